@@ -1,0 +1,1 @@
+//! The HTTP side of the API: filters, verbs, discovery, OpenAPI and streams.

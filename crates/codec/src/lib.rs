@@ -1,0 +1,1 @@
+//! JSON, YAML, protobuf and tables: bytes to values and back.

@@ -1,0 +1,1 @@
+//! kubectl: one file per command.

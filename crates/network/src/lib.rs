@@ -1,0 +1,1 @@
+//! Pod network and packet rules on plain Linux.

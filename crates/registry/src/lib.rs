@@ -1,0 +1,1 @@
+//! Resource rows and the generic REST store.

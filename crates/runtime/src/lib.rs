@@ -1,0 +1,1 @@
+//! Containers on plain Linux: shims, namespaces, cgroups, mounts and images.

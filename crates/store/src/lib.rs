@@ -1,0 +1,85 @@
+//! A revisioned, watchable key-value store. It knows keys, bytes and revisions; what the bytes mean it is told by the
+//! [`IndexFn`] of its creator.
+//!
+//! Invariant: a commit is answered only after it is durable, and everyone (snapshots, watches, the answer) sees the same
+//! revisions in the same order.
+
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A short shared string.
+pub type Str = Arc<str>;
+
+/// Where an object lies. The order of keys is the order of a list: resource, namespace, name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The storage name of the resource, `apps/deployments` or `pods`; few and long-lived, so shared.
+    pub resource: Str,
+    /// Empty for cluster-scoped objects.
+    pub namespace: Str,
+    pub name: Str,
+}
+
+/// What must be true of a key for its operation (and with it the whole transaction) to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    Any,
+    Absent,
+    /// The key exists and was last written at this revision.
+    Revision(u64),
+}
+
+#[derive(Clone, Debug)]
+pub enum Action {
+    Put(Bytes),
+    Delete,
+    /// Only the expectation is checked.
+    Check,
+}
+
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub key: Key,
+    pub expect: Expect,
+    pub action: Action,
+}
+
+/// What the creator wants to find of a value without decoding it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    pub labels: Box<[(Str, Str)]>,
+    pub fields: Box<[(Str, Str)]>,
+    /// An offset in the value that the creator wants to find again.
+    pub mark: u32,
+}
+
+/// Makes the index of a value.
+pub type IndexFn = Arc<dyn Fn(&Key, &[u8]) -> Index + Send + Sync>;
+
+/// One object at one revision. Immutable and shared by snapshots, watches and caches.
+#[derive(Debug)]
+pub struct Entry {
+    pub key: Key,
+    /// Plaintext, on the heap.
+    pub value: Bytes,
+    /// The revision that wrote this value. In a deletion event: the revision of the deletion.
+    pub revision: u64,
+    pub index: Index,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Put,
+    Delete,
+}
+
+/// One change of one key.
+#[derive(Debug)]
+pub struct Event {
+    pub change: Change,
+    pub revision: u64,
+    /// The new state; for a deletion the last state, with the revision of the deletion.
+    pub entry: Arc<Entry>,
+    /// The state before, if there was one and it is still known.
+    pub previous: Option<Arc<Entry>>,
+}

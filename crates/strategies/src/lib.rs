@@ -1,0 +1,1 @@
+//! Per-kind behaviour a schema cannot say.
