@@ -1,1 +1,23 @@
-//! Objects, names, selectors, quantities, field errors and Status: the words of the Kubernetes API without any I/O.
+//! The words of the Kubernetes API: objects, names, selectors, quantities, field errors and `Status`.
+//!
+//! Invariant: everything here is data to data. No I/O, no clock, no async; time and randomness appear only as the traits
+//! ([`Clock`], [`Rng`]) that the edge implements.
+
+pub mod field;
+pub mod gvk;
+pub mod names;
+pub mod object;
+pub mod quantity;
+pub mod random;
+pub mod selector;
+pub mod status;
+pub mod time;
+
+pub use field::{FieldError, FieldPath};
+pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
+pub use object::{Map, Object, Value};
+pub use quantity::Quantity;
+pub use random::Rng;
+pub use selector::{FieldSelector, LabelSelector};
+pub use status::{Reason, Status};
+pub use time::Clock;

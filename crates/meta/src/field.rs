@@ -1,0 +1,161 @@
+//! Paths to fields and the errors of validation (`k8s.io/apimachinery/pkg/util/validation/field`).
+
+use crate::Value;
+use std::fmt;
+
+/// A path such as `spec.containers[0].env[name]`. Cheap to extend, printed once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldPath(String);
+
+impl FieldPath {
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    pub fn new(path: impl Into<String>) -> Self {
+        Self(path.into())
+    }
+
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        let mut s = String::with_capacity(self.0.len() + name.len() + 1);
+        s.push_str(&self.0);
+        if !s.is_empty() {
+            s.push('.');
+        }
+        s.push_str(name);
+        Self(s)
+    }
+
+    #[must_use]
+    pub fn index(&self, i: usize) -> Self {
+        Self(format!("{}[{i}]", self.0))
+    }
+
+    #[must_use]
+    pub fn key(&self, k: &str) -> Self {
+        Self(format!("{}[{k}]", self.0))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorType {
+    Required,
+    Invalid,
+    NotSupported,
+    Duplicate,
+    Forbidden,
+    TooLong,
+    TooMany,
+    TypeInvalid,
+    NotFound,
+    Internal,
+}
+
+impl ErrorType {
+    /// The `reason` of a status cause.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+            Self::NotFound => "FieldValueNotFound",
+            Self::Internal => "InternalError",
+        }
+    }
+}
+
+/// One thing wrong with one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    pub kind: ErrorType,
+    pub path: String,
+    /// What upstream prints behind the path.
+    pub body: String,
+}
+
+pub type ErrorList = Vec<FieldError>;
+
+impl FieldError {
+    fn make(kind: ErrorType, path: &FieldPath, body: String) -> Self {
+        Self { kind, path: path.to_string(), body }
+    }
+
+    pub fn required(path: &FieldPath, detail: &str) -> Self {
+        Self::make(ErrorType::Required, path, with("Required value", detail))
+    }
+
+    pub fn invalid(path: &FieldPath, value: impl Into<Value>, detail: impl AsRef<str>) -> Self {
+        let body = with(&format!("Invalid value: {}", show(&value.into())), detail.as_ref());
+        Self::make(ErrorType::Invalid, path, body)
+    }
+
+    pub fn type_invalid(path: &FieldPath, value: impl Into<Value>, detail: impl AsRef<str>) -> Self {
+        let body = with(&format!("Invalid value: {}", show(&value.into())), detail.as_ref());
+        Self::make(ErrorType::TypeInvalid, path, body)
+    }
+
+    pub fn not_supported<S: AsRef<str>>(path: &FieldPath, value: impl Into<Value>, allowed: &[S]) -> Self {
+        let mut quoted: Vec<String> = allowed.iter().map(|a| format!("{:?}", a.as_ref())).collect();
+        quoted.sort();
+        let body = format!("Unsupported value: {}: supported values: {}", show(&value.into()), quoted.join(", "));
+        Self::make(ErrorType::NotSupported, path, body)
+    }
+
+    pub fn duplicate(path: &FieldPath, value: impl Into<Value>) -> Self {
+        Self::make(ErrorType::Duplicate, path, format!("Duplicate value: {}", show(&value.into())))
+    }
+
+    pub fn forbidden(path: &FieldPath, detail: &str) -> Self {
+        Self::make(ErrorType::Forbidden, path, with("Forbidden", detail))
+    }
+
+    pub fn too_long(path: &FieldPath, max: usize) -> Self {
+        Self::make(ErrorType::TooLong, path, format!("Too long: may not be more than {max} bytes"))
+    }
+
+    pub fn too_many(path: &FieldPath, actual: usize, max: usize) -> Self {
+        Self::make(ErrorType::TooMany, path, format!("Too many: {actual}: must have at most {max} items"))
+    }
+
+    pub fn not_found(path: &FieldPath, value: impl Into<Value>) -> Self {
+        Self::make(ErrorType::NotFound, path, format!("Not found: {}", show(&value.into())))
+    }
+
+    pub fn internal(path: &FieldPath, detail: &str) -> Self {
+        Self::make(ErrorType::Internal, path, with("Internal error", detail))
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.body)
+    }
+}
+
+fn with(head: &str, detail: &str) -> String {
+    if detail.is_empty() { head.to_owned() } else { format!("{head}: {detail}") }
+}
+
+/// A value as upstream prints it in an error: strings quoted, `null` as Go's, everything else as JSON.
+fn show(v: &Value) -> String {
+    match v {
+        Value::String(s) => format!("{s:?}"),
+        other => other.to_string(),
+    }
+}

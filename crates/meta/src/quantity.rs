@@ -1,0 +1,297 @@
+//! Resource quantities (`k8s.io/apimachinery/pkg/api/resource`): `100m`, `1.5Gi`, `1e3`.
+//!
+//! Held in billionths; what is finer is rounded up (away from zero), as upstream does. Values beyond ±2⁶³ saturate.
+
+use std::cmp::Ordering;
+use std::fmt;
+use thiserror::Error;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    DecimalSi,
+    BinarySi,
+    DecimalExponent,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Quantity {
+    nanos: i128,
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Error {
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+    Format,
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
+
+const NANO: i128 = 1_000_000_000;
+const MAX: i128 = i64::MAX as i128 * NANO;
+
+impl Quantity {
+    pub fn from_int(v: i64) -> Self {
+        Self { nanos: i128::from(v) * NANO, format: Format::DecimalSi }
+    }
+
+    pub fn from_milli(v: i64) -> Self {
+        Self { nanos: i128::from(v) * 1_000_000, format: Format::DecimalSi }
+    }
+
+    pub fn binary(v: i64) -> Self {
+        Self { nanos: i128::from(v) * NANO, format: Format::BinarySi }
+    }
+
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        if text.is_empty() {
+            return Err(Error::Format);
+        }
+        let (negative, rest) = match text.as_bytes()[0] {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, suffix) = rest.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
+            return Err(Error::Format);
+        }
+        let (format, binary, exponent) = read_suffix(suffix)?;
+        // value = digits × 10^(exponent − len(fraction)) × 1024^binary, wanted in billionths.
+        let digits: String = format!("{whole}{fraction}").trim_start_matches('0').to_owned();
+        let mut scale = exponent - fraction.len() as i32 + 9;
+        let mut nanos: i128 = 0;
+        let mut lost = false;
+        let mut too_big = false;
+        for (i, c) in digits.bytes().enumerate() {
+            if nanos > i128::MAX / 16 {
+                scale += (digits.len() - i) as i32;
+                lost = true;
+                break;
+            }
+            nanos = nanos * 10 + i128::from(c - b'0');
+        }
+        for _ in 0..binary {
+            match nanos.checked_mul(1024) {
+                Some(n) => nanos = n,
+                None => too_big = true,
+            }
+        }
+        while scale > 0 && nanos != 0 && !too_big {
+            match nanos.checked_mul(10) {
+                Some(n) => nanos = n,
+                None => too_big = true,
+            }
+            scale -= 1;
+        }
+        while scale < 0 && nanos != 0 {
+            lost |= nanos % 10 != 0;
+            nanos /= 10;
+            scale += 1;
+        }
+        if lost || (scale < 0 && !digits.is_empty()) {
+            nanos += 1;
+        }
+        if too_big || nanos > MAX {
+            nanos = MAX;
+        }
+        Ok(Self { nanos: if negative { -nanos } else { nanos }, format })
+    }
+
+    /// Whole units, rounded up.
+    pub fn value(&self) -> i64 {
+        ceil(self.nanos, NANO)
+    }
+
+    /// Thousandths, rounded up.
+    pub fn milli_value(&self) -> i64 {
+        ceil(self.nanos, 1_000_000)
+    }
+
+    /// Billionths, exact.
+    pub fn nano_value(&self) -> i128 {
+        self.nanos
+    }
+
+    pub fn is_zero(&self) -> bool {
+        self.nanos == 0
+    }
+
+    pub fn sign(&self) -> i32 {
+        self.nanos.signum() as i32
+    }
+
+    pub fn is_integer(&self) -> bool {
+        self.nanos % NANO == 0
+    }
+
+    pub fn format(&self) -> Format {
+        self.format
+    }
+}
+
+impl std::ops::Add for Quantity {
+    type Output = Self;
+    /// A zero takes the other's format, as upstream's `Add`.
+    fn add(self, other: Self) -> Self {
+        let format = if self.nanos == 0 { other.format } else { self.format };
+        Self { nanos: self.nanos + other.nanos, format }
+    }
+}
+
+impl std::ops::Sub for Quantity {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        let format = if self.nanos == 0 { other.format } else { self.format };
+        Self { nanos: self.nanos - other.nanos, format }
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+fn ceil(nanos: i128, unit: i128) -> i64 {
+    let q = nanos.div_euclid(unit) + i128::from(nanos.rem_euclid(unit) != 0);
+    q.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// The format, the power of 1024 and the power of 10 that a suffix stands for.
+fn read_suffix(suffix: &str) -> Result<(Format, u32, i32), Error> {
+    Ok(match suffix {
+        "" => (Format::DecimalSi, 0, 0),
+        "n" => (Format::DecimalSi, 0, -9),
+        "u" => (Format::DecimalSi, 0, -6),
+        "m" => (Format::DecimalSi, 0, -3),
+        "k" => (Format::DecimalSi, 0, 3),
+        "M" => (Format::DecimalSi, 0, 6),
+        "G" => (Format::DecimalSi, 0, 9),
+        "T" => (Format::DecimalSi, 0, 12),
+        "P" => (Format::DecimalSi, 0, 15),
+        "E" => (Format::DecimalSi, 0, 18),
+        "Ki" => (Format::BinarySi, 1, 0),
+        "Mi" => (Format::BinarySi, 2, 0),
+        "Gi" => (Format::BinarySi, 3, 0),
+        "Ti" => (Format::BinarySi, 4, 0),
+        "Pi" => (Format::BinarySi, 5, 0),
+        "Ei" => (Format::BinarySi, 6, 0),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(Error::Format)?;
+            let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+            if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+                return Err(Error::Format);
+            }
+            let exponent: i32 = exponent.parse().map_err(|_| Error::Suffix)?;
+            (Format::DecimalExponent, 0, exponent.clamp(-1000, 1000))
+        }
+    })
+}
+
+impl fmt::Display for Quantity {
+    /// The canonical form: the largest suffix without a fraction.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nanos == 0 {
+            return f.write_str("0");
+        }
+        let whole = self.nanos % NANO == 0;
+        if self.format == Format::BinarySi && whole && self.nanos.abs() >= 1024 * NANO {
+            let mut value = self.nanos / NANO;
+            let mut power = 0;
+            while value % 1024 == 0 && power < 6 {
+                value /= 1024;
+                power += 1;
+            }
+            return write!(f, "{value}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][power]);
+        }
+        let (mut value, mut power) = (self.nanos, 0usize);
+        while value % 1000 == 0 && power < 9 {
+            value /= 1000;
+            power += 1;
+        }
+        if self.format == Format::DecimalExponent {
+            return match power as i32 * 3 - 9 {
+                0 => write!(f, "{value}"),
+                e => write!(f, "{value}e{e}"),
+            };
+        }
+        write!(f, "{value}{}", ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"][power])
+    }
+}
+
+impl std::str::FromStr for Quantity {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self, Error> {
+        Self::parse(s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clauses: R01.canonical
+    #[test]
+    fn canonical_form() {
+        for (input, expect) in [
+            ("0.5", "500m"),
+            ("1000m", "1"),
+            ("1024Ki", "1Mi"),
+            ("1.5Gi", "1536Mi"),
+            ("1e3", "1e3"),
+            ("100000m", "100"),
+            ("0", "0"),
+            ("-1.5", "-1500m"),
+            ("128974848", "128974848"),
+            ("129e6", "129e6"),
+            ("129M", "129M"),
+            ("123Mi", "123Mi"),
+            ("1Ki", "1Ki"),
+            ("0.5Ki", "512"),
+            ("1.1Ki", "1126400m"),
+            ("0.0000000001", "1n"),
+            ("1E", "1E"),
+            ("12E3", "12e3"),
+            ("+5", "5"),
+            (".5", "500m"),
+            ("5.", "5"),
+            ("1000000Ki", "1000000Ki"),
+            ("100", "100"),
+            ("1000", "1k"),
+        ] {
+            assert_eq!(Quantity::parse(input).unwrap().to_string(), expect, "{input}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        for bad in ["", "a", "1x", "1.2.3", "-", "e3", "1e", "1 ", "1KI", "1mi", "."] {
+            assert!(Quantity::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values_round_up() {
+        assert_eq!(Quantity::parse("1.1").unwrap().value(), 2);
+        assert_eq!(Quantity::parse("100m").unwrap().milli_value(), 100);
+        assert_eq!(Quantity::parse("999E").unwrap().value(), i64::MAX);
+        assert!(Quantity::parse("1Gi").unwrap() > Quantity::parse("1G").unwrap());
+    }
+}

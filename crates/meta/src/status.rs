@@ -1,0 +1,313 @@
+//! `Status`: the one form in which every failure leaves the server (`k8s.io/apimachinery/pkg/api/errors`).
+
+use crate::field::FieldError;
+use crate::{GroupKind, GroupResource, Value};
+use serde_json::json;
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    Unknown,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    AlreadyExists,
+    Conflict,
+    Gone,
+    Invalid,
+    ServerTimeout,
+    Timeout,
+    TooManyRequests,
+    BadRequest,
+    MethodNotAllowed,
+    NotAcceptable,
+    RequestEntityTooLarge,
+    UnsupportedMediaType,
+    InternalError,
+    Expired,
+    ServiceUnavailable,
+}
+
+impl Reason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::Gone => "Gone",
+            Self::Invalid => "Invalid",
+            Self::ServerTimeout => "ServerTimeout",
+            Self::Timeout => "Timeout",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::BadRequest => "BadRequest",
+            Self::MethodNotAllowed => "MethodNotAllowed",
+            Self::NotAcceptable => "NotAcceptable",
+            Self::RequestEntityTooLarge => "RequestEntityTooLarge",
+            Self::UnsupportedMediaType => "UnsupportedMediaType",
+            Self::InternalError => "InternalError",
+            Self::Expired => "Expired",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+        }
+    }
+
+    pub fn parse(text: &str) -> Self {
+        use Reason::*;
+        [
+            Unauthorized,
+            Forbidden,
+            NotFound,
+            AlreadyExists,
+            Conflict,
+            Gone,
+            Invalid,
+            ServerTimeout,
+            Timeout,
+            TooManyRequests,
+            BadRequest,
+            MethodNotAllowed,
+            NotAcceptable,
+            RequestEntityTooLarge,
+            UnsupportedMediaType,
+            InternalError,
+            Expired,
+            ServiceUnavailable,
+        ]
+        .into_iter()
+        .find(|r| r.as_str() == text)
+        .unwrap_or(Unknown)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    pub reason: String,
+    pub message: String,
+    pub field: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    pub name: String,
+    pub group: String,
+    /// The kind, or the resource where only that is known, as upstream does.
+    pub kind: String,
+    pub uid: String,
+    pub causes: Vec<Cause>,
+    pub retry_after_seconds: u32,
+}
+
+/// A failure with its HTTP status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub code: u16,
+    pub reason: Reason,
+    pub message: String,
+    pub details: Option<Box<Details>>,
+}
+
+impl std::error::Error for Status {}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Status {
+    pub fn new(code: u16, reason: Reason, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None }
+    }
+
+    #[must_use]
+    pub fn with_details(mut self, details: Details) -> Self {
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    fn about(code: u16, reason: Reason, message: String, gr: &GroupResource, name: &str) -> Self {
+        Self::new(code, reason, message).with_details(Details {
+            name: name.to_owned(),
+            group: gr.group.clone(),
+            kind: gr.resource.clone(),
+            ..Details::default()
+        })
+    }
+
+    pub fn not_found(gr: &GroupResource, name: &str) -> Self {
+        Self::about(404, Reason::NotFound, format!("{gr} {name:?} not found"), gr, name)
+    }
+
+    pub fn already_exists(gr: &GroupResource, name: &str) -> Self {
+        Self::about(409, Reason::AlreadyExists, format!("{gr} {name:?} already exists"), gr, name)
+    }
+
+    pub fn conflict(gr: &GroupResource, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {gr} {name:?}: {why}");
+        Self::about(409, Reason::Conflict, message, gr, name)
+    }
+
+    /// The object was changed between reading and writing.
+    pub fn modified(gr: &GroupResource, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(gr, name, why)
+    }
+
+    pub fn forbidden(gr: &GroupResource, name: &str, why: &str) -> Self {
+        let message = match (gr.resource.is_empty(), name.is_empty()) {
+            (true, _) => format!("forbidden: {why}"),
+            (false, true) => format!("{gr} is forbidden: {why}"),
+            (false, false) => format!("{gr} {name:?} is forbidden: {why}"),
+        };
+        Self::about(403, Reason::Forbidden, message, gr, name)
+    }
+
+    pub fn unauthorized() -> Self {
+        Self::new(401, Reason::Unauthorized, "Unauthorized")
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, Reason::BadRequest, message)
+    }
+
+    pub fn internal(why: impl fmt::Display) -> Self {
+        Self::new(500, Reason::InternalError, format!("Internal error occurred: {why}")).with_details(Details {
+            causes: vec![Cause { message: why.to_string(), ..Cause::default() }],
+            ..Details::default()
+        })
+    }
+
+    pub fn invalid(gk: &GroupKind, name: &str, errors: &[FieldError]) -> Self {
+        let mut seen: Vec<String> = Vec::new();
+        for e in errors {
+            let text = e.to_string();
+            if !seen.contains(&text) {
+                seen.push(text);
+            }
+        }
+        let list = match &seen[..] {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        Self::new(422, Reason::Invalid, format!("{gk} {name:?} is invalid: {list}")).with_details(Details {
+            name: name.to_owned(),
+            group: gk.group.clone(),
+            kind: gk.kind.clone(),
+            causes: errors
+                .iter()
+                .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body.clone(), field: e.path.clone() })
+                .collect(),
+            ..Details::default()
+        })
+    }
+
+    pub fn method_not_supported(gr: &GroupResource, action: &str) -> Self {
+        let message = format!("{action} is not supported on resources of kind {:?}", gr.to_string());
+        Self::about(405, Reason::MethodNotAllowed, message, gr, "")
+    }
+
+    pub fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::new(415, Reason::UnsupportedMediaType, message)
+    }
+
+    pub fn not_acceptable(message: impl Into<String>) -> Self {
+        Self::new(406, Reason::NotAcceptable, message)
+    }
+
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, Reason::Expired, message)
+    }
+
+    pub fn too_large(message: impl Into<String>) -> Self {
+        Self::new(413, Reason::RequestEntityTooLarge, message)
+    }
+
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self::new(429, Reason::TooManyRequests, message)
+            .with_details(Details { retry_after_seconds, ..Details::default() })
+    }
+
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(504, Reason::Timeout, message)
+    }
+
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(503, Reason::ServiceUnavailable, message)
+    }
+
+    /// What a path that leads nowhere answers.
+    pub fn no_such_path() -> Self {
+        Self::new(404, Reason::NotFound, "the server could not find the requested resource")
+            .with_details(Details::default())
+    }
+
+    pub fn is(&self, reason: Reason) -> bool {
+        self.reason == reason
+    }
+
+    /// As the API writes it: `kind: Status`.
+    pub fn to_value(&self) -> Value {
+        let mut v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "code": self.code});
+        if self.reason != Reason::Unknown {
+            v["reason"] = self.reason.as_str().into();
+        }
+        if let Some(d) = &self.details {
+            let mut o = serde_json::Map::new();
+            for (k, text) in [("name", &d.name), ("group", &d.group), ("kind", &d.kind), ("uid", &d.uid)] {
+                if !text.is_empty() {
+                    o.insert(k.into(), text.as_str().into());
+                }
+            }
+            if !d.causes.is_empty() {
+                let cause = |c: &Cause| {
+                    let pairs = [("reason", &c.reason), ("message", &c.message), ("field", &c.field)];
+                    let set = pairs.into_iter().filter(|(_, v)| !v.is_empty());
+                    set.map(|(k, v)| (k.to_owned(), Value::from(v.as_str()))).collect::<serde_json::Map<_, _>>()
+                };
+                o.insert("causes".into(), d.causes.iter().map(cause).collect::<Vec<_>>().into());
+            }
+            if d.retry_after_seconds > 0 {
+                o.insert("retryAfterSeconds".into(), d.retry_after_seconds.into());
+            }
+            v["details"] = o.into();
+        }
+        v
+    }
+
+    /// Reads a `kind: Status` failure; `None` for anything else.
+    pub fn from_value(v: &Value) -> Option<Self> {
+        if v["kind"] != "Status" || v["status"] == "Success" {
+            return None;
+        }
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let details = v["details"].as_object().map(|_| {
+            let d = &v["details"];
+            Box::new(Details {
+                name: text(&d["name"]),
+                group: text(&d["group"]),
+                kind: text(&d["kind"]),
+                uid: text(&d["uid"]),
+                retry_after_seconds: d["retryAfterSeconds"].as_u64().unwrap_or(0) as u32,
+                causes: d["causes"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|c| Cause {
+                        reason: text(&c["reason"]),
+                        message: text(&c["message"]),
+                        field: text(&c["field"]),
+                    })
+                    .collect(),
+            })
+        });
+        Some(Self {
+            code: v["code"].as_u64().unwrap_or(500) as u16,
+            reason: Reason::parse(v["reason"].as_str().unwrap_or_default()),
+            message: text(&v["message"]),
+            details,
+        })
+    }
+}
