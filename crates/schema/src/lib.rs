@@ -1,1 +1,12 @@
-//! The schema of a kind: types, list and map topology, defaults, pruning, validation, strict decoding.
+//! The schema of a kind, the same for built-in kinds and custom resources: types, topology, defaults, enums.
+//!
+//! A schema is immutable and shared. Built-in definitions refer to one another by name, cycles included
+//! (`JSONSchemaProps`); the references are tied once when the table is loaded, so following one is a pointer.
+
+pub mod decode;
+pub mod default;
+pub mod prune;
+pub mod types;
+pub mod validate;
+
+pub use types::{Definitions, Field, ListType, PatchStrategy, Schema, SchemaRef, Type};

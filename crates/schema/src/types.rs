@@ -1,0 +1,212 @@
+//! What a schema says.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+pub type Str = Arc<str>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    String,
+    /// Base64 in JSON, bytes in protobuf.
+    Bytes,
+    Int32,
+    Int64,
+    Double,
+    Boolean,
+    /// `metav1.Time`: RFC 3339, whole seconds.
+    Time,
+    /// `metav1.MicroTime`.
+    MicroTime,
+    /// A Go duration: `1h30m`.
+    Duration,
+    Quantity,
+    IntOrString,
+    Array,
+    /// A map with string keys: [`Schema::additional`] describes the values.
+    Map,
+    /// An object with named fields.
+    Struct,
+    /// Any JSON at all.
+    Any,
+    /// An embedded object of any kind (`runtime.RawExtension`, `FieldsV1`): a JSON object kept as it is.
+    Raw,
+}
+
+/// How server-side apply merges a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListType {
+    Atomic,
+    Set,
+    /// Items are told apart by these keys.
+    Map(Vec<Str>),
+}
+
+/// How a strategic merge patch treats a field. Differs from the topology of server-side apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PatchStrategy {
+    /// `merge`: a list is merged, by `merge_key` or (primitives) as a set.
+    pub merge: bool,
+    /// `retainKeys`: keys of a map that the patch does not name are dropped.
+    pub retain_keys: bool,
+    pub merge_key: Option<Str>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Schema {
+    /// The definition's name as OpenAPI v3 publishes it, `io.k8s.api.core.v1.Pod`; none for inline schemas.
+    pub name: Option<Str>,
+    pub ty: Type,
+    /// Sorted by name. Of a struct.
+    pub fields: Vec<Field>,
+    /// Of an array.
+    pub items: Option<SchemaRef>,
+    /// Of a map.
+    pub additional: Option<SchemaRef>,
+    /// Of an array.
+    pub list: ListType,
+    /// A map or struct that server-side apply owns as a whole.
+    pub atomic: bool,
+    /// Allowed values of a string, sorted; empty for any.
+    pub enum_values: Vec<Str>,
+    /// Unknown fields are kept (`x-kubernetes-preserve-unknown-fields`).
+    pub preserve_unknown: bool,
+    /// `null` is a value and not an absence (custom resources).
+    pub nullable: bool,
+    /// The constraints of a custom resource's schema that built-in kinds do not use, as written.
+    pub constraints: Option<Arc<Value>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub name: Str,
+    pub schema: SchemaRef,
+    /// Listed in OpenAPI's `required`.
+    pub required: bool,
+    /// The default as the schema publishes it.
+    pub default: Option<Value>,
+    pub patch: PatchStrategy,
+    /// `x-kubernetes-map-type: atomic` on the field.
+    pub atomic: bool,
+    /// The protobuf field number; 0 for none.
+    pub number: u32,
+    /// Its fields lie in the parent object in JSON (a Go embedded struct), while protobuf has a message of its own.
+    pub inline_of: Option<Str>,
+}
+
+/// A schema, inline or by name. Dereferences to the [`Schema`].
+#[derive(Clone)]
+pub enum SchemaRef {
+    Inline(Arc<Schema>),
+    Named(Str, Arc<OnceLock<Arc<Schema>>>),
+}
+
+impl SchemaRef {
+    pub fn get(&self) -> &Schema {
+        match self {
+            Self::Inline(s) => s,
+            Self::Named(name, cell) => match cell.get() {
+                Some(s) => s,
+                // `Definitions::tie` refuses tables with dangling names, so this is out of reach.
+                None => unreachable!("definition {name} was never tied"),
+            },
+        }
+    }
+
+    /// The name of the definition referred to.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Named(n, _) => Some(n),
+        }
+    }
+}
+
+impl Deref for SchemaRef {
+    type Target = Schema;
+    fn deref(&self) -> &Schema {
+        self.get()
+    }
+}
+
+impl fmt::Debug for SchemaRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline(s) => s.fmt(f),
+            Self::Named(n, _) => write!(f, "→{n}"),
+        }
+    }
+}
+
+impl Schema {
+    pub fn of(ty: Type) -> Self {
+        Self {
+            name: None,
+            ty,
+            fields: Vec::new(),
+            items: None,
+            additional: None,
+            list: ListType::Atomic,
+            atomic: false,
+            enum_values: Vec::new(),
+            preserve_unknown: false,
+            nullable: false,
+            constraints: None,
+        }
+    }
+
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.binary_search_by(|f| (*f.name).cmp(name)).ok().map(|i| &self.fields[i])
+    }
+
+    /// The schema of a member of an object: a field, or a map's value.
+    pub fn member(&self, name: &str) -> Option<&Schema> {
+        self.field(name).map(|f| f.schema.get()).or_else(|| self.additional.as_deref())
+    }
+
+    pub fn is_object(&self) -> bool {
+        matches!(self.ty, Type::Map | Type::Struct)
+    }
+}
+
+/// All definitions by name.
+#[derive(Clone, Debug, Default)]
+pub struct Definitions {
+    cells: BTreeMap<Str, Arc<OnceLock<Arc<Schema>>>>,
+}
+
+impl Definitions {
+    /// A reference to a definition, which may come later.
+    pub fn reference(&mut self, name: &str) -> SchemaRef {
+        if let Some((k, c)) = self.cells.get_key_value(name) {
+            return SchemaRef::Named(k.clone(), c.clone());
+        }
+        let key: Str = name.into();
+        let cell = Arc::new(OnceLock::new());
+        self.cells.insert(key.clone(), cell.clone());
+        SchemaRef::Named(key, cell)
+    }
+
+    pub fn define(&mut self, name: &str, schema: Schema) {
+        if let SchemaRef::Named(_, cell) = self.reference(name) {
+            // A second definition of a name is ignored; the table's own test checks that there is none.
+            let _ = cell.set(Arc::new(schema));
+        }
+    }
+
+    /// The names that are referred to but not defined.
+    pub fn dangling(&self) -> Vec<Str> {
+        self.cells.iter().filter(|(_, c)| c.get().is_none()).map(|(n, _)| n.clone()).collect()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Arc<Schema>> {
+        self.cells.get(name)?.get()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Str, &Arc<Schema>)> {
+        self.cells.iter().filter_map(|(n, c)| Some((n, c.get()?)))
+    }
+}
