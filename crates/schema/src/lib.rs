@@ -9,4 +9,4 @@ pub mod prune;
 pub mod types;
 pub mod validate;
 
-pub use types::{Definitions, Field, ListType, PatchStrategy, Schema, SchemaRef, Type};
+pub use types::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};

@@ -55,6 +55,28 @@ pub struct PatchStrategy {
     pub merge_key: Option<Str>,
 }
 
+/// What becomes of a field that holds nothing when the object is written, as Go's encoder decides it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// A value with `omitempty`: zero and empty are left out.
+    #[default]
+    OmitZero,
+    /// A pointer: left out when absent, kept whatever it points to.
+    Pointer,
+    /// Always written, as zero, `""` or `null`.
+    Always,
+    /// A struct by value: written as `{}` when nothing is in it.
+    Struct,
+}
+
+/// A default that the server fills in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fill {
+    pub value: Value,
+    /// Only when the sibling field has one of these values.
+    pub when: Option<(Str, Vec<Str>)>,
+}
+
 #[derive(Clone, Debug)]
 pub struct Schema {
     /// The definition's name as OpenAPI v3 publishes it, `io.k8s.api.core.v1.Pod`; none for inline schemas.
@@ -88,6 +110,9 @@ pub struct Field {
     pub required: bool,
     /// The default as the schema publishes it.
     pub default: Option<Value>,
+    /// What the server fills in where the field is absent.
+    pub fill: Option<Fill>,
+    pub presence: Presence,
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
@@ -137,6 +162,24 @@ impl fmt::Debug for SchemaRef {
         match self {
             Self::Inline(s) => s.fmt(f),
             Self::Named(n, _) => write!(f, "→{n}"),
+        }
+    }
+}
+
+impl Field {
+    /// A field as custom resources have it: optional and kept as it is.
+    pub fn new(name: impl Into<Str>, schema: SchemaRef) -> Self {
+        Self {
+            name: name.into(),
+            schema,
+            required: false,
+            default: None,
+            fill: None,
+            presence: Presence::Pointer,
+            patch: PatchStrategy::default(),
+            atomic: false,
+            number: 0,
+            inline_of: None,
         }
     }
 }
