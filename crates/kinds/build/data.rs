@@ -105,7 +105,8 @@ fn read_file(text: &str, data: &mut Data) -> Result<(), String> {
         match data.messages.get_mut(&message) {
             Some(m) => message_line(m, &words, &mut stack).map_err(|e| fail(&e))?,
             None => {
-                let kinds = data.versions.last_mut().map(|v| &mut v["kinds"]).ok_or_else(|| fail("no version above"))?;
+                let kinds =
+                    data.versions.last_mut().map(|v| &mut v["kinds"]).ok_or_else(|| fail("no version above"))?;
                 let kind = kinds.as_array_mut().unwrap().last_mut().ok_or_else(|| fail("no kind above"))?;
                 kind_line(kind, &words).map_err(|e| fail(&e))?;
             }
@@ -179,9 +180,10 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
         "=" => {
             let field = m.fields.get_mut(&words[1]).ok_or("no such field above")?;
             let value = serde_json::from_str(&words[2]).map_err(|e| e.to_string())?;
-            let when = words.get(3).and_then(|w| w.split_once('=')).map(|(f, v)| {
-                (f.to_owned(), v.split(',').map(str::to_owned).collect::<Vec<_>>())
-            });
+            let when = words
+                .get(3)
+                .and_then(|w| w.split_once('='))
+                .map(|(f, v)| (f.to_owned(), v.split(',').map(str::to_owned).collect::<Vec<_>>()));
             field.fill = Some((value, when));
         }
         _ => {

@@ -207,7 +207,7 @@ impl Schema {
 
     /// The schema of a member of an object: a field, or a map's value.
     pub fn member(&self, name: &str) -> Option<&Schema> {
-        self.field(name).map(|f| f.schema.get()).or_else(|| self.additional.as_deref())
+        self.field(name).map(|f| f.schema.get()).or(self.additional.as_deref())
     }
 
     pub fn is_object(&self) -> bool {
