@@ -106,7 +106,7 @@ impl Inner {
         // Looks before it touches anything: a newer release may have changed everything but this record.
         let mut found = None;
         if let Some(meta) = environment.table("meta")? {
-            found = environment.read(|_, txn| Ok(meta.get(txn, b"format")?.map(parse_numbers::<1>).transpose()?))?;
+            found = environment.read(|_, txn| meta.get(txn, b"format")?.map(parse_numbers::<1>).transpose())?;
         }
         let found = found.map(|[format]| format as u32);
         if let Some(found) = found.filter(|found| *found > FORMAT) {
