@@ -24,6 +24,7 @@ pub struct Field {
     pub inline_of: String,
     pub facts: Vec<(String, String)>,
     pub fill: Option<(Value, Option<(String, Vec<String>)>)>,
+    pub rules: Vec<String>,
 }
 
 impl Field {
@@ -45,6 +46,9 @@ impl Field {
                 _ => v.clone().into(),
             };
             m.insert(k.clone(), value);
+        }
+        if !self.rules.is_empty() {
+            m.insert("rules".into(), self.rules.clone().into());
         }
         if let Some((value, when)) = &self.fill {
             m.insert("fill".into(), value.clone());
@@ -175,6 +179,12 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
                     "required" => field.required = Some(v != "false"),
                     _ => field.facts.push((k.to_owned(), v.to_owned())),
                 }
+            }
+        }
+        "?" => {
+            for name in words[1].split(',') {
+                let field = m.fields.get_mut(name).ok_or("no such field above")?;
+                field.rules.extend(words[2..].iter().cloned());
             }
         }
         "=" => {

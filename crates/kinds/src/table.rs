@@ -2,7 +2,7 @@
 
 use crate::catalog::{Column, Kind, Subresource};
 use meta::GroupVersion;
-use schema::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};
+use schema::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Rule, Schema, SchemaRef, Str, Type};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -83,6 +83,8 @@ struct RawField<'a> {
     retain_keys: bool,
     fill: Option<Value>,
     when: Option<(Str, Vec<Str>)>,
+    #[serde(default)]
+    rules: Vec<&'a str>,
 }
 
 /// The prefix of the definitions of a group and version.
@@ -192,6 +194,7 @@ impl Builder {
                 merge_key: f.merge.as_ref().and_then(Value::as_str).map(Into::into),
             },
             atomic: f.atomic && !is_list,
+            rules: f.rules.iter().map(|r| rule(r)).collect(),
             number: f.p,
             inline_of: f.i.clone(),
         }
@@ -232,6 +235,13 @@ impl Builder {
         fields.sort_by(|a, b| a.name.cmp(&b.name));
         let schema = Schema { name: Some(name.as_str().into()), fields, ..Schema::of(Type::Struct) };
         self.definitions.define(&name, schema);
+    }
+}
+
+fn rule(text: &str) -> Rule {
+    match text.parse() {
+        Ok(r) => r,
+        Err(e) => unreachable!("data/ has a rule nobody knows: {e}"),
     }
 }
 

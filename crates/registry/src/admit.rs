@@ -17,7 +17,8 @@ pub trait Admit: Send + Sync {
     async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<(), Status>;
 
     /// `object` is none for a deletion.
-    async fn validate(&self, operation: Operation, object: Option<&Object>, old: Option<&Object>) -> Result<(), Status>;
+    async fn validate(&self, operation: Operation, object: Option<&Object>, old: Option<&Object>)
+    -> Result<(), Status>;
 }
 
 /// Admits everything: for writes of the server itself before anyone can ask.

@@ -80,7 +80,7 @@ impl Registry {
         admit.mutate(Operation::Create, &mut object, None).await?;
         let mut errors = Vec::new();
         metadata::validate(&object, row, &mut errors);
-        kinds::rules::validate(&object.0, &row.kind.schema, &mut errors);
+        schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
         strategy.validate(&object, &mut errors);
         if !errors.is_empty() {
             return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
@@ -125,9 +125,7 @@ impl Registry {
     pub(crate) fn to_stored(&self, request: &Request, object: &Object) -> Result<Vec<u8>, Status> {
         let row = &request.resource;
         match row.stored() {
-            Some((_, version)) if row.converts() => {
-                Ok(encode::encode(&row.strategy.convert(object.clone(), version)?))
-            }
+            Some((_, version)) if row.converts() => Ok(encode::encode(&row.strategy.convert(object.clone(), version)?)),
             _ => Ok(encode::encode(object)),
         }
     }

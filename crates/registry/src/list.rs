@@ -1,8 +1,8 @@
 //! Get and list: snapshots, selectors, pages (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
 
+use crate::Registry;
 use crate::row::{Backend, Resource};
 use crate::strategy::Request;
-use crate::Registry;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use meta::{FieldSelector, LabelSelector, Object, Status};
@@ -90,8 +90,7 @@ impl Registry {
             }
             entries.push(e.clone());
         }
-        let mut page =
-            Page { revision: snapshot.revision(), continue_token: String::new(), remaining: None, entries };
+        let mut page = Page { revision: snapshot.revision(), continue_token: String::new(), remaining: None, entries };
         if let (true, Some(last)) = (more, page.entries.last()) {
             let start = format!("{}/{}", last.key.namespace, last.key.name);
             let token = Token { v: TOKEN_VERSION.into(), rv: page.revision, start };
@@ -215,7 +214,9 @@ fn expired_token(e: &SnapshotError) -> Status {
 
 fn snapshot_status(e: &SnapshotError) -> Status {
     match e {
-        SnapshotError::Expired { oldest } => Status::expired(format!("The resourceVersion for the provided list is too old; the oldest one is {oldest}")),
+        SnapshotError::Expired { oldest } => {
+            Status::expired(format!("The resourceVersion for the provided list is too old; the oldest one is {oldest}"))
+        }
         SnapshotError::Future { current } => too_new(current + 1, *current),
         other => Status::internal(other),
     }

@@ -86,12 +86,24 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
         let text = |k: &str| o[k].as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text("apiVersion"), text("kind"));
         match GroupVersion::parse(&version) {
-            None => errors.push(FieldError::invalid(&at.child("apiVersion"), version.as_str(), "unexpected GroupVersion string")),
+            None => errors.push(FieldError::invalid(
+                &at.child("apiVersion"),
+                version.as_str(),
+                "unexpected GroupVersion string",
+            )),
             Some(gv) if gv.version.is_empty() => {
-                errors.push(FieldError::invalid(&at.child("apiVersion"), version.as_str(), "version must not be empty"));
+                errors.push(FieldError::invalid(
+                    &at.child("apiVersion"),
+                    version.as_str(),
+                    "version must not be empty",
+                ));
             }
             Some(gv) if gv.group.is_empty() && kind == "Event" => {
-                errors.push(FieldError::invalid(&at, o.clone(), format!("{version}, Kind={kind} is disallowed from being an owner")));
+                errors.push(FieldError::invalid(
+                    &at,
+                    o.clone(),
+                    format!("{version}, Kind={kind} is disallowed from being an owner"),
+                ));
             }
             Some(_) => {}
         }
@@ -171,8 +183,7 @@ pub fn validate_update(new: &Object, old: &Object, errors: &mut ErrorList) {
     }
     if new.is_deleting() {
         let before: HashSet<&str> = old.finalizers().collect();
-        let added: Vec<String> =
-            new.finalizers().filter(|f| !before.contains(f)).map(|f| format!("{f:?}")).collect();
+        let added: Vec<String> = new.finalizers().filter(|f| !before.contains(f)).map(|f| format!("{f:?}")).collect();
         if !added.is_empty() {
             let why = format!(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",

@@ -77,7 +77,9 @@ pub enum Sub {
     /// A part of the object with rules of its own: `status`, `finalize`, `approval`.
     Part,
     /// `autoscaling/v1` Scale over these paths.
-    Scale { selector: fn(&Object) -> String },
+    Scale {
+        selector: fn(&Object) -> String,
+    },
     Function(Arc<dyn Function>),
     /// A stream to somewhere else: `log`, `exec`, `proxy`.
     Connect,

@@ -125,14 +125,14 @@ impl Registry {
             return Err(Status::bad_request(why));
         }
         if !new.uid().is_empty() && new.uid() != old.uid() {
-            let why = format!(
-                "Precondition failed: UID in precondition: {}, UID in object meta: {}",
-                new.uid(),
-                old.uid()
-            );
+            let why =
+                format!("Precondition failed: UID in precondition: {}, UID in object meta: {}", new.uid(), old.uid());
             return Err(Status::conflict(&row.group_resource(), &request.name, &why));
         }
-        if new.resource_version().is_empty() && !strategy.allows_unconditional_update() && request.subresource.is_empty() {
+        if new.resource_version().is_empty()
+            && !strategy.allows_unconditional_update()
+            && request.subresource.is_empty()
+        {
             let path = FieldPath::new("metadata.resourceVersion");
             let e = FieldError::invalid(&path, 0, "must be specified for an update");
             return Err(Status::invalid(&row.group_kind(), old.name(), &[e]));
@@ -151,8 +151,8 @@ impl Registry {
         metadata::validate(&new, row, &mut errors);
         metadata::validate_update(&new, old, &mut errors);
         if request.subresource.is_empty() {
-            kinds::rules::validate(&new.0, &row.kind.schema, &mut errors);
-            kinds::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
+            schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
+            schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
             strategy.validate(&new, &mut errors);
             strategy.validate_update(&new, old, &mut errors);
         } else {
@@ -214,7 +214,8 @@ enum Step {
 
 /// What only the server changes stays as it is.
 fn keep_system_metadata(new: &mut Object, old: &Object) {
-    let keep = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
+    let keep =
+        ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
     for key in keep {
         match old.metadata().and_then(|m| m.get(key)).cloned() {
             Some(v) => {

@@ -66,7 +66,8 @@ impl Registry {
         let name = Some(request.name.as_str()).filter(|n| !n.is_empty());
         let selector = Selector::new(row, &options.list);
         let revision = parse_revision(&options.list.resource_version)?;
-        let scope = Scope { resource: resource.clone(), namespace: namespace.map(Into::into), name: name.map(Into::into) };
+        let scope =
+            Scope { resource: resource.clone(), namespace: namespace.map(Into::into), name: name.map(Into::into) };
         let mut initial = VecDeque::new();
         let mut after = revision;
         let mut initial_end = None;

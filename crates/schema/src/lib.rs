@@ -5,10 +5,12 @@
 
 pub mod decode;
 pub mod fill;
+pub mod rules;
 pub mod typed;
 pub mod types;
 
 pub use decode::{DecodeError, Decoded, decode, depth};
 pub use fill::fill;
+pub use rules::Rule;
 pub use typed::{TypeError, Typed, typed};
 pub use types::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};

@@ -1,5 +1,6 @@
 //! What a schema says.
 
+use crate::rules::Rule;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -113,6 +114,8 @@ pub struct Field {
     /// What the server fills in where the field is absent.
     pub fill: Option<Fill>,
     pub presence: Presence,
+    /// What validation asks of the field.
+    pub rules: Vec<Rule>,
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
@@ -176,6 +179,7 @@ impl Field {
             default: None,
             fill: None,
             presence: Presence::Pointer,
+            rules: Vec::new(),
             patch: PatchStrategy::default(),
             atomic: false,
             number: 0,
