@@ -1,1 +1,11 @@
-//! JSON patch, merge patch, strategic merge patch and structured merge with managed fields.
+//! How changes meet objects: JSON patch, merge patch, strategic merge patch and structured merge with managed fields.
+//!
+//! Invariant: everything is a function from data to data. Schemas, times, versions and managers' names come from the caller;
+//! nothing here knows a kind, a request or the clock.
+
+pub mod json_patch;
+pub mod merge_patch;
+pub mod strategic;
+
+#[cfg(test)]
+mod test_schema;

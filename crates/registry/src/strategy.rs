@@ -175,6 +175,11 @@ pub trait Strategy: Send + Sync {
         false
     }
 
+    /// A deletion answers with the object instead of a `Status`.
+    fn returns_deleted_object(&self) -> bool {
+        false
+    }
+
     /// Brings an object from one version of the resource to another.
     fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
         let mut object = object;

@@ -1,0 +1,39 @@
+//! YAML as `sigs.k8s.io/yaml` (go-yaml v2, through JSON) reads and writes it.
+//!
+//! Events come from `libyaml-safer`; what a scalar means, merge keys, duplicates and limits are decided here, because they
+//! decide whether a manifest means to us what it means to Kubernetes: `0644` is 420, `yes` and `on` are booleans (as keys
+//! too: `"true"`), timestamps stay strings. Invariant: no input overflows the stack or expands without bound.
+//!
+//! Left out: comments, which the parser drops, and `"\/"`, which go-yaml refuses and we accept.
+
+mod read;
+mod resolve;
+mod write;
+
+pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_strict};
+pub use write::to_string;
+
+/// Why a text is no YAML that Kubernetes would take.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("yaml: {0}")]
+    Syntax(String),
+    #[error("yaml: line {line}: exceeded max depth of {DEPTH_LIMIT}")]
+    Depth { line: u64 },
+    #[error("yaml: unknown anchor '{0}' referenced")]
+    UnknownAnchor(String),
+    #[error("yaml: anchor '{0}' value contains itself")]
+    SelfReference(String),
+    #[error("yaml: document contains excessive aliasing")]
+    ExcessiveAliasing,
+    #[error("yaml: map merge requires map or sequence of maps as the value")]
+    BadMerge,
+    #[error("yaml: line {line}: {what}")]
+    Invalid { line: u64, what: String },
+    /// A number that JSON cannot hold.
+    #[error("json: unsupported value: {0}")]
+    Unsupported(&'static str),
+    /// Only from [`parse_strict`]: every repeated key.
+    #[error("yaml: unmarshal errors:{}", .0.iter().map(ToString::to_string).collect::<String>())]
+    Duplicates(Vec<Duplicate>),
+}

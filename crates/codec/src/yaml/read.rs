@@ -1,0 +1,334 @@
+//! From events to values, without recursion.
+
+use super::Error;
+use super::resolve::{self, MERGE};
+use libyaml_safer::{EventData, Parser, ScalarStyle};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::fmt;
+
+/// How deep collections may be nested, as go-yaml and Go's JSON decoder allow.
+pub const DEPTH_LIMIT: usize = 10_000;
+
+/// A key that its mapping already had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    /// Of the repeated value, from 1.
+    pub line: u64,
+    pub key: String,
+    /// The mapping's place: `spec.containers[0]`; empty for the document.
+    pub path: String,
+}
+
+impl fmt::Display for Duplicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n  line {}: key {:?} already set in map", self.line, self.key)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Lenient,
+    Strict,
+}
+
+/// All documents that are not empty, as kubectl reads a file. A repeated key's last value wins.
+pub fn parse(text: &str) -> Result<Vec<Value>, Error> {
+    run(text, Mode::Lenient)
+}
+
+/// Like [`parse`], but repeated keys are errors, all of them reported at once.
+pub fn parse_strict(text: &str) -> Result<Vec<Value>, Error> {
+    run(text, Mode::Strict)
+}
+
+type Id = usize;
+
+enum Node {
+    Scalar {
+        tag: Option<String>,
+        implicit: bool,
+        text: String,
+    },
+    Sequence(Vec<Id>),
+    /// Keys and values in turn.
+    Mapping(Vec<Id>),
+    Alias(Id),
+}
+
+/// One document's nodes; children have higher numbers than their parents, aliases point anywhere before.
+#[derive(Default)]
+struct Document {
+    nodes: Vec<(Node, u64)>,
+    anchors: HashMap<String, Id>,
+    anchor_names: HashMap<Id, String>,
+    open: Vec<Id>,
+}
+
+impl Document {
+    fn add(&mut self, node: Node, line: u64, anchor: Option<String>) -> Id {
+        let id = self.nodes.len();
+        self.nodes.push((node, line));
+        if let Some(&parent) = self.open.last()
+            && let Node::Sequence(items) | Node::Mapping(items) = &mut self.nodes[parent].0
+        {
+            items.push(id);
+        }
+        if let Some(a) = anchor {
+            self.anchor_names.insert(id, a.clone());
+            self.anchors.insert(a, id);
+        }
+        id
+    }
+
+    fn open(&mut self, node: Node, line: u64, anchor: Option<String>) -> Result<(), Error> {
+        let id = self.add(node, line, anchor);
+        self.open.push(id);
+        if self.open.len() > DEPTH_LIMIT { Err(Error::Depth { line }) } else { Ok(()) }
+    }
+}
+
+fn run(text: &str, mode: Mode) -> Result<Vec<Value>, Error> {
+    let mut parser = Parser::new();
+    let mut input = text.as_bytes();
+    parser.set_input_string(&mut input);
+    let mut out = Vec::new();
+    let mut duplicates = Vec::new();
+    let mut doc = Document::default();
+    loop {
+        let event = parser.parse().map_err(|e| Error::Syntax(describe(&e)))?;
+        let line = event.start_mark.line + 1;
+        match event.data {
+            EventData::StreamStart { .. } => {}
+            EventData::StreamEnd => break,
+            EventData::DocumentStart { .. } => doc = Document::default(),
+            EventData::DocumentEnd { .. } => {
+                let v = if doc.nodes.is_empty() { Value::Null } else { build(&doc, mode, &mut duplicates)? };
+                if !v.is_null() {
+                    out.push(v);
+                }
+            }
+            EventData::Alias { anchor } => {
+                let Some(&target) = doc.anchors.get(&anchor) else { return Err(Error::UnknownAnchor(anchor)) };
+                if doc.open.contains(&target) {
+                    return Err(Error::SelfReference(anchor));
+                }
+                doc.add(Node::Alias(target), line, None);
+            }
+            EventData::Scalar { anchor, tag, value, plain_implicit, style, .. } => {
+                let implicit = plain_implicit && style == ScalarStyle::Plain;
+                doc.add(Node::Scalar { tag, implicit, text: value }, line, anchor);
+            }
+            EventData::SequenceStart { anchor, .. } => doc.open(Node::Sequence(Vec::new()), line, anchor)?,
+            EventData::MappingStart { anchor, .. } => doc.open(Node::Mapping(Vec::new()), line, anchor)?,
+            EventData::SequenceEnd | EventData::MappingEnd => _ = doc.open.pop(),
+        }
+    }
+    if duplicates.is_empty() { Ok(out) } else { Err(Error::Duplicates(duplicates)) }
+}
+
+/// What went wrong, with the line as go-yaml counts it: one less than an editor would, except for the scanner.
+fn describe(e: &libyaml_safer::Error) -> String {
+    let scanner = e.kind() == libyaml_safer::ErrorKind::Scanner;
+    let line = match (e.problem_mark().map_or(0, |m| m.line), e.context_mark().map_or(0, |m| m.line)) {
+        (0, context) => context,
+        (problem, _) => problem + u64::from(scanner),
+    };
+    if line == 0 { e.problem().to_owned() } else { format!("line {line}: {}", e.problem()) }
+}
+
+enum Frame<'a> {
+    Sequence {
+        items: std::slice::Iter<'a, Id>,
+        out: Vec<Value>,
+    },
+    Mapping {
+        /// The mapping itself and, above it, those being merged into it.
+        sources: Vec<std::slice::Iter<'a, Id>>,
+        key: Option<String>,
+        out: Map<String, Value>,
+    },
+}
+
+struct Builder<'a> {
+    doc: &'a Document,
+    stack: Vec<Frame<'a>>,
+    /// Nodes decoded in all, and inside of aliases: what go-yaml measures alias bombs by.
+    decoded: u64,
+    aliased: u64,
+    /// Depths of the stack at which an alias was entered.
+    aliases: Vec<usize>,
+}
+
+impl<'a> Builder<'a> {
+    fn follow(&self, mut id: Id) -> (Id, bool) {
+        let mut through = false;
+        while let Node::Alias(target) = self.doc.nodes[id].0 {
+            id = target;
+            through = true;
+        }
+        (id, through)
+    }
+
+    fn count(&mut self, through_alias: bool) -> Result<(), Error> {
+        self.decoded += 1;
+        if through_alias || !self.aliases.is_empty() {
+            self.aliased += 1;
+        }
+        let allowed = match self.decoded {
+            ..=400_000 => 0.99,
+            4_000_000.. => 0.10,
+            n => 0.99 - 0.89 * ((n - 400_000) as f64 / 3_600_000.0),
+        };
+        if self.aliased > 100 && self.decoded > 1000 && self.aliased as f64 / self.decoded as f64 > allowed {
+            return Err(Error::ExcessiveAliasing);
+        }
+        Ok(())
+    }
+
+    /// Either a finished value, or `None` with a new frame on the stack.
+    fn start(&mut self, id: Id) -> Result<Option<Value>, Error> {
+        let (id, through) = self.follow(id);
+        self.count(through)?;
+        let (node, line) = &self.doc.nodes[id];
+        let frame = match node {
+            Node::Scalar { tag, implicit, text } => {
+                return Ok(Some(resolve::value(tag.as_deref(), *implicit, text, *line)?.1));
+            }
+            Node::Sequence(items) => Frame::Sequence { items: items.iter(), out: Vec::with_capacity(items.len()) },
+            Node::Mapping(pairs) => Frame::Mapping { sources: vec![pairs.iter()], key: None, out: Map::new() },
+            Node::Alias(_) => return Ok(Some(Value::Null)),
+        };
+        if through {
+            self.aliases.push(self.stack.len());
+        }
+        self.stack.push(frame);
+        if self.stack.len() > DEPTH_LIMIT { Err(Error::Depth { line: *line }) } else { Ok(None) }
+    }
+
+    fn path(&self) -> String {
+        let mut p = String::new();
+        for f in &self.stack {
+            match f {
+                Frame::Sequence { out, .. } => p.push_str(&format!("[{}]", out.len())),
+                Frame::Mapping { key: Some(k), .. } => {
+                    if !p.is_empty() {
+                        p.push('.');
+                    }
+                    p.push_str(k);
+                }
+                Frame::Mapping { .. } => {}
+            }
+        }
+        p
+    }
+
+    fn key_of(&mut self, id: Id) -> Result<String, Error> {
+        let (target, through) = self.follow(id);
+        self.count(through)?;
+        let (node, line) = &self.doc.nodes[target];
+        let Node::Scalar { tag, implicit, text } = node else {
+            return Err(Error::Invalid { line: *line, what: "invalid map key: a map or a list".to_owned() });
+        };
+        // A float that JSON cannot hold is still a key.
+        let scalar = match resolve::value(tag.as_deref(), *implicit, text, *line) {
+            Ok((s, Value::String(t))) => return Ok(resolve::key(&s, &t).unwrap_or(t)),
+            Ok((s, _)) => s,
+            Err(Error::Unsupported(_)) => resolve::plain(text),
+            Err(e) => return Err(e),
+        };
+        resolve::key(&scalar, text)
+            .ok_or_else(|| Error::Invalid { line: *line, what: "unsupported map key of type: null".to_owned() })
+    }
+
+    fn is_merge(&self, id: Id) -> bool {
+        matches!(&self.doc.nodes[id].0, Node::Scalar { tag, implicit, text }
+            if text == "<<" && (*implicit || tag.as_deref() == Some(MERGE)))
+    }
+
+    /// The pairs to merge, the one to be merged first on top.
+    fn merge_sources(&mut self, id: Id) -> Result<Vec<std::slice::Iter<'a, Id>>, Error> {
+        let (id, through) = self.follow(id);
+        self.count(through)?;
+        let doc = self.doc;
+        match &doc.nodes[id].0 {
+            Node::Mapping(pairs) => Ok(vec![pairs.iter()]),
+            Node::Sequence(items) => items
+                .iter()
+                .map(|i| match &doc.nodes[self.follow(*i).0].0 {
+                    Node::Mapping(pairs) => Ok(pairs.iter()),
+                    _ => Err(Error::BadMerge),
+                })
+                .collect(),
+            _ => Err(Error::BadMerge),
+        }
+    }
+}
+
+enum Step {
+    Start(Id),
+    Pair(Id, Id),
+    Done,
+}
+
+fn build(doc: &Document, mode: Mode, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error> {
+    let mut b = Builder { doc, stack: Vec::new(), decoded: 0, aliased: 0, aliases: Vec::new() };
+    let mut done = b.start(0)?;
+    loop {
+        if let Some(v) = done.take() {
+            match b.stack.last_mut() {
+                None => return Ok(v),
+                Some(Frame::Sequence { out, .. }) => out.push(v),
+                Some(Frame::Mapping { key, out, .. }) => {
+                    if let Some(k) = key.take() {
+                        out.insert(k, v);
+                    }
+                }
+            }
+        }
+        let step = match b.stack.last_mut() {
+            None => return Ok(Value::Null),
+            Some(Frame::Sequence { items, .. }) => items.next().map_or(Step::Done, |i| Step::Start(*i)),
+            Some(Frame::Mapping { sources, .. }) => loop {
+                let Some(top) = sources.last_mut() else { break Step::Done };
+                match (top.next(), top.next()) {
+                    (Some(k), Some(v)) => break Step::Pair(*k, *v),
+                    _ => _ = sources.pop(),
+                }
+            },
+        };
+        match step {
+            Step::Start(id) => done = b.start(id)?,
+            Step::Pair(k, v) if b.is_merge(k) => {
+                let more = b.merge_sources(v)?;
+                if let Some(Frame::Mapping { sources, .. }) = b.stack.last_mut() {
+                    sources.extend(more);
+                }
+            }
+            Step::Pair(k, v) => {
+                let name = b.key_of(k)?;
+                let known = matches!(b.stack.last(), Some(Frame::Mapping { out, .. }) if out.contains_key(&name));
+                if known && mode == Mode::Strict {
+                    duplicates.push(Duplicate { line: doc.nodes[v].1, key: name.clone(), path: b.path() });
+                }
+                if let Some(Frame::Mapping { key, .. }) = b.stack.last_mut() {
+                    *key = Some(name);
+                }
+                done = b.start(v)?;
+            }
+            Step::Done => {
+                done = b.stack.pop().map(|f| match f {
+                    Frame::Sequence { out, .. } => Value::Array(out),
+                    Frame::Mapping { out, .. } => Value::Object(out),
+                });
+                if b.aliases.last() == Some(&b.stack.len()) {
+                    b.aliases.pop();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

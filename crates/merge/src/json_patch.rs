@@ -1,0 +1,308 @@
+//! RFC 6902 as kube-apiserver v1.36 applies it (evanphx/json-patch v4), which is laxer than the RFC in places: `replace` of
+//! a missing member adds it, negative indices count from the end, `test` of a missing member against `null` succeeds, the
+//! whole document cannot be replaced.
+
+use meta::{Map, Reason, Status, Value};
+
+/// Longer patches are refused.
+pub const MAX_OPERATIONS: usize = 10_000;
+/// By how many bytes all `copy` operations of a patch together may grow the document.
+pub const MAX_COPY_BYTES: usize = 3 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not a list of objects.
+    #[error("error decoding patch: {0}")]
+    Decode(String),
+    #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
+    TooMany(usize),
+    #[error("{op} operation does not apply: doc is missing path: {path:?}: missing value")]
+    MissingPath { op: &'static str, path: String },
+    #[error("error in {op} for path: '{path}': {why}")]
+    At { op: &'static str, path: String, why: String },
+    #[error("testing value {0} failed: test failed")]
+    Test(String),
+    #[error("operation missing {0} field: missing value")]
+    MissingMember(&'static str),
+    #[error("Unexpected kind: {0}")]
+    UnknownOperation(String),
+    #[error(
+        "Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit {MAX_COPY_BYTES}"
+    )]
+    CopySize(usize),
+}
+
+impl Error {
+    /// What the API answers: 400 for what is no patch, 413 for too long a one, and a bare 422 for one that does not apply.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Decode(_) => Status::bad_request(self.to_string()),
+            Self::TooMany(_) => Status::too_large(self.to_string()),
+            _ => rejected(),
+        }
+    }
+}
+
+/// 422 without saying why, as upstream answers a patch that does not apply.
+pub(crate) fn rejected() -> Status {
+    Status::new(422, Reason::Invalid, "the server rejected our request due to an error in our request")
+        .with_details(meta::status::Details::default())
+}
+
+/// A decoded patch.
+#[derive(Clone, Debug)]
+pub struct Patch(Vec<Map<String, Value>>);
+
+impl Patch {
+    /// From the JSON document; `null` is the empty patch.
+    pub fn decode(v: Value) -> Result<Self, Error> {
+        let ops = match v {
+            Value::Null => Vec::new(),
+            Value::Array(a) => a,
+            _ => return Err(Error::Decode("json: cannot unmarshal into Go value of type jsonpatch.Patch".to_owned())),
+        };
+        let ops = ops
+            .into_iter()
+            .map(|o| match o {
+                Value::Object(m) => Ok(m),
+                Value::Null => Ok(Map::new()),
+                _ => Err(Error::Decode("json: cannot unmarshal into Go value of type jsonpatch.Operation".to_owned())),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if ops.len() > MAX_OPERATIONS { Err(Error::TooMany(ops.len())) } else { Ok(Self(ops)) }
+    }
+
+    /// Applies the operations in order. On an error the document is left half done: work on a copy.
+    pub fn apply(self, doc: &mut Value) -> Result<(), Error> {
+        let mut copied = 0;
+        for mut op in self.0 {
+            let path = |op: &Map<String, Value>, key: &'static str| match op.get(key) {
+                Some(Value::String(s)) => Ok(s.clone()),
+                _ => Err(Error::MissingMember(key)),
+            };
+            let kind = op.get("op").and_then(Value::as_str).unwrap_or("unknown").to_owned();
+            match kind.as_str() {
+                "add" => {
+                    let p = path(&op, "path")?;
+                    let v = op.remove("value").unwrap_or_default();
+                    add(doc, "add", &p, v)?;
+                }
+                "remove" => _ = remove(doc, "remove", &path(&op, "path")?)?,
+                "replace" => {
+                    let p = path(&op, "path")?;
+                    let v = op.remove("value").unwrap_or_default();
+                    replace(doc, &p, v)?;
+                }
+                "move" => {
+                    let (from, to) = (path(&op, "from")?, path(&op, "path")?);
+                    let v = remove(doc, "move", &from)?;
+                    add(doc, "move", &to, v)?;
+                }
+                "copy" => {
+                    let (from, to) = (path(&op, "from")?, path(&op, "path")?);
+                    let v = get(doc, "copy", &from)?.cloned().unwrap_or_default();
+                    copied += v.to_string().len();
+                    if copied > MAX_COPY_BYTES {
+                        return Err(Error::CopySize(copied));
+                    }
+                    add(doc, "copy", &to, v)?;
+                }
+                "test" => {
+                    let p = path(&op, "path")?;
+                    let want = op.get("value").unwrap_or(&Value::Null);
+                    if get(doc, "test", &p)?.unwrap_or(&Value::Null) != want {
+                        return Err(Error::Test(p));
+                    }
+                }
+                _ => return Err(Error::UnknownOperation(kind)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unescape(part: &str) -> String {
+    part.replace("~1", "/").replace("~0", "~")
+}
+
+fn at(op: &'static str, path: &str, why: impl Into<String>) -> Error {
+    Error::At { op, path: path.to_owned(), why: why.into() }
+}
+
+fn invalid_index(i: i64) -> String {
+    format!("Unable to access invalid index: {i}: invalid index referenced")
+}
+
+/// An index of a list of `len` items, from the end when negative.
+fn index(key: &str, len: usize) -> Result<usize, String> {
+    let i: i64 = key.parse().map_err(|_| format!("value was not a proper array index: '{key}'"))?;
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
+    if i >= len || i < -len {
+        return Err(invalid_index(i));
+    }
+    usize::try_from(if i < 0 { i + len } else { i }).map_err(|_| invalid_index(i))
+}
+
+/// The container a path ends in, and the last key. What stands before the first slash is ignored, as upstream does.
+fn container<'a>(doc: &'a mut Value, op: &'static str, path: &str) -> Result<(&'a mut Value, String), Error> {
+    let missing = || Error::MissingPath { op, path: path.to_owned() };
+    let mut parts = path.split('/').skip(1).peekable();
+    let mut here = doc;
+    while let Some(part) = parts.next() {
+        let key = unescape(part);
+        if parts.peek().is_none() {
+            return if here.is_object() || here.is_array() { Ok((here, key)) } else { Err(missing()) };
+        }
+        here = match here {
+            Value::Object(m) => m.get_mut(&key).ok_or_else(missing)?,
+            Value::Array(a) => {
+                let i = index(&key, a.len()).map_err(|_| missing())?;
+                &mut a[i]
+            }
+            _ => return Err(missing()),
+        };
+    }
+    Err(missing())
+}
+
+fn get<'a>(doc: &'a mut Value, op: &'static str, path: &str) -> Result<Option<&'a Value>, Error> {
+    let (con, key) = container(doc, op, path)?;
+    match con {
+        Value::Array(a) => {
+            let i = index(&key, a.len()).map_err(|why| at(op, path, why))?;
+            Ok(Some(&a[i]))
+        }
+        other => Ok(other.get(&key)),
+    }
+}
+
+fn add(doc: &mut Value, op: &'static str, path: &str, v: Value) -> Result<(), Error> {
+    match container(doc, op, path)? {
+        (Value::Object(m), key) => _ = m.insert(key, v),
+        (Value::Array(a), key) if key == "-" => a.push(v),
+        (Value::Array(a), key) => {
+            let i = index(&key, a.len() + 1).map_err(|why| at(op, path, why))?;
+            a.insert(i, v);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn remove(doc: &mut Value, op: &'static str, path: &str) -> Result<Value, Error> {
+    match container(doc, op, path)? {
+        (Value::Object(m), key) => m
+            .remove(&key)
+            .ok_or_else(|| at(op, path, format!("Unable to remove nonexistent key: {key}: missing value"))),
+        (Value::Array(a), key) => {
+            let i = index(&key, a.len()).map_err(|why| at(op, path, why))?;
+            Ok(a.remove(i))
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+fn replace(doc: &mut Value, path: &str, v: Value) -> Result<(), Error> {
+    match container(doc, "replace", path)? {
+        (Value::Object(m), key) => _ = m.insert(key, v),
+        (Value::Array(a), key) => {
+            let i = index(&key, a.len()).map_err(|why| at("replace", path, why))?;
+            a[i] = v;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn apply(doc: &Value, patch: Value) -> Result<Value, Error> {
+        let mut d = doc.clone();
+        Patch::decode(patch)?.apply(&mut d)?;
+        Ok(d)
+    }
+
+    #[test]
+    fn operations_apply_as_upstream_applies_them() {
+        let doc = json!({"a": {"b": [1, 2, 3], "c/d": 1, "e~f": 2, "n": null}, "s": "x"});
+        for (patch, want) in [
+            (json!({"op": "add", "path": "/x", "value": {"y": 1}}), json!({"x": {"y": 1}})),
+            (json!({"op": "add", "path": "/a/b/-", "value": 4}), json!({"a/b": [1, 2, 3, 4]})),
+            (json!({"op": "add", "path": "/a/b/0", "value": 4}), json!({"a/b": [4, 1, 2, 3]})),
+            (json!({"op": "add", "path": "/a/b/3", "value": 4}), json!({"a/b": [1, 2, 3, 4]})),
+            (json!({"op": "add", "path": "/a/b/-1", "value": 4}), json!({"a/b": [1, 2, 3, 4]})),
+            (json!({"op": "remove", "path": "/a/b/-1"}), json!({"a/b": [1, 2]})),
+            (json!({"op": "replace", "path": "/a/b/1", "value": 9}), json!({"a/b": [1, 9, 3]})),
+            (json!({"op": "replace", "path": "/missing", "value": 9}), json!({"missing": 9})),
+            (json!({"op": "replace", "path": "/a/c~1d", "value": 9}), json!({"a/c~1d": 9})),
+            (json!({"op": "replace", "path": "/a/e~0f", "value": 9}), json!({"a/e~0f": 9})),
+            (json!({"op": "move", "from": "/s", "path": "/t"}), json!({"t": "x", "s": null})),
+            (json!({"op": "copy", "from": "/s", "path": "/t"}), json!({"t": "x", "s": "x"})),
+            (json!({"op": "test", "path": "/s", "value": "x"}), json!({})),
+            (json!({"op": "test", "path": "/missing", "value": null}), json!({})),
+            (json!({"op": "test", "path": "/a/n", "value": null}), json!({})),
+            (json!({"op": "test", "path": "/a/b", "value": [1, 2, 3]}), json!({})),
+        ] {
+            let got = apply(&doc, json!([patch])).unwrap_or_else(|e| panic!("{patch}: {e}"));
+            for (path, v) in want.as_object().unwrap() {
+                let found = got.pointer(&format!("/{path}")).cloned().unwrap_or_default();
+                assert_eq!(&found, v, "{patch}");
+            }
+        }
+        assert_eq!(apply(&doc, Value::Null).unwrap(), doc);
+    }
+
+    #[test]
+    fn what_does_not_apply_is_a_bare_422() {
+        let doc = json!({"a": {"b": [1]}, "n": null, "s": "x"});
+        for patch in [
+            json!({"op": "remove", "path": "/x"}),
+            json!({"op": "remove", "path": "/a/b/1"}),
+            json!({"op": "remove", "path": "/a/b/-2"}),
+            json!({"op": "remove", "path": "/a/b/-"}),
+            json!({"op": "add", "path": "/x/y", "value": 1}),
+            json!({"op": "add", "path": "/n/y", "value": 1}),
+            json!({"op": "add", "path": "/s/y", "value": 1}),
+            json!({"op": "add", "path": "/a/b/3", "value": 1}),
+            json!({"op": "add", "path": "/a/b/x", "value": 1}),
+            json!({"op": "add", "path": "", "value": {}}),
+            json!({"op": "add"}),
+            json!({"op": "replace", "path": "/x/y", "value": 1}),
+            json!({"op": "replace", "path": "/a/b/1", "value": 1}),
+            json!({"op": "test", "path": "/s", "value": "y"}),
+            json!({"op": "test", "path": "/s"}),
+            json!({"op": "test", "path": "/a", "value": {}}),
+            json!({"op": "test", "path": "/x", "value": 1}),
+            json!({"op": "move", "from": "/x", "path": "/y"}),
+            json!({"op": "copy", "from": "/x/y", "path": "/y"}),
+            json!({"op": "frob", "path": "/a"}),
+            json!({}),
+        ] {
+            let Err(e) = apply(&doc, json!([patch])) else { panic!("{patch} applied") };
+            let s = e.status();
+            assert_eq!((s.code, s.reason), (422, Reason::Invalid), "{patch}");
+            assert_eq!(s.message, "the server rejected our request due to an error in our request");
+        }
+    }
+
+    #[test]
+    fn what_is_no_patch_or_too_long_is_refused() {
+        for (patch, code) in [
+            (json!({"op": "add"}), 400),
+            (json!("x"), 400),
+            (json!([1]), 400),
+            (Value::Array(vec![json!({"op": "test", "path": "/x"}); MAX_OPERATIONS + 1]), 413),
+        ] {
+            assert_eq!(apply(&json!({}), patch).unwrap_err().status().code, code);
+        }
+        let longest = Value::Array(vec![json!({"op": "test", "path": "/x", "value": null}); MAX_OPERATIONS]);
+        assert!(apply(&json!({}), longest).is_ok());
+        // Doubling by copies ends at the limit instead of in memory.
+        let doc = json!({"a": ["x".repeat(1000)]});
+        let bomb = Value::Array(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 40]);
+        assert!(matches!(apply(&doc, bomb), Err(Error::CopySize(_))));
+    }
+}

@@ -1,0 +1,101 @@
+//! Strategic merge patch: a merge patch that knows from the schema which lists are merged and by which key.
+//!
+//! [`apply`] is the server's side; [`two_way`] and [`three_way`] make patches as kubectl does. Where the schema says nothing
+//! (unknown fields, embedded objects), objects are merged and lists replaced.
+//!
+//! Left out: `patchStrategy: replace` of an object, which [`schema::PatchStrategy`] cannot say; such an object is merged.
+
+mod apply;
+mod diff;
+mod list;
+
+pub use apply::apply;
+pub use diff::{Overwrite, three_way, two_way};
+
+use meta::{Status, Value};
+use schema::{PatchStrategy, Schema};
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const SET_ORDER: &str = "$setElementOrder";
+const DELETE_LIST: &str = "$deleteFromPrimitiveList";
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("invalid JSON document")]
+    NotAnObject,
+    #[error("lists of lists are not supported")]
+    ListOfLists,
+    #[error("invalid patch format of primitive list")]
+    PrimitiveList,
+    #[error("invalid patch format of retainKeys")]
+    RetainKeys,
+    #[error("invalid patch format of setElementOrder list")]
+    SetElementOrder,
+    #[error("The order in patch list:\n{patch}\n doesn't match $setElementOrder list:\n{order}\n")]
+    Order { patch: String, order: String },
+    #[error("map: {map} does not contain declared merge key: {key}")]
+    NoMergeKey { map: String, key: String },
+    #[error("unknown patch type: {kind} in map: {map}")]
+    UnknownDirective { kind: String, map: String },
+    #[error("merging lists cannot yet be specified in the patch")]
+    MergeList,
+    #[error("list element types are not identical: {0}")]
+    MixedList(String),
+    #[error("cannot merge lists without merge key")]
+    UndeclaredKey,
+    /// Without overwriting, others' changes meet the patch.
+    #[error("patch:\n{patch}\nconflicts with changes made from original to current:\n{changes}\n")]
+    Conflict { patch: String, changes: String },
+}
+
+impl Error {
+    /// What the API answers to a patch that fails so: 400 for malformed directives, 422 for the rest.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::NotAnObject | Self::PrimitiveList | Self::RetainKeys | Self::SetElementOrder => {
+                Status::bad_request(self.to_string())
+            }
+            _ => crate::json_patch::rejected(),
+        }
+    }
+
+    fn no_merge_key(map: &Value, key: &str) -> Self {
+        Self::NoMergeKey { map: map.to_string(), key: key.to_owned() }
+    }
+}
+
+/// What the schema says about a member of an object.
+struct Member<'a> {
+    schema: Option<&'a Schema>,
+    patch: Option<&'a PatchStrategy>,
+}
+
+impl<'a> Member<'a> {
+    fn of(parent: Option<&'a Schema>, key: &str) -> Self {
+        match parent.and_then(|s| s.field(key)) {
+            Some(f) => Self { schema: Some(f.schema.get()), patch: Some(&f.patch) },
+            None => Self { schema: parent.and_then(|s| s.additional.as_deref()), patch: None },
+        }
+    }
+
+    fn merges(&self) -> bool {
+        self.patch.is_some_and(|p| p.merge)
+    }
+
+    fn retains_keys(&self) -> bool {
+        self.patch.is_some_and(|p| p.retain_keys)
+    }
+
+    fn merge_key(&self) -> Option<&'a str> {
+        self.patch.and_then(|p| p.merge_key.as_deref())
+    }
+
+    fn items(&self) -> Option<&'a Schema> {
+        self.schema.and_then(|s| s.items.as_deref())
+    }
+}
+
+#[cfg(test)]
+#[path = "strategic_tests.rs"]
+mod tests;
