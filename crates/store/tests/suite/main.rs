@@ -4,6 +4,7 @@
 mod conformance;
 mod crash;
 mod disk;
+mod model;
 mod support;
 #[path = "../../examples/power/work.rs"]
 mod work;
