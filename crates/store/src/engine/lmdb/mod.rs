@@ -27,6 +27,8 @@ use std::path::Path;
 const STEP: usize = 512;
 /// Bytes of values read in one transaction.
 const READ_BYTES: usize = 4 << 20;
+/// With less free than this, a write that was cut short was cut by the full disk.
+const NEARLY_FULL: u64 = 1 << 20;
 
 type Table = Database<'static, Raw, Raw>;
 
@@ -459,7 +461,10 @@ impl SoleWriter for Lmdb {
         }
         match self.inner.write_once(batch, &upkeep, ledger) {
             Ok(written) => *ledger = written,
-            Err(error) if is_no_space(&error) || (is_short_write(&error) && reserve.disk_free() < Some(1 << 20)) => {
+            Err(error)
+                if is_no_space(&error)
+                    || is_short_write(&error) && reserve.disk_free().is_some_and(|free| free < NEARLY_FULL) =>
+            {
                 reserve.release();
                 return Err(WriteError::NoSpace);
             }
@@ -523,7 +528,8 @@ fn is_no_space(error: &heed::Error) -> bool {
     matches!(os_code(error), Some(code) if code == nix::libc::ENOSPC || code == nix::libc::EDQUOT)
 }
 
-/// LMDB reports a write that was cut short, as the last one on a full disk may be, like a failed device.
+/// LMDB reports a write that was cut short, as the last one on a full disk may be, like a failed device. On a disk that is
+/// not nearly full it is taken for the latter.
 fn is_short_write(error: &heed::Error) -> bool {
     os_code(error) == Some(nix::libc::EIO)
 }
