@@ -57,6 +57,9 @@ pub enum CommitError {
     /// The disk is full. Deletions still work.
     #[error("no space left on the device")]
     NoSpace,
+    /// A backend elsewhere did not answer: the transaction may have happened or not. Read before trying again.
+    #[error("the backend did not answer: {0}")]
+    Unanswered(String),
     #[error("the store is closed")]
     Closed,
     /// Something was not synced: whether this transaction is on the disk is unknown, and the store takes no other.
@@ -295,6 +298,7 @@ impl Committer {
                     requests.into_iter().for_each(|request| drop(request.reply.send(Err(CommitError::NoSpace))));
                     return false;
                 }
+                Err(WriteError::Unanswered(why)) => self.shared.end(Ending::Fatal(why.into())),
                 Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(chain(&error))),
             }
         }

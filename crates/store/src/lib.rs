@@ -19,6 +19,8 @@ mod store;
 mod watch;
 
 pub use commit::{CommitError, Committed};
+#[cfg(feature = "etcd")]
+pub use engine::etcd::Etcd;
 pub use engine::{Capabilities, Engine, EngineError, lmdb::Lmdb, lmdb::LmdbOptions, memory::Memory};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use store::{Clock, Error, Options, Retention, Stats, Store, Transform, TransformError};

@@ -10,6 +10,7 @@ use crate::store::{Ending, Shared};
 use crate::watch::tombstone;
 use crate::{Change, Entry, Event, WatchError};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -19,7 +20,7 @@ const FEED: usize = 1_024;
 pub(crate) struct Remote {
     shared: Arc<Shared>,
     writer: Arc<dyn SharedWriter>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl Remote {
@@ -40,7 +41,19 @@ impl Remote {
                 }
             }
         });
-        Remote { shared, writer, tasks: [feed, apply] }
+        let (compacting, compactor) = (shared.clone(), writer.clone());
+        let compact = tokio::spawn(async move {
+            let age = Duration::from_millis(compacting.options.retention.age_ms);
+            loop {
+                let revision = compacting.revision();
+                tokio::time::sleep(age).await;
+                // What fails now is done next time; other servers do the same.
+                if revision > compacting.compacted() && compactor.compact(revision).await.is_ok() {
+                    compacting.note_compacted(revision);
+                }
+            }
+        });
+        Remote { shared, writer, tasks: [feed, apply, compact] }
     }
 
     pub fn stop(&self) {
@@ -59,10 +72,15 @@ impl Remote {
         });
         let outcome = self.writer.transact(ops.collect()).await.map_err(|error| match error {
             WriteError::NoSpace => CommitError::NoSpace,
+            WriteError::Unanswered(why) => CommitError::Unanswered(why),
             WriteError::Fatal(error) => CommitError::Fatal(chain(&error)),
         })?;
         match outcome {
-            Outcome::Committed { revision } => {
+            Outcome::Committed { revision: None } => {
+                let entries = prepared.iter().map(|_| None).collect();
+                Ok(Committed { revision: self.shared.revision(), entries })
+            }
+            Outcome::Committed { revision: Some(revision) } => {
                 self.shared.wait_for(revision).await.map_err(refusal)?;
                 let entries = prepared.into_iter().map(|op| match op.action {
                     PreparedAction::Put { value, index, .. } => {
@@ -73,8 +91,11 @@ impl Remote {
                 });
                 Ok(Committed { revision, entries: entries.collect() })
             }
-            Outcome::Conflict { op, current, revision } => {
-                self.shared.wait_for(revision).await.map_err(refusal)?;
+            Outcome::Conflict { op, current } => {
+                // So that the next attempt starts from what was in the way.
+                if let Some(version) = &current {
+                    self.shared.wait_for(version.revision).await.map_err(refusal)?;
+                }
                 let current = current.map(|version| {
                     (self.shared.decode)(&prepared[op].key, version.revision, &version.value)
                         .map_err(|source| CommitError::Seal { op, source })

@@ -365,10 +365,10 @@ impl Store {
             return Err(CommitError::TooManyOps { count: ops.len(), limit: limits.max_ops });
         }
         let mut prepared: Vec<Prepared> = Vec::with_capacity(ops.len());
-        let mut total = 0;
+        let (mut total, mut seen) = (0, HashSet::with_capacity(ops.len()));
         for (op, Op { key, expect, action }) in ops.into_iter().enumerate() {
             check_key(op, &key)?;
-            if prepared.iter().any(|before| before.key == key) {
+            if !seen.insert(key.clone()) {
                 return Err(CommitError::SameKey { op });
             }
             total += key.resource.len() + key.namespace.len() + key.name.len();

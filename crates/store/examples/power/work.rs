@@ -77,9 +77,18 @@ fn progress(store: &Store, writer: u64) -> Result<(u64, u64), Failure> {
 }
 
 /// Writes until the process is killed, and reports each acknowledgement as a line
-/// `ack WRITER STEP REVISION KEY CHECKSUM`.
+/// `ack WRITER STEP REVISION KEY CHECKSUM`. First come the steps that the data holds already.
 pub async fn write(directory: &Path, sync: bool, out: impl Write + Send + 'static) -> Result<(), Failure> {
     let store = open(directory, sync).await?;
+    let mut out = out;
+    // A step that was written but not reported when the last process died counts from now on, before another follows.
+    for writer in 0..WRITERS {
+        let (done, revision) = progress(&store, writer)?;
+        if done > 0 {
+            writeln!(out, "ack {writer} {done} {revision} found 0")?;
+        }
+    }
+    out.flush()?;
     let out = Arc::new(Mutex::new(out));
     let mut tasks = Vec::new();
     for writer in 0..WRITERS {

@@ -6,6 +6,8 @@
 //! feeds everything that happens, whoever did it, back to the store.
 //! Engines see sealed values only and never interpret them.
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub(crate) mod ledger;
 pub mod lmdb;
 pub mod memory;
@@ -150,6 +152,9 @@ pub enum WriteError {
     /// Nothing was written; deletions may still be.
     #[error("no space left on the device")]
     NoSpace,
+    /// It may have happened or not.
+    #[error("the backend did not answer: {0}")]
+    Unanswered(String),
     /// Nothing may be written any more.
     #[error(transparent)]
     Fatal(#[from] EngineError),
@@ -191,18 +196,13 @@ pub enum SharedAction {
 /// How a transaction went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Committed {
-        revision: u64,
-    },
-    /// At `revision` the operation `op` found another state than expected, or none.
-    Conflict {
-        op: usize,
-        current: Option<Version>,
-        revision: u64,
-    },
+    /// Nothing if nothing changed.
+    Committed { revision: Option<u64> },
+    /// The operation `op` found another state than expected, or none.
+    Conflict { op: usize, current: Option<Version> },
 }
 
-/// All changes of one revision, or (empty) the news that nothing happened up to it.
+/// All changes of one revision; perhaps none of objects.
 #[derive(Clone, Debug)]
 pub struct Fed {
     pub revision: u64,

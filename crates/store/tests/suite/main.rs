@@ -4,6 +4,9 @@
 mod conformance;
 mod crash;
 mod disk;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod model;
 mod support;
 #[path = "../../examples/power/work.rs"]
 mod work;

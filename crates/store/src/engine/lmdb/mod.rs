@@ -27,6 +27,8 @@ use std::path::Path;
 const STEP: usize = 512;
 /// Bytes of values read in one transaction.
 const READ_BYTES: usize = 4 << 20;
+/// With less free than this, a write that was cut short was cut by the full disk.
+const NEARLY_FULL: u64 = 1 << 20;
 
 type Table = Database<'static, Raw, Raw>;
 
@@ -459,7 +461,10 @@ impl SoleWriter for Lmdb {
         }
         match self.inner.write_once(batch, &upkeep, ledger) {
             Ok(written) => *ledger = written,
-            Err(error) if is_no_space(&error) || (is_short_write(&error) && reserve.disk_free() < Some(1 << 20)) => {
+            Err(error)
+                if is_no_space(&error)
+                    || is_short_write(&error) && reserve.disk_free().is_some_and(|free| free < NEARLY_FULL) =>
+            {
                 reserve.release();
                 return Err(WriteError::NoSpace);
             }
@@ -523,7 +528,52 @@ fn is_no_space(error: &heed::Error) -> bool {
     matches!(os_code(error), Some(code) if code == nix::libc::ENOSPC || code == nix::libc::EDQUOT)
 }
 
-/// LMDB reports a write that was cut short, as the last one on a full disk may be, like a failed device.
+/// LMDB reports a write that was cut short, as the last one on a full disk may be, like a failed device. On a disk that is
+/// not nearly full it is taken for the latter.
 fn is_short_write(error: &heed::Error) -> bool {
     os_code(error) == Some(nix::libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_of_a_newer_release_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Lmdb::open(directory.path(), LmdbOptions { reserve: 0, ..LmdbOptions::default() });
+        let engine = open().unwrap();
+        let meta = engine.inner.tables.meta;
+        let newer = numbers([u64::from(FORMAT) + 1]);
+        engine.inner.environment.write(|_, txn| meta.put(txn, b"format", &newer)).unwrap();
+        engine.inner.environment.close();
+        drop(engine);
+        let refused = open().map(drop);
+        assert!(matches!(refused, Err(EngineError::NewerFormat { found: 2, known: 1 })), "{refused:?}");
+    }
+
+    /// A batch larger than the map makes the map grow and is written whole.
+    #[test]
+    fn the_map_grows_under_a_batch() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = LmdbOptions { sync: false, initial_map: 1 << 20, reserve: 0 };
+        let engine = Lmdb::open(directory.path(), options).unwrap();
+        let value = Some(Bytes::from(vec![7; 100_000]));
+        let batch: Vec<Transaction> = (2..102)
+            .map(|revision| {
+                let key = Key::new("things", "", &revision.to_string());
+                Transaction { revision, writes: vec![Write { key, value: value.clone(), previous: 0 }] }
+            })
+            .collect();
+        let upkeep = Upkeep { now: 0, retention: crate::Retention::default(), compact_to: 0 };
+        engine.write(&batch, &upkeep).unwrap();
+        let (mut revisions, mut through, mut reads) = (Vec::new(), 1, 0);
+        while through < 101 {
+            let changes = engine.inner.changes_blocking(None, through, 101, 1_000).unwrap();
+            revisions.extend(changes.changes.iter().map(|change| change.revision));
+            (through, reads) = (changes.through, reads + 1);
+        }
+        assert_eq!(revisions, (2..102).collect::<Vec<u64>>());
+        assert!(reads > 1, "a read transaction is short");
+    }
 }
