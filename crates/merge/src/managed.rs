@@ -16,7 +16,7 @@ mod update;
 pub use apply::{Force, apply};
 pub use conflict::{Conflict, Conflicts};
 pub use entry::{Entry, Managers, Operation};
-pub use update::{same_but_for_times, update};
+pub use update::{same_but_for_times, update, update_field};
 
 use crate::fieldset::Set;
 use crate::typed::TypeRef;

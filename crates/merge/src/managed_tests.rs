@@ -478,6 +478,25 @@ fn other_versions_are_compared_by_conversion() {
 }
 
 #[test]
+fn scaling_is_owned_only_where_replicas_were() {
+    let scale = |s: &mut Store, n: i64| {
+        let live = s.live.clone().unwrap();
+        let mut new = live.clone();
+        new.set(&["spec", "replicas"], n);
+        s.with("scaler", "scale", |_, cx| update_field(&live, &mut new, &["spec", "replicas"], cx));
+        s.live = Some(new);
+    };
+    let mut s = Store::new();
+    s.apply("m1", Force::No, json!({"data": {"a": "1"}})).unwrap();
+    scale(&mut s, 2);
+    assert_eq!(s.owns("scaler"), Value::Null);
+    s.apply("m1", Force::No, json!({"spec": {"replicas": 2}})).unwrap();
+    scale(&mut s, 3);
+    assert_eq!(s.owns("scaler"), json!({"f:spec": {"f:replicas": {}}}));
+    assert_eq!(s.owns("m1"), Value::Null);
+}
+
+#[test]
 fn objects_that_differ_in_times_only_are_the_same() {
     let mut s = Store::new();
     s.apply("m1", Force::No, json!({"data": {"a": "1"}})).unwrap();

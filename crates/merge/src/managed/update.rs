@@ -3,9 +3,9 @@
 use super::conflict::Conflicts;
 use super::entry::{Entry, Managers, Operation};
 use super::{Context, Error, put_managed_fields, stripped, take_managed_fields};
-use crate::fieldset::Set;
+use crate::fieldset::{PathElement, Set};
 use crate::typed::{Comparison, TypeRef, compare_objects, reconcile};
-use meta::{Object, Value};
+use meta::{Map, Object, Value};
 
 /// Keeps `managedFields` of an object about to be written. `live` is `None` for a create; `new` is the object as it will be
 /// stored and may carry `managedFields` of the client's: one empty entry resets them, an empty list or none keeps the live
@@ -46,6 +46,20 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
             put_managed_fields(new, managers.encode());
         }
         Err(_) => put_managed_fields(new, live_fields.cloned().unwrap_or_default()),
+    }
+}
+
+/// Like [`update`], for a subresource that shows the object through one field, as `scale` shows `spec.replicas`: when nobody
+/// owned the field before, nobody does afterwards, as upstream has it.
+pub fn update_field(live: &Object, new: &mut Object, field: &[&str], cx: &Context<'_>) {
+    let path: Vec<PathElement> = field.iter().map(|f| PathElement::field(f)).collect();
+    let entries = live.metadata().and_then(|m| m.get("managedFields")).cloned().unwrap_or_default();
+    let owned = Managers::decode(entries.clone()).is_ok_and(|m| m.0.iter().any(|e| e.fields.has(&path)));
+    if owned {
+        update(Some(live), new, cx);
+    } else {
+        take_managed_fields(new);
+        put_managed_fields(new, entries);
     }
 }
 
@@ -185,24 +199,18 @@ pub fn same_but_for_times(a: &Object, b: &Object) -> bool {
     };
     // The order of entries depends on their times.
     let same_entries = x == y || x.len() == y.len() && x.iter().all(|e| y.iter().any(|f| others(e) == others(f)));
-    same_entries && {
-        let rest = |o: &Object| {
-            let mut o = o.clone();
-            take_managed_fields(&mut o);
-            o
-        };
-        same_without_entries(a, b).unwrap_or_else(|| rest(a) == rest(b))
-    }
+    same_entries && same_without_entries(a, b)
 }
 
-/// Compares everything but the entries without copying; `None` when the metadata is out of the ordinary.
-fn same_without_entries(a: &Object, b: &Object) -> Option<bool> {
-    let (m, n) = (a.metadata()?, b.metadata()?);
-    let body = |o: &Object| o.0.len();
-    let same_body =
-        body(a) == body(b) && a.0.iter().filter(|(k, _)| *k != "metadata").all(|(k, v)| b.0.get(k) == Some(v));
-    let others = |m: &serde_json::Map<String, Value>| m.len() - usize::from(m.contains_key("managedFields"));
-    let same_metadata =
-        others(m) == others(n) && m.iter().filter(|(k, _)| *k != "managedFields").all(|(k, v)| n.get(k) == Some(v));
-    Some(same_body && same_metadata)
+fn same_without_entries(a: &Object, b: &Object) -> bool {
+    let but = |m: &Map<String, Value>, key: &str| m.len() - usize::from(m.contains_key(key));
+    let same = |m: &Map<String, Value>, n: &Map<String, Value>, key: &str| {
+        but(m, key) == but(n, key) && m.iter().filter(|(k, _)| *k != key).all(|(k, v)| n.get(k) == Some(v))
+    };
+    let metadata = match (a.metadata(), b.metadata()) {
+        (Some(m), Some(n)) => same(m, n, "managedFields"),
+        (None, None) => true,
+        _ => false,
+    };
+    metadata && same(&a.0, &b.0, "metadata")
 }
