@@ -1,1 +1,58 @@
-//! The HTTP side of the API: filters, verbs, discovery, OpenAPI and streams.
+//! The HTTP side of the API: one stack of filters, one file per verb, and what is derived from the description of the kinds.
+//!
+//! A request walks top to bottom through [`Server::handle`]: authenticate, authorize, find the row, then the verb. The socket
+//! and the components in the same process enter at the same place. Invariant: no kind is named here.
+
+pub mod admit;
+mod authenticate;
+pub mod body;
+mod connect;
+mod content;
+pub mod discovery;
+mod handle;
+mod health;
+pub mod listen;
+mod openapi;
+mod path;
+mod rbac_cache;
+mod table;
+mod verbs;
+
+pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
+pub use body::Body;
+pub use connect::NodeConnector;
+pub use rbac_cache::RbacCache;
+
+use parking_lot::RwLock;
+use registry::Registry;
+use std::sync::Arc;
+
+/// Everything a request needs.
+pub struct Server {
+    pub registry: Arc<Registry>,
+    pub authenticators: Authenticators,
+    pub authorizer: Arc<dyn auth::Authorizer>,
+    pub admission: admission::Chain,
+    pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
+    pub readiness: health::Readiness,
+    pub(crate) documents: openapi::Documents,
+}
+
+impl Server {
+    pub fn new(
+        registry: Arc<Registry>,
+        authenticators: Authenticators,
+        authorizer: Arc<dyn auth::Authorizer>,
+        admission: admission::Chain,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            registry,
+            authenticators,
+            authorizer,
+            admission,
+            connector: RwLock::new(None),
+            readiness: health::Readiness::default(),
+            documents: openapi::Documents::default(),
+        })
+    }
+}

@@ -1,1 +1,9 @@
-//! Authentication and authorization.
+//! Who is asking, and whether they may.
+//!
+//! Invariant: an identity only comes from an authenticator or, in one process, from a request extension that no socket can set.
+
+pub mod attributes;
+pub mod user;
+
+pub use attributes::{Attributes, Authorizer, Decision};
+pub use user::User;

@@ -160,13 +160,12 @@ fn conflicts_name_the_manager_and_the_field() {
     assert_eq!((causes[2].field.as_str(), causes[2].reason.as_str()), (".data.b", "FieldManagerConflict"));
     let Err(e) = s.apply("m2", Force::No, json!({"spec": {"replicas": 2}})) else { panic!("applied") };
     assert_eq!(e.to_string(), "Apply failed with 1 conflict: conflict with \"m1\": .spec.replicas");
-    s.with("scaler", "scale", |live, cx| {
+    s.live = s.with("scaler", "scale", |live, cx| {
         let mut o = live.unwrap().clone();
         o.set(&["spec", "replicas"], 5);
         update(live, &mut o, cx);
         Some(o)
-    })
-    .map(|o| s.live = Some(o));
+    });
     let c = s.conflicts("m2", json!({"spec": {"replicas": 2}}));
     assert_eq!(c[0].0, "\"scaler\" with subresource \"scale\" using apps/v1");
 }

@@ -1,1 +1,197 @@
-//! .
+//! JSON to a value, noticing keys that come twice.
+//!
+//! As in Go, the last of two equal keys wins; which ones there were is reported with full paths, for `fieldValidation`.
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use std::cell::RefCell;
+use std::fmt;
+
+#[derive(Debug)]
+pub struct Decoded {
+    pub value: Value,
+    /// Paths of keys that came more than once: `spec.replicas`, `spec.containers[0].name`.
+    pub duplicates: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct DecodeError(pub String);
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// How deep a document may nest, as in Go.
+pub const MAX_DEPTH: usize = 10_000;
+
+/// How deeply a JSON text nests, without parsing it. Recursive work on deep texts wants a large stack.
+pub fn depth(text: &[u8]) -> usize {
+    let (mut depth, mut max, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    for &b in text {
+        if in_string {
+            match b {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match b {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                max = max.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    max
+}
+
+/// Parses one JSON document. The caller checks [`depth`] first: recursion is as deep as the text.
+pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
+    let state = State::default();
+    let mut d = serde_json::Deserializer::from_slice(text);
+    d.disable_recursion_limit();
+    let value = Seed(&state).deserialize(&mut d).map_err(|e| DecodeError(go_message(&e)))?;
+    d.end().map_err(|e| DecodeError(go_message(&e)))?;
+    Ok(Decoded { value, duplicates: state.duplicates.into_inner() })
+}
+
+/// Go names the character, serde_json the place.
+fn go_message(e: &serde_json::Error) -> String {
+    if e.is_eof() { "unexpected end of JSON input".into() } else { format!("invalid JSON: {e}") }
+}
+
+#[derive(Default)]
+struct State {
+    path: RefCell<Vec<Segment>>,
+    duplicates: RefCell<Vec<String>>,
+}
+
+enum Segment {
+    Key(String),
+    Index(usize),
+}
+
+impl State {
+    fn report(&self, key: &str) {
+        let mut text = String::new();
+        for s in self.path.borrow().iter() {
+            match s {
+                Segment::Key(k) if text.is_empty() => text.push_str(k),
+                Segment::Key(k) => {
+                    text.push('.');
+                    text.push_str(k);
+                }
+                Segment::Index(i) => text.push_str(&format!("[{i}]")),
+            }
+        }
+        if !text.is_empty() {
+            text.push('.');
+        }
+        text.push_str(key);
+        let mut d = self.duplicates.borrow_mut();
+        if !d.contains(&text) {
+            d.push(text);
+        }
+    }
+}
+
+struct Seed<'a>(&'a State);
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
+        d.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<Value, E> {
+        Number::from_f64(v).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_string<E>(self, v: String) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut out = Vec::new();
+        loop {
+            self.0.path.borrow_mut().push(Segment::Index(out.len()));
+            let next = seq.next_element_seed(Seed(self.0))?;
+            self.0.path.borrow_mut().pop();
+            match next {
+                Some(v) => out.push(v),
+                None => return Ok(out.into()),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut out = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if out.contains_key(&key) {
+                self.0.report(&key);
+            }
+            self.0.path.borrow_mut().push(Segment::Key(key));
+            let value = map.next_value_seed(Seed(self.0))?;
+            match self.0.path.borrow_mut().pop() {
+                Some(Segment::Key(key)) => out.insert(key, value),
+                _ => return Err(A::Error::custom("lost the path")),
+            };
+        }
+        Ok(out.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_are_reported_with_their_paths_and_the_last_wins() {
+        let d = decode(br#"{"a":1,"b":[{"c":1,"c":2}],"a":3,"a":4}"#).unwrap();
+        assert_eq!(d.value, serde_json::json!({"a": 4, "b": [{"c": 2}]}));
+        assert_eq!(d.duplicates, ["b[0].c", "a"]);
+    }
+
+    #[test]
+    fn depth_is_counted_outside_strings() {
+        assert_eq!(depth(br#"{"a":["[[[\"[["]}"#), 2);
+        assert!(decode(b"{").is_err() && decode(b"{} x").is_err() && decode(b"").is_err());
+    }
+}

@@ -4,9 +4,13 @@
 //! (`JSONSchemaProps`); the references are tied once when the table is loaded, so following one is a pointer.
 
 pub mod decode;
-pub mod default;
-pub mod prune;
+pub mod fill;
+pub mod rules;
+pub mod typed;
 pub mod types;
-pub mod validate;
 
-pub use types::{Definitions, Field, ListType, PatchStrategy, Schema, SchemaRef, Type};
+pub use decode::{DecodeError, Decoded, decode, depth};
+pub use fill::fill;
+pub use rules::Rule;
+pub use typed::{TypeError, Typed, typed};
+pub use types::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};

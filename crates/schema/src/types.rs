@@ -1,5 +1,6 @@
 //! What a schema says.
 
+use crate::rules::Rule;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,6 +56,28 @@ pub struct PatchStrategy {
     pub merge_key: Option<Str>,
 }
 
+/// What becomes of a field that holds nothing when the object is written, as Go's encoder decides it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// A value with `omitempty`: zero and empty are left out.
+    #[default]
+    OmitZero,
+    /// A pointer: left out when absent, kept whatever it points to.
+    Pointer,
+    /// Always written, as zero, `""` or `null`.
+    Always,
+    /// A struct by value: written as `{}` when nothing is in it.
+    Struct,
+}
+
+/// A default that the server fills in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fill {
+    pub value: Value,
+    /// Only when the sibling field has one of these values.
+    pub when: Option<(Str, Vec<Str>)>,
+}
+
 #[derive(Clone, Debug)]
 pub struct Schema {
     /// The definition's name as OpenAPI v3 publishes it, `io.k8s.api.core.v1.Pod`; none for inline schemas.
@@ -88,6 +111,11 @@ pub struct Field {
     pub required: bool,
     /// The default as the schema publishes it.
     pub default: Option<Value>,
+    /// What the server fills in where the field is absent.
+    pub fill: Option<Fill>,
+    pub presence: Presence,
+    /// What validation asks of the field.
+    pub rules: Vec<Rule>,
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
@@ -141,6 +169,25 @@ impl fmt::Debug for SchemaRef {
     }
 }
 
+impl Field {
+    /// A field as custom resources have it: optional and kept as it is.
+    pub fn new(name: impl Into<Str>, schema: SchemaRef) -> Self {
+        Self {
+            name: name.into(),
+            schema,
+            required: false,
+            default: None,
+            fill: None,
+            presence: Presence::Pointer,
+            rules: Vec::new(),
+            patch: PatchStrategy::default(),
+            atomic: false,
+            number: 0,
+            inline_of: None,
+        }
+    }
+}
+
 impl Schema {
     pub fn of(ty: Type) -> Self {
         Self {
@@ -164,7 +211,7 @@ impl Schema {
 
     /// The schema of a member of an object: a field, or a map's value.
     pub fn member(&self, name: &str) -> Option<&Schema> {
-        self.field(name).map(|f| f.schema.get()).or_else(|| self.additional.as_deref())
+        self.field(name).map(|f| f.schema.get()).or(self.additional.as_deref())
     }
 
     pub fn is_object(&self) -> bool {

@@ -4,8 +4,36 @@
 //! Invariant: a commit is answered only after it is durable, and everyone (snapshots, watches, the answer) sees the same
 //! revisions in the same order.
 
+//!
+//! The parts: an [`Engine`] keeps revisions on a disk, in memory or in etcd; the [`Store`] orders commits, holds the newest
+//! state in memory as an immutable map that is cheap to clone ([`Snapshot`]) and a bounded log of events ([`Watch`]).
+//! Left out: decoding values, selectors, and consensus between servers (etcd's business).
+
+mod commit;
+pub mod engine;
+mod log;
+mod remote;
+mod snapshot;
+mod state;
+mod store;
+mod watch;
+
+pub use commit::{CommitError, Committed};
+#[cfg(feature = "etcd")]
+pub use engine::etcd::Etcd;
+pub use engine::{Capabilities, Engine, EngineError, lmdb::Lmdb, lmdb::LmdbOptions, memory::Memory};
+pub use snapshot::{Snapshot, SnapshotError};
+pub use store::{Clock, Error, Options, Retention, Stats, Store, Transform, TransformError};
+pub use watch::{Batch, Scope, Watch, WatchError};
+
 use bytes::Bytes;
 use std::sync::Arc;
+
+/// The largest value any engine takes, in bytes of plaintext; the same for all, so that moving to etcd loses no object.
+pub const MAX_VALUE: usize = 1_500_000;
+
+/// The longest namespace and name together, and the longest resource name, in bytes of UTF-8.
+pub const MAX_KEY: usize = 1_900;
 
 /// A short shared string.
 pub type Str = Arc<str>;
@@ -18,6 +46,18 @@ pub struct Key {
     /// Empty for cluster-scoped objects.
     pub namespace: Str,
     pub name: Str,
+}
+
+impl Key {
+    pub fn new(resource: &str, namespace: &str, name: &str) -> Key {
+        Key { resource: resource.into(), namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}/{}/{}", self.resource, self.namespace, self.name)
+    }
 }
 
 /// What must be true of a key for its operation (and with it the whole transaction) to happen.

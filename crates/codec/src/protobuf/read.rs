@@ -232,9 +232,9 @@ fn go_duration(nanos: i64) -> String {
         if f.is_empty() { whole.to_string() } else { format!("{whole}.{f}") }
     };
     let text = match n {
-        ..1_000 => format!("{n}ns"),
-        ..1_000_000 => format!("{}µs", fraction(n / 1_000, n % 1_000, 3)),
-        ..1_000_000_000 => format!("{}ms", fraction(n / 1_000_000, n % 1_000_000, 6)),
+        0..1_000 => format!("{n}ns"),
+        1_000..1_000_000 => format!("{}µs", fraction(n / 1_000, n % 1_000, 3)),
+        1_000_000..1_000_000_000 => format!("{}ms", fraction(n / 1_000_000, n % 1_000_000, 6)),
         _ => {
             let (h, m) = (n / 3_600_000_000_000, n / 60_000_000_000 % 60);
             let s = fraction(n / 1_000_000_000 % 60, n % 1_000_000_000, 9);

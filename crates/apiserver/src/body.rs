@@ -1,0 +1,80 @@
+//! The bodies of answers: bytes at once, or a stream.
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// A body of an answer. Dropping it ends the stream behind it.
+pub enum Body {
+    Full(Bytes),
+    /// Large answers in pieces, so that no second copy of the whole is made.
+    Chunks(VecDeque<Bytes>),
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::Full(Bytes::new())
+    }
+
+    /// Everything that is left. Waits for the end of a stream.
+    pub async fn collect(self) -> Bytes {
+        match self {
+            Self::Full(b) => b,
+            Self::Chunks(c) => c.into_iter().flatten().collect(),
+            Self::Stream(mut r) => {
+                let mut all = Vec::new();
+                while let Some(b) = r.recv().await {
+                    all.extend_from_slice(&b);
+                }
+                all.into()
+            }
+        }
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(v: Vec<u8>) -> Self {
+        Self::Full(v.into())
+    }
+}
+
+impl From<String> for Body {
+    fn from(v: String) -> Self {
+        Self::Full(v.into())
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = |b: Option<Bytes>| b.map(|b| Ok(Frame::data(b)));
+        match self.get_mut() {
+            Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
+            Self::Chunks(c) => Poll::Ready(frame(c.pop_front())),
+            Self::Stream(r) => r.poll_recv(cx).map(frame),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(b) => b.is_empty(),
+            Self::Chunks(c) => c.is_empty(),
+            Self::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(b) => SizeHint::with_exact(b.len() as u64),
+            Self::Chunks(c) => SizeHint::with_exact(c.iter().map(|b| b.len() as u64).sum()),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Bodies in, bodies out: which encodings are asked for, and reading what was sent.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use meta::{Status, Value};
+
+/// The largest body of a request (3 MB), as upstream's default.
+pub const MAX_BODY: usize = 3 * 1024 * 1024;
+
+/// Documents that nest deeper are read on a thread with a stack of their own.
+const DEEP: usize = 200;
+/// Bytes of stack per level of nesting, generously.
+const STACK_PER_LEVEL: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
+/// What shape of answer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Object,
+    Table,
+    PartialMetadata,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub encoding: Encoding,
+    pub shape: Shape,
+    pub pretty: bool,
+}
+
+impl Wanted {
+    /// Negotiates the answer. Nothing acceptable is 406.
+    pub fn negotiate(headers: &HeaderMap) -> Result<Self, Status> {
+        let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
+        let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        // People looking with a browser or curl get indentation.
+        let pretty = ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a));
+        for clause in accept.split(',') {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            let encoding = match media {
+                "*/*" | "application/*" | "application/json" | "" => Encoding::Json,
+                "application/yaml" => Encoding::Yaml,
+                "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
+                _ => continue,
+            };
+            let parameters: Vec<(&str, &str)> = parts.filter_map(|p| p.split_once('=')).collect();
+            let get = |k: &str| parameters.iter().find(|(n, _)| *n == k).map_or("", |(_, v)| *v);
+            let known = get("g") == "meta.k8s.io" && matches!(get("v"), "v1" | "v1beta1");
+            let shape = match get("as") {
+                "" => Shape::Object,
+                "Table" if known => Shape::Table,
+                "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Shape::PartialMetadata,
+                _ => continue,
+            };
+            // Protobuf tables do not exist here; the next clause is usually JSON.
+            if encoding == Encoding::Protobuf {
+                continue;
+            }
+            return Ok(Self { encoding, shape, pretty });
+        }
+        Err(Status::not_acceptable(
+            "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        ))
+    }
+
+    pub fn json() -> Self {
+        Self { encoding: Encoding::Json, shape: Shape::Object, pretty: false }
+    }
+}
+
+/// A decoded body, before anyone knows its kind.
+pub struct Sent {
+    pub value: Value,
+    /// Keys that came twice.
+    pub duplicates: Vec<String>,
+}
+
+/// The media type of a body without its parameters; JSON when none is said.
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let text = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    let media = text.split(';').next().unwrap_or_default().trim();
+    if media.is_empty() { "application/json" } else { media }
+}
+
+/// Reads a body as JSON or YAML.
+pub fn read(media: &str, body: &[u8]) -> Result<Sent, Status> {
+    match media {
+        "application/json" | "*/*" => json(body),
+        "application/yaml" => yaml(body),
+        other => Err(unsupported(other, &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])),
+    }
+}
+
+pub fn unsupported(media: &str, supported: &[&str]) -> Status {
+    let list = supported.join(", ");
+    Status::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: {list}; got {media}"
+    ))
+}
+
+fn json(body: &[u8]) -> Result<Sent, Status> {
+    let depth = schema::depth(body);
+    if depth > schema::decode::MAX_DEPTH {
+        return Err(Status::bad_request("json: exceeded max depth"));
+    }
+    if depth > DEEP {
+        return on_large_stack(depth, || plain_json(body));
+    }
+    plain_json(body)
+}
+
+fn plain_json(body: &[u8]) -> Result<Sent, Status> {
+    let d = schema::decode(body).map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?;
+    Ok(Sent { value: d.value, duplicates: d.duplicates })
+}
+
+/// Does recursive work on deeply nested documents without risking the stack of a worker. What is still deep afterwards could
+/// not be handled by anyone else, and is refused.
+fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Send) -> Result<Sent, Status> {
+    let stack = 1024 * 1024 + depth * STACK_PER_LEVEL;
+    std::thread::scope(|s| {
+        let thread = std::thread::Builder::new().stack_size(stack).spawn_scoped(s, || {
+            let sent = work()?;
+            drop(sent);
+            Err(Status::bad_request(format!("the document nests {depth} levels deep; no kind has more than {DEEP}")))
+        });
+        match thread.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(r)) => r,
+            Ok(Err(_)) => Err(Status::internal("reading a deep document failed")),
+            Err(e) => Err(Status::internal(e)),
+        }
+    })
+}
+
+fn yaml(body: &[u8]) -> Result<Sent, Status> {
+    let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
+    let documents = codec::yaml::parse(text).map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
+    let value = documents.into_iter().next().unwrap_or(Value::Null);
+    let duplicates = match codec::yaml::parse_strict(text) {
+        Ok(_) => Vec::new(),
+        Err(e) => vec![e.to_string()],
+    };
+    Ok(Sent { value, duplicates })
+}
+
+/// Encodes an answer.
+pub fn write(wanted: &Wanted, v: &Value) -> (&'static str, Vec<u8>) {
+    match wanted.encoding {
+        Encoding::Yaml => ("application/yaml", codec::yaml::to_string(v).into_bytes()),
+        Encoding::Json | Encoding::Protobuf => {
+            let mut bytes = Vec::with_capacity(1024);
+            // Writing to memory does not fail.
+            let _ = if wanted.pretty {
+                serde_json::to_writer_pretty(&mut bytes, v)
+            } else {
+                serde_json::to_writer(&mut bytes, v)
+            };
+            if wanted.pretty {
+                bytes.push(b'\n');
+            }
+            ("application/json", bytes)
+        }
+    }
+}

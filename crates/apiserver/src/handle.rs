@@ -1,0 +1,252 @@
+//! The stack that every request walks through.
+
+use crate::authenticate::Identity;
+use crate::body::Body;
+use crate::content::{self, Wanted};
+use crate::path::{Query, Target};
+use crate::{Server, discovery, health, openapi, verbs};
+use auth::{Attributes, Decision, User};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use meta::{GroupResource, Status};
+use registry::Resource;
+use std::sync::Arc;
+
+/// A request on its way down.
+pub(crate) struct Call {
+    pub parts: Parts,
+    pub body: Bytes,
+    pub query: Query,
+    pub target: Target,
+    pub user: User,
+    pub wanted: Wanted,
+}
+
+impl Call {
+    /// The `fieldManager` parameter, or the user agent up to its slash.
+    pub fn manager(&self) -> String {
+        let asked = self.query.get("fieldManager");
+        if !asked.is_empty() {
+            return asked.to_owned();
+        }
+        let agent = self.parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+        agent.split('/').next().unwrap_or(agent).chars().take(128).collect()
+    }
+
+    pub fn media_type(&self) -> &str {
+        content::media_type(&self.parts.headers)
+    }
+}
+
+impl Server {
+    /// Answers one request. Every failure leaves as a `Status`.
+    pub async fn handle(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let wanted = Wanted::negotiate(&parts.headers);
+        match self.answer(parts, body, wanted).await {
+            Ok(r) => r,
+            Err(s) => failure(&s),
+        }
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        parts: Parts,
+        body: Bytes,
+        wanted: Result<Wanted, Status>,
+    ) -> Result<Response<Body>, Status> {
+        let path = parts.uri.path();
+        let query = Query::parse(parts.uri.query());
+        let target = Target::parse(path);
+        let user = self.authenticators.authenticate(&parts).await?;
+        let user = self.impersonate(user, &parts)?;
+        let watch = query.is_true("watch");
+        self.authorize(&user, &parts, &target, watch)?;
+        if body.len() > content::MAX_BODY {
+            let limit = content::MAX_BODY;
+            return Err(Status::too_large(format!("Request entity too large: limit is {limit}")));
+        }
+        if target.group_version.is_none() || !target.is_resource() {
+            return self.other(&parts, &target);
+        }
+        let wanted = wanted.or_else(|s| {
+            // A stream negotiates for itself.
+            if verbs::is_stream(&target.subresource) { Ok(Wanted::json()) } else { Err(s) }
+        })?;
+        let row = self.row(&target)?;
+        let call = Call { parts, body, query, target, user, wanted };
+        verbs::dispatch(self, call, row, watch).await
+    }
+
+    /// What is no resource: health, version, discovery, OpenAPI.
+    fn other(self: &Arc<Self>, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
+        let path = parts.uri.path();
+        if let Some(r) = health::answer(self, parts) {
+            return r;
+        }
+        let known = path.starts_with("/api") || path == "/version" || path.starts_with("/openapi") || path == "/";
+        if known && parts.method != Method::GET && parts.method != Method::HEAD {
+            return Err(method_not_allowed());
+        }
+        if let Some(r) = openapi::answer(self, parts) {
+            return r;
+        }
+        discovery::answer(self, parts, target)
+    }
+
+    fn row(&self, target: &Target) -> Result<Arc<Resource>, Status> {
+        let gvr = match &target.group_version {
+            Some(gv) => gv.with_resource(target.resource.clone()),
+            None => return Err(Status::no_such_path()),
+        };
+        let rows = self.registry.rows();
+        let row = rows.resource(&gvr).ok_or_else(Status::no_such_path)?;
+        if target.too_long || (!row.kind.namespaced && !target.namespace.is_empty()) {
+            return Err(Status::no_such_path());
+        }
+        if !target.subresource.is_empty() && row.kind.subresource(&target.subresource).is_none() {
+            return Err(Status::no_such_path());
+        }
+        Ok(row.clone())
+    }
+
+    fn authorize(&self, user: &User, parts: &Parts, target: &Target, watch: bool) -> Result<(), Status> {
+        let a = attributes(user, parts, target, watch);
+        match self.authorizer.authorize(&a) {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
+        }
+    }
+
+    /// `Impersonate-User` and its companions, if the caller may.
+    fn impersonate(&self, user: User, parts: &Parts) -> Result<User, Status> {
+        let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
+        let Some(name) = parts.headers.get("impersonate-user").map(text) else { return Ok(user) };
+        let groups: Vec<String> = parts.headers.get_all("impersonate-group").iter().map(text).collect();
+        let check = |resource: &str, namespace: &str, name: &str| {
+            let a = Attributes {
+                user: user.clone(),
+                verb: "impersonate".into(),
+                version: "v1".into(),
+                resource: resource.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+                ..Attributes::default()
+            };
+            match self.authorizer.authorize(&a) {
+                Decision::Allow(_) => Ok(()),
+                Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
+            }
+        };
+        let mut other = User { name: name.clone(), ..User::default() };
+        match other.service_account() {
+            Some((ns, sa)) => {
+                check("serviceaccounts", ns, sa)?;
+                if groups.is_empty() {
+                    let ns = ns.to_owned();
+                    other.groups = vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{ns}")];
+                }
+            }
+            None => check("users", "", &name)?,
+        }
+        for g in &groups {
+            check("groups", "", g)?;
+        }
+        other.groups.extend(groups);
+        let anonymous = name == auth::user::ANONYMOUS;
+        let group = if anonymous { auth::user::GROUP_UNAUTHENTICATED } else { auth::user::GROUP_AUTHENTICATED };
+        if !other.is_in(group) {
+            other.groups.push(group.into());
+        }
+        Ok(other)
+    }
+}
+
+pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: bool) -> Attributes {
+    match &target.group_version {
+        Some(gv) if target.is_resource() => {
+            // A list or watch of one name may be allowed for that name.
+            let query = Query::parse(parts.uri.query());
+            let mut name = target.name.clone();
+            if name.is_empty()
+                && let Ok(f) = meta::FieldSelector::parse(query.get("fieldSelector"))
+                && let Some(n) = f.exact("metadata.name")
+            {
+                name = n.to_owned();
+            }
+            let namespace = match (&*target.resource, &*target.namespace) {
+                ("namespaces", "") if gv.group.is_empty() => target.name.clone(),
+                (_, ns) => ns.to_owned(),
+            };
+            Attributes {
+                user: user.clone(),
+                verb: target.verb(&parts.method, watch).into(),
+                group: gv.group.clone(),
+                version: gv.version.clone(),
+                resource: target.resource.clone(),
+                subresource: target.subresource.clone(),
+                namespace,
+                name,
+                path: String::new(),
+            }
+        }
+        _ => Attributes {
+            user: user.clone(),
+            verb: parts.method.as_str().to_lowercase(),
+            path: parts.uri.path().to_owned(),
+            ..Attributes::default()
+        },
+    }
+}
+
+/// The refusal of authorization, in upstream's words.
+pub(crate) fn forbidden(a: &Attributes, why: &str) -> Status {
+    let user = &a.user.name;
+    let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
+    if a.resource.is_empty() {
+        let message = format!("forbidden: User {user:?} cannot {} path {:?}{tail}", a.verb, a.path);
+        return Status::new(403, meta::Reason::Forbidden, message).with_details(meta::status::Details::default());
+    }
+    let resource = if a.subresource.is_empty() { a.resource.clone() } else { format!("{}/{}", a.resource, a.subresource) };
+    let place = match (a.namespace.as_str(), a.resource.as_str()) {
+        ("", _) | (_, "namespaces") => "at the cluster scope".to_owned(),
+        (ns, _) => format!("in the namespace {ns:?}"),
+    };
+    let gr = GroupResource { group: a.group.clone(), resource: a.resource.clone() };
+    let why = format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {place}{tail}", a.verb, a.group);
+    Status::forbidden(&gr, &a.name, &why)
+}
+
+pub(crate) fn method_not_allowed() -> Status {
+    Status::new(405, meta::Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
+        .with_details(meta::status::Details::default())
+}
+
+/// The answer to a failure.
+pub(crate) fn failure(s: &Status) -> Response<Body> {
+    let mut r = json(s.code, &s.to_value());
+    if let Some(seconds) = s.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
+        r.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    r
+}
+
+pub(crate) fn json(code: u16, v: &meta::Value) -> Response<Body> {
+    bytes(code, "application/json", v.to_string().into_bytes())
+}
+
+pub(crate) fn bytes(code: u16, media: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut r = Response::new(body.into());
+    *r.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let h = r.headers_mut();
+    h.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+    h.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    r
+}
+
+/// An identity for requests of the same process: no socket can set it.
+pub fn as_identity(mut request: Request<Bytes>, user: User) -> Request<Bytes> {
+    request.extensions_mut().insert(Identity(user));
+    request
+}

@@ -1,0 +1,103 @@
+//! `/healthz`, `/livez`, `/readyz`, `/version`, `/metrics`.
+
+use crate::Server;
+use crate::body::Body;
+use crate::handle::bytes;
+use crate::path::Query;
+use http::Response;
+use http::request::Parts;
+use meta::Status;
+use serde_json::json;
+use std::collections::BTreeMap;
+use parking_lot::Mutex;
+
+/// Named conditions that must hold before the server is ready.
+#[derive(Default)]
+pub struct Readiness {
+    checks: Mutex<BTreeMap<&'static str, bool>>,
+}
+
+impl Readiness {
+    /// Says whether a condition holds. A condition named once must hold.
+    pub fn set(&self, name: &'static str, holds: bool) {
+        self.checks.lock().insert(name, holds);
+    }
+
+    fn snapshot(&self) -> BTreeMap<&'static str, bool> {
+        self.checks.lock().clone()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.checks.lock().values().all(|v| *v)
+    }
+}
+
+/// The version this server speaks.
+pub const VERSION: &str = "v1.36.2";
+
+pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
+    let path = parts.uri.path();
+    let (root, check) = match path[1.min(path.len())..].split_once('/') {
+        Some((r, c)) => (r, Some(c)),
+        None => (&path[1.min(path.len())..], None),
+    };
+    match root {
+        "healthz" | "livez" | "readyz" => Some(health(server, parts, root, check)),
+        "version" if check.is_none() => Some(Ok(version())),
+        "metrics" if check.is_none() => Some(Ok(metrics(server))),
+        _ => None,
+    }
+}
+
+fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Result<Response<Body>, Status> {
+    let query = Query::parse(parts.uri.query());
+    let excluded: Vec<&str> = query.all("exclude").collect();
+    let mut checks = vec![("ping", true), ("store", server.registry.store.is_alive())];
+    if root == "readyz" {
+        checks.extend(server.readiness.snapshot());
+    }
+    if let Some(name) = check {
+        return match checks.iter().find(|(n, _)| *n == name) {
+            Some((_, true)) => Ok(bytes(200, "text/plain; charset=utf-8", "ok".to_owned())),
+            Some((_, false)) => Ok(bytes(500, "text/plain; charset=utf-8", format!("internal server error: {name} is not ready\n"))),
+            None => Err(Status::no_such_path()),
+        };
+    }
+    checks.retain(|(n, _)| !excluded.contains(n));
+    let failed = checks.iter().any(|(_, ok)| !ok);
+    let mut text = String::new();
+    if failed || query.has("verbose") {
+        for (n, ok) in &checks {
+            text += &if *ok { format!("[+]{n} ok\n") } else { format!("[-]{n} failed: reason withheld\n") };
+        }
+        text += &format!("{root} check {}\n", if failed { "failed" } else { "passed" });
+    } else {
+        text += "ok";
+    }
+    Ok(bytes(if failed { 500 } else { 200 }, "text/plain; charset=utf-8", text))
+}
+
+fn version() -> Response<Body> {
+    let v = json!({"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "35", "gitVersion": VERSION, "gitCommit": env!("CARGO_PKG_VERSION"), "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" })});
+    bytes(200, "application/json", serde_json::to_vec_pretty(&v).unwrap_or_default())
+}
+
+/// What Prometheus reads.
+fn metrics(server: &Server) -> Response<Body> {
+    let s = server.registry.store.stats();
+    let mut out = String::new();
+    let mut row = |name: &str, help: &str, v: u64| {
+        out += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {v}\n");
+    };
+    row("kemudi_store_revision", "The newest revision.", server.registry.store.revision());
+    row("kemudi_store_objects", "Objects in the store.", s.objects as u64);
+    let snapshot = server.registry.store.snapshot();
+    out += "# HELP apiserver_resource_objects Stored objects by resource.\n# TYPE apiserver_resource_objects gauge\n";
+    for r in snapshot.resources() {
+        out += &format!("apiserver_resource_objects{{resource=\"{r}\"}} {}\n", snapshot.count(r, None));
+    }
+    bytes(200, "text/plain; version=0.0.4", out)
+}

@@ -1,0 +1,43 @@
+//! Create, also of what only a function answers.
+
+use super::{admission, answer, read_object, take_namespace, write_options};
+use crate::Server;
+use crate::body::Body;
+use crate::handle::Call;
+use http::Response;
+use meta::Status;
+use registry::{Admit, Function, Operation, Request};
+use std::sync::Arc;
+
+pub async fn create(server: &Arc<Server>, call: &Call, mut request: Request) -> Result<Response<Body>, Status> {
+    let options = write_options(call)?;
+    let mut object = read_object(call, &request)?;
+    take_namespace(&request, &mut object)?;
+    request.name = object.name().to_owned();
+    let admit = admission(server, call, &request, &options);
+    let object = server.registry.create(&request, object, &options, &admit).await?;
+    Ok(answer(server, call, &request, 201, &object))
+}
+
+/// A subresource whose store is a function (`binding`, `eviction`, `token`).
+pub async fn function(
+    server: &Arc<Server>,
+    call: &Call,
+    request: Request,
+    function: &dyn Function,
+) -> Result<Response<Body>, Status> {
+    let options = write_options(call)?;
+    let mut object = read_object(call, &request)?;
+    take_namespace(&request, &mut object)?;
+    if object.name().is_empty() {
+        object.set_name(&request.name);
+    } else if object.name() != request.name {
+        let (a, b) = (object.name(), &request.name);
+        return Err(Status::bad_request(format!("the name of the object ({a}) does not match the name on the URL ({b})")));
+    }
+    let admit = admission(server, call, &request, &options);
+    admit.mutate(Operation::Create, &mut object, None).await?;
+    admit.validate(Operation::Create, Some(&object), None).await?;
+    let object = function.create(server.registry.env(), &request, object).await?;
+    Ok(answer(server, call, &request, 201, &object))
+}

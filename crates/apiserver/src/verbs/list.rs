@@ -1,0 +1,171 @@
+//! List. In the stored version a list is the bytes of its objects, joined.
+
+use super::with_warnings;
+use crate::body::Body;
+use crate::content::{self, Encoding, Shape};
+use crate::handle::{Call, bytes};
+use crate::{Server, table};
+use bytes::Bytes;
+use http::Response;
+use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Object, Status, Value};
+use registry::{Backend, ListOptions, Page, Request, VersionMatch, encode};
+use serde_json::json;
+use std::collections::VecDeque;
+
+/// Bytes per piece of a large answer.
+const CHUNK: usize = 256 * 1024;
+
+pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
+    let options = options(call, request)?;
+    let row = &request.resource;
+    if let Backend::Function(f) = &row.backend {
+        let items = f.list(server.registry.env(), request).await?;
+        return Ok(objects(server, call, request, items, &json!({"resourceVersion": ""})));
+    }
+    let page = server.registry.list(request, &options).await?;
+    let plain = call.wanted.shape == Shape::Object && call.wanted.encoding == Encoding::Json && !call.wanted.pretty;
+    if plain && !row.converts() {
+        return Ok(with_warnings(request, joined(request, &page)));
+    }
+    let meta = list_meta(&page);
+    let items = page.entries.iter().map(|e| server.registry.from_stored(row, e)).collect::<Result<Vec<_>, _>>()?;
+    Ok(objects(server, call, request, items, &meta))
+}
+
+fn list_meta(page: &Page) -> Value {
+    let mut m = json!({"resourceVersion": page.revision.to_string()});
+    if !page.continue_token.is_empty() {
+        m["continue"] = page.continue_token.clone().into();
+        if let Some(n) = page.remaining {
+            m["remainingItemCount"] = n.into();
+        }
+    }
+    m
+}
+
+/// The bytes of the objects, joined in pieces.
+fn joined(request: &Request, page: &Page) -> Response<Body> {
+    let row = &request.resource;
+    let head = format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
+        row.kind.kind,
+        row.kind.gvk().api_version(),
+        list_meta(page)
+    );
+    let mut chunks = VecDeque::new();
+    let mut out = head.into_bytes();
+    for (i, e) in page.entries.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        if row.bare_items { encode::splice_bare(&mut out, e) } else { encode::splice(&mut out, e) }
+        if out.len() >= CHUNK {
+            chunks.push_back(Bytes::from(std::mem::replace(&mut out, Vec::with_capacity(CHUNK + 8192))));
+        }
+    }
+    out.extend_from_slice(b"]}\n");
+    chunks.push_back(out.into());
+    bytes(200, "application/json", Body::Chunks(chunks))
+}
+
+/// Decoded objects in the shape that was asked for.
+fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, meta: &Value) -> Response<Body> {
+    let row = &request.resource;
+    let v = match call.wanted.shape {
+        Shape::Table => {
+            let now = meta::time::format(server.registry.clock.now());
+            table::table(row, &items, meta.clone(), call.query.get("includeObject"), true, &now)
+        }
+        Shape::PartialMetadata => {
+            let items: Vec<Value> = items.iter().map(table::partial).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items})
+        }
+        Shape::Object => {
+            let bare = |mut o: Object| {
+                if row.bare_items {
+                    o.remove(&["kind"]);
+                    o.remove(&["apiVersion"]);
+                }
+                o.into_value()
+            };
+            let items: Vec<Value> = items.into_iter().map(bare).collect();
+            json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
+                "metadata": meta, "items": items})
+        }
+    };
+    let (media, body) = content::write(&call.wanted, &v);
+    with_warnings(request, bytes(200, media, body))
+}
+
+/// The options of a list or a watch, checked.
+pub fn options(call: &Call, request: &Request) -> Result<ListOptions, Status> {
+    let q = &call.query;
+    let labels = LabelSelector::parse(q.get("labelSelector"))
+        .map_err(|e| Status::bad_request(format!("unable to parse requirement: {e}")))?;
+    let fields = FieldSelector::parse(q.get("fieldSelector")).map_err(Status::bad_request)?;
+    let row = &request.resource;
+    for t in &fields.terms {
+        let general = t.field == "metadata.name" || (t.field == "metadata.namespace" && row.kind.namespaced);
+        if !general && !row.kind.selectable.iter().any(|f| **f == *t.field) {
+            return Err(Status::bad_request(format!("field label not supported: {}", t.field)));
+        }
+    }
+    let limit = match q.get("limit") {
+        "" => 0,
+        text => text.parse::<i64>().map_err(|_| {
+            Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+        })?,
+    };
+    check_revision(call)?;
+    let version_match = match q.get("resourceVersionMatch") {
+        "" => VersionMatch::Unset,
+        "NotOlderThan" => VersionMatch::NotOlderThan,
+        "Exact" => VersionMatch::Exact,
+        other => {
+            let e = FieldError::not_supported(&FieldPath::new("resourceVersionMatch"), other, &["Exact", "NotOlderThan"]);
+            return Err(invalid_options(e));
+        }
+    };
+    let revision = q.get("resourceVersion");
+    let initial = q.is_true("sendInitialEvents");
+    if version_match != VersionMatch::Unset && !initial {
+        let path = FieldPath::new("resourceVersionMatch");
+        if revision.is_empty() {
+            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            return Err(invalid_options(FieldError::forbidden(&path, why)));
+        }
+        if !q.get("continue").is_empty() {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
+            return Err(invalid_options(FieldError::forbidden(&path, why)));
+        }
+        if version_match == VersionMatch::Exact && revision == "0" {
+            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            return Err(invalid_options(FieldError::forbidden(&path, why)));
+        }
+    }
+    Ok(ListOptions {
+        labels,
+        fields,
+        limit: limit.max(0) as usize,
+        continue_token: q.get("continue").to_owned(),
+        resource_version: revision.to_owned(),
+        version_match,
+    })
+}
+
+fn invalid_options(e: FieldError) -> Status {
+    let gk = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
+    Status::invalid(&gk, "", &[e])
+}
+
+/// `resourceVersion` is a number.
+pub fn check_revision(call: &Call) -> Result<(), Status> {
+    let text = call.query.get("resourceVersion");
+    if text.is_empty() || text.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    let e = FieldError::invalid(&FieldPath::new("resourceVersion"), text, "strconv.ParseUint: invalid syntax");
+    let mut s = Status::bad_request(e.to_string());
+    s.details = None;
+    Err(s)
+}

@@ -1,0 +1,278 @@
+//! One file per verb. Each takes a call and a row, and knows no kind.
+
+mod create;
+mod delete;
+mod get;
+mod list;
+mod patch;
+mod scale;
+mod update;
+mod watch;
+
+use crate::Server;
+use crate::body::Body;
+use crate::content::{self, Shape};
+use crate::handle::{Call, bytes, method_not_allowed};
+use crate::{admit::Admission, connect, table};
+use auth::Attributes;
+use http::{HeaderValue, Method, Response};
+use meta::{GroupVersion, Object, Status, Value};
+use registry::{Request, Resource, Sub, WriteOptions};
+use std::sync::{Arc, Mutex};
+
+/// Subresources that answer with streams and negotiate for themselves.
+pub fn is_stream(subresource: &str) -> bool {
+    matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
+}
+
+pub async fn dispatch(
+    server: &Arc<Server>,
+    call: Call,
+    row: Arc<Resource>,
+    watch: bool,
+) -> Result<Response<Body>, Status> {
+    let t = &call.target;
+    let namespaced = row.kind.namespaced;
+    let method = call.parts.method.clone();
+    let named = !t.name.is_empty();
+    let request = Request {
+        user: call.user.clone(),
+        resource: row.clone(),
+        subresource: t.subresource.clone(),
+        namespace: t.namespace.clone(),
+        name: t.name.clone(),
+        warnings: Mutex::default(),
+    };
+    let verb = t.verb(&method, watch);
+    if !t.subresource.is_empty() {
+        return subresource(server, call, request, &method, verb).await;
+    }
+    if !row.kind.has_verb(verb) || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named) {
+        return Err(method_not_allowed());
+    }
+    if namespaced && verb == "create" && t.namespace.is_empty() && row.stored().is_some() {
+        return Err(method_not_allowed());
+    }
+    match verb {
+        "get" => get::get(server, &call, &request).await,
+        "list" => list::list(server, &call, &request).await,
+        "watch" => watch::watch(server, &call, request),
+        "create" => create::create(server, &call, request).await,
+        "update" => update::update(server, &call, request).await,
+        "patch" => patch::patch(server, &call, request).await,
+        "delete" => delete::delete(server, &call, request).await,
+        "deletecollection" => delete::collection(server, &call, request).await,
+        _ => Err(method_not_allowed()),
+    }
+}
+
+async fn subresource(
+    server: &Arc<Server>,
+    call: Call,
+    request: Request,
+    method: &Method,
+    verb: &str,
+) -> Result<Response<Body>, Status> {
+    let row = request.resource.clone();
+    let described = row.kind.subresource(&request.subresource).ok_or_else(Status::no_such_path)?;
+    let has = |v: &str| described.verbs.iter().any(|x| **x == *v);
+    match row.strategy.subresource(&request.subresource).unwrap_or(Sub::Part) {
+        Sub::Connect => connect::connect(server, call, request).await,
+        _ if !has(verb) => Err(method_not_allowed()),
+        Sub::Scale { selector } => scale::scale(server, &call, request, selector).await,
+        Sub::Function(f) => create::function(server, &call, request, &*f).await,
+        Sub::Part => match *method {
+            Method::GET | Method::HEAD => get::get(server, &call, &request).await,
+            Method::PUT => update::update(server, &call, request).await,
+            Method::PATCH => patch::patch(server, &call, request).await,
+            _ => Err(method_not_allowed()),
+        },
+    }
+}
+
+/// Admission for one call.
+pub(crate) fn admission<'a>(server: &'a Arc<Server>, call: &Call, request: &'a Request, options: &WriteOptions) -> Admission<'a> {
+    let attributes: Attributes = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
+    Admission { server, request, attributes, dry_run: options.dry_run }
+}
+
+/// The options every write takes from the query.
+fn write_options(call: &Call) -> Result<WriteOptions, Status> {
+    let dry: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+    if let Some(bad) = dry.iter().find(|v| **v != "All") {
+        let path = meta::FieldPath::new("dryRun");
+        let e = meta::FieldError::not_supported(&path, *bad, &["All"]);
+        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "CreateOptions".into() };
+        return Err(Status::invalid(&gk, "", &[e]));
+    }
+    let manager = call.query.get("fieldManager");
+    if manager.len() > 128 {
+        let e = meta::FieldError::too_long(&meta::FieldPath::new("fieldManager"), 128);
+        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
+        return Err(Status::invalid(&gk, "", &[e]));
+    }
+    Ok(WriteOptions { dry_run: !dry.is_empty(), manager: call.manager() })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
+    match call.query.get("fieldValidation") {
+        "Strict" => Ok(FieldValidation::Strict),
+        "Ignore" => Ok(FieldValidation::Ignore),
+        "" | "Warn" => Ok(FieldValidation::Warn),
+        other => {
+            let e = meta::FieldError::not_supported(
+                &meta::FieldPath::new("fieldValidation"),
+                other,
+                &["Ignore", "Strict", "Warn"],
+            );
+            let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "CreateOptions".into() };
+            Err(Status::invalid(&gk, "", &[e]))
+        }
+    }
+}
+
+/// Reads the object of a body in the kind that the row (or its subresource) speaks: strict where asked, typed, defaulted.
+fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
+    let row = &request.resource;
+    let spoken = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
+    let want = spoken.unwrap_or_else(|| row.kind.gvk());
+    let sent = content::read(call.media_type(), &call.body)?;
+    let Value::Object(mut map) = sent.value else {
+        return Err(Status::bad_request(format!("the object provided is unrecognized (must be of type {})", want.kind)));
+    };
+    let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
+    // Bodies may leave out what the path says.
+    if version.is_empty() && kind.is_empty() {
+        map.insert("apiVersion".into(), want.api_version().into());
+        map.insert("kind".into(), want.kind.clone().into());
+    }
+    let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
+    let gv = GroupVersion::parse(&version)
+        .ok_or_else(|| Status::bad_request(format!("unexpected GroupVersion string: {version}")))?;
+    let have = gv.with_kind(kind.clone());
+    if have != want {
+        let known = kinds::catalog().kind(&have).is_some();
+        let message = if known || have.group == want.group && have.kind == want.kind {
+            format!(
+                "the API version in the data ({version}) does not match the expected API version ({})",
+                want.api_version()
+            )
+        } else {
+            format!("no kind {kind:?} is registered for version {version:?} in scheme")
+        };
+        return Err(Status::bad_request(format!("{} in version {:?} cannot be handled as a {}: {message}", kind, gv.version, want.kind)));
+    }
+    to_typed(call, request, &want, map, sent.duplicates)
+}
+
+/// Gives a map the form of its kind's schema, with strictness as the query asks.
+fn to_typed(
+    call: &Call,
+    request: &Request,
+    kind: &meta::Gvk,
+    map: meta::Map<String, Value>,
+    duplicates: Vec<String>,
+) -> Result<Object, Status> {
+    let row = &request.resource;
+    let own = row.kind.gvk();
+    let schema = if *kind == own { Some(&row.kind.schema) } else { kinds::catalog().schema_of(kind) };
+    let schema = schema.ok_or_else(|| Status::internal(format!("{kind} has no schema")))?;
+    let cannot = |why: String| {
+        Status::bad_request(format!("{} in version {:?} cannot be handled as a {}: {why}", kind.kind, kind.version, kind.kind))
+    };
+    let mut value = Value::Object(map);
+    let found = schema::typed(&mut value, schema).map_err(|e| cannot(e.to_string()))?;
+    let problems: Vec<String> = found
+        .unknown
+        .iter()
+        .map(|p| format!("unknown field {p:?}"))
+        .chain(duplicates.iter().map(|p| if p.contains(' ') { p.clone() } else { format!("duplicate field {p:?}") }))
+        .collect();
+    if !problems.is_empty() {
+        match field_validation(call)? {
+            FieldValidation::Strict => return Err(cannot(format!("strict decoding error: {}", problems.join(", ")))),
+            FieldValidation::Warn => problems.into_iter().for_each(|p| request.warn(p)),
+            FieldValidation::Ignore => {}
+        }
+    } else {
+        field_validation(call)?;
+    }
+    schema::fill(&mut value, schema);
+    let Value::Object(map) = value else { return Err(Status::internal("typed reading lost the object")) };
+    let mut object = Object(map);
+    object.set_gvk(kind);
+    if *kind == own {
+        row.strategy.default(&mut object);
+    }
+    Ok(object)
+}
+
+/// The object's namespace is the path's.
+fn take_namespace(request: &Request, object: &mut Object) -> Result<(), Status> {
+    if !request.resource.kind.namespaced {
+        // A cluster-scoped object's namespace is ignored on create, as upstream clears it.
+        object.set_namespace("");
+        return Ok(());
+    }
+    if object.namespace().is_empty() {
+        object.set_namespace(&request.namespace);
+    } else if object.namespace() != request.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// An object as an answer, in the shape that was asked for.
+fn answer(server: &Server, call: &Call, request: &Request, code: u16, object: &Object) -> Response<Body> {
+    let shaped;
+    let v: &Object = match call.wanted.shape {
+        Shape::Object => object,
+        Shape::PartialMetadata if object.kind() != "Status" => {
+            shaped = Object::from_value(table::partial(object)).unwrap_or_default();
+            &shaped
+        }
+        Shape::Table if object.kind() != "Status" => {
+            let now = meta::time::format(server.registry.clock.now());
+            let list = serde_json::json!({"resourceVersion": object.resource_version()});
+            let one = std::slice::from_ref(object);
+            let t = table::table(&request.resource, one, list, call.query.get("includeObject"), true, &now);
+            shaped = Object::from_value(t).unwrap_or_default();
+            &shaped
+        }
+        _ => object,
+    };
+    let (media, body) = write_object(call, v);
+    with_warnings(request, bytes(code, media, body))
+}
+
+fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
+    if call.wanted.encoding == content::Encoding::Json && !call.wanted.pretty {
+        let mut out = Vec::with_capacity(1024);
+        let _ = serde_json::to_writer(&mut out, &object.0);
+        return ("application/json", out);
+    }
+    content::write(&call.wanted, &object.clone().into_value())
+}
+
+/// `Warning` headers of what was noticed on the way (RFC 7234).
+fn with_warnings(request: &Request, mut response: Response<Body>) -> Response<Body> {
+    if let Ok(warnings) = request.warnings.lock() {
+        for w in warnings.iter() {
+            let text = w.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
+            if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+                response.headers_mut().append("warning", v);
+            }
+        }
+    }
+    response
+}

@@ -1,0 +1,37 @@
+//! Update (PUT).
+
+use super::{admission, answer, read_object, take_namespace, write_options};
+use crate::Server;
+use crate::body::Body;
+use crate::handle::Call;
+use http::Response;
+use meta::{Object, Status};
+use registry::{Preconditions, Request, Target, Updated};
+use std::sync::Arc;
+
+pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    let options = write_options(call)?;
+    let mut object = read_object(call, &request)?;
+    take_namespace(&request, &mut object)?;
+    if object.name().is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object (based on the object) was undeterminable: name must be provided; the name on the URL is {}",
+            request.name
+        )));
+    }
+    if object.name() != request.name {
+        let (a, b) = (object.name(), &request.name);
+        return Err(Status::bad_request(format!("the name of the object ({a}) does not match the name on the URL ({b})")));
+    }
+    let creates = request.resource.strategy.allows_create_on_update() && request.subresource.is_empty();
+    let change = |live: Option<&Object>| {
+        Ok(match live {
+            None if creates => Target::Create(Box::new(object.clone())),
+            _ => Target::Object(Box::new(object.clone())),
+        })
+    };
+    let admit = admission(server, call, &request, &options);
+    let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
+    let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
+    Ok(answer(server, call, &request, code, &updated.into_object()))
+}

@@ -1,0 +1,162 @@
+//! Watch: a stream of events, each encoded from the bytes of its object.
+
+use super::list;
+use crate::body::Body;
+use crate::content::{self, Encoding, Shape, Wanted};
+use crate::handle::{Call, bytes};
+use crate::{Server, table};
+use bytes::Bytes;
+use http::Response;
+use meta::{Object, Status, Value};
+use registry::{Batch, ObjectEvent, ObjectWatch, Request, WatchOptions, encode};
+use serde_json::json;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How often a quiet watch says how far it is.
+const BOOKMARK: Duration = Duration::from_secs(60);
+/// How long a watch lives when the client does not say; jittered by the connection's own start.
+const TIMEOUT: Duration = Duration::from_secs(45 * 60);
+/// Pieces that wait for a slow client. One that falls behind further reads from the store's log, not from memory of its own.
+const PENDING: usize = 16;
+
+pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    let list = list::options(call, &request)?;
+    let q = &call.query;
+    let initial = q.is_true("sendInitialEvents");
+    if initial && q.get("resourceVersionMatch") != "NotOlderThan" {
+        let path = meta::FieldPath::new("resourceVersionMatch");
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
+        return Err(Status::invalid(&gk, "", &[meta::FieldError::forbidden(&path, why)]));
+    }
+    let timeout = match q.get("timeoutSeconds").parse::<u64>() {
+        Ok(s) if s > 0 => Duration::from_secs(s),
+        _ => TIMEOUT,
+    };
+    let options = WatchOptions { list, send_initial_events: initial };
+    let watch = server.registry.watch(&request, &options)?;
+    let (sender, receiver) = mpsc::channel(PENDING);
+    let stream = Stream {
+        server: server.clone(),
+        request,
+        wanted: call.wanted,
+        include: q.get("includeObject").to_owned(),
+        bookmarks: q.is_true("allowWatchBookmarks"),
+        sender,
+        headers_sent: false,
+    };
+    tokio::spawn(stream.run(watch, timeout));
+    let media = match call.wanted.encoding {
+        Encoding::Yaml => "application/yaml;stream=watch",
+        _ => "application/json",
+    };
+    Ok(bytes(200, media, Body::Stream(receiver)))
+}
+
+struct Stream {
+    server: Arc<Server>,
+    request: Request,
+    wanted: Wanted,
+    include: String,
+    bookmarks: bool,
+    sender: mpsc::Sender<Bytes>,
+    /// The columns of a table are said once.
+    headers_sent: bool,
+}
+
+impl Stream {
+    async fn run(mut self, mut watch: ObjectWatch, timeout: Duration) {
+        let end = tokio::time::sleep(timeout);
+        tokio::pin!(end);
+        let mut tick = tokio::time::interval(BOOKMARK);
+        tick.reset();
+        loop {
+            let mut out = Vec::new();
+            tokio::select! {
+                batch = watch.next() => match batch {
+                    Ok(Batch::Events(events)) => {
+                        for e in &events {
+                            if let Err(s) = self.event(&mut out, e) {
+                                self.error(&mut out, &s);
+                            }
+                        }
+                    }
+                    Ok(Batch::InitialEnd(revision)) => self.bookmark(&mut out, revision, true),
+                    Err(s) => {
+                        self.error(&mut out, &s);
+                        let _ = self.sender.send(out.into()).await;
+                        return;
+                    }
+                },
+                _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
+                () = &mut end => return,
+                () = self.sender.closed() => return,
+            }
+            if self.sender.send(out.into()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn event(&mut self, out: &mut Vec<u8>, e: &ObjectEvent) -> Result<(), Status> {
+        let row = &self.request.resource;
+        let plain = self.wanted.shape == Shape::Object && self.wanted.encoding == Encoding::Json;
+        if plain && !row.converts() {
+            let _ = write!(out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
+            encode::splice(out, &e.entry);
+            out.extend_from_slice(b"}\n");
+            return Ok(());
+        }
+        let object = self.server.registry.from_stored(row, &e.entry)?;
+        let shaped = self.shape(&object);
+        self.write(out, e.kind.as_str(), shaped);
+        Ok(())
+    }
+
+    fn shape(&mut self, object: &Object) -> Value {
+        match self.wanted.shape {
+            Shape::Object => object.clone().into_value(),
+            Shape::PartialMetadata => table::partial(object),
+            Shape::Table => {
+                let now = meta::time::format(self.server.registry.clock.now());
+                let list = json!({"resourceVersion": object.resource_version()});
+                let headers = !std::mem::replace(&mut self.headers_sent, true);
+                let one = std::slice::from_ref(object);
+                table::table(&self.request.resource, one, list, &self.include, headers, &now)
+            }
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>, kind: &str, object: Value) {
+        let event = json!({"type": kind, "object": object});
+        if self.wanted.encoding == Encoding::Yaml {
+            out.extend_from_slice(b"---\n");
+            out.extend_from_slice(&content::write(&self.wanted, &event).1);
+        } else {
+            let _ = serde_json::to_writer(&mut *out, &event);
+            out.push(b'\n');
+        }
+    }
+
+    fn bookmark(&mut self, out: &mut Vec<u8>, revision: u64, initial_end: bool) {
+        let row = &self.request.resource;
+        let mut object = Object::new(&row.kind.gvk());
+        object.set_resource_version(&revision.to_string());
+        if initial_end {
+            object.set_annotation("k8s.io/initial-events-end", "true");
+        }
+        let v = match self.wanted.shape {
+            Shape::Object => object.into_value(),
+            Shape::PartialMetadata => table::partial(&object),
+            Shape::Table => self.shape(&object),
+        };
+        self.write(out, "BOOKMARK", v);
+    }
+
+    fn error(&self, out: &mut Vec<u8>, s: &Status) {
+        self.write(out, "ERROR", s.to_value());
+    }
+}

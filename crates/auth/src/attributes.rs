@@ -1,0 +1,39 @@
+//! What a request asks for, and the answer of authorization.
+
+use crate::User;
+
+/// A request as authorization and admission see it.
+#[derive(Clone, Debug, Default)]
+pub struct Attributes {
+    pub user: User,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or an HTTP method in lower case.
+    pub verb: String,
+    pub group: String,
+    pub version: String,
+    /// Empty for a request that is not for a resource.
+    pub resource: String,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
+    /// The path of a request that is not for a resource.
+    pub path: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// With the reason, for auditing.
+    Allow(String),
+    /// Refused for good; no other authorizer is asked.
+    Deny(String),
+    NoOpinion(String),
+}
+
+impl Decision {
+    pub fn allowed(&self) -> bool {
+        matches!(self, Self::Allow(_))
+    }
+}
+
+pub trait Authorizer: Send + Sync {
+    fn authorize(&self, a: &Attributes) -> Decision;
+}

@@ -1,0 +1,47 @@
+//! An authenticated identity.
+
+use std::collections::BTreeMap;
+
+pub const ANONYMOUS: &str = "system:anonymous";
+pub const GROUP_AUTHENTICATED: &str = "system:authenticated";
+pub const GROUP_UNAUTHENTICATED: &str = "system:unauthenticated";
+pub const GROUP_MASTERS: &str = "system:masters";
+pub const GROUP_NODES: &str = "system:nodes";
+pub const GROUP_SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// An authenticated user with these groups.
+    pub fn new(name: impl Into<String>, groups: &[&str]) -> Self {
+        let mut groups: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
+        if !groups.iter().any(|g| g == GROUP_AUTHENTICATED) {
+            groups.push(GROUP_AUTHENTICATED.to_owned());
+        }
+        Self { name: name.into(), groups, ..Self::default() }
+    }
+
+    pub fn anonymous() -> Self {
+        Self { name: ANONYMOUS.into(), groups: vec![GROUP_UNAUTHENTICATED.into()], ..Self::default() }
+    }
+
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
+    }
+
+    /// The namespace and name of a service account.
+    pub fn service_account(&self) -> Option<(&str, &str)> {
+        self.name.strip_prefix("system:serviceaccount:")?.split_once(':')
+    }
+
+    /// The node that this identity is the agent of.
+    pub fn node(&self) -> Option<&str> {
+        self.name.strip_prefix("system:node:").filter(|_| self.is_in(GROUP_NODES))
+    }
+}

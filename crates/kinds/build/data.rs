@@ -1,0 +1,222 @@
+//! Reads `data/*.kinds`.
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+#[derive(Default)]
+pub struct Data {
+    pub versions: Vec<Value>,
+    pub messages: BTreeMap<String, Message>,
+}
+
+#[derive(Default)]
+pub struct Message {
+    pub atomic: bool,
+    pub fields: BTreeMap<String, Field>,
+}
+
+#[derive(Clone, Default)]
+pub struct Field {
+    pub number: u32,
+    pub presence: String,
+    pub required: Option<bool>,
+    pub inline_of: String,
+    pub facts: Vec<(String, String)>,
+    pub fill: Option<(Value, Option<(String, Vec<String>)>)>,
+    pub rules: Vec<String>,
+}
+
+impl Field {
+    pub fn write(&self, m: &mut Map<String, Value>) {
+        if self.number > 0 {
+            m.insert("p".into(), self.number.into());
+        }
+        if !self.presence.is_empty() {
+            m.insert("e".into(), self.presence.clone().into());
+        }
+        if !self.inline_of.is_empty() {
+            m.insert("i".into(), self.inline_of.clone().into());
+        }
+        for (k, v) in &self.facts {
+            let value = match k.as_str() {
+                "default" => serde_json::from_str(v).unwrap(),
+                "map" | "enum" => v.split(',').filter(|x| !x.is_empty()).map(|x| x.trim_matches('"')).collect(),
+                _ if v.is_empty() => Value::Bool(true),
+                _ => v.clone().into(),
+            };
+            m.insert(k.clone(), value);
+        }
+        if !self.rules.is_empty() {
+            m.insert("rules".into(), self.rules.clone().into());
+        }
+        if let Some((value, when)) = &self.fill {
+            m.insert("fill".into(), value.clone());
+            if let Some((field, values)) = when {
+                m.insert("when".into(), json!([field, values]));
+            }
+        }
+    }
+}
+
+pub fn read(dir: &Path) -> Data {
+    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    let mut data = Data::default();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        read_file(&text, &mut data).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    }
+    data
+}
+
+fn read_file(text: &str, data: &mut Data) -> Result<(), String> {
+    let mut prefix = String::new();
+    let mut message = String::new();
+    let mut stack: Vec<String> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let fail = |why: &str| format!("line {}: {why}: {line}", i + 1);
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let words = words(line);
+        let first = words.first().map(String::as_str).unwrap_or_default();
+        if !line.starts_with(' ') {
+            message.clear();
+            match first {
+                "version" => {
+                    prefix = words[2].clone();
+                    if words[1] != "-" {
+                        let (g, v) = words[1].split_once('/').unwrap_or(("", &words[1]));
+                        data.versions.push(json!({"group": g, "version": v, "prefix": prefix, "kinds": []}));
+                    }
+                }
+                "kind" => {
+                    let kind = json!({"kind": words[1], "plural": words[2], "namespaced": words[3] == "namespaced"});
+                    let version = data.versions.last_mut().ok_or_else(|| fail("no version above"))?;
+                    version["kinds"].as_array_mut().unwrap().push(kind);
+                }
+                "message" => {
+                    message = format!("{prefix}.{}", words[1]);
+                    if data.messages.insert(message.clone(), Message::default()).is_some() {
+                        return Err(fail("described twice"));
+                    }
+                }
+                _ => return Err(fail("not understood")),
+            }
+            continue;
+        }
+        match data.messages.get_mut(&message) {
+            Some(m) => message_line(m, &words, &mut stack).map_err(|e| fail(&e))?,
+            None => {
+                let kinds =
+                    data.versions.last_mut().map(|v| &mut v["kinds"]).ok_or_else(|| fail("no version above"))?;
+                let kind = kinds.as_array_mut().unwrap().last_mut().ok_or_else(|| fail("no kind above"))?;
+                kind_line(kind, &words).map_err(|e| fail(&e))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Words separated by blanks; `"two words"` are one.
+fn words(line: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut rest = line.trim();
+    while !rest.is_empty() {
+        let end = match rest.strip_prefix('"') {
+            Some(r) if !line.trim_start().starts_with(['=', ':']) => r.find('"').map(|i| i + 2).unwrap_or(rest.len()),
+            _ => rest.find(' ').unwrap_or(rest.len()),
+        };
+        let word = &rest[..end];
+        let quoted = word.len() > 1 && word.starts_with('"') && !line.trim_start().starts_with(['=', ':']);
+        out.push(if quoted { word.trim_matches('"').to_owned() } else { word.to_owned() });
+        rest = rest[end..].trim_start();
+    }
+    out
+}
+
+fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
+    let rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+    let list = |kind: &mut Value, key: &str, v: Value| match kind[key].as_array_mut() {
+        Some(a) => a.push(v),
+        None => kind[key] = vec![v].into(),
+    };
+    match words[0].as_str() {
+        "singular" => kind["singular"] = rest[0].into(),
+        key @ ("verbs" | "short" | "categories") => kind[key] = rest.into(),
+        "select" => rest.into_iter().for_each(|s| list(kind, "select", s.into())),
+        "sub" => {
+            let verbs: Vec<&str> = rest[1].split(',').collect();
+            let mut sub = json!({"name": rest[0], "verbs": verbs});
+            if rest.get(2) == Some(&"as") {
+                sub["as"] = json!([rest[3], rest[4]]);
+            }
+            list(kind, "sub", sub);
+        }
+        "column" => {
+            let (ty, format) = rest[1].split_once('/').unwrap_or((rest[1], ""));
+            let wide = rest[2] == "wide";
+            let value: Vec<&str> = rest[if wide { 3 } else { 2 }..].to_vec();
+            if value.is_empty() {
+                return Err("a column without a value".into());
+            }
+            list(kind, "columns", json!([rest[0], ty, format, wide as u8, value]));
+        }
+        _ => return Err("not understood".into()),
+    }
+    Ok(())
+}
+
+fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> Result<(), String> {
+    match words[0].as_str() {
+        "::" => m.atomic = words[1] == "atomic",
+        ":" => {
+            let field = m.fields.get_mut(&words[1]).ok_or("no such field above")?;
+            for w in &words[2..] {
+                let (k, v) = w.split_once('=').unwrap_or((w, ""));
+                match k {
+                    "required" => field.required = Some(v != "false"),
+                    _ => field.facts.push((k.to_owned(), v.to_owned())),
+                }
+            }
+        }
+        "?" => {
+            for name in words[1].split(',') {
+                let field = m.fields.get_mut(name).ok_or("no such field above")?;
+                field.rules.extend(words[2..].iter().cloned());
+            }
+        }
+        "=" => {
+            let field = m.fields.get_mut(&words[1]).ok_or("no such field above")?;
+            let value = serde_json::from_str(&words[2]).map_err(|e| e.to_string())?;
+            let when = words
+                .get(3)
+                .and_then(|w| w.split_once('='))
+                .map(|(f, v)| (f.to_owned(), v.split(',').map(str::to_owned).collect::<Vec<_>>()));
+            field.fill = Some((value, when));
+        }
+        _ => {
+            for w in words {
+                if w == ")" {
+                    stack.pop();
+                    continue;
+                }
+                let (name, number) = w.split_once('=').ok_or("a field without a number")?;
+                if let Some(n) = number.strip_suffix('(') {
+                    stack.push(format!("{name}#{n}"));
+                    continue;
+                }
+                let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+                let field = Field {
+                    number: digits.parse().map_err(|_| "a field without a number")?,
+                    presence: number[digits.len()..].to_owned(),
+                    inline_of: stack.join("/"),
+                    ..Field::default()
+                };
+                m.fields.insert(name.to_owned(), field);
+            }
+        }
+    }
+    Ok(())
+}

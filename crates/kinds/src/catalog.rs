@@ -1,0 +1,123 @@
+//! The kinds and their rows.
+
+use crate::table;
+use meta::{GroupVersion, Gvk, Gvr};
+use schema::{Definitions, Schema, Str};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::sync::{Arc, OnceLock};
+
+/// A kind in one version.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    pub group: Str,
+    pub version: Str,
+    pub kind: Str,
+    pub plural: Str,
+    pub singular: Str,
+    pub namespaced: bool,
+    pub verbs: Vec<Str>,
+    pub short_names: Vec<Str>,
+    pub categories: Vec<Str>,
+    pub subresources: Vec<Subresource>,
+    /// Selectable fields beside `metadata.name` and `metadata.namespace`.
+    pub selectable: Vec<Str>,
+    pub columns: Vec<Column>,
+    /// The schema of the object.
+    pub schema: Arc<Schema>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Subresource {
+    pub name: Str,
+    pub verbs: Vec<Str>,
+    /// What it speaks, when it is not the kind itself.
+    pub speaks: Option<Gvk>,
+}
+
+/// A column of a `Table`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    pub name: Str,
+    pub ty: Str,
+    pub format: Str,
+    pub description: Str,
+    /// 0 is always shown, 1 only with `-o wide`.
+    pub priority: i32,
+    /// A path (`.spec.replicas`), or `@` and the name of a function of [`crate::columns`], then its arguments.
+    pub value: Vec<Str>,
+}
+
+/// Every built-in kind and definition.
+#[derive(Debug)]
+pub struct Catalog {
+    /// In the order of discovery.
+    pub kinds: Vec<Kind>,
+    pub definitions: Definitions,
+    by_gvk: HashMap<Gvk, usize>,
+    by_gvr: HashMap<Gvr, usize>,
+}
+
+impl Kind {
+    pub fn group_version(&self) -> GroupVersion {
+        GroupVersion::new(&*self.group, &*self.version)
+    }
+
+    pub fn gvk(&self) -> Gvk {
+        Gvk::new(&*self.group, &*self.version, &*self.kind)
+    }
+
+    pub fn gvr(&self) -> Gvr {
+        self.group_version().with_resource(&*self.plural)
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| &*s.name == name)
+    }
+
+    pub fn has_verb(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|v| &**v == verb)
+    }
+}
+
+impl Catalog {
+    pub fn kind(&self, gvk: &Gvk) -> Option<&Kind> {
+        self.by_gvk.get(gvk).map(|&i| &self.kinds[i])
+    }
+
+    pub fn resource(&self, gvr: &Gvr) -> Option<&Kind> {
+        self.by_gvr.get(gvr).map(|&i| &self.kinds[i])
+    }
+
+    /// The schema of a kind, also of those without a resource of their own (`Scale`, `Eviction`, `DeleteOptions`).
+    pub fn schema_of(&self, gvk: &Gvk) -> Option<&Arc<Schema>> {
+        if let Some(k) = self.kind(gvk) {
+            return Some(&k.schema);
+        }
+        let prefix = table::prefix(&gvk.group, &gvk.version);
+        self.definitions
+            .get(&format!("{prefix}.{}", gvk.kind))
+            .or_else(|| self.definitions.get(&format!("{}.{}", table::META, gvk.kind)))
+    }
+}
+
+/// The catalogue, read on first use (a few milliseconds) and kept.
+pub fn catalog() -> &'static Catalog {
+    static CATALOG: OnceLock<Catalog> = OnceLock::new();
+    CATALOG.get_or_init(|| {
+        let (kinds, definitions) = table::load();
+        let by_gvk = kinds.iter().enumerate().map(|(i, k)| (k.gvk(), i)).collect();
+        let by_gvr = kinds.iter().enumerate().map(|(i, k)| (k.gvr(), i)).collect();
+        Catalog { kinds, definitions, by_gvk, by_gvr }
+    })
+}
+
+/// The texts of all definitions: by definition, then by field (`""` for the definition's own). Unpacked at each call, since
+/// only OpenAPI and `explain` want them.
+pub fn texts() -> BTreeMap<String, BTreeMap<String, String>> {
+    let packed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/texts.bin"));
+    let mut text = String::new();
+    // Both were made by the build; that they can be read is tested.
+    let _ = flate2::read::DeflateDecoder::new(packed).read_to_string(&mut text);
+    serde_json::from_str(&text).unwrap_or_default()
+}

@@ -1,0 +1,6 @@
+#[test]
+fn the_catalogue_loads() {
+    let c = kemudi_kinds::catalog();
+    assert!(c.kinds.len() > 60, "{}", c.kinds.len());
+    assert!(kemudi_kinds::texts()["io.k8s.api.core.v1.Pod"].contains_key("spec"));
+}

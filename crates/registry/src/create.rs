@@ -1,0 +1,148 @@
+//! Create: the contract of `k8s.io/apiserver/pkg/registry/rest/create.go`.
+
+use crate::admit::{Admit, Operation};
+use crate::options::WriteOptions;
+use crate::row::Backend;
+use crate::strategy::Request;
+use crate::{Registry, encode, managed, metadata};
+use meta::{Object, Status, random, time};
+use store::{Action, CommitError, Expect, Op};
+
+/// How often a generated name is tried again when it exists.
+const NAME_TRIES: usize = 8;
+/// The longest prefix of a generated name.
+const NAME_PREFIX_MAX: usize = 58;
+
+impl Registry {
+    /// Creates `object`, which has been decoded into the served version, defaulted, and given its namespace.
+    pub async fn create(
+        &self,
+        request: &Request,
+        mut object: Object,
+        options: &WriteOptions,
+        admit: &dyn Admit,
+    ) -> Result<Object, Status> {
+        let row = &request.resource;
+        if let Backend::Function(f) = &row.backend {
+            admit.mutate(Operation::Create, &mut object, None).await?;
+            admit.validate(Operation::Create, Some(&object), None).await?;
+            return f.create(self.env(), request, object).await;
+        }
+        self.stamp(request, &mut object);
+        let generated = object.name().is_empty() && !object.generate_name().is_empty();
+        let mut tries = if generated { NAME_TRIES } else { 1 };
+        loop {
+            let mut attempt = object.clone();
+            if generated {
+                attempt.set_name(&self.generate_name(object.generate_name()));
+            }
+            match self.create_once(request, attempt, options, admit).await {
+                Err(s) if s.is(meta::Reason::AlreadyExists) && tries > 1 => tries -= 1,
+                other => return other,
+            }
+        }
+    }
+
+    fn generate_name(&self, prefix: &str) -> String {
+        let mut end = prefix.len().min(NAME_PREFIX_MAX);
+        while !prefix.is_char_boundary(end) {
+            end -= 1;
+        }
+        format!("{}{}", &prefix[..end], random::suffix(&*self.rng, 5))
+    }
+
+    /// What the server says of every new object.
+    fn stamp(&self, request: &Request, object: &mut Object) {
+        let uid = random::uuid(&*self.rng);
+        let now = time::format(self.clock.now());
+        let m = object.metadata_mut();
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"] {
+            m.remove(key);
+        }
+        m.insert("uid".into(), uid.into());
+        m.insert("creationTimestamp".into(), now.into());
+        if request.resource.strategy.counts_generation() {
+            object.set_generation(1);
+        }
+    }
+
+    async fn create_once(
+        &self,
+        request: &Request,
+        mut object: Object,
+        options: &WriteOptions,
+        admit: &dyn Admit,
+    ) -> Result<Object, Status> {
+        let row = &request.resource;
+        let strategy = &row.strategy;
+        strategy.prepare_for_create(self.env(), request, &mut object);
+        managed::on_create(self, request, &mut object, &options.manager);
+        admit.mutate(Operation::Create, &mut object, None).await?;
+        let mut errors = Vec::new();
+        metadata::validate(&object, row, &mut errors);
+        schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
+        strategy.validate(&object, &mut errors);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
+        }
+        for w in strategy.warnings(&object, None) {
+            request.warn(w);
+        }
+        admit.validate(Operation::Create, Some(&object), None).await?;
+        let Some(key) = row.key(object.namespace(), object.name()) else {
+            return Err(Status::internal("a function has no key"));
+        };
+        if options.dry_run {
+            if self.store.snapshot().get(&key).is_some() {
+                return Err(Status::already_exists(&row.group_resource(), object.name()));
+            }
+            // Allocations are made to be seen, and forgotten.
+            strategy.allocate(self.env(), &mut object, None)?;
+            return Ok(object);
+        }
+        for attempt in 0.. {
+            let mut candidate = object.clone();
+            let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Check }];
+            let with = strategy.allocate(self.env(), &mut candidate, None)?;
+            ops[0].action = Action::Put(self.to_stored(request, &candidate)?.into());
+            ops.extend(with);
+            match self.store.commit(ops).await {
+                Ok(done) => {
+                    candidate.set_resource_version(&done.revision.to_string());
+                    return Ok(candidate);
+                }
+                Err(CommitError::Conflict { op: 0, .. }) => {
+                    return Err(Status::already_exists(&row.group_resource(), object.name()));
+                }
+                Err(CommitError::Conflict { .. }) if attempt < 16 => {}
+                Err(e) => return Err(commit_status(&e)),
+            }
+        }
+        unreachable!("the loop above only ends by returning")
+    }
+
+    /// The bytes of an object in the stored version.
+    pub(crate) fn to_stored(&self, request: &Request, object: &Object) -> Result<Vec<u8>, Status> {
+        let row = &request.resource;
+        match row.stored() {
+            Some((_, version)) if row.converts() => Ok(encode::encode(&row.strategy.convert(object.clone(), version)?)),
+            _ => Ok(encode::encode(object)),
+        }
+    }
+
+    /// A stored entry in the served version.
+    pub fn from_stored(&self, row: &crate::Resource, entry: &store::Entry) -> Result<Object, Status> {
+        let object = encode::decode(entry);
+        if row.converts() { row.strategy.convert(object, &row.kind.gvk()) } else { Ok(object) }
+    }
+}
+
+/// A failed commit as the API says it. Conflicts are the caller's.
+pub(crate) fn commit_status(e: &CommitError) -> Status {
+    match e {
+        CommitError::TooLarge { .. } => Status::too_large(format!("Request entity too large: {e}")),
+        CommitError::TooLongKey { .. } => Status::bad_request(e.to_string()),
+        CommitError::NoSpace => Status::new(507, meta::Reason::Unknown, format!("the server's disk is full: {e}")),
+        _ => Status::internal(e),
+    }
+}

@@ -1,0 +1,128 @@
+//! Delete: grace periods, finalizers, propagation (`k8s.io/apiserver/pkg/registry/rest/delete.go`).
+
+use crate::admit::{Admit, Operation};
+use crate::create::commit_status;
+use crate::options::{DeleteOptions, Propagation};
+use crate::strategy::Request;
+use crate::update::check_preconditions;
+use crate::{Registry, metadata};
+use meta::{Object, Status, time};
+use store::{Action, CommitError, Expect, Op};
+
+/// What became of an object that was to be deleted.
+pub enum Deleted {
+    /// It is gone.
+    Removed(Object),
+    /// It is being deleted: a grace period runs, or finalizers are to be met.
+    Waiting(Object),
+}
+
+impl Registry {
+    pub async fn delete(
+        &self,
+        request: &Request,
+        options: &DeleteOptions,
+        admit: &dyn Admit,
+    ) -> Result<Deleted, Status> {
+        let row = &request.resource;
+        let gr = row.group_resource();
+        let Some(key) = row.key(&request.namespace, &request.name) else {
+            return Err(Status::method_not_supported(&gr, "delete"));
+        };
+        let tied = options.preconditions.resource_version.is_some();
+        loop {
+            let Some(entry) = self.store.snapshot().get(&key) else {
+                return Err(Status::not_found(&gr, &request.name));
+            };
+            let live = self.from_stored(row, &entry)?;
+            check_preconditions(&options.preconditions, &live, request)?;
+            admit.validate(Operation::Delete, None, Some(&live)).await?;
+            let next = self.begin(request, &live, options);
+            let done = match next {
+                None if options.dry_run => Ok(Deleted::Removed(live)),
+                Some(o) if options.dry_run => Ok(Deleted::Waiting(o)),
+                None => self.remove(request, &live, entry.revision).await.map(|()| Deleted::Removed(live)),
+                // Already on its way, and nothing new was asked.
+                Some(o) if o == live => Ok(Deleted::Waiting(o)),
+                Some(mut o) => {
+                    let bytes = self.to_stored(request, &o)?;
+                    let expect = Expect::Revision(entry.revision);
+                    let op = Op { key: key.clone(), expect, action: Action::Put(bytes.into()) };
+                    self.store.commit(vec![op]).await.map(|c| {
+                        o.set_resource_version(&c.revision.to_string());
+                        Deleted::Waiting(o)
+                    })
+                }
+            };
+            match done {
+                Ok(d) => return Ok(d),
+                Err(CommitError::Conflict { .. }) if tied => return Err(Status::modified(&gr, &request.name)),
+                Err(CommitError::Conflict { .. }) => {}
+                Err(e) => return Err(commit_status(&e)),
+            }
+        }
+    }
+
+    /// The object as it waits for its end; none when it can go at once.
+    fn begin(&self, request: &Request, live: &Object, options: &DeleteOptions) -> Option<Object> {
+        let strategy = &request.resource.strategy;
+        let mut o = live.clone();
+        self.propagate(request, &mut o, options);
+        let grace = strategy.grace_period(&o, options);
+        let must_wait = o.finalizers().next().is_some() || strategy.keeps_alive(&o);
+        if o.is_deleting() {
+            // A second deletion may only shorten the grace period.
+            let left = o.deletion_grace_period_seconds().unwrap_or(0);
+            match grace {
+                Some(g) if g < left => self.set_deletion(&mut o, g),
+                Some(_) if left > 0 => return Some(o),
+                _ => {}
+            }
+            let over = o.deletion_grace_period_seconds().unwrap_or(0) == 0;
+            return if must_wait || (!over && grace.is_some()) { Some(o) } else { None };
+        }
+        match grace {
+            Some(g) if g > 0 => self.set_deletion(&mut o, g),
+            _ if must_wait => self.set_deletion(&mut o, 0),
+            _ => return None,
+        }
+        strategy.begin_deletion(&mut o);
+        if strategy.counts_generation() {
+            o.set_generation(o.generation() + 1);
+        }
+        Some(o)
+    }
+
+    fn set_deletion(&self, o: &mut Object, grace: i64) {
+        let at = self.clock.now() + jiff::SignedDuration::from_secs(grace);
+        let m = o.metadata_mut();
+        m.insert("deletionTimestamp".into(), time::format(at).into());
+        m.insert("deletionGracePeriodSeconds".into(), grace.into());
+    }
+
+    /// Adds or takes the finalizers that the garbage collector works on.
+    fn propagate(&self, request: &Request, o: &mut Object, options: &DeleteOptions) {
+        let had = |f: &str| o.finalizers().any(|x| x == f);
+        let (orphan, foreground) = match options.propagation {
+            Some(Propagation::Orphan) => (true, false),
+            Some(Propagation::Foreground) => (false, true),
+            Some(Propagation::Background) => (false, false),
+            None if had(metadata::ORPHAN) || had(metadata::FOREGROUND) => return,
+            None => (request.resource.strategy.orphans_by_default(), false),
+        };
+        let mut finalizers: Vec<String> = o
+            .finalizers()
+            .filter(|f| *f != metadata::ORPHAN && *f != metadata::FOREGROUND)
+            .map(str::to_owned)
+            .collect();
+        if orphan {
+            finalizers.push(metadata::ORPHAN.into());
+        }
+        if foreground {
+            finalizers.push(metadata::FOREGROUND.into());
+        }
+        if finalizers.iter().map(String::as_str).ne(o.finalizers()) {
+            o.set_finalizers(finalizers);
+        }
+    }
+}

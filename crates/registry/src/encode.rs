@@ -1,0 +1,263 @@
+//! Objects as the store keeps them: JSON in the stored version, `kind`, `apiVersion` and `metadata` first, without
+//! `resourceVersion`, which the revision gives. To be read, they are spliced, not decoded.
+
+use meta::{Map, Object, Value};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+use store::{Entry, Index, IndexFn, Key, Str};
+
+/// Where `metadata` opens: the index's mark is the offset behind it.
+const METADATA: &[u8] = b"\"metadata\":{";
+
+/// The stored form of an object.
+pub fn encode(object: &Object) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1024);
+    out.push(b'{');
+    for key in ["kind", "apiVersion"] {
+        if let Some(v) = object.get(key) {
+            member(&mut out, key, v);
+        }
+    }
+    out.extend_from_slice(METADATA);
+    let metadata = object.metadata().into_iter().flatten();
+    for (k, v) in metadata.filter(|(k, _)| *k != "resourceVersion") {
+        member(&mut out, k, v);
+    }
+    trim_comma(&mut out);
+    out.extend_from_slice(b"},");
+    for (k, v) in object.0.iter().filter(|(k, _)| !matches!(k.as_str(), "kind" | "apiVersion" | "metadata")) {
+        member(&mut out, k, v);
+    }
+    trim_comma(&mut out);
+    out.push(b'}');
+    out
+}
+
+fn member(out: &mut Vec<u8>, key: &str, v: &Value) {
+    // Writing to memory does not fail.
+    let _ = serde_json::to_writer(&mut *out, key);
+    out.push(b':');
+    let _ = serde_json::to_writer(&mut *out, v);
+    out.push(b',');
+}
+
+fn trim_comma(out: &mut Vec<u8>) {
+    if out.last() == Some(&b',') {
+        out.pop();
+    }
+}
+
+/// Reads a stored object and gives it the resource version of its revision.
+pub fn decode(entry: &Entry) -> Object {
+    let mut object = decode_bytes(&entry.value);
+    object.set_resource_version(&entry.revision.to_string());
+    object
+}
+
+/// Reads a stored object; its resource version is missing.
+pub fn decode_bytes(bytes: &[u8]) -> Object {
+    // The store holds what `encode` wrote.
+    match serde_json::from_slice::<Map<String, Value>>(bytes) {
+        Ok(m) => Object(m),
+        Err(e) => {
+            tracing::error!("a stored object cannot be read: {e}");
+            Object::default()
+        }
+    }
+}
+
+/// Appends the JSON of an entry with its resource version.
+pub fn splice(out: &mut Vec<u8>, entry: &Entry) {
+    let mark = entry.index.mark as usize;
+    splice_from(out, entry, 0, mark);
+}
+
+/// Appends the JSON of an entry as an item of a list of its kind: without `kind` and `apiVersion`.
+pub fn splice_bare(out: &mut Vec<u8>, entry: &Entry) {
+    let mark = entry.index.mark as usize;
+    out.push(b'{');
+    splice_from(out, entry, mark - METADATA.len(), mark);
+}
+
+fn splice_from(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
+    let value = &entry.value;
+    out.reserve(value.len() + 40);
+    out.extend_from_slice(&value[from..mark]);
+    let _ = write!(out, "\"resourceVersion\":\"{}\"", entry.revision);
+    if value.get(mark) != Some(&b'}') {
+        out.push(b',');
+    }
+    out.extend_from_slice(&value[mark..]);
+}
+
+/// Makes the index function of the store: labels, and the selectable fields of each resource by its storage name.
+pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
+    let plans: HashMap<String, Wanted> = selectable.into_iter().map(|(k, v)| (k, Wanted::of(&v))).collect();
+    let none = Wanted::of(&[]);
+    Arc::new(move |key: &Key, value: &[u8]| index(value, plans.get(&*key.resource).unwrap_or(&none)))
+}
+
+fn index(value: &[u8], wanted: &Wanted) -> Index {
+    let mark = value.windows(METADATA.len()).position(|w| w == METADATA).map_or(0, |i| i + METADATA.len());
+    let mut found = Found::default();
+    let mut d = serde_json::Deserializer::from_slice(value);
+    let _ = Pick { wanted, found: &mut found }.deserialize(&mut d);
+    Index { labels: found.labels.into(), fields: found.fields.into(), mark: mark as u32 }
+}
+
+/// The paths that are looked for, as a tree; everything beside it is skipped unread.
+#[derive(Default)]
+struct Wanted {
+    children: Vec<(String, Wanted)>,
+    field: Option<Str>,
+    labels: bool,
+}
+
+impl Wanted {
+    fn of(fields: &[String]) -> Self {
+        let mut root = Self::default();
+        root.child("metadata").child("labels").labels = true;
+        for f in fields {
+            let mut at = &mut root;
+            for step in f.split('.') {
+                at = at.child(step);
+            }
+            at.field = Some(f.as_str().into());
+        }
+        root
+    }
+
+    fn child(&mut self, name: &str) -> &mut Self {
+        let i = match self.children.iter().position(|(n, _)| n == name) {
+            Some(i) => i,
+            None => {
+                self.children.push((name.to_owned(), Self::default()));
+                self.children.len() - 1
+            }
+        };
+        &mut self.children[i].1
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    labels: Vec<(Str, Str)>,
+    fields: Vec<(Str, Str)>,
+}
+
+struct Pick<'a> {
+    wanted: &'a Wanted,
+    found: &'a mut Found,
+}
+
+impl Pick<'_> {
+    fn text(self, text: &str) {
+        if let Some(f) = &self.wanted.field {
+            self.found.fields.push((f.clone(), text.into()));
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Pick<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(), D::Error> {
+        d.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Pick<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<(), E> {
+        self.text(if v { "true" } else { "false" });
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<(), E> {
+        self.text(&v.to_string());
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<(), E> {
+        self.text(&v.to_string());
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<(), E> {
+        self.text(&v.to_string());
+        Ok(())
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<(), E> {
+        self.text(v);
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        if self.wanted.labels {
+            while let Some((k, v)) = map.next_entry::<std::borrow::Cow<'de, str>, Value>()? {
+                self.found.labels.push(((*k).into(), v.as_str().unwrap_or_default().into()));
+            }
+            return Ok(());
+        }
+        while let Some(k) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            match self.wanted.children.iter().find(|(n, _)| *n == *k) {
+                Some((_, w)) => map.next_value_seed(Pick { wanted: w, found: self.found })?,
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn entry(object: Value, fields: &[&str]) -> Entry {
+        let value = encode(&Object::from_value(object).unwrap());
+        let f = index_fn(HashMap::from([("r".to_owned(), fields.iter().map(|f| (*f).to_owned()).collect())]));
+        let key = Key { resource: "r".into(), namespace: "".into(), name: "n".into() };
+        let index = f(&key, &value);
+        Entry { key, value: value.into(), revision: 7, index }
+    }
+
+    #[test]
+    fn an_entry_is_spliced_without_being_decoded() {
+        let o = json!({"apiVersion": "v1", "kind": "K", "data": {"a": "\"metadata\":{"}, "metadata": {"name": "n",
+            "resourceVersion": "3", "labels": {"b": "c"}}, "spec": {"x": {"y": true}}});
+        let e = entry(o.clone(), &["spec.x.y", "spec.z"]);
+        let mut want = o;
+        want["metadata"]["resourceVersion"] = "7".into();
+        let mut out = Vec::new();
+        splice(&mut out, &e);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
+        assert_eq!(decode(&e).into_value(), want);
+        out.clear();
+        splice_bare(&mut out, &e);
+        want.as_object_mut().unwrap().remove("kind");
+        want.as_object_mut().unwrap().remove("apiVersion");
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
+        assert_eq!(&*e.index.labels, &[("b".into(), "c".into())]);
+        assert_eq!(&*e.index.fields, &[("spec.x.y".into(), "true".into())]);
+    }
+}

@@ -1,0 +1,223 @@
+//! Get and list: snapshots, selectors, pages (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
+
+use crate::Registry;
+use crate::row::{Backend, Resource};
+use crate::strategy::Request;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use meta::{FieldSelector, LabelSelector, Object, Status};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use store::{Entry, Snapshot, SnapshotError};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VersionMatch {
+    #[default]
+    Unset,
+    NotOlderThan,
+    Exact,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ListOptions {
+    pub labels: LabelSelector,
+    pub fields: FieldSelector,
+    /// 0 for all.
+    pub limit: usize,
+    pub continue_token: String,
+    pub resource_version: String,
+    pub version_match: VersionMatch,
+}
+
+/// Some or all of the objects of a list.
+pub struct Page {
+    pub entries: Vec<Arc<Entry>>,
+    /// Of the whole list.
+    pub revision: u64,
+    /// Empty on the last page.
+    pub continue_token: String,
+    /// How many come after this page; only known without selectors.
+    pub remaining: Option<usize>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Token {
+    v: String,
+    rv: u64,
+    start: String,
+}
+
+const TOKEN_VERSION: &str = "meta.k8s.io/v1";
+
+impl Registry {
+    /// The entry of one object.
+    pub fn entry(&self, request: &Request) -> Result<Arc<Entry>, Status> {
+        let row = &request.resource;
+        let gr = row.group_resource();
+        let key = row.key(&request.namespace, &request.name);
+        let key = key.ok_or_else(|| Status::method_not_supported(&gr, "get"))?;
+        self.store.snapshot().get(&key).ok_or_else(|| Status::not_found(&gr, &request.name))
+    }
+
+    pub async fn get(&self, request: &Request) -> Result<Object, Status> {
+        match &request.resource.backend {
+            Backend::Function(f) => f.get(self.env(), request).await,
+            Backend::Stored { .. } => self.from_stored(&request.resource, &*self.entry(request)?),
+        }
+    }
+
+    pub async fn list(&self, request: &Request, options: &ListOptions) -> Result<Page, Status> {
+        let row = &request.resource;
+        let Some((resource, _)) = row.stored() else {
+            return Err(Status::method_not_supported(&row.group_resource(), "list"));
+        };
+        let (snapshot, after) = self.start(options).await?;
+        let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
+        let selector = Selector::new(row, options);
+        let after = after.as_deref().and_then(|s| s.split_once('/'));
+        let mut entries = Vec::new();
+        let mut more = false;
+        if options.limit == 0 && after.is_none() && selector.is_everything() {
+            entries.reserve(snapshot.count(resource, namespace));
+        }
+        for e in snapshot.range(resource, namespace, after) {
+            if !selector.matches(e) {
+                continue;
+            }
+            if options.limit > 0 && entries.len() == options.limit {
+                more = true;
+                break;
+            }
+            entries.push(e.clone());
+        }
+        let mut page = Page { revision: snapshot.revision(), continue_token: String::new(), remaining: None, entries };
+        if let (true, Some(last)) = (more, page.entries.last()) {
+            let start = format!("{}/{}", last.key.namespace, last.key.name);
+            let token = Token { v: TOKEN_VERSION.into(), rv: page.revision, start };
+            page.continue_token = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default());
+            if selector.is_everything() {
+                let place = (&*last.key.namespace, &*last.key.name);
+                page.remaining = Some(snapshot.range(resource, namespace, Some(place)).count());
+            }
+        }
+        Ok(page)
+    }
+
+    /// The snapshot a list is read from, and where a continued one goes on.
+    async fn start(&self, options: &ListOptions) -> Result<(Snapshot, Option<String>), Status> {
+        if !options.continue_token.is_empty() {
+            let token = URL_SAFE_NO_PAD
+                .decode(options.continue_token.trim_end_matches('='))
+                .ok()
+                .and_then(|b| serde_json::from_slice::<Token>(&b).ok())
+                .filter(|t| t.v == TOKEN_VERSION && t.start.contains('/'))
+                .ok_or_else(|| Status::bad_request("continue key is not valid: the token cannot be read"))?;
+            if !options.resource_version.is_empty() && options.resource_version != "0" {
+                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            let snapshot = self.store.snapshot_at(token.rv).await.map_err(|e| expired_token(&e))?;
+            return Ok((snapshot, Some(token.start)));
+        }
+        let revision = parse_revision(&options.resource_version)?;
+        match (revision, options.version_match) {
+            (0, _) => Ok((self.store.snapshot(), None)),
+            (r, VersionMatch::Exact) => Ok((self.store.snapshot_at(r).await.map_err(|e| snapshot_status(&e))?, None)),
+            (r, _) => {
+                let snapshot = self.store.snapshot();
+                if r > snapshot.revision() {
+                    return Err(too_new(r, snapshot.revision()));
+                }
+                Ok((snapshot, None))
+            }
+        }
+    }
+}
+
+/// Label and field selectors of a request over the index of entries.
+pub struct Selector {
+    labels: LabelSelector,
+    fields: Vec<(Target, meta::selector::FieldTerm)>,
+}
+
+enum Target {
+    Name,
+    Namespace,
+    Field(String),
+}
+
+impl Selector {
+    pub fn new(row: &Resource, options: &ListOptions) -> Self {
+        let target = |f: &str| match f {
+            "metadata.name" => Target::Name,
+            "metadata.namespace" => Target::Namespace,
+            f => Target::Field(row.strategy.stored_field(f).to_owned()),
+        };
+        Self {
+            labels: options.labels.clone(),
+            fields: options.fields.terms.iter().map(|t| (target(&t.field), t.clone())).collect(),
+        }
+    }
+
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_empty()
+    }
+
+    pub fn matches(&self, e: &Entry) -> bool {
+        let label = |k: &str| e.index.labels.iter().find(|(n, _)| **n == *k).map(|(_, v)| &**v);
+        let field = |t: &Target| match t {
+            Target::Name => &*e.key.name,
+            Target::Namespace => &*e.key.namespace,
+            Target::Field(f) => e.index.fields.iter().find(|(n, _)| **n == **f).map_or("", |(_, v)| &**v),
+        };
+        (self.labels.is_everything() || self.labels.matches(label))
+            && self.fields.iter().all(|(t, term)| {
+                let have = field(t);
+                // A boolean that is not written is false.
+                let same = have == term.value || (have.is_empty() && term.value == "false");
+                same == term.equal
+            })
+    }
+}
+
+/// A resource version as a number; empty is 0.
+pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| {
+        Status::bad_request(format!("Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
+    })
+}
+
+pub(crate) fn too_new(want: u64, have: u64) -> Status {
+    let message = format!("Timeout: Too large resource version: {want}, current: {have}");
+    let details = meta::status::Details {
+        retry_after_seconds: 1,
+        causes: vec![meta::status::Cause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            field: String::new(),
+        }],
+        ..Default::default()
+    };
+    Status::timeout(message).with_details(details)
+}
+
+fn expired_token(e: &SnapshotError) -> Status {
+    match e {
+        SnapshotError::Expired { .. } => Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
+        ),
+        other => snapshot_status(other),
+    }
+}
+
+fn snapshot_status(e: &SnapshotError) -> Status {
+    match e {
+        SnapshotError::Expired { oldest } => {
+            Status::expired(format!("The resourceVersion for the provided list is too old; the oldest one is {oldest}"))
+        }
+        SnapshotError::Future { current } => too_new(current + 1, *current),
+        other => Status::internal(other),
+    }
+}

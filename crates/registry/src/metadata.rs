@@ -1,0 +1,198 @@
+//! The rules of `metadata`, the same for all kinds (`k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
+
+use crate::row::Resource;
+use crate::strategy::NameRule;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
+use std::collections::HashSet;
+
+/// The total size of annotations, in bytes.
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+
+pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
+    let path = FieldPath::new("metadata");
+    let rule = row.strategy.name_rule();
+    let generate = object.generate_name();
+    if !generate.is_empty() {
+        for m in rule.check(&names::as_prefix(generate)) {
+            errors.push(FieldError::invalid(&path.child("generateName"), generate, m));
+        }
+    }
+    if object.name().is_empty() {
+        errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
+    } else {
+        check_name(rule, object.name(), &path.child("name"), errors);
+    }
+    let namespace = path.child("namespace");
+    if row.kind.namespaced {
+        if object.namespace().is_empty() {
+            errors.push(FieldError::required(&namespace, ""));
+        } else {
+            for m in names::dns_label(object.namespace()) {
+                errors.push(FieldError::invalid(&namespace, object.namespace(), m));
+            }
+        }
+    } else if !object.namespace().is_empty() {
+        errors.push(FieldError::forbidden(&namespace, "not allowed on this type"));
+    }
+    if object.generation() < 0 {
+        errors.push(FieldError::invalid(&path.child("generation"), object.generation(), NOT_NEGATIVE));
+    }
+    labels(object.at(&["metadata", "labels"]), &path.child("labels"), errors);
+    annotations(object.at(&["metadata", "annotations"]), &path.child("annotations"), errors);
+    owner_references(object.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences"), errors);
+    finalizers(object, &path.child("finalizers"), errors);
+    managed_fields(object, &path.child("managedFields"), errors);
+}
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+fn check_name(rule: NameRule, name: &str, path: &FieldPath, errors: &mut ErrorList) {
+    for m in rule.check(name) {
+        errors.push(FieldError::invalid(path, name, m));
+    }
+}
+
+pub fn labels(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
+    for (k, v) in v.and_then(Value::as_object).into_iter().flatten() {
+        for m in names::qualified_name(k) {
+            errors.push(FieldError::invalid(path, k.as_str(), m));
+        }
+        let v = v.as_str().unwrap_or_default();
+        for m in names::label_value(v) {
+            errors.push(FieldError::invalid(path, v, m));
+        }
+    }
+}
+
+pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
+    let mut total = 0;
+    for (k, v) in v.and_then(Value::as_object).into_iter().flatten() {
+        // Upstream allows upper case in the prefix of an annotation.
+        for m in names::qualified_name(&k.to_lowercase()) {
+            errors.push(FieldError::invalid(path, k.as_str(), m));
+        }
+        total += k.len() + v.as_str().unwrap_or_default().len();
+    }
+    if total > ANNOTATIONS_MAX {
+        errors.push(FieldError::too_long(path, ANNOTATIONS_MAX));
+    }
+}
+
+fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
+    let mut controllers: Vec<String> = Vec::new();
+    for (i, o) in v.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let at = path.index(i);
+        let text = |k: &str| o[k].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        match GroupVersion::parse(&version) {
+            None => errors.push(FieldError::invalid(
+                &at.child("apiVersion"),
+                version.as_str(),
+                "unexpected GroupVersion string",
+            )),
+            Some(gv) if gv.version.is_empty() => {
+                errors.push(FieldError::invalid(
+                    &at.child("apiVersion"),
+                    version.as_str(),
+                    "version must not be empty",
+                ));
+            }
+            Some(gv) if gv.group.is_empty() && kind == "Event" => {
+                errors.push(FieldError::invalid(
+                    &at,
+                    o.clone(),
+                    format!("{version}, Kind={kind} is disallowed from being an owner"),
+                ));
+            }
+            Some(_) => {}
+        }
+        for field in ["kind", "name", "uid"] {
+            if text(field).is_empty() {
+                let value = text(field);
+                errors.push(FieldError::invalid(&at.child(field), value, format!("{field} must not be empty")));
+            }
+        }
+        if o["controller"] == true {
+            controllers.push(text("name"));
+        }
+    }
+    if controllers.len() > 1 {
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {} and {}",
+            controllers[0], controllers[1]
+        );
+        errors.push(FieldError::invalid(path, v.cloned().unwrap_or_default(), why));
+    }
+}
+
+fn finalizers(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
+    let mut orphan = None;
+    let mut foreground = None;
+    for (i, f) in object.finalizers().enumerate() {
+        for m in names::qualified_name(f) {
+            errors.push(FieldError::invalid(&path.index(i), f, m));
+        }
+        match f {
+            ORPHAN => orphan = Some(f),
+            FOREGROUND => foreground = Some(f),
+            _ => {}
+        }
+    }
+    if orphan.is_some() && foreground.is_some() {
+        let all: Vec<&str> = object.finalizers().collect();
+        let why = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, Value::from(all), why));
+    }
+}
+
+pub const ORPHAN: &str = "orphan";
+pub const FOREGROUND: &str = "foregroundDeletion";
+
+fn managed_fields(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
+    let entries = object.at(&["metadata", "managedFields"]).and_then(Value::as_array);
+    for (i, e) in entries.into_iter().flatten().enumerate() {
+        let at = path.index(i);
+        let operation = e["operation"].as_str().unwrap_or_default();
+        if !matches!(operation, "Apply" | "Update") {
+            errors.push(FieldError::invalid(&at.child("operation"), operation, "must be `Apply` or `Update`"));
+        }
+        let fields_type = e["fieldsType"].as_str().unwrap_or_default();
+        if !fields_type.is_empty() && fields_type != "FieldsV1" {
+            errors.push(FieldError::invalid(&at.child("fieldsType"), fields_type, "must be `FieldsV1`"));
+        }
+        let manager = e["manager"].as_str().unwrap_or_default();
+        if manager.len() > 128 {
+            errors.push(FieldError::too_long(&at.child("manager"), 128));
+        }
+    }
+}
+
+/// What an update may not change in the metadata.
+pub fn validate_update(new: &Object, old: &Object, errors: &mut ErrorList) {
+    let path = FieldPath::new("metadata");
+    let mut immutable = |field: &str| {
+        let (n, o) = (new.at(&["metadata", field]), old.at(&["metadata", field]));
+        if n != o {
+            let value = n.cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&path.child(field), value, "field is immutable"));
+        }
+    };
+    for f in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        immutable(f);
+    }
+    if new.is_deleting() {
+        let before: HashSet<&str> = old.finalizers().collect();
+        let added: Vec<String> = new.finalizers().filter(|f| !before.contains(f)).map(|f| format!("{f:?}")).collect();
+        if !added.is_empty() {
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.join(", ")
+            );
+            errors.push(FieldError::forbidden(&path.child("finalizers"), &why));
+        }
+    }
+    if new.generation() < old.generation() {
+        errors.push(FieldError::invalid(&path.child("generation"), new.generation(), "must not be decremented"));
+    }
+}

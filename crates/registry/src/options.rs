@@ -1,0 +1,54 @@
+//! The options of writes, as they come in queries and in `DeleteOptions`.
+
+use meta::Object;
+
+#[derive(Clone, Debug, Default)]
+pub struct WriteOptions {
+    pub dry_run: bool,
+    /// The `fieldManager` parameter, or what stands before the slash of the user agent.
+    pub manager: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Preconditions {
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    Orphan,
+    Background,
+    Foreground,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    pub dry_run: bool,
+    pub grace_period_seconds: Option<i64>,
+    pub preconditions: Preconditions,
+    pub propagation: Option<Propagation>,
+}
+
+impl DeleteOptions {
+    /// Reads `kind: DeleteOptions`. Values that no version knows are left to the validation of the caller.
+    pub fn from_object(o: &Object) -> Self {
+        let text = |path: &[&str]| o.str_at(path).map(str::to_owned);
+        let orphan = o.get("orphanDependents").and_then(meta::Value::as_bool);
+        let propagation = match (o.str_at(&["propagationPolicy"]), orphan) {
+            (Some("Orphan"), _) | (None, Some(true)) => Some(Propagation::Orphan),
+            (Some("Background"), _) | (None, Some(false)) => Some(Propagation::Background),
+            (Some("Foreground"), _) => Some(Propagation::Foreground),
+            _ => None,
+        };
+        Self {
+            dry_run: o.get("dryRun").and_then(meta::Value::as_array).is_some_and(|a| a.iter().any(|v| v == "All")),
+            grace_period_seconds: o.int_at(&["gracePeriodSeconds"]),
+            preconditions: Preconditions {
+                uid: text(&["preconditions", "uid"]),
+                resource_version: text(&["preconditions", "resourceVersion"]),
+            },
+            propagation,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a resource is.
+
+use crate::strategy::{Env, Request, Strategy};
+use async_trait::async_trait;
+use kinds::Kind;
+use meta::{GroupKind, GroupResource, Gvk, Gvr, Object, Status};
+use std::collections::HashMap;
+use std::sync::Arc;
+use store::{Key, Str};
+
+/// One served resource in one version.
+pub struct Resource {
+    pub kind: Kind,
+    pub backend: Backend,
+    pub strategy: Arc<dyn Strategy>,
+    /// Its items in a list carry no `kind` and `apiVersion`, as those of built-in kinds do not.
+    pub bare_items: bool,
+}
+
+pub enum Backend {
+    /// Objects under this storage name, in this version.
+    Stored { resource: Str, version: Gvk },
+    /// No objects: what is created is answered (reviews, bindings, token requests).
+    Function(Arc<dyn Function>),
+}
+
+/// A resource, or a subresource, whose store is a function.
+#[async_trait]
+pub trait Function: Send + Sync {
+    /// `object` has been decoded and defaulted; for a subresource, `request.name` is the parent's name.
+    async fn create(&self, env: Env<'_>, request: &Request, object: Object) -> Result<Object, Status>;
+
+    async fn get(&self, _env: Env<'_>, request: &Request) -> Result<Object, Status> {
+        Err(Status::method_not_supported(&request.group_resource(), "get"))
+    }
+
+    async fn list(&self, _env: Env<'_>, request: &Request) -> Result<Vec<Object>, Status> {
+        Err(Status::method_not_supported(&request.group_resource(), "list"))
+    }
+}
+
+impl Resource {
+    pub fn group_resource(&self) -> GroupResource {
+        GroupResource { group: self.kind.group.to_string(), resource: self.kind.plural.to_string() }
+    }
+
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind { group: self.kind.group.to_string(), kind: self.kind.kind.to_string() }
+    }
+
+    pub fn key(&self, namespace: &str, name: &str) -> Option<Key> {
+        match &self.backend {
+            Backend::Stored { resource, .. } => {
+                Some(Key { resource: resource.clone(), namespace: namespace.into(), name: name.into() })
+            }
+            Backend::Function(_) => None,
+        }
+    }
+
+    /// The storage name and the stored version.
+    pub fn stored(&self) -> Option<(&Str, &Gvk)> {
+        match &self.backend {
+            Backend::Stored { resource, version } => Some((resource, version)),
+            Backend::Function(_) => None,
+        }
+    }
+
+    /// The stored version is not the served one.
+    pub fn converts(&self) -> bool {
+        self.stored().is_some_and(|(_, v)| *v.version != *self.kind.version || *v.group != *self.kind.group)
+    }
+}
+
+/// The storage name of a resource: `pods`, `apps/deployments`.
+pub fn storage_name(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{group}/{resource}") }
+}
+
+/// All rows, in the order of discovery.
+#[derive(Clone, Default)]
+pub struct Rows {
+    order: Vec<Arc<Resource>>,
+    by_gvr: HashMap<Gvr, Arc<Resource>>,
+    by_gvk: HashMap<Gvk, Arc<Resource>>,
+}
+
+impl Rows {
+    pub fn insert(&mut self, row: Resource) {
+        let row = Arc::new(row);
+        let gvr = row.kind.gvr();
+        self.order.retain(|r| r.kind.gvr() != gvr);
+        self.by_gvk.insert(row.kind.gvk(), row.clone());
+        self.by_gvr.insert(gvr, row.clone());
+        self.order.push(row);
+    }
+
+    pub fn remove(&mut self, gvr: &Gvr) {
+        if let Some(row) = self.by_gvr.remove(gvr) {
+            self.by_gvk.remove(&row.kind.gvk());
+            self.order.retain(|r| r.kind.gvr() != *gvr);
+        }
+    }
+
+    pub fn resource(&self, gvr: &Gvr) -> Option<&Arc<Resource>> {
+        self.by_gvr.get(gvr)
+    }
+
+    pub fn kind(&self, gvk: &Gvk) -> Option<&Arc<Resource>> {
+        self.by_gvk.get(gvk)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.order.iter()
+    }
+
+    /// The row of a group and resource in the version that is stored.
+    pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
+        self.order.iter().find(|r| *r.kind.group == *group && *r.kind.plural == *resource && !r.converts())
+    }
+}

@@ -1,0 +1,194 @@
+//! What a kind does that its schema cannot say (`k8s.io/apiserver/pkg/registry/rest`: create, update and delete strategies).
+
+use crate::row::{Function, Resource};
+use crate::{Registry, options::DeleteOptions};
+use auth::User;
+use meta::field::ErrorList;
+use meta::{Clock, GroupResource, Gvk, Object, Rng, Status, names};
+use std::sync::{Arc, Mutex};
+use store::Op;
+
+/// What strategies may look at.
+#[derive(Clone, Copy)]
+pub struct Env<'a> {
+    pub registry: &'a Registry,
+}
+
+impl Env<'_> {
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.registry.clock
+    }
+
+    pub fn rng(&self) -> &dyn Rng {
+        &*self.registry.rng
+    }
+}
+
+/// One request for a resource, as the path to the store sees it.
+pub struct Request {
+    pub user: User,
+    pub resource: Arc<Resource>,
+    pub subresource: String,
+    pub namespace: String,
+    /// Empty for requests on collections.
+    pub name: String,
+    /// Warnings for the client.
+    pub warnings: Mutex<Vec<String>>,
+}
+
+impl Request {
+    pub fn group_resource(&self) -> GroupResource {
+        self.resource.group_resource()
+    }
+
+    pub fn warn(&self, text: impl Into<String>) {
+        if let Ok(mut w) = self.warnings.lock() {
+            let text = text.into();
+            if !w.contains(&text) {
+                w.push(text);
+            }
+        }
+    }
+}
+
+/// How the name of an object is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    DnsSubdomain,
+    DnsLabel,
+    Dns1035Label,
+    /// One segment of a path.
+    PathSegment,
+}
+
+impl NameRule {
+    pub fn check(self, name: &str) -> Vec<String> {
+        match self {
+            Self::DnsSubdomain => names::dns_subdomain(name),
+            Self::DnsLabel => names::dns_label(name),
+            Self::Dns1035Label => names::dns_1035_label(name),
+            Self::PathSegment => names::path_segment(name),
+        }
+    }
+}
+
+/// How a subresource is served.
+pub enum Sub {
+    /// A part of the object with rules of its own: `status`, `finalize`, `approval`.
+    Part,
+    /// `autoscaling/v1` Scale over these paths.
+    Scale {
+        selector: fn(&Object) -> String,
+    },
+    Function(Arc<dyn Function>),
+    /// A stream to somewhere else: `log`, `exec`, `proxy`.
+    Connect,
+}
+
+/// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
+pub trait Strategy: Send + Sync {
+    fn name_rule(&self) -> NameRule {
+        NameRule::DnsSubdomain
+    }
+
+    /// `metadata.generation` counts changes of what is not status.
+    fn counts_generation(&self) -> bool {
+        false
+    }
+
+    /// An update without `resourceVersion` replaces whatever there is.
+    fn allows_unconditional_update(&self) -> bool {
+        true
+    }
+
+    fn allows_create_on_update(&self) -> bool {
+        false
+    }
+
+    /// Defaults that depend on more than one field. After the schema's own.
+    fn default(&self, _object: &mut Object) {}
+
+    /// Clears what clients may not set and sets what the server decides.
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, _object: &mut Object) {}
+
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, _object: &mut Object, _old: &Object) {}
+
+    fn validate(&self, _object: &Object, _errors: &mut ErrorList) {}
+
+    fn validate_update(&self, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
+
+    /// Checks of an update through a subresource.
+    fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
+
+    fn warnings(&self, _object: &Object, _old: Option<&Object>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Takes from `object` only what `subresource` may change. The default is `status`: everything else stays.
+    fn take_part(&self, subresource: &str, object: &mut Object, old: &Object) {
+        let part = object.remove(&[subresource]);
+        let mut metadata = object.metadata().cloned().unwrap_or_default();
+        *object = old.clone();
+        // Labels are the spec's; annotations and finalizers may be written with the status.
+        match old.metadata().and_then(|m| m.get("labels")) {
+            Some(l) => metadata.insert("labels".into(), l.clone()),
+            None => metadata.remove("labels"),
+        };
+        *object.metadata_mut() = metadata;
+        match part {
+            Some(p) => object.set(&[subresource], p),
+            None => {
+                object.remove(&[subresource]);
+            }
+        }
+    }
+
+    fn subresource(&self, _name: &str) -> Option<Sub> {
+        None
+    }
+
+    /// What must be written together with a new object (an allocated address). Tried again when another was faster.
+    fn allocate(&self, _env: Env<'_>, _object: &mut Object, _old: Option<&Object>) -> Result<Vec<Op>, Status> {
+        Ok(Vec::new())
+    }
+
+    /// What must be written together with the removal of an object.
+    fn release(&self, _env: Env<'_>, _object: &Object) -> Vec<Op> {
+        Vec::new()
+    }
+
+    /// The grace period of a deletion, for kinds that have one; none for those that are removed at once.
+    fn grace_period(&self, _object: &Object, _options: &DeleteOptions) -> Option<i64> {
+        None
+    }
+
+    /// A deletion must wait for more than finalizers of the metadata (a namespace's own).
+    fn keeps_alive(&self, _object: &Object) -> bool {
+        false
+    }
+
+    /// Changes an object that begins to be deleted (a namespace's phase).
+    fn begin_deletion(&self, _object: &mut Object) {}
+
+    /// Dependents are orphaned when the client does not say (the oldest API versions).
+    fn orphans_by_default(&self) -> bool {
+        false
+    }
+
+    /// A deletion answers with the object instead of a `Status`.
+    fn returns_deleted_object(&self) -> bool {
+        false
+    }
+
+    /// Brings an object from one version of the resource to another.
+    fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
+        let mut object = object;
+        object.set_gvk(to);
+        Ok(object)
+    }
+
+    /// The name of a selectable field in the stored version.
+    fn stored_field<'a>(&self, field: &'a str) -> &'a str {
+        field
+    }
+}

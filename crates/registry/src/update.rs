@@ -1,0 +1,253 @@
+//! Update: the contract of `k8s.io/apiserver/pkg/registry/rest/update.go`. PUT and PATCH differ only in how the new object is
+//! made from the old one.
+
+use crate::admit::{Admit, Operation};
+use crate::create::commit_status;
+use crate::options::{Preconditions, WriteOptions};
+use crate::strategy::Request;
+use crate::{Registry, managed, metadata};
+use meta::{FieldError, FieldPath, Object, Status};
+use store::{Action, CommitError, Expect, Key, Op};
+
+/// How often an update that nobody tied to a revision is tried again after losing a race.
+const TRIES: usize = 12;
+
+/// What an update makes of the object there is.
+pub enum Target {
+    Object(Box<Object>),
+    /// The object is to be created, since it does not exist and may be made by an update (server-side apply).
+    Create(Box<Object>),
+}
+
+pub enum Updated {
+    Changed(Object),
+    /// Nothing was written, since nothing would change.
+    Same(Object),
+    Created(Object),
+    /// The last finalizer of an object that was being deleted is gone, and so is the object.
+    Removed(Object),
+}
+
+impl Updated {
+    pub fn into_object(self) -> Object {
+        match self {
+            Self::Changed(o) | Self::Same(o) | Self::Created(o) | Self::Removed(o) => o,
+        }
+    }
+}
+
+/// Makes the new object of the live one (none: it does not exist). Called again when a race was lost.
+pub type Change<'a> = &'a (dyn Fn(Option<&Object>) -> Result<Target, Status> + Send + Sync);
+
+impl Registry {
+    pub async fn update(
+        &self,
+        request: &Request,
+        change: Change<'_>,
+        preconditions: &Preconditions,
+        options: &WriteOptions,
+        admit: &dyn Admit,
+    ) -> Result<Updated, Status> {
+        let row = &request.resource;
+        let gr = row.group_resource();
+        let Some(key) = row.key(&request.namespace, &request.name) else {
+            return Err(Status::method_not_supported(&gr, "update"));
+        };
+        for _ in 0..TRIES {
+            let Some(entry) = self.store.snapshot().get(&key) else {
+                return match change(None)? {
+                    Target::Create(o) => self.create(request, *o, options, admit).await.map(Updated::Created),
+                    Target::Object(_) => Err(Status::not_found(&gr, &request.name)),
+                };
+            };
+            let old = self.from_stored(row, &entry)?;
+            check_preconditions(preconditions, &old, request)?;
+            let new = match change(Some(&old))? {
+                Target::Object(o) | Target::Create(o) => *o,
+            };
+            let tied = !new.resource_version().is_empty();
+            if tied && new.resource_version() != old.resource_version() {
+                return Err(Status::modified(&gr, &request.name));
+            }
+            match self.update_once(request, new, &old, options, admit).await? {
+                Step::Write { object, key, bytes, allocated } => {
+                    if options.dry_run {
+                        return Ok(Updated::Changed(*object));
+                    }
+                    let expect = Expect::Revision(entry.revision);
+                    let mut ops = vec![Op { key, expect, action: Action::Put(bytes.into()) }];
+                    ops.extend(allocated);
+                    let mut object = *object;
+                    match self.store.commit(ops).await {
+                        Ok(done) => {
+                            object.set_resource_version(&done.revision.to_string());
+                            return Ok(Updated::Changed(object));
+                        }
+                        Err(CommitError::Conflict { op: 0, .. }) if tied => {
+                            return Err(Status::modified(&gr, &request.name));
+                        }
+                        Err(CommitError::Conflict { .. }) => {}
+                        Err(e) => return Err(commit_status(&e)),
+                    }
+                }
+                Step::Same(o) => return Ok(Updated::Same(*o)),
+                Step::Remove(o) => {
+                    if options.dry_run {
+                        return Ok(Updated::Removed(*o));
+                    }
+                    match self.remove(request, &o, entry.revision).await {
+                        Ok(()) => return Ok(Updated::Removed(*o)),
+                        Err(CommitError::Conflict { .. }) => {}
+                        Err(e) => return Err(commit_status(&e)),
+                    }
+                }
+            }
+        }
+        Err(Status::modified(&gr, &request.name))
+    }
+
+    async fn update_once(
+        &self,
+        request: &Request,
+        mut new: Object,
+        old: &Object,
+        options: &WriteOptions,
+        admit: &dyn Admit,
+    ) -> Result<Step, Status> {
+        let row = &request.resource;
+        let strategy = &row.strategy;
+        if new.name() != old.name() {
+            let why = format!(
+                "the name of the object ({}) does not match the name on the URL ({})",
+                new.name(),
+                request.name
+            );
+            return Err(Status::bad_request(why));
+        }
+        if !new.uid().is_empty() && new.uid() != old.uid() {
+            let why =
+                format!("Precondition failed: UID in precondition: {}, UID in object meta: {}", new.uid(), old.uid());
+            return Err(Status::conflict(&row.group_resource(), &request.name, &why));
+        }
+        if new.resource_version().is_empty()
+            && !strategy.allows_unconditional_update()
+            && request.subresource.is_empty()
+        {
+            let path = FieldPath::new("metadata.resourceVersion");
+            let e = FieldError::invalid(&path, 0, "must be specified for an update");
+            return Err(Status::invalid(&row.group_kind(), old.name(), &[e]));
+        }
+        keep_system_metadata(&mut new, old);
+        if !request.subresource.is_empty() {
+            strategy.take_part(&request.subresource, &mut new, old);
+        } else if row.kind.subresource("status").is_some() {
+            keep_status(&mut new, old);
+        }
+        strategy.prepare_for_update(self.env(), request, &mut new, old);
+        self.count_generation(row, &mut new, old);
+        managed::on_update(self, request, &mut new, old, &options.manager);
+        admit.mutate(Operation::Update, &mut new, Some(old)).await?;
+        let mut errors = Vec::new();
+        metadata::validate(&new, row, &mut errors);
+        metadata::validate_update(&new, old, &mut errors);
+        if request.subresource.is_empty() {
+            schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
+            schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
+            strategy.validate(&new, &mut errors);
+            strategy.validate_update(&new, old, &mut errors);
+        } else {
+            strategy.validate_part(&request.subresource, &new, old, &mut errors);
+        }
+        if !errors.is_empty() {
+            return Err(Status::invalid(&row.group_kind(), old.name(), &errors));
+        }
+        for w in strategy.warnings(&new, Some(old)) {
+            request.warn(w);
+        }
+        admit.validate(Operation::Update, Some(&new), Some(old)).await?;
+        new.set_resource_version(old.resource_version());
+        if new.is_deleting()
+            && new.finalizers().next().is_none()
+            && new.deletion_grace_period_seconds().unwrap_or(0) == 0
+            && !strategy.keeps_alive(&new)
+        {
+            return Ok(Step::Remove(Box::new(new)));
+        }
+        if managed::same(&new, old) {
+            return Ok(Step::Same(Box::new(old.clone())));
+        }
+        let allocated = strategy.allocate(self.env(), &mut new, Some(old))?;
+        let bytes = self.to_stored(request, &new)?;
+        let Some(key) = row.key(&request.namespace, &request.name) else {
+            return Err(Status::internal("a function has no key"));
+        };
+        Ok(Step::Write { object: Box::new(new), key, bytes, allocated })
+    }
+
+    fn count_generation(&self, row: &crate::Resource, new: &mut Object, old: &Object) {
+        if !row.strategy.counts_generation() {
+            return;
+        }
+        let spec = |o: &Object| -> Vec<(String, meta::Value)> {
+            let other = |k: &str| matches!(k, "metadata" | "status" | "kind" | "apiVersion");
+            o.0.iter().filter(|(k, _)| !other(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        let changed = spec(new) != spec(old);
+        new.set_generation(old.generation() + i64::from(changed));
+    }
+
+    /// Removes an object at a revision, with what it holds.
+    pub(crate) async fn remove(&self, request: &Request, object: &Object, revision: u64) -> Result<(), CommitError> {
+        let row = &request.resource;
+        let Some(key) = row.key(object.namespace(), object.name()) else { return Ok(()) };
+        let mut ops = vec![Op { key, expect: Expect::Revision(revision), action: Action::Delete }];
+        ops.extend(row.strategy.release(self.env(), object));
+        self.store.commit(ops).await.map(|_| ())
+    }
+}
+
+enum Step {
+    Write { object: Box<Object>, key: Key, bytes: Vec<u8>, allocated: Vec<Op> },
+    Same(Box<Object>),
+    Remove(Box<Object>),
+}
+
+/// What only the server changes stays as it is.
+fn keep_system_metadata(new: &mut Object, old: &Object) {
+    let keep =
+        ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
+    for key in keep {
+        match old.metadata().and_then(|m| m.get(key)).cloned() {
+            Some(v) => {
+                new.metadata_mut().insert(key.to_owned(), v);
+            }
+            None => {
+                new.metadata_mut().remove(key);
+            }
+        }
+    }
+    if new.namespace().is_empty() {
+        new.set_namespace(old.namespace());
+    }
+}
+
+fn keep_status(new: &mut Object, old: &Object) {
+    match old.get("status").cloned() {
+        Some(s) => new.set(&["status"], s),
+        None => {
+            new.remove(&["status"]);
+        }
+    }
+}
+
+pub(crate) fn check_preconditions(p: &Preconditions, live: &Object, request: &Request) -> Result<(), Status> {
+    let fail = |what: &str, want: &str, have: &str| {
+        let why = format!("Precondition failed: {what} in precondition: {want}, {what} in object meta: {have}");
+        Err(Status::conflict(&request.group_resource(), live.name(), &why))
+    };
+    match (&p.uid, &p.resource_version) {
+        (Some(u), _) if u != live.uid() => fail("UID", u, live.uid()),
+        (_, Some(v)) if v != live.resource_version() => fail("ResourceVersion", v, live.resource_version()),
+        _ => Ok(()),
+    }
+}

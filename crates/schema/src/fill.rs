@@ -1,0 +1,73 @@
+//! Defaults: what the server fills in where a field is absent.
+
+use crate::types::{Presence, Schema, Type};
+use serde_json::{Map, Value};
+
+/// Fills in the defaults of a schema, at every depth. Unconditional ones come first, since conditions read them.
+///
+/// A default is only filled into an object that is there (`Presence::Struct` fields always are, after [`crate::typed()`]), as
+/// Go's defaulting functions do.
+pub fn fill(value: &mut Value, schema: &Schema) {
+    match (value, schema.ty) {
+        (Value::Object(m), Type::Struct) => fill_struct(m, schema),
+        (Value::Object(m), Type::Map) => {
+            if let Some(s) = schema.additional.as_deref().filter(|s| wants_fill(s)) {
+                m.values_mut().for_each(|v| fill(v, s));
+            }
+        }
+        (Value::Array(a), Type::Array) => {
+            if let Some(s) = schema.items.as_deref().filter(|s| wants_fill(s)) {
+                a.iter_mut().for_each(|v| fill(v, s));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn wants_fill(s: &Schema) -> bool {
+    matches!(s.ty, Type::Struct | Type::Map | Type::Array)
+}
+
+fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
+    for conditional in [false, true] {
+        for f in &schema.fields {
+            let Some(default) = f.fill.as_ref().filter(|d| d.when.is_some() == conditional) else { continue };
+            // What is no pointer cannot tell zero from absent.
+            let set = m.get(&*f.name).is_some_and(|v| match f.presence {
+                Presence::Pointer => !v.is_null(),
+                _ => !is_zero(v),
+            });
+            if set {
+                continue;
+            }
+            let applies = match &default.when {
+                None => true,
+                Some((sibling, values)) => {
+                    let v = m.get(&**sibling).and_then(Value::as_str).unwrap_or_default();
+                    values.iter().any(|x| **x == *v)
+                }
+            };
+            if applies {
+                m.insert(f.name.to_string(), default.value.clone());
+            }
+        }
+    }
+    for f in &schema.fields {
+        if wants_fill(&f.schema)
+            && let Some(v) = m.get_mut(&*f.name)
+        {
+            fill(v, &f.schema);
+        }
+    }
+}
+
+fn is_zero(v: &Value) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_i64() == Some(0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(m) => m.is_empty(),
+    }
+}

@@ -1,0 +1,310 @@
+//! Reads a value as the typed decoder of the API would: wrong types refused, unknown fields dropped and reported, and what is
+//! left written as Go's encoder writes it (zero values by [`Presence`], quantities canonical, times in UTC).
+//!
+//! Invariant: `typed(typed(x)) == typed(x)`.
+
+use crate::types::{Field, Presence, Schema, SchemaRef, Type};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use meta::Quantity;
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// What a typed reading found besides the value itself.
+#[derive(Debug, Default)]
+pub struct Typed {
+    /// Full paths of fields that the schema does not know.
+    pub unknown: Vec<String>,
+}
+
+/// A value whose type does not fit.
+#[derive(Debug)]
+pub struct TypeError {
+    pub path: String,
+    pub message: String,
+}
+
+impl fmt::Display for TypeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for TypeError {}
+
+/// Brings `value` into the form of the schema, in place.
+pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
+    let mut w = Walk { path: Vec::new(), found: Typed::default() };
+    w.value(value, schema)?;
+    Ok(w.found)
+}
+
+enum Step<'a> {
+    Name(&'a str),
+    Key(String),
+    Index(usize),
+}
+
+struct Walk<'a> {
+    path: Vec<Step<'a>>,
+    found: Typed,
+}
+
+impl<'a> Walk<'a> {
+    fn path(&self, last: Option<&str>) -> String {
+        let mut out = String::new();
+        let name = |out: &mut String, n: &str| {
+            if !out.is_empty() {
+                out.push('.');
+            }
+            out.push_str(n);
+        };
+        for s in &self.path {
+            match s {
+                Step::Name(n) => name(&mut out, n),
+                Step::Key(k) => name(&mut out, k),
+                Step::Index(i) => out.push_str(&format!("[{i}]")),
+            }
+        }
+        if let Some(l) = last {
+            name(&mut out, l);
+        }
+        out
+    }
+
+    fn wrong(&self, v: &Value, want: &str) -> TypeError {
+        let path = self.path(None);
+        let have = match v {
+            Value::Null => "null".to_owned(),
+            Value::Bool(_) => "bool".to_owned(),
+            Value::Number(n) if n.is_f64() => format!("number {n}"),
+            Value::Number(_) => "number".to_owned(),
+            Value::String(_) => "string".to_owned(),
+            Value::Array(_) => "array".to_owned(),
+            Value::Object(_) => "object".to_owned(),
+        };
+        let message = if path.is_empty() {
+            format!("json: cannot unmarshal {have} into Go value of type {want}")
+        } else {
+            format!("json: cannot unmarshal {have} into Go struct field {path} of type {want}")
+        };
+        TypeError { path, message }
+    }
+
+    fn bad(&self, message: impl Into<String>) -> TypeError {
+        TypeError { path: self.path(None), message: message.into() }
+    }
+
+    fn value(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
+        match schema.ty {
+            Type::Struct => match v {
+                Value::Object(m) => self.fields(m, schema),
+                Value::Null => {
+                    let mut m = Map::new();
+                    self.fields(&mut m, schema)?;
+                    *v = m.into();
+                    Ok(())
+                }
+                other => Err(self.wrong(other, schema.name.as_deref().unwrap_or("struct"))),
+            },
+            Type::Map => match v {
+                Value::Object(m) => self.map(m, schema),
+                Value::Null => Ok(()),
+                other => Err(self.wrong(other, "map")),
+            },
+            Type::Array => match v {
+                Value::Array(a) => {
+                    let Some(items) = schema.items.as_ref().map(SchemaRef::get) else { return Ok(()) };
+                    for (i, item) in a.iter_mut().enumerate() {
+                        self.path.push(Step::Index(i));
+                        if item.is_null() {
+                            *item = zero(items);
+                        }
+                        self.value(item, items)?;
+                        self.path.pop();
+                    }
+                    Ok(())
+                }
+                Value::Null => Ok(()),
+                other => Err(self.wrong(other, "slice")),
+            },
+            _ => self.scalar(v, schema),
+        }
+    }
+
+    fn map(&mut self, m: &mut Map<String, Value>, schema: &'a Schema) -> Result<(), TypeError> {
+        let Some(values) = schema.additional.as_ref().map(SchemaRef::get) else { return Ok(()) };
+        for (k, v) in m.iter_mut() {
+            if v.is_null() {
+                *v = zero(values);
+            }
+            // Strings, the most common by far, need no path.
+            if values.ty == Type::String && v.is_string() {
+                continue;
+            }
+            self.path.push(Step::Key(k.clone()));
+            self.value(v, values)?;
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    fn fields(&mut self, m: &mut Map<String, Value>, schema: &'a Schema) -> Result<(), TypeError> {
+        if !schema.preserve_unknown && m.keys().any(|k| schema.field(k).is_none()) {
+            let unknown: Vec<String> = m.keys().filter(|k| schema.field(k).is_none()).cloned().collect();
+            for k in unknown {
+                let path = self.path(Some(&k));
+                self.found.unknown.push(path);
+                m.remove(&k);
+            }
+        }
+        for f in &schema.fields {
+            match m.get_mut(&*f.name) {
+                Some(v) if !v.is_null() => {
+                    self.path.push(Step::Name(&f.name));
+                    self.value(v, &f.schema)?;
+                    self.path.pop();
+                    let drop = match f.presence {
+                        Presence::OmitZero => is_zero(v, f),
+                        // A slice or map behind a pointer does not exist in the API.
+                        Presence::Pointer => false,
+                        Presence::Always | Presence::Struct => false,
+                    };
+                    if drop {
+                        m.remove(&*f.name);
+                    }
+                }
+                null => {
+                    let there = null.is_some();
+                    match f.presence {
+                        Presence::Struct => {
+                            let mut inner = Map::new();
+                            self.fields(&mut inner, &f.schema)?;
+                            m.insert(f.name.to_string(), inner.into());
+                        }
+                        Presence::Always => {
+                            m.insert(f.name.to_string(), zero_of(&f.schema));
+                        }
+                        _ if there => {
+                            m.remove(&*f.name);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn scalar(&mut self, v: &mut Value, schema: &Schema) -> Result<(), TypeError> {
+        if v.is_null() {
+            return Ok(());
+        }
+        match schema.ty {
+            Type::String | Type::Duration => match v {
+                Value::String(_) => Ok(()),
+                other => Err(self.wrong(other, "string")),
+            },
+            Type::Bytes => match v {
+                Value::String(s) => match STANDARD.decode(s.as_bytes()) {
+                    Ok(_) => Ok(()),
+                    // Go's decoder skips line breaks.
+                    Err(_) if s.contains(['\n', '\r']) => {
+                        let joined = s.replace(['\n', '\r'], "");
+                        STANDARD.decode(joined.as_bytes()).map_err(|e| self.bad(illegal(&e)))?;
+                        *s = joined;
+                        Ok(())
+                    }
+                    Err(e) => Err(self.bad(illegal(&e))),
+                },
+                other => Err(self.wrong(other, "[]uint8")),
+            },
+            Type::Boolean => match v {
+                Value::Bool(_) => Ok(()),
+                other => Err(self.wrong(other, "bool")),
+            },
+            Type::Int32 => match v.as_i64() {
+                Some(n) if i32::try_from(n).is_ok() => Ok(()),
+                _ => Err(self.wrong(v, "int32")),
+            },
+            Type::Int64 => match v.as_i64() {
+                Some(_) => Ok(()),
+                None => Err(self.wrong(v, "int64")),
+            },
+            Type::Double => match v {
+                Value::Number(_) => Ok(()),
+                other => Err(self.wrong(other, "float64")),
+            },
+            Type::IntOrString => match v {
+                Value::String(_) => Ok(()),
+                Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
+                other => Err(self.wrong(other, "int32")),
+            },
+            Type::Quantity => {
+                let text = match v {
+                    Value::String(s) => std::mem::take(s),
+                    Value::Number(n) => n.to_string(),
+                    other => return Err(self.wrong(other, "resource.Quantity")),
+                };
+                let q = Quantity::parse(&text).map_err(|e| self.bad(e.to_string()))?;
+                *v = q.to_string().into();
+                Ok(())
+            }
+            Type::Time | Type::MicroTime => {
+                let Value::String(s) = v else { return Err(self.wrong(v, "time.Time")) };
+                let t = meta::time::parse(s).ok_or_else(|| {
+                    self.bad(format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse"))
+                })?;
+                *s = if schema.ty == Type::Time { meta::time::format(t) } else { meta::time::format_micro(t) };
+                Ok(())
+            }
+            Type::Raw => Ok(()),
+            Type::Any => Ok(()),
+            Type::Array | Type::Map | Type::Struct => Ok(()),
+        }
+    }
+}
+
+fn illegal(e: &base64::DecodeError) -> String {
+    let at = match e {
+        base64::DecodeError::InvalidByte(i, _) | base64::DecodeError::InvalidLastSymbol(i, _) => *i,
+        base64::DecodeError::InvalidLength(n) => *n,
+        base64::DecodeError::InvalidPadding => 0,
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
+/// Go's zero value of a list item or map value that was written as `null`.
+fn zero(s: &Schema) -> Value {
+    match s.ty {
+        Type::Struct => Value::Object(Map::new()),
+        _ => zero_of_type(s.ty),
+    }
+}
+
+/// What an absent field that is always written is written as.
+fn zero_of(s: &Schema) -> Value {
+    zero_of_type(s.ty)
+}
+
+fn zero_of_type(ty: Type) -> Value {
+    match ty {
+        Type::String => "".into(),
+        Type::Duration => "0s".into(),
+        Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => 0.into(),
+        Type::Boolean => false.into(),
+        Type::Quantity => "0".into(),
+        _ => Value::Null,
+    }
+}
+
+fn is_zero(v: &Value, f: &Field) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0) && !matches!(f.schema.ty, Type::IntOrString | Type::Quantity),
+        Value::String(s) => s.is_empty() && !matches!(f.schema.ty, Type::IntOrString),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(m) => m.is_empty() && matches!(f.schema.ty, Type::Map),
+    }
+}

@@ -1,0 +1,328 @@
+//! The one place that decides on transactions when this process is the only writer.
+//!
+//! Invariant: transactions are decided in the order of arrival against the newest state, those before in the same batch
+//! included. Nothing is published and nothing answered before the whole batch is durable; then first the state, then the
+//! logs, then the answers.
+
+use crate::engine::{EngineError, SoleWriter, Transaction, Upkeep, Write, WriteError};
+use crate::state::State;
+use crate::store::{Ending, Shared, TransformError};
+use crate::watch::tombstone;
+use crate::{Change, Entry, Event, Expect, Index, Key};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Transactions and bytes taken together into one sync.
+const BATCH: usize = 1_024;
+const BATCH_BYTES: usize = 8 << 20;
+/// How often an idle store looks whether history has become old.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A transaction that happened.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// Of the transaction; the current one if it changed nothing (only checks, or deletions of what did not exist).
+    pub revision: u64,
+    /// Per operation; nothing for deletions and checks.
+    pub entries: Vec<Option<Arc<Entry>>>,
+}
+
+/// A transaction of which nothing happened.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The expectation of operation `op` does not hold.
+    #[error("operation {op}: the state is not the expected one")]
+    Conflict { op: usize, current: Option<Arc<Entry>> },
+    #[error("operation {op}: {size} bytes are too much, the limit is {limit}")]
+    TooLarge { op: usize, size: usize, limit: usize },
+    #[error("{count} operations are too many, the limit is {limit}")]
+    TooManyOps { count: usize, limit: usize },
+    #[error("operation {op}: a key of {size} bytes is too long, the limit is {limit}")]
+    TooLongKey { op: usize, size: usize, limit: usize },
+    /// An empty resource or name, or a zero byte in one.
+    #[error("operation {op}: not a key")]
+    BadKey { op: usize },
+    #[error("operation {op}: its key occurs twice in the transaction")]
+    SameKey { op: usize },
+    #[error("operation {op}: sealing the value")]
+    Seal {
+        op: usize,
+        #[source]
+        source: TransformError,
+    },
+    /// The disk is full. Deletions still work.
+    #[error("no space left on the device")]
+    NoSpace,
+    /// A backend elsewhere did not answer: the transaction may have happened or not. Read before trying again.
+    #[error("the backend did not answer: {0}")]
+    Unanswered(String),
+    #[error("the store is closed")]
+    Closed,
+    /// Something was not synced: whether this transaction is on the disk is unknown, and the store takes no other.
+    #[error("the store has failed: {0}")]
+    Fatal(Arc<str>),
+}
+
+/// An operation with everything that can be done outside the committer.
+pub(crate) struct Prepared {
+    pub key: Key,
+    pub expect: Expect,
+    pub action: PreparedAction,
+}
+
+pub(crate) enum PreparedAction {
+    Put { value: Bytes, sealed: Bytes, index: Index },
+    Delete,
+    Check,
+}
+
+pub(crate) type Answer = Result<Committed, CommitError>;
+
+pub(crate) struct Request {
+    pub ops: Vec<Prepared>,
+    pub reply: oneshot::Sender<Answer>,
+}
+
+impl Request {
+    fn size(&self) -> usize {
+        self.ops
+            .iter()
+            .map(|op| if let PreparedAction::Put { sealed, .. } = &op.action { sealed.len() } else { 0 })
+            .sum()
+    }
+
+    fn puts(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op.action, PreparedAction::Put { .. }))
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    compactions: Vec<(u64, oneshot::Sender<Result<u64, CommitError>>)>,
+    closed: bool,
+}
+
+/// Requests on their way to the committer's thread.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+impl Queue {
+    pub fn push(&self, request: Request) -> Result<(), CommitError> {
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(CommitError::Closed);
+        }
+        waiting.requests.push_back(request);
+        drop(waiting);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    pub fn compact(&self, to: u64, reply: oneshot::Sender<Result<u64, CommitError>>) -> Result<(), CommitError> {
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(CommitError::Closed);
+        }
+        waiting.compactions.push((to, reply));
+        drop(waiting);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// What is queued is still done.
+    pub fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The state that results from a batch, and what to tell whom.
+struct Plan {
+    state: State,
+    transactions: Vec<Transaction>,
+    events: Vec<Arc<Event>>,
+    answers: Vec<Answer>,
+}
+
+impl Plan {
+    fn decide(&mut self, request: &Request) -> Answer {
+        for (op, prepared) in request.ops.iter().enumerate() {
+            let current = self.state.get(&prepared.key);
+            let holds = match prepared.expect {
+                Expect::Any => true,
+                Expect::Absent => current.is_none(),
+                Expect::Revision(revision) => current.is_some_and(|entry| entry.revision == revision),
+            };
+            if !holds {
+                return Err(CommitError::Conflict { op, current: current.cloned() });
+            }
+        }
+        let revision = self.state.revision + 1;
+        let mut writes = Vec::with_capacity(request.ops.len());
+        let mut entries = Vec::with_capacity(request.ops.len());
+        for op in &request.ops {
+            let mut written = None;
+            match &op.action {
+                PreparedAction::Check => {}
+                PreparedAction::Delete => {
+                    if let Some(last) = self.state.remove(&op.key) {
+                        writes.push(Write { key: last.key.clone(), value: None, previous: last.revision });
+                        let entry = Arc::new(tombstone(&last, revision));
+                        let (change, previous) = (Change::Delete, Some(last));
+                        self.events.push(Arc::new(Event { change, revision, entry, previous }));
+                    }
+                }
+                PreparedAction::Put { value, sealed, index } => {
+                    let key = self.state.shared(&op.key);
+                    let previous = self.state.get(&key).cloned();
+                    let before = previous.as_ref().map_or(0, |entry| entry.revision);
+                    writes.push(Write { key: key.clone(), value: Some(sealed.clone()), previous: before });
+                    let entry = Arc::new(Entry { key, value: value.clone(), revision, index: index.clone() });
+                    self.state.put(entry.clone());
+                    written = Some(entry.clone());
+                    self.events.push(Arc::new(Event { change: Change::Put, revision, entry, previous }));
+                }
+            }
+            entries.push(written);
+        }
+        if writes.is_empty() {
+            return Ok(Committed { revision: self.state.revision, entries });
+        }
+        self.state.revision = revision;
+        self.transactions.push(Transaction { revision, writes });
+        Ok(Committed { revision, entries })
+    }
+}
+
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    writer: Arc<dyn SoleWriter>,
+    /// Held while a batch is made; what was compacted when the logs were last trimmed.
+    trimmed: Mutex<u64>,
+}
+
+impl Committer {
+    pub fn new(shared: Arc<Shared>, writer: Arc<dyn SoleWriter>) -> Committer {
+        Committer { shared, writer, trimmed: Mutex::new(0) }
+    }
+
+    /// Takes from the queue until it is closed and empty.
+    pub fn run(&self, queue: &Queue) {
+        let mut behind = false;
+        loop {
+            let (batch, compactions) = {
+                let mut waiting = queue.waiting.lock();
+                while waiting.requests.is_empty() && waiting.compactions.is_empty() && (!behind || waiting.closed) {
+                    if waiting.closed {
+                        return;
+                    }
+                    if self.shared.compacted() >= self.shared.revision() {
+                        queue.changed.wait(&mut waiting);
+                    } else if queue.changed.wait_for(&mut waiting, IDLE).timed_out() {
+                        behind = true;
+                    }
+                }
+                (take(&mut waiting.requests), std::mem::take(&mut waiting.compactions))
+            };
+            behind = self.batch(batch, 0);
+            for (to, reply) in compactions {
+                let _ = reply.send(self.compact(to));
+            }
+        }
+    }
+
+    /// Compacts up to a revision, in steps; the revision reached.
+    pub fn compact(&self, to: u64) -> Result<u64, CommitError> {
+        let to = to.min(self.shared.revision());
+        loop {
+            let before = self.shared.compacted();
+            if let Some(ending) = self.shared.ending() {
+                return Err(ending.refusal());
+            }
+            if before >= to {
+                break;
+            }
+            self.batch(Vec::new(), to);
+            if self.shared.compacted() == before && self.shared.ending().is_none() {
+                return Err(CommitError::NoSpace);
+            }
+        }
+        Ok(self.shared.compacted())
+    }
+
+    /// Decides, writes, publishes, answers. Whether compaction has more to do at once.
+    pub fn batch(&self, requests: Vec<Request>, compact_to: u64) -> bool {
+        let mut trimmed = self.trimmed.lock();
+        let options = &self.shared.options;
+        let upkeep = Upkeep { now: (options.clock)(), retention: options.retention, compact_to };
+        let mut puts_allowed = true;
+        loop {
+            if let Some(ending) = self.shared.ending() {
+                requests.into_iter().for_each(|request| drop(request.reply.send(Err(ending.refusal()))));
+                return false;
+            }
+            let mut plan = Plan {
+                state: State::clone(&self.shared.state()),
+                transactions: Vec::new(),
+                events: Vec::new(),
+                answers: Vec::with_capacity(requests.len()),
+            };
+            for request in &requests {
+                let answer =
+                    if request.puts() && !puts_allowed { Err(CommitError::NoSpace) } else { plan.decide(request) };
+                plan.answers.push(answer);
+            }
+            match self.writer.write(&plan.transactions, &upkeep) {
+                Ok(written) => {
+                    self.shared.publish(plan.state, plan.events, written.compacted);
+                    if written.compacted > *trimmed {
+                        self.shared.logs.trim(written.compacted);
+                        *trimmed = written.compacted;
+                    }
+                    for (request, answer) in requests.into_iter().zip(plan.answers) {
+                        let _ = request.reply.send(answer);
+                    }
+                    return written.behind;
+                }
+                // Once more with what makes room only.
+                Err(WriteError::NoSpace) if puts_allowed && !requests.is_empty() => puts_allowed = false,
+                Err(WriteError::NoSpace) => {
+                    requests.into_iter().for_each(|request| drop(request.reply.send(Err(CommitError::NoSpace))));
+                    return false;
+                }
+                Err(WriteError::Unanswered(why)) => self.shared.end(Ending::Fatal(why.into())),
+                Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(chain(&error))),
+            }
+        }
+    }
+}
+
+fn take(requests: &mut VecDeque<Request>) -> Vec<Request> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while batch.len() < BATCH && bytes < BATCH_BYTES {
+        let Some(request) = requests.pop_front() else { break };
+        bytes += request.size();
+        batch.push(request);
+    }
+    batch
+}
+
+/// The error and its causes in one line.
+pub(crate) fn chain(error: &EngineError) -> Arc<str> {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text.into()
+}

@@ -1,0 +1,282 @@
+//! The engine for several servers: etcd v3.
+//!
+//! Keys are `PREFIX resource 0 namespace 0 name`. Revisions are etcd's, shared with whatever else the cluster stores, so ours
+//! rise with gaps. Invariant: every revision that the store knows from here changed a key under the prefix (opening writes a
+//! marker), so history has been read completely once an event at or after the wanted revision was seen. etcd's progress
+//! notifications would say that, too, but releases up to 3.4.24 send them too early.
+
+use super::*;
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, KvClient, PutOptions, Txn,
+    TxnOp, TxnOpResponse, WatchClient, WatchOptions, WatchStream,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Objects read at a time when opening.
+const PAGE: i64 = 1_000;
+/// Between attempts to watch again.
+const RETRY: Duration = Duration::from_millis(250);
+/// gRPC codes that say nothing about whether the request was carried out are not these.
+const RESOURCE_EXHAUSTED: i32 = 8;
+const OUT_OF_RANGE: i32 = 11;
+
+pub struct Etcd {
+    kv: KvClient,
+    watch: WatchClient,
+    prefix: String,
+}
+
+impl Etcd {
+    /// `endpoints`: URLs. `prefix`: of all keys; several stores may share a cluster under different ones.
+    pub async fn connect(
+        endpoints: &[String],
+        prefix: &str,
+        options: Option<ConnectOptions>,
+    ) -> Result<Arc<Etcd>, EngineError> {
+        let client = Client::connect(endpoints, options).await.map_err(backend)?;
+        // Pages and histories of large objects are larger than gRPC's default limit.
+        let kv = client.kv_client().max_decoding_message_size(usize::MAX);
+        let watch = client.watch_client().max_decoding_message_size(usize::MAX);
+        Ok(Arc::new(Etcd { kv, watch, prefix: prefix.to_owned() }))
+    }
+
+    fn path(&self, key: &Key) -> String {
+        format!("{}{}\0{}\0{}", self.prefix, key.resource, key.namespace, key.name)
+    }
+
+    /// Not a key of an object: it has no zero bytes.
+    fn marker(&self) -> String {
+        format!("{}opened", self.prefix)
+    }
+
+    /// `None`: not an object.
+    fn parse(&self, path: &[u8]) -> Option<Key> {
+        let path = std::str::from_utf8(path.strip_prefix(self.prefix.as_bytes())?).ok()?;
+        let mut parts = path.split('\0');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(resource), Some(namespace), Some(name), None) => Some(Key::new(resource, namespace, name)),
+            _ => None,
+        }
+    }
+
+    async fn watch_after(&self, after: u64, previous: bool) -> Result<WatchStream, Error> {
+        let mut options = WatchOptions::new().with_prefix().with_start_revision(after as i64 + 1);
+        if previous {
+            options = options.with_prev_key();
+        }
+        self.watch.clone().watch(self.prefix.clone(), Some(options)).await
+    }
+
+    fn version(found: &KeyValue) -> Version {
+        Version { revision: found.mod_revision() as u64, value: Bytes::copy_from_slice(found.value()) }
+    }
+
+    /// Feeds until the connection breaks (`Ok`) or revisions are lost.
+    async fn feed_once(&self, after: &mut u64, sink: &tokio::sync::mpsc::Sender<Fed>) -> Result<(), EngineError> {
+        let Ok(mut stream) = self.watch_after(*after, false).await else { return Ok(()) };
+        while let Ok(Some(response)) = stream.message().await {
+            if response.canceled() {
+                let oldest = response.compact_revision() as u64;
+                return if oldest > *after { Err(EngineError::Expired { oldest }) } else { Ok(()) };
+            }
+            let mut revisions: BTreeMap<u64, Vec<(Key, Option<Bytes>)>> = BTreeMap::new();
+            for event in response.events() {
+                let Some(found) = event.kv() else { continue };
+                let changes = revisions.entry(found.mod_revision() as u64).or_default();
+                if let Some(key) = self.parse(found.key()) {
+                    let put = event.event_type() == EventType::Put;
+                    changes.push((key, put.then(|| Bytes::copy_from_slice(found.value()))));
+                }
+            }
+            for (revision, changes) in revisions {
+                *after = revision;
+                if sink.send(Fed { revision, changes }).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Engine for Etcd {
+    /// etcd's defaults: 128 operations and 1.5 MiB per request.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { history: true, max_ops: 128, max_bytes: 1_570_000 }
+    }
+
+    async fn load(&self, decode: Decode) -> Result<Loaded, EngineError> {
+        let mut kv = self.kv.clone();
+        let marked = kv.put(self.marker(), "", None::<PutOptions>).await.map_err(backend)?;
+        let revision = marked.header().map_or(0, |header| header.revision());
+        let range = GetOptions::new().with_prefix();
+        let end = prefix_end(self.prefix.as_bytes());
+        let mut entries = Vec::new();
+        let mut from = self.prefix.clone().into_bytes();
+        loop {
+            let page = match entries.is_empty() && from == self.prefix.as_bytes() {
+                true => range.clone(),
+                false => GetOptions::new().with_range(end.clone()),
+            };
+            let page = page.with_limit(PAGE).with_revision(revision);
+            let found = kv.get(from.clone(), Some(page)).await.map_err(backend)?;
+            for object in found.kvs() {
+                if let Some(key) = self.parse(object.key()) {
+                    entries.push(decode(&key, object.mod_revision() as u64, object.value())?);
+                }
+            }
+            match found.kvs().last() {
+                Some(last) if found.more() => from = [last.key(), &[0]].concat(),
+                _ => break,
+            }
+        }
+        Ok(Loaded { revision: revision as u64, compacted: 0, entries })
+    }
+
+    async fn changes(
+        &self,
+        scope: Option<&Scope>,
+        after: u64,
+        upto: u64,
+        limit: usize,
+    ) -> Result<Changes, EngineError> {
+        let mut found = Changes { changes: Vec::new(), through: after };
+        if after >= upto {
+            return Ok(found);
+        }
+        let mut stream = self.watch_after(after, true).await.map_err(backend)?;
+        let mut looked = 0;
+        while found.through < upto && looked < limit {
+            let response = stream.message().await.map_err(backend)?.ok_or(EngineError::Closed)?;
+            if response.canceled() {
+                let oldest = response.compact_revision() as u64;
+                return Err(match oldest {
+                    0 => EngineError::Backend(response.cancel_reason().to_owned()),
+                    oldest => EngineError::Expired { oldest },
+                });
+            }
+            // A response holds whole revisions.
+            for event in response.events() {
+                let Some(object) = event.kv() else { continue };
+                let revision = object.mod_revision() as u64;
+                if revision > upto {
+                    found.through = upto;
+                    break;
+                }
+                found.through = revision;
+                looked += 1;
+                let Some(key) = self.parse(object.key()) else { continue };
+                if scope.is_none_or(|scope| scope.contains(&key)) {
+                    let put = event.event_type() == EventType::Put;
+                    let value = put.then(|| Bytes::copy_from_slice(object.value()));
+                    let previous = event.prev_kv().map(Etcd::version);
+                    found.changes.push(RawChange { revision, key, value, previous });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn role(self: Arc<Self>) -> Role {
+        Role::Shared(self)
+    }
+
+    async fn close(&self) {}
+}
+
+#[async_trait]
+impl SharedWriter for Etcd {
+    async fn transact(&self, ops: Vec<SharedOp>) -> Result<Outcome, WriteError> {
+        let (mut compares, mut writes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
+        for op in &ops {
+            let path = self.path(&op.key);
+            match op.expect {
+                Expect::Any => {}
+                Expect::Absent => compares.push(Compare::create_revision(path.clone(), CompareOp::Equal, 0)),
+                // Revision 0 would match a key that does not exist.
+                Expect::Revision(revision) => {
+                    let expected = if revision == 0 { i64::MAX } else { revision as i64 };
+                    compares.push(Compare::mod_revision(path.clone(), CompareOp::Equal, expected));
+                }
+            }
+            if op.expect != Expect::Any {
+                reads.push(TxnOp::get(path.clone(), None));
+            }
+            match &op.action {
+                SharedAction::Put(value) => writes.push(TxnOp::put(path, value.clone(), None)),
+                SharedAction::Delete => writes.push(TxnOp::delete(path, None)),
+                SharedAction::Check => {}
+            }
+        }
+        let txn = Txn::new().when(compares).and_then(writes).or_else(reads);
+        let response = self.kv.clone().txn(txn).await.map_err(write_error)?;
+        if response.succeeded() {
+            let changed = response.op_responses().iter().any(|response| match response {
+                TxnOpResponse::Put(_) => true,
+                TxnOpResponse::Delete(deletion) => deletion.deleted() > 0,
+                _ => false,
+            });
+            let revision = response.header().map_or(0, |header| header.revision()) as u64;
+            return Ok(Outcome::Committed { revision: changed.then_some(revision) });
+        }
+        let mut found = response.op_responses().into_iter();
+        for (at, op) in ops.iter().enumerate().filter(|(_, op)| op.expect != Expect::Any) {
+            let Some(TxnOpResponse::Get(read)) = found.next() else { break };
+            let current = read.kvs().first().map(Etcd::version);
+            let holds = match op.expect {
+                Expect::Any => true,
+                Expect::Absent => current.is_none(),
+                Expect::Revision(revision) => current.as_ref().is_some_and(|version| version.revision == revision),
+            };
+            if !holds {
+                return Ok(Outcome::Conflict { op: at, current });
+            }
+        }
+        Err(WriteError::Fatal(EngineError::Backend("a refused transaction has no conflict".into())))
+    }
+
+    async fn feed(&self, mut after: u64, sink: tokio::sync::mpsc::Sender<Fed>) -> Result<(), EngineError> {
+        while !sink.is_closed() {
+            self.feed_once(&mut after, &sink).await?;
+            tokio::time::sleep(RETRY).await;
+        }
+        Ok(())
+    }
+
+    async fn compact(&self, revision: u64) -> Result<(), EngineError> {
+        match self.kv.clone().compact(revision as i64, None).await {
+            // Another server was faster.
+            Err(Error::GRpcStatus(status)) if status.code() as i32 == OUT_OF_RANGE => Ok(()),
+            other => other.map(drop).map_err(backend),
+        }
+    }
+}
+
+/// The first key after all that have the prefix.
+fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+fn backend(error: Error) -> EngineError {
+    EngineError::Backend(error.to_string())
+}
+
+fn write_error(error: Error) -> WriteError {
+    match error {
+        Error::GRpcStatus(status) if status.code() as i32 == RESOURCE_EXHAUSTED => WriteError::NoSpace,
+        error => WriteError::Unanswered(error.to_string()),
+    }
+}

@@ -1,0 +1,149 @@
+//! The only place with `unsafe`: opening and growing the memory map.
+//!
+//! Invariant: the data file is open once (a lock file, and heed's own list within this process), nobody else writes it, and
+//! the map is only moved while no transaction of this process is open: readers hold [`Environment::reading`], growing takes
+//! it exclusively.
+#![allow(unsafe_code)]
+
+use super::{LmdbOptions, Table};
+use crate::engine::EngineError;
+use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Parallel readers; each is short.
+const READERS: u32 = 256;
+
+pub(super) struct Environment {
+    env: Mutex<Option<Env<WithoutTls>>>,
+    reading: RwLock<()>,
+    path: PathBuf,
+    /// Released with this value.
+    lock: Mutex<Option<Flock<File>>>,
+}
+
+impl Environment {
+    /// Creates the directory (0700) and the data if they do not exist.
+    pub fn open(path: &Path, options: &LmdbOptions) -> Result<Environment, EngineError> {
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source: std::io::Error| EngineError::File { path, source }
+        };
+        let mut builder = std::fs::DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
+        builder.create(path).map_err(failed(path))?;
+        let lock_path = path.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = match Flock::lock(lock.map_err(failed(&lock_path))?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(EngineError::InUse { path: path.to_path_buf() }),
+            Err((_, errno)) => return Err(failed(&lock_path)(errno.into())),
+        };
+        let existing = std::fs::metadata(path.join("data.mdb")).map_or(0, |data| data.len());
+        // Room for as much again as there is, so that growing is rare.
+        let wanted = existing.saturating_mul(2).max(options.initial_map).next_multiple_of(1 << 20);
+        let mut builder = EnvOpenOptions::new().read_txn_without_tls();
+        builder.map_size(wanted as usize).max_dbs(8).max_readers(READERS);
+        if !options.sync {
+            // SAFETY: without syncs a power cut may damage the data; whoever asks for that wants to see it happen.
+            unsafe { builder.flags(EnvFlags::NO_SYNC) };
+        }
+        // SAFETY: the lock above keeps every other process away, so nobody truncates or writes the mapped file; the
+        // directory is ours alone (0700).
+        let env = match unsafe { builder.open(path) } {
+            Ok(env) => env,
+            Err(heed::Error::EnvAlreadyOpened) => return Err(EngineError::InUse { path: path.to_path_buf() }),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Environment {
+            env: Mutex::new(Some(env)),
+            reading: RwLock::new(()),
+            path: path.to_path_buf(),
+            lock: Mutex::new(Some(lock)),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn env(&self) -> Result<Env<WithoutTls>, EngineError> {
+        self.env.lock().clone().ok_or(EngineError::Closed)
+    }
+
+    /// A table, if it exists.
+    pub fn table(&self, name: &str) -> Result<Option<Table>, EngineError> {
+        let env = self.env()?;
+        let _guard = self.reading.read();
+        let opened = env.open_databases_and_commit(env.read_txn()?, |opener, txn| {
+            let mut options = opener.database_options().types();
+            options.name(name).open(txn).map(CommitOrAbort::<_, ()>::Commit)
+        });
+        Ok(opened?.commit().flatten())
+    }
+
+    /// Opens or creates tables.
+    pub fn tables<const N: usize>(&self, names: [&str; N]) -> Result<[Table; N], heed::Error> {
+        let env = self.env().map_err(|error| heed::Error::Io(std::io::Error::other(error)))?;
+        let _guard = self.reading.read();
+        let opened = env.create_databases_and_commit(env.write_txn()?, |opener, txn| {
+            let mut tables = Vec::with_capacity(N);
+            for name in names {
+                tables.push(opener.create_database(txn, Some(name))?);
+            }
+            let tables = <[_; N]>::try_from(tables).map_err(|_| heed::Error::Mdb(heed::MdbError::Problem))?;
+            Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
+        });
+        opened?.commit().ok_or(heed::Error::Mdb(heed::MdbError::Problem))
+    }
+
+    /// A read transaction for as long as `work` runs.
+    pub fn read<T>(
+        &self,
+        work: impl FnOnce(&Env<WithoutTls>, &RoTxn<'_, WithoutTls>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let env = self.env()?;
+        let _guard: RwLockReadGuard<'_, ()> = self.reading.read();
+        let txn = env.read_txn()?;
+        work(&env, &txn)
+    }
+
+    /// A write transaction, committed and synced if `work` succeeds. When the map is full it grows and `work` runs again.
+    pub fn write<T>(
+        &self,
+        mut work: impl FnMut(&Env<WithoutTls>, &mut RwTxn<'_>) -> heed::Result<T>,
+    ) -> Result<T, heed::Error> {
+        let closed = || heed::Error::Io(std::io::Error::other("closed"));
+        loop {
+            let env = self.env().map_err(|_| closed())?;
+            let attempt = {
+                let _guard = self.reading.read();
+                let mut txn = env.write_txn()?;
+                work(&env, &mut txn).and_then(|done| txn.commit().map(|()| done))
+            };
+            match attempt {
+                Err(heed::Error::Mdb(heed::MdbError::MapFull)) => self.grow(&env)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn grow(&self, env: &Env<WithoutTls>) -> Result<(), heed::Error> {
+        let _alone = self.reading.write();
+        let size = env.info().map_size;
+        // SAFETY: every transaction of this process lives within `read` or `write`, which hold `reading` shared.
+        unsafe { env.resize(size.saturating_mul(2)) }
+    }
+
+    /// Returns when the map is gone.
+    pub fn close(&self) {
+        let env = self.env.lock().take();
+        if let Some(env) = env {
+            env.prepare_for_closing().wait();
+        }
+        self.lock.lock().take();
+    }
+}

@@ -1,0 +1,223 @@
+//! What keeps revisions: the contract between the store and its engines.
+//!
+//! Invariant: what an engine has acknowledged it returns after any crash, whole transactions only, in revision order.
+//! There are two kinds. The only writer ([`SoleWriter`]: memory, LMDB) is told revisions by the store, which checks all
+//! expectations in its memory. A shared one ([`SharedWriter`]: etcd) decides itself, since other servers write too, and
+//! feeds everything that happens, whoever did it, back to the store.
+//! Engines see sealed values only and never interpret them.
+
+#[cfg(feature = "etcd")]
+pub mod etcd;
+pub(crate) mod ledger;
+pub mod lmdb;
+pub mod memory;
+
+use crate::{Entry, Expect, Key, Scope, TransformError};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use ledger::Upkeep;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Old revisions survive a restart and can be read back.
+    pub history: bool,
+    /// Operations per transaction.
+    pub max_ops: usize,
+    /// Bytes of keys and sealed values per transaction.
+    pub max_bytes: usize,
+}
+
+/// Makes an entry of a sealed value. Cheap to clone, called from several threads.
+pub type Decode = Arc<dyn Fn(&Key, u64, &[u8]) -> Result<Arc<Entry>, TransformError> + Send + Sync>;
+
+/// Where a sealed value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub revision: u64,
+    pub value: Bytes,
+}
+
+/// One change of one key as the engine knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawChange {
+    pub revision: u64,
+    pub key: Key,
+    /// `None`: deleted.
+    pub value: Option<Bytes>,
+    pub previous: Option<Version>,
+}
+
+/// A piece of history.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    pub changes: Vec<RawChange>,
+    /// Everything up to this revision was looked at.
+    pub through: u64,
+}
+
+/// The newest state, read when the store opens.
+pub struct Loaded {
+    pub revision: u64,
+    /// History is complete for every revision above this one.
+    pub compacted: u64,
+    /// Ordered by key.
+    pub entries: Vec<Arc<Entry>>,
+}
+
+/// Sizes in bytes; of an engine that does not know, zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The newest version of every key.
+    pub live: u64,
+    /// Older versions and tombstones.
+    pub history: u64,
+    pub file: u64,
+    /// No room for further puts.
+    pub full: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("revisions up to {oldest} are compacted")]
+    Expired { oldest: u64 },
+    #[error("{path:?} is in use by another process")]
+    InUse { path: PathBuf },
+    #[error("the data has format {found}, this program reads up to {known}: it was written by a newer release")]
+    NewerFormat { found: u32, known: u32 },
+    #[error("{path:?}")]
+    File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the data is damaged: {0}")]
+    Corrupt(String),
+    #[error(transparent)]
+    Transform(#[from] TransformError),
+    #[error("the database")]
+    Lmdb(#[from] heed::Error),
+    #[error("the backend: {0}")]
+    Backend(String),
+    #[error("the engine is closed")]
+    Closed,
+}
+
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    fn capabilities(&self) -> Capabilities;
+
+    /// Called once, before everything else.
+    async fn load(&self, decode: Decode) -> Result<Loaded, EngineError>;
+
+    /// The changes of a scope (or of everything) with `after < revision <= upto`, oldest first, whole revisions, after about
+    /// `limit` records were looked at; always makes progress. [`EngineError::Expired`] when they are not all known any more.
+    async fn changes(&self, scope: Option<&Scope>, after: u64, upto: u64, limit: usize)
+    -> Result<Changes, EngineError>;
+
+    fn usage(&self) -> Usage;
+
+    fn role(self: Arc<Self>) -> Role;
+
+    /// Returns when all resources are free, so that the same data can be opened again.
+    async fn close(&self);
+}
+
+/// Who decides on revisions.
+pub enum Role {
+    Sole(Arc<dyn SoleWriter>),
+    Shared(Arc<dyn SharedWriter>),
+}
+
+/// One transaction, already checked.
+#[derive(Clone, Debug)]
+pub struct Transaction {
+    pub revision: u64,
+    pub writes: Vec<Write>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub key: Key,
+    /// `None`: delete.
+    pub value: Option<Bytes>,
+    /// The revision of the version that this one replaces; 0 if there is none.
+    pub previous: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Nothing was written; deletions may still be.
+    #[error("no space left on the device")]
+    NoSpace,
+    /// It may have happened or not.
+    #[error("the backend did not answer: {0}")]
+    Unanswered(String),
+    /// Nothing may be written any more.
+    #[error(transparent)]
+    Fatal(#[from] EngineError),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    pub compacted: u64,
+    /// There is more to compact now.
+    pub behind: bool,
+}
+
+/// An engine that only this process writes.
+pub trait SoleWriter: Send + Sync {
+    /// Whether a write takes so long that it needs a thread of its own.
+    fn waits(&self) -> bool;
+
+    /// All transactions or none, in order, durable when it returns; and a small step of compaction. With an empty batch only
+    /// the latter. Called by one thread at a time.
+    fn write(&self, batch: &[Transaction], upkeep: &Upkeep) -> Result<Written, WriteError>;
+}
+
+/// An operation for a backend that checks the expectation itself.
+#[derive(Clone, Debug)]
+pub struct SharedOp {
+    pub key: Key,
+    pub expect: Expect,
+    pub action: SharedAction,
+}
+
+#[derive(Clone, Debug)]
+pub enum SharedAction {
+    /// A sealed value.
+    Put(Bytes),
+    Delete,
+    Check,
+}
+
+/// How a transaction went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing if nothing changed.
+    Committed { revision: Option<u64> },
+    /// The operation `op` found another state than expected, or none.
+    Conflict { op: usize, current: Option<Version> },
+}
+
+/// All changes of one revision; perhaps none of objects.
+#[derive(Clone, Debug)]
+pub struct Fed {
+    pub revision: u64,
+    pub changes: Vec<(Key, Option<Bytes>)>,
+}
+
+/// An engine that other processes write, too.
+#[async_trait]
+pub trait SharedWriter: Send + Sync {
+    async fn transact(&self, ops: Vec<SharedOp>) -> Result<Outcome, WriteError>;
+
+    /// Sends every revision above `after` that concerns our keys, in order, until the receiver is gone. Reconnects by itself;
+    /// an error means that revisions were lost.
+    async fn feed(&self, after: u64, sink: tokio::sync::mpsc::Sender<Fed>) -> Result<(), EngineError>;
+
+    /// Forgets the history up to a revision.
+    async fn compact(&self, revision: u64) -> Result<(), EngineError>;
+}

@@ -1,0 +1,161 @@
+//! The recent events of each resource, shared by all its watchers.
+//!
+//! Invariant: a log holds every event of its resource with a revision above its floor. A watcher is a number (the last
+//! revision it saw), not a queue: a slow one falls off the log and goes on from the engine's history.
+
+use crate::{Event, Str};
+use parking_lot::RwLock;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// What waiters are told when no event will ever come again.
+pub(crate) const ENDED: u64 = u64::MAX;
+
+pub(crate) struct Log {
+    inner: RwLock<Inner>,
+    /// The revision of the newest event, or [`ENDED`].
+    pub newest: watch::Sender<u64>,
+}
+
+struct Inner {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+    floor: u64,
+}
+
+/// What an event holds beyond the object that the newest state holds anyway; an estimate.
+fn weight(event: &Event) -> usize {
+    event.entry.value.len() + 256
+}
+
+pub(crate) enum Read {
+    /// Events after the cursor, whole revisions, and the revision up to which this is everything of the resource that the
+    /// log holds (`None`: the log was read to its end).
+    Events(Vec<Arc<Event>>, Option<u64>),
+    /// The cursor is below the floor.
+    Fallen,
+}
+
+impl Log {
+    fn new(floor: u64) -> Log {
+        let inner = Inner { events: VecDeque::new(), bytes: 0, floor };
+        Log { inner: RwLock::new(inner), newest: watch::Sender::new(floor) }
+    }
+
+    /// Up to about `limit` events that `wanted` accepts, with revisions above `after`.
+    pub fn read(&self, after: u64, limit: usize, wanted: impl Fn(&Event) -> bool) -> Read {
+        let inner = self.inner.read();
+        if after < inner.floor {
+            return Read::Fallen;
+        }
+        let start = inner.events.partition_point(|event| event.revision <= after);
+        let mut found: Vec<Arc<Event>> = Vec::new();
+        for event in inner.events.range(start..) {
+            if found.len() >= limit && found.last().is_some_and(|last| last.revision < event.revision) {
+                let through = found.last().map(|last| last.revision);
+                return Read::Events(found, through);
+            }
+            if wanted(event) {
+                found.push(event.clone());
+            }
+        }
+        Read::Events(found, None)
+    }
+
+    /// Whether the log holds an event above `after` that `wanted` accepts, or cannot know.
+    pub fn pending(&self, after: u64, wanted: impl Fn(&Event) -> bool) -> bool {
+        let inner = self.inner.read();
+        let start = inner.events.partition_point(|event| event.revision <= after);
+        after < inner.floor || inner.events.range(start..).any(|event| wanted(event))
+    }
+
+    /// Whether a watch after this revision can start here.
+    pub fn covers(&self, after: u64) -> bool {
+        self.inner.read().floor <= after
+    }
+
+    fn push(&self, events: Vec<Arc<Event>>, bounds: (usize, usize)) {
+        let mut inner = self.inner.write();
+        for event in events {
+            inner.bytes += weight(&event);
+            inner.events.push_back(event);
+        }
+        while inner.events.len() > bounds.0 || inner.bytes > bounds.1 {
+            inner.drop_first();
+        }
+    }
+
+    fn trim(&self, compacted: u64) {
+        let mut inner = self.inner.write();
+        while inner.events.front().is_some_and(|event| event.revision <= compacted) {
+            inner.drop_first();
+        }
+        if inner.events.capacity() > 64 && inner.events.len() < inner.events.capacity() / 4 {
+            inner.events.shrink_to_fit();
+        }
+    }
+}
+
+impl Inner {
+    fn drop_first(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.bytes -= weight(&event);
+            self.floor = event.revision;
+        }
+    }
+}
+
+/// The logs of all resources; a log is made when its resource first has an event or a watcher.
+pub(crate) struct Logs {
+    logs: RwLock<HashMap<Str, Arc<Log>>>,
+    /// Where the logs begin: the revision at which the store was opened.
+    start: u64,
+    bounds: (usize, usize),
+}
+
+impl Logs {
+    /// `bounds`: events and bytes per resource.
+    pub fn new(start: u64, bounds: (usize, usize)) -> Logs {
+        Logs { logs: RwLock::new(HashMap::new()), start, bounds }
+    }
+
+    pub fn of(&self, resource: &str) -> Arc<Log> {
+        if let Some(log) = self.logs.read().get(resource) {
+            return log.clone();
+        }
+        let mut logs = self.logs.write();
+        logs.entry(resource.into()).or_insert_with(|| Arc::new(Log::new(self.start))).clone()
+    }
+
+    /// Appends events in the order of their revisions; the logs that now have something to tell.
+    pub fn append(&self, events: Vec<Arc<Event>>) -> Vec<(Arc<Log>, u64)> {
+        let mut by_resource: HashMap<Str, Vec<Arc<Event>>> = HashMap::new();
+        for event in events {
+            match by_resource.get_mut(&event.entry.key.resource) {
+                Some(list) => list.push(event),
+                None => drop(by_resource.insert(event.entry.key.resource.clone(), vec![event])),
+            }
+        }
+        let mut touched = Vec::new();
+        for (resource, events) in by_resource {
+            let log = self.of(&resource);
+            let newest = events.last().map_or(0, |event| event.revision);
+            log.push(events, self.bounds);
+            touched.push((log, newest));
+        }
+        touched
+    }
+
+    /// Forgets the events up to a revision.
+    pub fn trim(&self, compacted: u64) {
+        self.logs.read().values().for_each(|log| log.trim(compacted));
+    }
+
+    /// Wakes all waiters for good.
+    pub fn end(&self) {
+        for log in self.logs.read().values() {
+            log.newest.send_replace(ENDED);
+        }
+    }
+}

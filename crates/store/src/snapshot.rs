@@ -1,0 +1,56 @@
+//! One consistent state of everything at one revision.
+//!
+//! Invariant: holding a snapshot holds memory (what changed since is kept twice), never a transaction of the engine.
+
+use crate::state::{State, Table};
+use crate::{EngineError, Entry, Key, Str};
+use std::sync::Arc;
+
+/// Cheap to take and to clone.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) state: Arc<State>,
+}
+
+impl Snapshot {
+    pub fn revision(&self) -> u64 {
+        self.state.revision
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.state.get(key).cloned()
+    }
+
+    /// The entries of a resource, of one namespace or all, in order of namespace and name, those after `after`
+    /// (namespace, name), which need not exist.
+    pub fn range<'a>(
+        &'a self,
+        resource: &str,
+        namespace: Option<&'a str>,
+        after: Option<(&'a str, &'a str)>,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + 'a {
+        self.state.table(resource).into_iter().flat_map(move |table: &'a Table| table.range(namespace, after))
+    }
+
+    /// The number of objects of a resource, of one namespace or all, without walking them.
+    pub fn count(&self, resource: &str, namespace: Option<&str>) -> usize {
+        self.state.table(resource).map_or(0, |table| table.count(namespace))
+    }
+
+    /// The resources that have objects, in order.
+    pub fn resources(&self) -> impl Iterator<Item = &Str> {
+        self.state.resources()
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error("the revision is compacted; the oldest one kept is {oldest}")]
+    Expired { oldest: u64 },
+    #[error("the revision is in the future; the current one is {current}")]
+    Future { current: u64 },
+    #[error("the store is closed")]
+    Closed,
+    #[error("reading history")]
+    Engine(#[source] Arc<EngineError>),
+}

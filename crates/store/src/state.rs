@@ -1,0 +1,164 @@
+//! The newest state of everything in memory: per resource an immutable ordered map.
+//!
+//! Invariant: a [`State`] never changes once it is published; a clone costs a few reference counts, and a change copies only
+//! the path to what changes. The map's slots are pointers to the entries, which hold their own keys, so an object costs its
+//! entry, its name and about twelve bytes of map.
+
+use crate::{Entry, Key, Str};
+use equivalent::{Comparable, Equivalent};
+use imbl::{OrdMap, OrdSet};
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// An entry, ordered by namespace and name.
+#[derive(Clone)]
+pub(crate) struct Slot(pub Arc<Entry>);
+
+impl Slot {
+    fn place(&self) -> (&str, &str) {
+        (&self.0.key.namespace, &self.0.key.name)
+    }
+}
+
+impl PartialEq for Slot {
+    fn eq(&self, other: &Slot) -> bool {
+        self.place() == other.place()
+    }
+}
+impl Eq for Slot {}
+impl PartialOrd for Slot {
+    fn partial_cmp(&self, other: &Slot) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Slot {
+    fn cmp(&self, other: &Slot) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+/// A namespace and a name to look for.
+struct Place<'a>(&'a str, &'a str);
+
+impl Equivalent<Slot> for Place<'_> {
+    fn equivalent(&self, slot: &Slot) -> bool {
+        (self.0, self.1) == slot.place()
+    }
+}
+impl Comparable<Slot> for Place<'_> {
+    fn compare(&self, slot: &Slot) -> Ordering {
+        (self.0, self.1).cmp(&slot.place())
+    }
+}
+
+/// The objects of one resource.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    entries: OrdSet<Slot>,
+    /// How many objects each namespace has; its keys are the shared namespace strings of the entries.
+    namespaces: OrdMap<Str, usize>,
+}
+
+impl Table {
+    pub fn count(&self, namespace: Option<&str>) -> usize {
+        match namespace {
+            None => self.entries.len(),
+            Some(namespace) => self.namespaces.get(namespace).copied().unwrap_or(0),
+        }
+    }
+
+    /// In order of namespace and name, those after `after`.
+    pub fn range<'a>(
+        &'a self,
+        namespace: Option<&'a str>,
+        after: Option<(&'a str, &'a str)>,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + 'a {
+        let first = namespace.unwrap_or("");
+        let start = match after {
+            // A start before the wanted namespace is the start of the namespace.
+            Some((ns, name)) if ns >= first => Bound::Excluded(Place(ns, name)),
+            _ => Bound::Included(Place(first, "")),
+        };
+        self.entries
+            .range::<_, Place<'_>>((start, Bound::Unbounded))
+            .map(|slot| &slot.0)
+            .take_while(move |entry| namespace.is_none_or(|wanted| &*entry.key.namespace == wanted))
+    }
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    pub revision: u64,
+    tables: OrdMap<Str, Table>,
+}
+
+impl State {
+    /// Of entries in any order, each key once.
+    pub fn new(revision: u64, entries: Vec<Arc<Entry>>) -> State {
+        let mut state = State { revision, tables: OrdMap::new() };
+        for run in entries.chunk_by(|a, b| a.key.resource == b.key.resource) {
+            let table = state.tables.entry(run[0].key.resource.clone()).or_default();
+            for entry in run {
+                *table.namespaces.entry(entry.key.namespace.clone()).or_insert(0) += 1;
+                table.entries.insert(Slot(entry.clone()));
+            }
+        }
+        state
+    }
+
+    pub fn table(&self, resource: &str) -> Option<&Table> {
+        self.tables.get(resource)
+    }
+
+    pub fn resources(&self) -> impl Iterator<Item = &Str> {
+        self.tables.keys()
+    }
+
+    pub fn len(&self) -> usize {
+        self.tables.values().map(|table| table.entries.len()).sum()
+    }
+
+    pub fn get(&self, key: &Key) -> Option<&Arc<Entry>> {
+        let table = self.tables.get(&*key.resource)?;
+        table.entries.get(&Place(&key.namespace, &key.name)).map(|slot| &slot.0)
+    }
+
+    /// The key made of the strings that the state already holds, so that equal strings are one allocation.
+    pub fn shared(&self, key: &Key) -> Key {
+        if let Some(entry) = self.get(key) {
+            return entry.key.clone();
+        }
+        let mut shared = key.clone();
+        if let Some((resource, table)) = self.tables.get_key_value(&*key.resource) {
+            shared.resource = resource.clone();
+            if let Some((namespace, _)) = table.namespaces.get_key_value(&*key.namespace) {
+                shared.namespace = namespace.clone();
+            }
+        }
+        shared
+    }
+
+    pub fn put(&mut self, entry: Arc<Entry>) {
+        let table = self.tables.entry(entry.key.resource.clone()).or_default();
+        let namespace = entry.key.namespace.clone();
+        if table.entries.insert(Slot(entry)).is_none() {
+            *table.namespaces.entry(namespace).or_insert(0) += 1;
+        }
+    }
+
+    pub fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
+        let table = self.tables.get_mut(&*key.resource)?;
+        let slot = table.entries.remove(&Place(&key.namespace, &key.name))?;
+        let left = table.namespaces.get(&*key.namespace).copied().unwrap_or(1) - 1;
+        if left == 0 {
+            table.namespaces.remove(&*key.namespace);
+        } else {
+            table.namespaces.insert(slot.0.key.namespace.clone(), left);
+        }
+        if table.entries.is_empty() {
+            self.tables.remove(&*key.resource);
+        }
+        Some(slot.0)
+    }
+}

@@ -1,0 +1,512 @@
+//! The store: one handle for commits, snapshots and watches over any engine.
+//!
+//! Invariant: a revision is visible to snapshots before any watch delivers it and before its commit is answered; it is
+//! durable before all of these.
+
+use crate::commit::{CommitError, Committed, Committer, Prepared, PreparedAction, Queue, Request};
+use crate::engine::{Decode, Engine, EngineError, Role, Usage};
+use crate::log::Logs;
+use crate::remote::Remote;
+use crate::state::State;
+use crate::{
+    Action, Entry, Event, IndexFn, Key, MAX_KEY, MAX_VALUE, Op, Scope, Snapshot, SnapshotError, Watch, WatchError,
+};
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use tokio::sync::{oneshot, watch};
+
+/// Published states that are kept for exact reads.
+const RECENT: usize = 16;
+/// Older states made from history that are kept for the next page of the same list.
+const REBUILT: usize = 8;
+/// Records of history read at a time.
+const STEP: usize = 2_048;
+
+/// Tells the time in Unix milliseconds.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct TransformError {
+    /// The storage key, as text.
+    pub key: String,
+    pub reason: String,
+}
+
+/// Encrypts values on their way to the engine and decrypts them on the way back. The key is associated data: a value that
+/// was moved to another key must not open.
+pub trait Transform: Send + Sync {
+    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Bytes, TransformError>;
+    fn open(&self, key: &Key, stored: &[u8]) -> Result<Bytes, TransformError>;
+}
+
+/// How much history is kept beyond the newest version of every key: until it is old or large, whichever is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    pub age_ms: u64,
+    /// The bound by size is the larger of this and `live_percent` of the live bytes.
+    pub bytes: u64,
+    pub live_percent: u32,
+    /// Bounds of the event log in memory, per resource; beyond them watches read from the engine.
+    pub log_events: usize,
+    pub log_bytes: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention { age_ms: 300_000, bytes: 256 << 20, live_percent: 100, log_events: 16_384, log_bytes: 32 << 20 }
+    }
+}
+
+#[derive(Clone)]
+pub struct Options {
+    pub index: IndexFn,
+    pub transform: Option<Arc<dyn Transform>>,
+    pub retention: Retention,
+    pub clock: Clock,
+}
+
+/// Why a store does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{path:?} is in use by another process")]
+    InUse { path: std::path::PathBuf },
+    #[error("the data has format {found}, this program reads up to {known}: it was written by a newer release")]
+    NewerFormat { found: u32, known: u32 },
+    #[error("opening the store")]
+    Engine(#[source] EngineError),
+    #[error("starting the committer")]
+    Thread(#[source] std::io::Error),
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Error {
+        match error {
+            EngineError::InUse { path } => Error::InUse { path },
+            EngineError::NewerFormat { found, known } => Error::NewerFormat { found, known },
+            error => Error::Engine(error),
+        }
+    }
+}
+
+/// For metrics and for deciding whether to worry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub revision: u64,
+    /// The oldest revision a watch can surely start after.
+    pub compacted: u64,
+    pub objects: usize,
+    pub usage: Usage,
+    /// Since the store was opened: transactions, and the syncs that they shared.
+    pub transactions: u64,
+    pub batches: u64,
+}
+
+/// Why a store takes nothing any more.
+#[derive(Clone)]
+pub(crate) enum Ending {
+    Closed,
+    Fatal(Arc<str>),
+}
+
+impl Ending {
+    pub fn refusal(&self) -> CommitError {
+        match self {
+            Ending::Closed => CommitError::Closed,
+            Ending::Fatal(why) => CommitError::Fatal(why.clone()),
+        }
+    }
+}
+
+/// What handles, watches and the committer have in common.
+pub(crate) struct Shared {
+    pub options: Options,
+    pub decode: Decode,
+    pub logs: Logs,
+    engine: RwLock<Option<Arc<dyn Engine>>>,
+    state: RwLock<Arc<State>>,
+    /// The revision of `state`.
+    visible: watch::Sender<u64>,
+    /// Everything up to here is in the logs.
+    logged: AtomicU64,
+    compacted: AtomicU64,
+    recent: Mutex<VecDeque<Arc<State>>>,
+    rebuilt: Mutex<VecDeque<Arc<State>>>,
+    ending: OnceLock<Ending>,
+    transactions: AtomicU64,
+    batches: AtomicU64,
+}
+
+impl Shared {
+    pub fn state(&self) -> Arc<State> {
+        self.state.read().clone()
+    }
+
+    pub fn revision(&self) -> u64 {
+        *self.visible.borrow()
+    }
+
+    pub fn logged(&self) -> u64 {
+        self.logged.load(Ordering::Acquire)
+    }
+
+    pub fn compacted(&self) -> u64 {
+        self.compacted.load(Ordering::Acquire)
+    }
+
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.get()
+    }
+
+    pub fn engine(&self) -> Option<Arc<dyn Engine>> {
+        self.engine.read().clone()
+    }
+
+    /// Makes a batch visible: first to snapshots, then to watches.
+    pub fn publish(&self, state: State, events: Vec<Arc<Event>>, compacted: u64) {
+        self.compacted.fetch_max(compacted, Ordering::AcqRel);
+        let revision = state.revision;
+        let before = self.revision();
+        if revision == before {
+            return;
+        }
+        self.transactions.fetch_add(revision - before, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::new(state);
+        *self.state.write() = state.clone();
+        let dropped = {
+            let mut recent = self.recent.lock();
+            recent.push_back(state);
+            if recent.len() > RECENT { recent.pop_front() } else { None }
+        };
+        drop(dropped);
+        self.visible.send_replace(revision);
+        let touched = self.logs.append(events);
+        self.logged.store(revision, Ordering::Release);
+        for (log, newest) in touched {
+            log.newest.send_replace(newest);
+        }
+    }
+
+    /// History up to here is gone, from the logs as well.
+    pub fn note_compacted(&self, revision: u64) {
+        self.compacted.fetch_max(revision, Ordering::AcqRel);
+        self.logs.trim(revision);
+    }
+
+    /// Only the first ending counts.
+    pub fn end(&self, ending: Ending) {
+        let _ = self.ending.set(ending);
+        self.visible.send_modify(|_| {});
+        self.logs.end();
+    }
+
+    pub async fn wait_for(&self, revision: u64) -> Result<(), WatchError> {
+        let mut visible = self.visible.subscribe();
+        loop {
+            if *visible.borrow_and_update() >= revision {
+                return Ok(());
+            }
+            self.alive()?;
+            if visible.changed().await.is_err() {
+                return Err(WatchError::Closed);
+            }
+        }
+    }
+
+    fn kept(&self, revision: u64) -> Option<Arc<State>> {
+        let find =
+            |ring: &Mutex<VecDeque<Arc<State>>>| ring.lock().iter().find(|state| state.revision == revision).cloned();
+        find(&self.recent).or_else(|| find(&self.rebuilt))
+    }
+
+    /// The state at a revision, made from a newer one by undoing what happened since.
+    async fn rebuild(&self, newer: Arc<State>, revision: u64) -> Result<Arc<State>, SnapshotError> {
+        let engine = self.engine().ok_or(SnapshotError::Closed)?;
+        let failed = |error| match error {
+            EngineError::Expired { oldest } => SnapshotError::Expired { oldest },
+            error => SnapshotError::Engine(Arc::new(error)),
+        };
+        let mut state = State::clone(&newer);
+        let mut seen: HashSet<Key> = HashSet::new();
+        let mut cursor = revision;
+        while cursor < newer.revision {
+            let changes = engine.changes(None, cursor, newer.revision, STEP).await.map_err(failed)?;
+            for change in changes.changes {
+                // What the first change after the revision replaced is what was there.
+                if !seen.insert(change.key.clone()) {
+                    continue;
+                }
+                match change.previous {
+                    None => drop(state.remove(&change.key)),
+                    Some(version) => {
+                        let key = state.shared(&change.key);
+                        let entry = (self.decode)(&key, version.revision, &version.value);
+                        state.put(entry.map_err(|error| failed(error.into()))?);
+                    }
+                }
+            }
+            cursor = changes.through;
+        }
+        state.revision = revision;
+        Ok(Arc::new(state))
+    }
+}
+
+/// Who carries out commits.
+enum Path {
+    /// In the caller's task: the engine never waits.
+    Here(Committer),
+    /// On a thread that syncs many at once.
+    Thread { queue: Arc<Queue>, thread: Mutex<Option<JoinHandle<()>>> },
+    /// Somewhere else.
+    Remote(Remote),
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    path: Path,
+    capabilities: crate::Capabilities,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+impl Inner {
+    /// No further commits; those queued are still done by the thread.
+    fn shut(&self) {
+        match &self.path {
+            Path::Here(_) => self.shared.end(Ending::Closed),
+            Path::Thread { queue, .. } => queue.close(),
+            Path::Remote(remote) => {
+                self.shared.end(Ending::Closed);
+                remote.stop();
+            }
+        }
+    }
+}
+
+/// A handle; clones are the same store. When the last one is gone the store closes.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Reads the newest version of everything. Must be called inside a tokio runtime.
+    pub async fn open(engine: Arc<dyn Engine>, options: Options) -> Result<Store, Error> {
+        let decode = decoder(&options);
+        let loaded = engine.load(decode.clone()).await?;
+        let retention = options.retention;
+        let state = Arc::new(State::new(loaded.revision, loaded.entries));
+        let shared = Arc::new(Shared {
+            options,
+            decode,
+            logs: Logs::new(loaded.revision, (retention.log_events, retention.log_bytes)),
+            engine: RwLock::new(Some(engine.clone())),
+            recent: Mutex::new(VecDeque::from([state.clone()])),
+            state: RwLock::new(state),
+            visible: watch::Sender::new(loaded.revision),
+            logged: AtomicU64::new(loaded.revision),
+            compacted: AtomicU64::new(loaded.compacted),
+            rebuilt: Mutex::default(),
+            ending: OnceLock::new(),
+            transactions: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+        });
+        let capabilities = engine.capabilities();
+        let path = match engine.role() {
+            Role::Shared(writer) => Path::Remote(Remote::start(shared.clone(), writer)),
+            Role::Sole(writer) if writer.waits() => {
+                let queue = Arc::new(Queue::default());
+                let committer = Committer::new(shared.clone(), writer);
+                let (taken, ended) = (queue.clone(), shared.clone());
+                let run = move || {
+                    committer.run(&taken);
+                    ended.end(Ending::Closed);
+                };
+                let thread = std::thread::Builder::new().name("committer".into()).spawn(run).map_err(Error::Thread)?;
+                Path::Thread { queue, thread: Mutex::new(Some(thread)) }
+            }
+            Role::Sole(writer) => Path::Here(Committer::new(shared.clone(), writer)),
+        };
+        Ok(Store { inner: Arc::new(Inner { shared, path, capabilities }) })
+    }
+
+    /// All operations or none, under one revision; answered when durable and visible. A caller that stops waiting does not
+    /// stop the transaction.
+    pub async fn commit(&self, ops: Vec<Op>) -> Result<Committed, CommitError> {
+        let shared = &self.inner.shared;
+        if let Some(ending) = shared.ending() {
+            return Err(ending.refusal());
+        }
+        let ops = self.prepare(ops)?;
+        let (reply, answer) = oneshot::channel();
+        match &self.inner.path {
+            Path::Remote(remote) => return remote.commit(ops).await,
+            Path::Here(committer) => drop(committer.batch(vec![Request { ops, reply }], 0)),
+            Path::Thread { queue, .. } => queue.push(Request { ops, reply })?,
+        }
+        answer.await.unwrap_or_else(|_| Err(shared.ending().map_or(CommitError::Closed, Ending::refusal)))
+    }
+
+    /// What can be refused or made without the state.
+    fn prepare(&self, ops: Vec<Op>) -> Result<Vec<Prepared>, CommitError> {
+        let limits = self.inner.capabilities;
+        let options = &self.inner.shared.options;
+        if ops.len() > limits.max_ops {
+            return Err(CommitError::TooManyOps { count: ops.len(), limit: limits.max_ops });
+        }
+        let mut prepared: Vec<Prepared> = Vec::with_capacity(ops.len());
+        let (mut total, mut seen) = (0, HashSet::with_capacity(ops.len()));
+        for (op, Op { key, expect, action }) in ops.into_iter().enumerate() {
+            check_key(op, &key)?;
+            if !seen.insert(key.clone()) {
+                return Err(CommitError::SameKey { op });
+            }
+            total += key.resource.len() + key.namespace.len() + key.name.len();
+            let action = match action {
+                Action::Delete => PreparedAction::Delete,
+                Action::Check => PreparedAction::Check,
+                Action::Put(value) => {
+                    if value.len() > MAX_VALUE {
+                        return Err(CommitError::TooLarge { op, size: value.len(), limit: MAX_VALUE });
+                    }
+                    let sealed = match &options.transform {
+                        None => value.clone(),
+                        Some(transform) => {
+                            transform.seal(&key, &value).map_err(|source| CommitError::Seal { op, source })?
+                        }
+                    };
+                    total += sealed.len();
+                    PreparedAction::Put { index: (options.index)(&key, &value), value, sealed }
+                }
+            };
+            if total > limits.max_bytes {
+                return Err(CommitError::TooLarge { op, size: total, limit: limits.max_bytes });
+            }
+            prepared.push(Prepared { key, expect, action });
+        }
+        Ok(prepared)
+    }
+
+    /// The newest state.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { state: self.inner.shared.state() }
+    }
+
+    /// The state at exactly this revision. Costs as much as happened since, unless it is still in memory.
+    pub async fn snapshot_at(&self, revision: u64) -> Result<Snapshot, SnapshotError> {
+        let shared = &self.inner.shared;
+        let newest = shared.state();
+        if revision > newest.revision {
+            return Err(SnapshotError::Future { current: newest.revision });
+        }
+        if revision == newest.revision {
+            return Ok(Snapshot { state: newest });
+        }
+        if let Some(state) = shared.kept(revision) {
+            return Ok(Snapshot { state });
+        }
+        let state = shared.rebuild(newest, revision).await?;
+        let mut rebuilt = shared.rebuilt.lock();
+        rebuilt.push_back(state.clone());
+        let dropped = if rebuilt.len() > REBUILT { rebuilt.pop_front() } else { None };
+        drop(rebuilt);
+        drop(dropped);
+        Ok(Snapshot { state })
+    }
+
+    /// Every event of the scope with a revision above `after`.
+    pub fn watch(&self, scope: Scope, after: u64) -> Result<Watch, WatchError> {
+        Watch::start(self.inner.shared.clone(), scope, after)
+    }
+
+    /// The newest revision that is visible.
+    pub fn revision(&self) -> u64 {
+        self.inner.shared.revision()
+    }
+
+    /// Until the revision is visible.
+    pub async fn wait_for(&self, revision: u64) -> Result<(), WatchError> {
+        self.inner.shared.wait_for(revision).await
+    }
+
+    pub fn capabilities(&self) -> crate::Capabilities {
+        self.inner.capabilities
+    }
+
+    pub fn stats(&self) -> Stats {
+        let shared = &self.inner.shared;
+        let state = shared.state();
+        Stats {
+            revision: state.revision,
+            compacted: shared.compacted(),
+            objects: state.len(),
+            usage: shared.engine().map(|engine| engine.usage()).unwrap_or_default(),
+            transactions: shared.transactions.load(Ordering::Relaxed),
+            batches: shared.batches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Forgets the history up to a revision, whatever its age; the revision that history now starts after.
+    pub async fn compact_now(&self, revision: u64) -> Result<u64, CommitError> {
+        let shared = &self.inner.shared;
+        match &self.inner.path {
+            Path::Here(committer) => committer.compact(revision),
+            Path::Remote(remote) => remote.compact(revision).await,
+            Path::Thread { queue, .. } => {
+                let (reply, answer) = oneshot::channel();
+                queue.compact(revision, reply)?;
+                answer.await.unwrap_or_else(|_| Err(shared.ending().map_or(CommitError::Closed, Ending::refusal)))
+            }
+        }
+    }
+
+    /// Finishes what was queued and frees the engine, for all handles; the same data can be opened again afterwards.
+    pub async fn close(self) {
+        self.inner.shut();
+        if let Path::Thread { thread, .. } = &self.inner.path {
+            let thread = thread.lock().take();
+            if let Some(thread) = thread {
+                let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            }
+        }
+        self.inner.shared.end(Ending::Closed);
+        let engine = self.inner.shared.engine.write().take();
+        if let Some(engine) = engine {
+            engine.close().await;
+        }
+    }
+}
+
+fn check_key(op: usize, key: &Key) -> Result<(), CommitError> {
+    let bad = |text: &str| text.as_bytes().contains(&0);
+    if key.resource.is_empty() || key.name.is_empty() || bad(&key.resource) || bad(&key.namespace) || bad(&key.name) {
+        return Err(CommitError::BadKey { op });
+    }
+    let size = key.resource.len().max(key.namespace.len() + key.name.len());
+    if size > MAX_KEY {
+        return Err(CommitError::TooLongKey { op, size, limit: MAX_KEY });
+    }
+    Ok(())
+}
+
+fn decoder(options: &Options) -> Decode {
+    let (index, transform) = (options.index.clone(), options.transform.clone());
+    Arc::new(move |key, revision, sealed| {
+        let value = match &transform {
+            None => Bytes::copy_from_slice(sealed),
+            Some(transform) => transform.open(key, sealed)?,
+        };
+        let index = index(key, &value);
+        Ok(Arc::new(Entry { key: key.clone(), value, revision, index }))
+    })
+}

@@ -1,0 +1,175 @@
+//! Watching: every change of a resource after a revision, in order, without gaps.
+//!
+//! Invariant: a watch delivers each event of its scope exactly once in the order of revisions, the events of one revision
+//! together, or ends with an error. It never runs ahead of the snapshots: what it delivered is in [`crate::Store::snapshot`].
+
+use crate::engine::{Decode, RawChange};
+use crate::log::{ENDED, Log, Read};
+use crate::store::{Ending, Shared};
+use crate::{Change, EngineError, Entry, Event, Key, Str};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Events per batch; whole revisions, so a large transaction may exceed it.
+const BATCH: usize = 512;
+
+/// What a watch is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    pub resource: Str,
+    pub namespace: Option<Str>,
+    pub name: Option<Str>,
+}
+
+impl Scope {
+    pub fn resource(resource: &str) -> Scope {
+        Scope { resource: resource.into(), namespace: None, name: None }
+    }
+
+    pub fn contains(&self, key: &Key) -> bool {
+        self.resource == key.resource && self.contains_place(&key.namespace, &key.name)
+    }
+
+    pub(crate) fn contains_place(&self, namespace: &str, name: &str) -> bool {
+        self.namespace.as_ref().is_none_or(|wanted| &**wanted == namespace)
+            && self.name.as_ref().is_none_or(|wanted| &**wanted == name)
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WatchError {
+    /// The HTTP answer is 410 with reason `Expired`.
+    #[error("the revision is compacted; a watch can start after {oldest} or later")]
+    Expired { oldest: u64 },
+    #[error("the revision is in the future; the current one is {current}")]
+    Future { current: u64 },
+    #[error("the store is closed")]
+    Closed,
+    #[error("the store has failed: {0}")]
+    Fatal(Arc<str>),
+    #[error("reading history")]
+    Engine(#[source] Arc<EngineError>),
+}
+
+/// Some events, never none.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub events: Vec<Arc<Event>>,
+    /// Everything of the scope up to here was delivered with this batch.
+    pub revision: u64,
+}
+
+pub struct Watch {
+    shared: Arc<Shared>,
+    scope: Scope,
+    /// Everything up to here was delivered.
+    cursor: u64,
+    log: Arc<Log>,
+    newest: watch::Receiver<u64>,
+}
+
+impl Watch {
+    pub(crate) fn start(shared: Arc<Shared>, scope: Scope, after: u64) -> Result<Watch, WatchError> {
+        let current = shared.revision();
+        if after > current {
+            return Err(WatchError::Future { current });
+        }
+        let log = shared.logs.of(&scope.resource);
+        let newest = log.newest.subscribe();
+        shared.alive()?;
+        let compacted = shared.compacted();
+        if after < compacted && !log.covers(after) {
+            return Err(WatchError::Expired { oldest: compacted });
+        }
+        Ok(Watch { shared, scope, cursor: after, log, newest })
+    }
+
+    /// The next events; waits until there are some. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Batch, WatchError> {
+        loop {
+            self.shared.alive()?;
+            let seen = *self.newest.borrow_and_update();
+            // Taken before the log is read: everything up to here is in the log by now.
+            let logged = self.shared.logged();
+            match self.log.read(self.cursor, BATCH, |event| self.scope.contains(&event.entry.key)) {
+                Read::Events(events, through) => {
+                    let last = events.last().map_or(0, |event| event.revision);
+                    self.cursor = through.unwrap_or(logged.max(last)).max(self.cursor);
+                    if !events.is_empty() {
+                        return Ok(Batch { events, revision: self.cursor });
+                    }
+                }
+                Read::Fallen => {
+                    if let Some(batch) = self.catch_up(logged).await? {
+                        return Ok(batch);
+                    }
+                    continue;
+                }
+            }
+            if seen != ENDED && self.newest.changed().await.is_err() {
+                return Err(WatchError::Closed);
+            }
+        }
+    }
+
+    /// Everything of the scope up to this revision was delivered; for bookmarks. Grows without events, too.
+    pub fn revision(&self) -> u64 {
+        let logged = self.shared.logged();
+        if logged > self.cursor && !self.log.pending(self.cursor, |event| self.scope.contains(&event.entry.key)) {
+            return logged;
+        }
+        self.cursor
+    }
+
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// One step from the engine's history, at most up to `upto`.
+    async fn catch_up(&mut self, upto: u64) -> Result<Option<Batch>, WatchError> {
+        let engine = self.shared.engine().ok_or(WatchError::Closed)?;
+        let changes =
+            engine.changes(Some(&self.scope), self.cursor, upto, BATCH).await.map_err(|error| match error {
+                EngineError::Expired { oldest } => WatchError::Expired { oldest },
+                error => WatchError::Engine(Arc::new(error)),
+            })?;
+        let mut events = Vec::with_capacity(changes.changes.len());
+        for change in changes.changes {
+            events.extend(event(&self.shared.decode, change).map_err(|error| WatchError::Engine(Arc::new(error)))?);
+        }
+        self.cursor = changes.through.max(self.cursor);
+        Ok((!events.is_empty()).then_some(Batch { events, revision: self.cursor }))
+    }
+}
+
+impl Shared {
+    pub(crate) fn alive(&self) -> Result<(), WatchError> {
+        match self.ending() {
+            None => Ok(()),
+            Some(Ending::Closed) => Err(WatchError::Closed),
+            Some(Ending::Fatal(why)) => Err(WatchError::Fatal(why.clone())),
+        }
+    }
+}
+
+/// The entry of a deletion event: the last state with the revision of the deletion.
+pub(crate) fn tombstone(last: &Entry, revision: u64) -> Entry {
+    Entry { key: last.key.clone(), value: last.value.clone(), revision, index: last.index.clone() }
+}
+
+/// Nothing for a deletion of which the state before is not known.
+pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, EngineError> {
+    let RawChange { revision, key, value, previous } = change;
+    let previous = match previous {
+        Some(version) => Some(decode(&key, version.revision, &version.value)?),
+        None => None,
+    };
+    let (change, entry) = match value {
+        Some(value) => (Change::Put, decode(&key, revision, &value)?),
+        None => match &previous {
+            Some(last) => (Change::Delete, Arc::new(tombstone(last, revision))),
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(Arc::new(Event { change, revision, entry, previous })))
+}

@@ -1,0 +1,12 @@
+//! The suite of the store: one binary, so that crash tests can re-execute it.
+#![allow(clippy::unwrap_used)]
+
+mod conformance;
+mod crash;
+mod disk;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod model;
+mod support;
+#[path = "../../examples/power/work.rs"]
+mod work;
