@@ -3,8 +3,9 @@
 //! A field without a number is not written. Fields that lie in their parent in JSON but in a message of their own in protobuf
 //! name that message in [`schema::Field::inline_of`] as `name#number`; their own number counts inside of it.
 //!
-//! What protobuf cannot tell apart is settled so: an empty string is an absent one, a zero time too; zero numbers, `false` and
-//! empty messages are kept. Unknown field numbers are skipped. Lists as values of maps are wrapped as `{items=1}`.
+//! Go's encoder writes zeros of fields that are no pointers; where the schema says so (`Presence::OmitZero`) they are absent
+//! again after reading, and a zero time always is. Unknown field numbers are skipped. Lists as values of maps are wrapped as
+//! `{items=1}`.
 //!
 //! Left out: the unions of custom resource schemas (`JSONSchemaPropsOrArray` and its kin), which are kept as JSON bytes.
 

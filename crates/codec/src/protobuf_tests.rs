@@ -1,7 +1,8 @@
 use super::*;
 use meta::{Object, Value};
 use proptest::prelude::*;
-use schema::{Field, PatchStrategy, Schema, SchemaRef, Type};
+use schema::types::Presence;
+use schema::{Field, Schema, SchemaRef, Type};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -22,14 +23,10 @@ fn record(fields: Vec<(&str, u32, Option<&str>, Schema)>) -> Schema {
     s.fields = fields
         .into_iter()
         .map(|(name, number, inline, schema)| Field {
-            name: name.into(),
-            schema: SchemaRef::Inline(Arc::new(schema)),
-            required: false,
-            default: None,
-            patch: PatchStrategy::default(),
-            atomic: false,
             number,
             inline_of: inline.map(Into::into),
+            presence: if name == "text" { Presence::OmitZero } else { Presence::Pointer },
+            ..Field::new(name, SchemaRef::Inline(Arc::new(schema)))
         })
         .collect();
     s.fields.sort_by(|a, b| a.name.cmp(&b.name));
@@ -111,6 +108,8 @@ fn what_others_send_is_read() {
         (vec![0xfa, 0x01, 1, 9, 0x18, 1], json!({"int": 1})),
         (vec![0x82, 0x01, 3, 1, 2, 3], json!({"ints": [1, 2, 3]})),
         (vec![0x0a, 0, 0x3a, 0], json!({})),
+        // A pointer keeps what it points to.
+        (vec![0x18, 0, 0x30, 0], json!({"int": 0, "bool": false})),
         (vec![0x3a, 4, 0x08, 0, 0x10, 0], json!({})),
         (vec![0x6a, 3, 0x0a, 1, b'k'], json!({"labels": {"k": ""}})),
     ] {

@@ -4,6 +4,7 @@ use super::wire::{Reader, Wire};
 use super::{DEPTH_LIMIT, Error, MAGIC};
 use base64::Engine as _;
 use meta::{Map, Object, Value};
+use schema::types::Presence;
 use schema::{Field, Schema, Type};
 
 /// Reads an object with its envelope. `schema_of` finds the schema of an API version and kind.
@@ -96,7 +97,8 @@ fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, depth: usiz
         }
         _ => {
             let v = single(n, w, s, depth)?;
-            let absent = v.is_null() || v == "" && matches!(s.ty, Type::String | Type::Bytes);
+            let zero = v == "" || v == false || v.as_f64() == Some(0.0);
+            let absent = v.is_null() || zero && f.presence == Presence::OmitZero;
             if !absent {
                 m.insert(f.name.to_string(), v);
             }
