@@ -8,7 +8,7 @@ use std::path::Path;
 use futures::TryStreamExt;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
-use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use crate::address::Cidr;
 use crate::namespace::run_in;
@@ -111,7 +111,13 @@ impl Netlink {
             outer = outer.mtu(mtu);
         }
         let outer = outer.set_info_data(InfoData::Veth(InfoVeth::Peer(inner.build())));
-        self.0.link().add(outer.build()).execute().await.map_err(Error::netlink(format!("making interface {name}")))
+        let fail = || Error::netlink(format!("making interface {name}"));
+        self.0.link().add(outer.build()).execute().await.map_err(fail())?;
+        // Where `br_netfilter` is on, a packet whose destination a rule has changed is bridged, not routed, and may have to
+        // go out where it came in: a pod that reaches itself through a service.
+        let index = self.index(name).await?;
+        let port = LinkBridgePort::new(index).hairpin(true).build();
+        self.0.link().set_port(port).execute().await.map_err(fail())
     }
 
     pub async fn up(&self, index: u32) -> Result<()> {

@@ -81,7 +81,7 @@ fn frame(out: &mut Ruleset, options: &Options) {
     ];
     chain(out, "nat-postrouting", declaration, masquerade.to_vec());
     let mark = format!("meta mark set meta mark or {MARK:#x}");
-    chain(out, "mark", "", vec![mark]);
+    chain(out, "mark-for-masquerade", "", vec![mark]);
 }
 
 /// The chain that picks one of some endpoints, made if it is not there yet.
@@ -182,7 +182,7 @@ fn render_service(out: &mut Ruleset, service: &ServicePort) {
         // With policy Local the client's address is kept: the endpoint is here, so its answer comes back anyway.
         let mut rules = Vec::new();
         if service.external_policy == Policy::Cluster {
-            rules.push("jump mark".to_owned());
+            rules.push("jump mark-for-masquerade".to_owned());
         }
         rules.push(format!("goto {outside}"));
         chain(out, &name, "", rules);

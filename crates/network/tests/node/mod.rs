@@ -92,6 +92,17 @@ impl Node {
     }
 }
 
+impl Drop for Node {
+    /// For a test that failed; the kernel frees what was in the namespaces.
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.directory.path().join("pods")).into_iter().flatten().flatten() {
+            let _ = namespace::remove(&entry.path());
+        }
+        let _ = namespace::remove(&self.node);
+        let _ = namespace::remove(&self.outside);
+    }
+}
+
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
