@@ -119,7 +119,6 @@ impl Host {
     }
 
     pub async fn finish(self) {
-        drop(self.runtime);
         Embedded::purge(&self.options).await.unwrap();
         for path in &self.netns {
             nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).unwrap();
@@ -130,6 +129,24 @@ impl Host {
         let prefix = &self.options.cgroup_prefix;
         for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
             assert!(!hierarchy.path().join(prefix).exists(), "cgroups are left in {:?}", hierarchy.path());
+        }
+    }
+}
+
+impl Drop for Host {
+    /// For a test that failed: what it started must not stay.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let options = self.options.clone();
+        let purge = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(Embedded::purge(&options))
+        };
+        let _ = std::thread::spawn(purge).join();
+        for path in &self.netns {
+            let _ = nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH);
         }
     }
 }
