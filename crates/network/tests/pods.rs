@@ -1,4 +1,5 @@
 //! Pods of one node, seen from each other, from the node and from outside.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;
 

@@ -1,4 +1,5 @@
 //! Services as packets meet them, and what happens to packets nobody wants.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;
 
@@ -176,5 +177,42 @@ async fn cluster_addresses_never_leave_by_the_default_route() {
     try_all();
     assert!(count() > 0, "without the guard the test itself must see packets");
     assert!(leaked(&node) > 0);
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn udp_clients_that_keep_their_port_follow_the_endpoints() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let [a, b, client] =
+        [network.attach("a").await, network.attach("b").await, network.attach("c").await].map(Result::unwrap);
+    for (pod, name) in [(&a, b"a"), (&b, b"b")] {
+        let socket =
+            namespace::run_in(Some(&pod.namespace), || std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 8080)))
+                .unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 16];
+            while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(name, from);
+            }
+        });
+    }
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let dns = |endpoints: &[(Ipv4Addr, bool)]| ServicePort { protocol: Protocol::Udp, ..web(endpoints) };
+    let socket =
+        namespace::run_in(Some(&client.namespace), || std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let ask = || {
+        socket.send_to(b"?", (WEB, 80)).unwrap();
+        let mut buffer = [0; 1];
+        socket.recv(&mut buffer).map(|_| char::from(buffer[0]))
+    };
+    rules.apply(&[dns(&[])]).await.unwrap();
+    assert!(ask().is_err(), "nobody is there yet");
+    for (pod, name) in [(&a, 'a'), (&b, 'b'), (&a, 'a')] {
+        rules.apply(&[dns(&[(pod.address, true)])]).await.unwrap();
+        assert_eq!(ask().unwrap(), name);
+        assert_eq!(ask().unwrap(), name);
+    }
     node.finish().await;
 }

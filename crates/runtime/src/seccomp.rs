@@ -262,9 +262,8 @@ fn judge(body: &mut Vec<u64>, rules: &[Rule], default: u32) {
     let (conditional, plain): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|r| !r.comparisons.is_empty());
     // Several conditional rules for one call are alternatives.
     for rule in conditional {
-        let mut tests = Vec::new();
         // Built from the end, so that every failed test knows how far the next rule is.
-        tests.push(op(RETURN, 0, 0, rule.action));
+        let mut tests = vec![op(RETURN, 0, 0, rule.action)];
         for comparison in rule.comparisons.iter().rev() {
             let mut test = compare(comparison, tests.len());
             test.extend(tests);
@@ -326,7 +325,7 @@ mod tests {
 
     /// A small interpreter of the instructions that filters use.
     fn run(program: &Program, number: u32, arguments: [u64; 6]) -> u32 {
-        let mut data = vec![0u8; 64];
+        let mut data = [0u8; 64];
         data[..4].copy_from_slice(&number.to_le_bytes());
         data[4..8].copy_from_slice(&AUDIT_ARCH.to_le_bytes());
         for (index, value) in arguments.iter().enumerate() {

@@ -1,4 +1,5 @@
 //! Containers of a real pod, seen from outside and from inside.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod host;
 

@@ -1,4 +1,5 @@
 //! What is left when the agent or a shim goes.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod host;
 

@@ -4,6 +4,7 @@
 //! endpoint; ports without endpoints are in maps of their own, whose verdict refuses. So the cost of a packet does not
 //! depend on how many services there are, and changing one service touches its chain and its map entries only.
 
+mod conntrack;
 mod render;
 mod ruleset;
 
@@ -15,6 +16,7 @@ use tokio::sync::Mutex;
 
 use crate::address::Cidr;
 use crate::{Result, check_id, nft};
+use conntrack::Flows;
 use ruleset::Ruleset;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,7 +80,7 @@ pub struct Options {
 pub struct ServiceRules {
     options: Options,
     /// What is in force; `None` when not known, and then all of it is replaced.
-    applied: Mutex<Option<Ruleset>>,
+    applied: Mutex<Option<(Ruleset, Flows)>>,
 }
 
 impl ServiceRules {
@@ -93,10 +95,11 @@ impl ServiceRules {
     /// are the former ones, and the next call replaces everything.
     pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
         let next = render::render(&self.options, desired);
+        let flows = render::flows(desired);
         let mut applied = self.applied.lock().await;
         let before = applied.take();
         let script = match &before {
-            Some(before) => next.difference(before),
+            Some((before, _)) => next.difference(before),
             None => next.replacement(),
         };
         if !script.is_empty() {
@@ -110,7 +113,17 @@ impl ServiceRules {
                 nft::apply(namespace, &next.replacement()).await?;
             }
         }
-        *applied = Some(next);
+        let known = before.is_some_and(|(_, known)| known == flows);
+        if !known && flows != Flows::default() {
+            let (namespace, flows) = (self.options.node_namespace.clone(), flows.clone());
+            let forget = move || conntrack::forget_stale(namespace.as_deref(), &flows);
+            match tokio::task::spawn_blocking(forget).await {
+                Ok(Ok(0)) | Err(_) => {}
+                Ok(Ok(count)) => tracing::debug!(count, "forgot UDP flows to endpoints that are gone"),
+                Ok(Err(error)) => tracing::warn!(%error, "cannot look for UDP flows to endpoints that are gone"),
+            }
+        }
+        *applied = Some((next, flows));
         Ok(())
     }
 

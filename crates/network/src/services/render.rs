@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use sha2::{Digest, Sha256};
 
+use super::conntrack::Flows;
 use super::ruleset::{Chain, Container, Ruleset};
 use super::{Affinity, Endpoint, Options, Policy, Protocol, ServicePort, table};
 
@@ -28,6 +29,21 @@ pub fn render(options: &Options, services: &[ServicePort]) -> Ruleset {
         render_service(&mut out, service);
     }
     out
+}
+
+/// Where UDP packets may go.
+pub fn flows(services: &[ServicePort]) -> Flows {
+    let mut flows = Flows::default();
+    for service in services.iter().filter(|s| s.protocol == Protocol::Udp) {
+        let endpoints: BTreeSet<_> = service.endpoints.iter().map(|e| (e.address, e.port)).collect();
+        for ip in std::iter::once(&service.cluster_ip).chain(&service.external_ips) {
+            flows.services.insert((*ip, service.port), endpoints.clone());
+        }
+        if let Some(port) = service.node_port {
+            flows.node_ports.insert(port, endpoints);
+        }
+    }
+    flows
 }
 
 fn chain(out: &mut Ruleset, name: &str, declaration: &str, rules: Vec<String>) {

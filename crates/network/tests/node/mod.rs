@@ -1,6 +1,6 @@
 //! What the tests share: a node in a network namespace of its own, joined to an "outside" namespace by a default route, so
 //! that a packet which leaves by it is seen there and never reaches the machine's network.
-#![allow(dead_code)] // every test binary uses its part
+#![allow(dead_code, clippy::unwrap_used)] // every test binary uses its part; a broken setup is a failed test
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};

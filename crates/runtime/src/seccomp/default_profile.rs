@@ -103,7 +103,7 @@ pub fn rules(capabilities: &[u8]) -> BTreeMap<u32, Vec<Rule>> {
         }
     };
     for (unless, calls) in REFUSED {
-        if !unless.iter().any(|c| has(c)) {
+        if !unless.iter().any(has) {
             calls.iter().for_each(|call| set(call, plain(REFUSE)));
         }
     }

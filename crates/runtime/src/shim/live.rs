@@ -166,8 +166,10 @@ impl Live {
         self.input = None;
         self.terminal = None;
         self.pid = None;
-        // Clients that are still behind get what a pipe takes at once.
-        self.clients.clear();
+        // Clients that are still behind get the rest when they are ready for it.
+        for client in &mut self.clients {
+            client.input = None;
+        }
         let state = &mut self.state;
         state.state = ContainerState::Exited;
         state.pid = None;
@@ -205,7 +207,12 @@ impl Live {
             let file = nonblocking(fds.next()?).ok()?;
             Some(Pending { file, rest: Vec::new() })
         };
-        let output = [output(), output()];
+        let mut output = [output(), output()];
+        for (ours, source) in output.iter_mut().zip(&self.output) {
+            if source.is_none() {
+                *ours = None; // a terminal has one stream; a stream may have ended
+            }
+        }
         let input = fds.next().filter(|_| stdin).and_then(|fd| nonblocking(fd).ok());
         self.clients.push(Client { output, input });
     }
@@ -248,8 +255,10 @@ impl Live {
             Port::ClientOutput(index, stream) => {
                 let Some(client) = self.clients.get_mut(index) else { return };
                 let output = &mut client.output[stream as usize];
-                let gone = events.contains(PollFlags::POLLERR);
-                if gone || output.as_mut().is_some_and(|o| o.write(&[]).is_err()) {
+                let gone =
+                    events.contains(PollFlags::POLLERR) || output.as_mut().is_some_and(|o| o.write(&[]).is_err());
+                let over = self.output[stream as usize].is_none();
+                if gone || over && output.as_ref().is_some_and(|o| o.rest.is_empty()) {
                     *output = None;
                 }
                 self.clients.retain(|c| c.output.iter().any(Option::is_some));
@@ -295,8 +304,12 @@ impl Live {
         if self.output[stream as usize].take().is_some() {
             self.log.finish(stream, sys::now());
             for client in &mut self.clients {
-                client.output[stream as usize] = None;
+                let output = &mut client.output[stream as usize];
+                if output.as_ref().is_some_and(|o| o.rest.is_empty()) {
+                    *output = None;
+                }
             }
+            self.clients.retain(|c| c.output.iter().any(Option::is_some));
         }
     }
 

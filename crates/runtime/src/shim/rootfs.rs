@@ -66,7 +66,7 @@ impl Bind {
     }
 
     fn set(&self, attributes: u64, propagation: MsFlags, recursive: bool) -> Result<()> {
-        sys::mount_setattr(self.tree.as_fd(), attributes, propagation.bits() as u64, recursive)
+        sys::mount_setattr(self.tree.as_fd(), attributes, propagation.bits(), recursive)
             .map_err(stage(format_args!("mount attributes of {}", self.target.display())))
     }
 }

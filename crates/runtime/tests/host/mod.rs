@@ -1,5 +1,5 @@
 //! What the tests share: a root directory of its own, an image of busybox, a network namespace; all gone at the end.
-#![allow(dead_code)] // every test binary uses its part
+#![allow(dead_code, clippy::unwrap_used)] // every test binary uses its part; a broken setup is a failed test
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
