@@ -199,7 +199,7 @@ async fn privileges_are_what_was_asked_for() {
     let script = "grep Seccomp: /proc/self/status; unshare -U true; echo $?; mknod /dev/x b 254 0; cat /dev/x; echo $?";
     let (_, text) = host.script("a", "filtered", script, |c| c.security.seccomp = Seccomp::RuntimeDefault).await;
     assert!(text.starts_with("Seccomp:\t2\n") && text.contains("not permitted"), "{text}");
-    let (_, text) = host.script("a", "device", "mknod /x b 254 0; head -c 1 /x; echo $?", |_| {}).await;
+    let (_, text) = host.script("a", "device", "exec 2>&1; mknod /x b 254 0; head -c 1 /x; echo $?", |_| {}).await;
     assert!(text.contains("Permission denied") && text.ends_with("1\n"), "a device made inside is of no use: {text}");
 
     let script =
