@@ -26,10 +26,11 @@ const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 async fn a_pod_runs_logs_executes_and_stops() {
     let mut host = Host::new().await;
     host.pod("a").await;
-    let script = "echo out; echo err >&2; trap 'echo bye; exit 3' TERM; while :; do sleep 0.1; done";
+    let script = "trap 'echo bye; exit 3' TERM; echo out; echo err >&2; while :; do sleep 0.1; done";
     let id = host.start("a", shell("main", script)).await;
     let status = host.runtime.container_status(&id).await.unwrap();
     assert_eq!(status.state, ContainerState::Running);
+    host.said(&id, "stderr F err").await;
     assert_eq!(sh(&host, &id, "hostname; echo $PPID; exit 7").await, (7, "host-a\n0\n".into()));
 
     host.runtime.stop_container(&id, Duration::from_secs(10)).await.unwrap();
@@ -56,9 +57,10 @@ async fn a_container_that_ignores_the_signal_is_killed() {
     let status = host.ended(&id).await;
     assert_eq!((status.exit_code, status.signal), (Some(137), Some(9)));
     // Its stop signal may be another one.
-    let mut config = shell("usr1", "trap 'exit 42' USR1; while :; do sleep 0.1; done");
+    let mut config = shell("usr1", "trap 'exit 42' USR1; echo ready; while :; do sleep 0.1; done");
     config.stop_signal = Some("SIGUSR1".into());
     let id = host.start("a", config).await;
+    host.said(&id, "ready").await; // process 1 does not get a signal it has no handler for
     host.runtime.stop_container(&id, Duration::from_secs(20)).await.unwrap();
     assert_eq!(host.ended(&id).await.exit_code, Some(42));
     host.finish().await;

@@ -102,6 +102,16 @@ impl Host {
         .expect("the container did not exit")
     }
 
+    /// Waits until the container's log has a line with `text`.
+    pub async fn said(&self, container: &str, text: &str) {
+        let status = self.runtime.container_status(container).await.unwrap();
+        let limit = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !std::fs::read_to_string(&status.log_path).is_ok_and(|l| l.contains(text)) {
+            assert!(tokio::time::Instant::now() < limit, "{text:?} never came");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// Runs a shell script in a container of its own and gives its log without the CRI heads.
     pub async fn script(
         &mut self,
