@@ -216,3 +216,38 @@ async fn udp_clients_that_keep_their_port_follow_the_endpoints() {
     }
     node.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let pods = futures::future::join_all(["a", "b", "c", "d", "e", "f", "g", "h"].map(|p| network.attach(p))).await;
+    println!("eight pods attached at once: {:?}", begin.elapsed());
+    let addresses: BTreeSet<Ipv4Addr> = pods.into_iter().map(|p| p.unwrap().address).collect();
+    assert_eq!(addresses.len(), 8);
+    let begin = tokio::time::Instant::now();
+    let one = network.attach("one").await.unwrap();
+    println!("one pod attached: {:?}", begin.elapsed());
+    serve(&one.namespace, 8080, "one");
+
+    let service = |i: u16| {
+        let endpoint = |last| (Ipv4Addr::new(10, 1, 100, last), false);
+        let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
+        service.name = format!("default/s{i}");
+        service.cluster_ip = Ipv4Addr::new(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
+        service.node_port = None;
+        service
+    };
+    let mut services: Vec<ServicePort> = (0..1000).map(service).collect();
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let begin = tokio::time::Instant::now();
+    rules.apply(&services).await.unwrap();
+    println!("1,000 services with 5 endpoints each: {:?}", begin.elapsed());
+    services[500].endpoints = vec![Endpoint { address: one.address, port: 8080, local: true }];
+    let begin = tokio::time::Instant::now();
+    rules.apply(&services).await.unwrap();
+    println!("one of them changed: {:?}", begin.elapsed());
+    assert_eq!(ask(&node.node, services[500].cluster_ip, 80).unwrap().split(' ').next(), Some("one"));
+    node.finish().await;
+}
