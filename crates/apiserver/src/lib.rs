@@ -9,7 +9,7 @@ pub mod body;
 mod connect;
 mod content;
 pub mod discovery;
-mod handle;
+pub mod handle;
 mod health;
 pub mod listen;
 mod openapi;

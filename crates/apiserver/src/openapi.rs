@@ -15,15 +15,11 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Documents that were made, by path. Forgotten when a row changes.
+/// Documents that were made, by path.
 #[derive(Default)]
 pub struct Documents(Mutex<BTreeMap<String, Arc<str>>>);
 
 impl Documents {
-    pub fn forget(&self) {
-        self.0.lock().clear();
-    }
-
     fn get(&self, path: &str, make: impl FnOnce() -> Value) -> Arc<str> {
         if let Some(d) = self.0.lock().get(path) {
             return d.clone();
