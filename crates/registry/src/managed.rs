@@ -45,7 +45,8 @@ pub fn on_create(registry: &Registry, request: &Request, object: &mut Object, op
     if options.applied {
         return;
     }
-    with_context(registry, request, &options.manager, "", |cx| managed::update(None, object, cx));
+    let empty = request.resource.empty();
+    with_context(registry, request, &options.manager, "", |cx| managed::update(Some(&empty), object, cx));
 }
 
 pub fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {

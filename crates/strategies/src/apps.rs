@@ -21,6 +21,9 @@ impl Strategy for Workload {
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        if o.kind() == "DaemonSet" {
+            o.set_annotation("deprecated.daemonset.template.generation", "1");
+        }
         let empty = match o.kind() {
             "Deployment" => serde_json::json!({}),
             "DaemonSet" => serde_json::json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0,
@@ -57,8 +60,17 @@ impl Strategy for Workload {
             }
         }
         if let Some(t) = template {
-            pod_template::validate(Some(t), &at, errors);
-            pod_template::always_restarts(t, &at, errors);
+            let mut t = t.clone();
+            // A claim is mounted like a volume.
+            for c in o.at(&["spec", "volumeClaimTemplates"]).and_then(meta::Value::as_array).into_iter().flatten() {
+                let volume = serde_json::json!({"name": c["metadata"]["name"], "persistentVolumeClaim": {}});
+                match t["spec"]["volumes"].as_array_mut() {
+                    Some(v) => v.push(volume),
+                    None => t["spec"]["volumes"] = vec![volume].into(),
+                }
+            }
+            pod_template::validate(Some(&t), &at, errors);
+            pod_template::always_restarts(&t, &at, errors);
         }
     }
 
