@@ -5,6 +5,19 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object};
 use registry::{Env, Request, Strategy, Sub};
 
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// What may change in a stateful set.
+const STATEFUL_MUTABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
 pub struct Workload {
     pub selector_is_immutable: bool,
 }
@@ -12,18 +25,21 @@ pub struct Workload {
 impl Strategy for Workload {
     fn default(&self, o: &mut Object) {
         pod_template::default(o, &["spec", "template", "spec"]);
-        if o.kind() == "ReplicaSet"
-            && o.labels().next().is_none()
-            && let Some(l) = o.at(&["spec", "template", "metadata", "labels"]).cloned()
-        {
-            o.set(&["metadata", "labels"], l);
+        match o.kind() {
+            "DaemonSet" if o.annotation(TEMPLATE_GENERATION).is_none() => o.set_annotation(TEMPLATE_GENERATION, "1"),
+            "StatefulSet" => {
+                let Some(meta::Value::Array(mut claims)) = o.remove(&["spec", "volumeClaimTemplates"]) else { return };
+                for c in &mut claims {
+                    c["apiVersion"] = "v1".into();
+                    c["kind"] = "PersistentVolumeClaim".into();
+                }
+                o.set(&["spec", "volumeClaimTemplates"], claims);
+            }
+            _ => {}
         }
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
-        if o.kind() == "DaemonSet" {
-            o.set_annotation("deprecated.daemonset.template.generation", "1");
-        }
         let empty = match o.kind() {
             "Deployment" => serde_json::json!({}),
             "DaemonSet" => serde_json::json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0,
@@ -49,8 +65,11 @@ impl Strategy for Workload {
                 ));
             }
             Some(s) => {
+                let before = errors.len();
                 schema::rules::selector(s, &spec.child("selector"), errors);
-                if let (Ok(s), Some(t)) = (LabelSelector::from_value(Some(s)), template) {
+                if errors.len() > before {
+                    errors.push(FieldError::invalid(&spec.child("selector"), s.clone(), "invalid label selector"));
+                } else if let (Ok(s), Some(t)) = (LabelSelector::from_value(Some(s)), template) {
                     let labels = &t["metadata"]["labels"];
                     if !s.matches(|k| labels.get(k).and_then(meta::Value::as_str)) {
                         let why = "`selector` does not match template `labels`";
@@ -76,9 +95,24 @@ impl Strategy for Workload {
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let (new, was) = (o.at(&["spec", "selector"]), old.at(&["spec", "selector"]));
-        if self.selector_is_immutable && new != was {
+        if self.selector_is_immutable && o.kind() != "StatefulSet" && new != was {
             let value = new.cloned().unwrap_or_default();
             errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
+        }
+        if o.kind() == "StatefulSet" {
+            let mut allowed = old.clone();
+            for k in STATEFUL_MUTABLE {
+                match o.at(&["spec", k]).cloned() {
+                    Some(v) => allowed.set(&["spec", k], v),
+                    None => {
+                        allowed.remove(&["spec", k]);
+                    }
+                }
+            }
+            if allowed.get("spec") != o.get("spec") {
+                let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+                errors.push(FieldError::forbidden(&FieldPath::new("spec"), why));
+            }
         }
     }
 

@@ -67,7 +67,8 @@ impl Strategy for Job {
         // The labels that make a job's pods its own; a job that took its labels from the template takes these as well.
         let (uid, name) = (o.uid().to_owned(), o.name().to_owned());
         let labels = ["spec", "template", "metadata", "labels"];
-        let shared = o.at(&["metadata", "labels"]).is_some() && o.at(&["metadata", "labels"]) == o.at(&labels);
+        let own = o.at(&["metadata", "labels"]);
+        let shared = own.is_none() || own == o.at(&labels);
         for (k, v) in [
             ("batch.kubernetes.io/controller-uid", &uid),
             ("controller-uid", &uid),
