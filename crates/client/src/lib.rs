@@ -6,6 +6,8 @@
 pub mod api;
 pub mod client;
 pub mod error;
+pub mod https;
+pub mod kubeconfig;
 pub mod options;
 pub mod resource;
 pub mod transport;
@@ -14,6 +16,7 @@ pub mod watch;
 pub use api::{Api, List};
 pub use client::{Client, Impersonation};
 pub use error::{Error, optional};
+pub use https::Https;
 pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
     WatchOptions, WriteOptions,
