@@ -44,11 +44,19 @@ pub struct Meta {
     pub uid: Arc<str>,
     pub resource_version: String,
     pub generation: i64,
+    #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
     pub creation_timestamp: Option<Timestamp>,
     pub deletion_timestamp: Option<Timestamp>,
+    #[serde(deserialize_with = "or_default")]
     pub finalizers: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
     pub owner_references: Vec<Owner>,
+}
+
+/// `null` is what is not there. For views too: `#[serde(default, deserialize_with = "client::informer::or_default")]`.
+pub fn or_default<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
