@@ -1,1 +1,75 @@
-//! Pod network and packet rules on plain Linux.
+//! Pod network and packet rules on plain Linux: a bridge and a pair of interfaces per pod by netlink, services by nftables.
+//!
+//! **Invariants.** Packets for pod or service addresses never leave by a device that is not ours, whatever rules are being
+//! changed or gone: [`guard`] is put up before anything else and taken down last. Everything made in the kernel carries the
+//! network's id in its name, and `purge` removes exactly that. All of it lives in one network namespace (the machine's, or
+//! one given by path), so that several nodes fit on one machine.
+//!
+//! Left out: Kubernetes kinds; IPv6; the tunnel between nodes.
+#![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
+
+mod address;
+pub mod guard;
+mod ipam;
+mod link;
+pub mod namespace;
+mod nft;
+mod pods;
+mod services;
+
+pub use address::Cidr;
+pub use pods::{Attachment, Options, PodNetwork};
+pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Protocol, ServicePort, ServiceRules};
+
+/// Why a network operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0:?} is not an IPv4 range (address/length with no bits beyond the length)")]
+    Cidr(String),
+    #[error("invalid {field}: {message}")]
+    Invalid { field: &'static str, message: String },
+    #[error("no free address in {0}")]
+    Exhausted(Cidr),
+    #[error("{what}: {source}")]
+    Io {
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{what}: {source}")]
+    Netlink {
+        what: String,
+        #[source]
+        source: rtnetlink::Error,
+    },
+    /// `nft` refused a transaction, of which then nothing is in force.
+    #[error("nft: {message}")]
+    Nft { message: String },
+    #[error("interface {0:?} exists and is not ours")]
+    Foreign(String),
+    #[error("state file {path}: {message}")]
+    Corrupt { path: std::path::PathBuf, message: String },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source }
+    }
+
+    pub(crate) fn netlink(what: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Netlink { what, source }
+    }
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The tag in the names of what we make: short, since an interface's name has 15 bytes.
+pub(crate) fn check_id(id: &str) -> Result<()> {
+    let fits = (1..=8).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if fits {
+        return Ok(());
+    }
+    Err(Error::Invalid { field: "id", message: format!("{id:?}: one to eight lower-case letters and digits") })
+}

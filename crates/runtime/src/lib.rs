@@ -1,1 +1,27 @@
 //! Containers on plain Linux: shims, namespaces, cgroups, mounts and images.
+//!
+//! [`Runtime`] is what a node agent needs, in the words of the container runtime interface (CRI), so that a CRI daemon can
+//! stand behind it as well. [`Embedded`] is the runtime that lives in this binary: one small shim process per pod holds
+//! the pod's namespaces, is the parent of its containers and writes their logs and state files.
+//!
+//! **Invariants.** A container outlives the agent: nothing that keeps it running lives in the agent's process. Code that
+//! forks runs only in the shim, which has one thread. Everything created in the kernel lies under the root directory or
+//! the cgroup prefix of its [`Embedded`], so that [`Embedded::purge`] removes exactly that.
+//!
+//! Left out: Kubernetes kinds, pulling from registries, pod networks (a network namespace is handed in as a path).
+#![allow(unsafe_code)] // kernel calls that no safe wrapper covers; each block says why it is sound
+
+pub mod api;
+pub mod cgroup;
+pub mod embedded;
+pub mod host;
+pub mod image;
+pub mod seccomp;
+pub mod shim;
+mod spec;
+mod wire;
+
+pub use api::*;
+pub use embedded::{Embedded, Options};
+pub use host::HostLimits;
+pub use image::{ImageConfig, ImageStore};

@@ -1,0 +1,194 @@
+//! The few netlink requests that a pod network is made of.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use futures::TryStreamExt;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+use crate::address::Cidr;
+use crate::namespace::run_in;
+use crate::{Error, Result};
+
+/// A netlink socket of one network namespace. Cheap to clone.
+#[derive(Clone)]
+pub struct Netlink(Handle);
+
+pub struct Device {
+    pub index: u32,
+    pub name: String,
+    pub alias: Option<String>,
+    pub controller: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum RouteKind {
+    Unreachable {
+        to: Cidr,
+        metric: u32,
+    },
+    /// Straight out of a device, with the source address to prefer.
+    Device {
+        to: Cidr,
+        device: u32,
+        source: Option<Ipv4Addr>,
+        metric: u32,
+    },
+    Default {
+        gateway: Ipv4Addr,
+        device: u32,
+    },
+}
+
+impl Netlink {
+    /// A socket in the calling thread's namespace. The thread must be inside a tokio runtime.
+    pub fn here() -> io::Result<Netlink> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        Ok(Netlink(handle))
+    }
+
+    pub fn open(namespace: Option<&Path>) -> Result<Netlink> {
+        let runtime = tokio::runtime::Handle::current();
+        run_in(namespace, move || {
+            let _entered = runtime.enter();
+            Netlink::here()
+        })
+        .map_err(Error::io("netlink socket"))
+    }
+
+    pub async fn devices(&self) -> Result<Vec<Device>> {
+        let links: Vec<LinkMessage> =
+            self.0.link().get().execute().try_collect().await.map_err(Error::netlink("listing interfaces"))?;
+        Ok(links.into_iter().map(device).collect())
+    }
+
+    pub async fn device(&self, name: &str) -> Result<Option<Device>> {
+        let mut links = self.0.link().get().match_name(name.to_owned()).execute();
+        match links.try_next().await {
+            Ok(link) => Ok(link.map(device)),
+            Err(e) if errno(&e) == Some(libc::ENODEV) => Ok(None),
+            Err(e) => Err(Error::netlink(format!("interface {name}"))(e)),
+        }
+    }
+
+    /// Index of a device that must be there.
+    pub async fn index(&self, name: &str) -> Result<u32> {
+        let missing = || Error::io(format!("interface {name}"))(io::Error::from_raw_os_error(libc::ENODEV));
+        Ok(self.device(name).await?.ok_or_else(missing)?.index)
+    }
+
+    pub async fn add_bridge(&self, name: &str, alias: &str, mtu: Option<u32>) -> Result<()> {
+        let mut message = LinkBridge::new(name).up();
+        if let Some(mtu) = mtu {
+            message = message.mtu(mtu);
+        }
+        self.0.link().add(message.build()).execute().await.map_err(Error::netlink(format!("making bridge {name}")))?;
+        // The kernel takes an alias only for what exists.
+        let index = self.index(name).await?;
+        let message = LinkUnspec::new_with_index(index).alias(alias).build();
+        self.0.link().set(message).execute().await.map_err(Error::netlink(format!("marking bridge {name}")))
+    }
+
+    /// Makes a pair: `name` here, on the bridge; `peer` in the namespace, with the hardware address.
+    pub async fn add_pair(
+        &self,
+        name: &str,
+        bridge: u32,
+        peer: &str,
+        namespace: &OwnedFd,
+        address: [u8; 6],
+        mtu: Option<u32>,
+    ) -> Result<()> {
+        let mut inner = LinkUnspec::new_with_name(peer).setns_by_fd(namespace.as_raw_fd()).address(address.to_vec());
+        let mut outer = LinkMessageBuilder::<LinkVeth>::new(name, peer).controller(bridge).up();
+        if let Some(mtu) = mtu {
+            inner = inner.mtu(mtu);
+            outer = outer.mtu(mtu);
+        }
+        let outer = outer.set_info_data(InfoData::Veth(InfoVeth::Peer(inner.build())));
+        let fail = || Error::netlink(format!("making interface {name}"));
+        self.0.link().add(outer.build()).execute().await.map_err(fail())?;
+        // Where `br_netfilter` is on, a packet whose destination a rule has changed is bridged, not routed, and may have to
+        // go out where it came in: a pod that reaches itself through a service.
+        let index = self.index(name).await?;
+        let port = LinkBridgePort::new(index).hairpin(true).build();
+        self.0.link().set_port(port).execute().await.map_err(fail())
+    }
+
+    pub async fn up(&self, index: u32) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index).up().build();
+        self.0.link().set(message).execute().await.map_err(Error::netlink("bringing an interface up"))
+    }
+
+    /// Fine if it is gone.
+    pub async fn delete(&self, index: u32) -> Result<()> {
+        match self.0.link().del(index).execute().await {
+            Err(e) if errno(&e) != Some(libc::ENODEV) => Err(Error::netlink("deleting an interface")(e)),
+            _ => Ok(()),
+        }
+    }
+
+    pub async fn add_address(&self, index: u32, address: Ipv4Addr, length: u8) -> Result<()> {
+        let request = self.0.address().add(index, IpAddr::V4(address), length).replace();
+        request.execute().await.map_err(Error::netlink(format!("address {address}/{length}")))
+    }
+
+    pub async fn replace_route(&self, kind: RouteKind) -> Result<()> {
+        let request = self.0.route().add(route(kind)).replace();
+        request.execute().await.map_err(Error::netlink(format!("route {kind:?}")))
+    }
+
+    /// Fine if it is gone.
+    pub async fn delete_route(&self, kind: RouteKind) -> Result<()> {
+        match self.0.route().del(route(kind)).execute().await {
+            Err(e) if errno(&e) != Some(libc::ESRCH) => Err(Error::netlink(format!("deleting route {kind:?}"))(e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn route(kind: RouteKind) -> RouteMessage {
+    let builder = RouteMessageBuilder::<Ipv4Addr>::new();
+    match kind {
+        RouteKind::Unreachable { to, metric } => {
+            builder.kind(RouteType::Unreachable).destination_prefix(to.address(), to.length()).priority(metric).build()
+        }
+        RouteKind::Device { to, device, source, metric } => {
+            let builder = builder
+                .scope(RouteScope::Link)
+                .destination_prefix(to.address(), to.length())
+                .output_interface(device)
+                .priority(metric);
+            match source {
+                Some(source) => builder.pref_source(source).build(),
+                None => builder.build(),
+            }
+        }
+        RouteKind::Default { gateway, device } => builder.gateway(gateway).output_interface(device).build(),
+    }
+}
+
+fn device(link: LinkMessage) -> Device {
+    let mut device = Device { index: link.header.index, name: String::new(), alias: None, controller: None };
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => device.name = name,
+            LinkAttribute::IfAlias(alias) => device.alias = Some(alias),
+            LinkAttribute::Controller(index) => device.controller = Some(index),
+            _ => {}
+        }
+    }
+    device
+}
+
+fn errno(error: &rtnetlink::Error) -> Option<i32> {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => message.code.map(|c| -c.get()),
+        _ => None,
+    }
+}

@@ -1,0 +1,74 @@
+//! Network namespaces as files, entered by threads that end afterwards: a thread of a pool must never change its own.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::{Error, Result};
+
+/// Runs `work` in a thread whose network namespace is `namespace` (`None`: the process's own).
+pub fn run_in<T: Send>(namespace: Option<&Path>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let Some(path) = namespace else { return work() };
+    let file = File::open(path)?;
+    in_thread(move || {
+        setns(file, CloneFlags::CLONE_NEWNET)?;
+        work()
+    })
+}
+
+/// Makes a namespace, binds it to `path` and runs `work` in it before anyone else knows it.
+pub fn create<T: Send>(path: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
+    let fail = || Error::io(format!("network namespace {}", path.display()));
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(fail())?;
+    }
+    File::create_new(path).map_err(fail())?;
+    let made = in_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let source = format!("/proc/self/task/{}/ns/net", nix::unistd::gettid());
+        mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        work()
+    });
+    made.map_err(|e| {
+        let _ = remove(path);
+        fail()(e)
+    })
+}
+
+/// Unbinds a namespace; the kernel frees it when its last process and socket are gone. Fine if it does not exist.
+pub fn remove(path: &Path) -> Result<()> {
+    while umount2(path, MntFlags::MNT_DETACH).is_ok() {}
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path.display().to_string())(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a namespace is bound there, and not just a file left by a machine that went down.
+pub fn exists(path: &Path) -> bool {
+    const NSFS_MAGIC: i64 = 0x6e73_6673;
+    nix::sys::statfs::statfs(path).is_ok_and(|s| s.filesystem_type().0 == NSFS_MAGIC)
+}
+
+/// Writes `net.…` settings of a namespace, given as paths below /proc/sys/net.
+pub fn set(namespace: Option<&Path>, settings: &[(String, &str)]) -> Result<()> {
+    run_in(namespace, || write_settings(settings)).map_err(Error::io("network settings"))
+}
+
+pub(crate) fn write_settings(settings: &[(String, &str)]) -> io::Result<()> {
+    for (name, value) in settings {
+        let path = PathBuf::from("/proc/sys/net").join(name);
+        std::fs::write(&path, value).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+    }
+    Ok(())
+}
+
+fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("netns".into()).spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

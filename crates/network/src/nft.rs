@@ -1,0 +1,75 @@
+//! Running `nft`: a script is one transaction, in force whole or not at all.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::{Error, Result};
+
+/// Applies a script in a network namespace (`None`: ours). Quotes what nft said when it refuses.
+pub async fn apply(namespace: Option<&Path>, script: &str) -> Result<()> {
+    run(namespace, &["-f", "-"], script).await.map(drop)
+}
+
+/// Names of the tables `(family, name)` in a namespace.
+pub async fn tables(namespace: Option<&Path>) -> Result<Vec<(String, String)>> {
+    let text = run(namespace, &["list", "tables"], "").await?;
+    let parse = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        Some((words.next()?.to_owned(), words.next()?.to_owned()))
+    };
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// What is in a table, as nft prints it; empty if there is no such table.
+pub async fn list(namespace: Option<&Path>, family: &str, table: &str) -> Result<String> {
+    if !tables(namespace).await?.iter().any(|(f, t)| f == family && t == table) {
+        return Ok(String::new());
+    }
+    run(namespace, &["list", "table", family, table], "").await
+}
+
+async fn run(namespace: Option<&Path>, args: &[&str], input: &str) -> Result<String> {
+    let program = program();
+    let mut command = Command::new(&program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    if let Some(path) = namespace {
+        let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
+        // SAFETY: between fork and exec only one system call is made, on a descriptor that is open until then.
+        unsafe {
+            command.pre_exec(move || {
+                if libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+    }
+    let fail = || Error::io(format!("{} (package nftables)", program.display()));
+    let mut child = command.spawn().map_err(fail())?;
+    let mut stdin = child.stdin.take();
+    let write = async {
+        if let Some(stdin) = &mut stdin {
+            // nft may stop reading at an error, which it then explains.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        drop(stdin.take());
+    };
+    let ((), output) = tokio::join!(write, child.wait_with_output());
+    let output = output.map_err(fail())?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::Nft { message });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `/usr/sbin` is not in everyone's PATH.
+fn program() -> PathBuf {
+    let found = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"].into_iter().map(PathBuf::from).find(|p| p.exists());
+    found.unwrap_or_else(|| "nft".into())
+}

@@ -1,0 +1,279 @@
+//! Pod addresses and interfaces.
+//!
+//! A pod has one interface, `eth0`, with a /32 address; everything, pods of the same node too, is reached through the node
+//! (the bridge's address), so that every packet passes the node's rules and answers take the way back that connection
+//! tracking expects, without `br_netfilter`. The hardware address is made from the IP address, so nobody's memory of an
+//! address that is used again is wrong.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use crate::address::Cidr;
+use crate::ipam::Ipam;
+use crate::link::{Netlink, RouteKind};
+use crate::{Error, Result, check_id, guard, namespace, nft};
+
+/// How a node's pod network is laid out.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Tag of everything made in the kernel: up to eight lower-case letters and digits, unique on the machine.
+    pub id: String,
+    /// Where the table of addresses lies.
+    pub state_directory: PathBuf,
+    /// Where the pods' namespaces are bound; one file per pod.
+    pub namespace_directory: PathBuf,
+    /// The node's own namespace; `None` is that of the process.
+    pub node_namespace: Option<PathBuf>,
+    /// Addresses of this node's pods.
+    pub pod_range: Cidr,
+    /// Addresses of all pods of the cluster.
+    pub cluster_range: Cidr,
+    pub service_range: Cidr,
+    /// Devices besides the bridge that may carry pod addresses (a tunnel to other nodes).
+    pub more_devices: Vec<String>,
+    /// `None`: the kernel's default.
+    pub mtu: Option<u32>,
+    /// Pods may talk to the outside, with the node's address. Without it such packets are not forwarded.
+    pub masquerade: bool,
+    /// Lets the machine forward between all of its devices (`ip_forward`), which node ports reached from other machines and
+    /// masquerading need. The setting stays when the network is purged.
+    pub forward: bool,
+}
+
+impl Options {
+    /// Name of the bridge.
+    pub fn bridge(&self) -> String {
+        format!("kemudi-{}", self.id)
+    }
+
+    fn table(&self) -> String {
+        format!("kemudi-pods-{}", self.id)
+    }
+
+    fn alias(&self) -> String {
+        format!("kemudi:{}", self.id)
+    }
+}
+
+/// A pod's place in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    pub address: Ipv4Addr,
+    pub gateway: Ipv4Addr,
+    /// Path of the pod's network namespace.
+    pub namespace: PathBuf,
+}
+
+/// The pod network of one node. Cheap to clone.
+#[derive(Clone)]
+pub struct PodNetwork {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    gateway: Ipv4Addr,
+    netlink: Netlink,
+    bridge: u32,
+    ipam: Mutex<Ipam>,
+}
+
+impl PodNetwork {
+    /// Puts up the guard, then the bridge, or takes over what an earlier process left. Pods that were attached stay so.
+    pub async fn open(options: Options) -> Result<PodNetwork> {
+        check_id(&options.id)?;
+        let gateway = Ipam::gateway(options.pod_range)?;
+        if !options.cluster_range.contains(options.pod_range.address()) {
+            let message = format!("{} is not within {}", options.pod_range, options.cluster_range);
+            return Err(Error::Invalid { field: "pod range", message });
+        }
+        for directory in [&options.state_directory, &options.namespace_directory] {
+            std::fs::create_dir_all(directory).map_err(Error::io(directory.display().to_string()))?;
+        }
+        let node = options.node_namespace.as_deref();
+        let netlink = Netlink::open(node)?;
+        let ranges = [options.cluster_range, options.service_range];
+        let bridge_name = options.bridge();
+        let mut devices = options.more_devices.clone();
+        devices.push(bridge_name.clone());
+        guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
+        nft::apply(node, &script(&options)).await?;
+        match netlink.device(&bridge_name).await? {
+            Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
+            Some(_) => {}
+            None => netlink.add_bridge(&bridge_name, &options.alias(), options.mtu).await?,
+        }
+        let bridge = netlink.index(&bridge_name).await?;
+        netlink.add_address(bridge, gateway, 32).await?;
+        netlink.up(bridge).await?;
+        let source = Some(gateway);
+        let own = RouteKind::Device { to: options.pod_range, device: bridge, source, metric: 0 };
+        netlink.replace_route(own).await?;
+        // So that the node itself has a way, and a source address, for service addresses; rules turn them into endpoints
+        // before anything is sent, and what they do not know ends in the guard of the bridge's empty neighbourhood.
+        let services = RouteKind::Device { to: options.service_range, device: bridge, source, metric: 0 };
+        netlink.replace_route(services).await?;
+        let mut settings = vec![
+            (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
+            (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
+        ];
+        if options.forward {
+            settings.insert(0, ("ipv4/ip_forward".into(), "1"));
+        }
+        namespace::set(node, &settings)?;
+        let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
+        let inner = Inner { options, gateway, netlink, bridge, ipam: Mutex::new(ipam) };
+        Ok(PodNetwork { inner: Arc::new(inner) })
+    }
+
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.inner.gateway
+    }
+
+    /// Makes the pod's namespace with its interface, or gives what it has. `pod` is a file name.
+    pub async fn attach(&self, pod: &str) -> Result<Attachment> {
+        let inner = &self.inner;
+        if pod.is_empty() || pod.starts_with('.') || pod.contains('/') {
+            return Err(Error::Invalid { field: "pod id", message: format!("{pod:?}") });
+        }
+        let path = inner.options.namespace_directory.join(pod);
+        // One at a time is enough for the address; the kernel takes the rest in parallel.
+        let (address, known) = {
+            let mut ipam = inner.ipam.lock().await;
+            let known = ipam.get(pod).is_some() && namespace::exists(&path);
+            (ipam.allocate(pod)?, known)
+        };
+        let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
+        if known && inner.netlink.device(&interface(pod)).await?.is_some() {
+            return Ok(attachment);
+        }
+        match inner.connect(pod, &attachment).await {
+            Ok(()) => Ok(attachment),
+            Err(e) => {
+                let _ = self.detach(pod).await; // the first error is the one to tell
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes the pod's interface, namespace and address away; fine if it has none.
+    pub async fn detach(&self, pod: &str) -> Result<()> {
+        let inner = &self.inner;
+        if let Some(device) = inner.netlink.device(&interface(pod)).await? {
+            inner.netlink.delete(device.index).await?;
+        }
+        namespace::remove(&inner.options.namespace_directory.join(pod))?;
+        inner.ipam.lock().await.release(pod)
+    }
+
+    /// Every pod that has an address.
+    pub async fn attached(&self) -> BTreeMap<String, Ipv4Addr> {
+        self.inner.ipam.lock().await.pods().clone()
+    }
+
+    /// Detaches every pod that is not among `keep` (what a node that crashed has left).
+    pub async fn retain(&self, keep: impl Fn(&str) -> bool) -> Result<()> {
+        for pod in self.attached().await.into_keys().filter(|p| !keep(p)) {
+            self.detach(&pod).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a network with these options has made, the guard last. Works on what an interrupted purge left.
+    pub async fn purge(options: &Options) -> Result<()> {
+        check_id(&options.id)?;
+        let node = options.node_namespace.as_deref();
+        let netlink = Netlink::open(node)?;
+        if let Some(bridge) = netlink.device(&options.bridge()).await?
+            && bridge.alias == Some(options.alias())
+        {
+            for device in netlink.devices().await?.iter().filter(|d| d.controller == Some(bridge.index)) {
+                tracing::debug!(interface = device.name, "deleting");
+                netlink.delete(device.index).await?;
+            }
+            netlink.delete(bridge.index).await?;
+        }
+        for entry in std::fs::read_dir(&options.namespace_directory).into_iter().flatten().flatten() {
+            namespace::remove(&entry.path())?;
+        }
+        let table = options.table();
+        nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        let _ = std::fs::remove_dir(&options.namespace_directory); // stays if someone put something else there
+        let _ = std::fs::remove_file(options.state_directory.join("addresses.json"));
+        let _ = std::fs::remove_dir(&options.state_directory);
+        guard::lower(node, &netlink, &options.id, &[options.cluster_range, options.service_range]).await
+    }
+}
+
+impl Inner {
+    async fn connect(&self, pod: &str, attachment: &Attachment) -> Result<()> {
+        let name = interface(pod);
+        if let Some(stale) = self.netlink.device(&name).await? {
+            self.netlink.delete(stale.index).await?;
+        }
+        namespace::remove(&attachment.namespace)?;
+        let runtime = tokio::runtime::Handle::current();
+        // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
+        let settings = ["all", "default"].map(|c| (format!("ipv4/conf/{c}/accept_redirects"), "0"));
+        let inside = namespace::create(&attachment.namespace, move || {
+            namespace::write_settings(&settings)?;
+            let _entered = runtime.enter();
+            Netlink::here()
+        })?;
+        let file = File::open(&attachment.namespace).map_err(Error::io(attachment.namespace.display().to_string()))?;
+        let [a, b, c, d] = attachment.address.octets();
+        let mtu = self.options.mtu;
+        self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), [0x0a, 0x58, a, b, c, d], mtu).await?;
+        inside.up(1).await?; // lo is the first device of every namespace
+        let eth0 = inside.index("eth0").await?;
+        inside.add_address(eth0, attachment.address, 32).await?;
+        inside.up(eth0).await?;
+        let gateway = format!("{}/32", attachment.gateway).parse()?;
+        inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
+        inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
+    }
+}
+
+/// The node's side of a pod's pair: `km` and a hash, as the id may be too long.
+fn interface(pod: &str) -> String {
+    let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("km{:013x}", hash & 0xf_ffff_ffff_ffff)
+}
+
+/// Who may talk to the outside, and how.
+fn script(options: &Options) -> String {
+    let Options { pod_range, cluster_range, service_range, masquerade, .. } = options;
+    let (table, bridge) = (options.table(), options.bridge());
+    let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
+    let outside =
+        format!("ip saddr {pod_range} ip daddr != {{ {cluster_range}, {service_range} }} oifname != \"{bridge}\"");
+    if *masquerade {
+        script.push_str(&format!(
+            "add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
+             add rule ip {table} leave {outside} masquerade\n"
+        ));
+    } else {
+        // Answers to connections from outside (node ports) may still go.
+        script.push_str(&format!(
+            "add chain ip {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\
+             add rule ip {table} forward {outside} ct state new reject with icmp type admin-prohibited\n"
+        ));
+    }
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_names_fit_and_differ() {
+        assert_ne!(interface("a"), interface("b"));
+        assert!(interface(&"x".repeat(200)).len() <= 15);
+    }
+}

@@ -1,0 +1,143 @@
+//! Connection tracking remembers where a UDP flow went, also when that endpoint is gone: a client that keeps its port would
+//! talk to nobody for as long as it talks. So after a change, flows to a UDP service whose answers would not come from one
+//! of its endpoints are forgotten; the next packet is judged anew. (TCP clients notice by themselves.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+use crate::namespace::run_in;
+
+/// Where a packet was sent: address and port.
+pub type Target = (Ipv4Addr, u16);
+
+/// UDP services by where clients send to, with their endpoints. Node ports have no address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flows {
+    pub services: BTreeMap<Target, BTreeSet<Target>>,
+    pub node_ports: BTreeMap<u16, BTreeSet<Target>>,
+}
+
+impl Flows {
+    /// Whether a flow sent to `to`, answered by `from`, is not what the services say any more.
+    fn stale(&self, to: Target, from: Target) -> bool {
+        match self.services.get(&to) {
+            Some(endpoints) => !endpoints.contains(&from),
+            // Only flows that were translated: others merely use the same number.
+            None => self.node_ports.get(&to.1).is_some_and(|e| from != to && !e.contains(&from)),
+        }
+    }
+}
+
+// Numbers of linux/netfilter/nfnetlink.h and nfnetlink_conntrack.h.
+const CT_GET: u16 = 1 << 8 | 1;
+const CT_DELETE: u16 = 1 << 8 | 2;
+const TUPLE_ORIG: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTO: u16 = 2;
+const IP_V4_SRC: u16 = 1;
+const IP_V4_DST: u16 = 2;
+const PROTO_NUM: u16 = 1;
+const PROTO_SRC_PORT: u16 = 2;
+const PROTO_DST_PORT: u16 = 3;
+const NESTED: u16 = 0x8000;
+const HEADER: usize = 16 + 4;
+
+/// Forgets stale flows in a namespace; gives how many there were. Blocks for as long as the kernel lists its table.
+pub fn forget_stale(namespace: Option<&Path>, flows: &Flows) -> io::Result<usize> {
+    let socket = run_in(namespace, || {
+        let protocol = SockProtocol::NetlinkNetFilter;
+        Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?)
+    })?;
+    let stale = list(&socket, flows)?;
+    for tuple in &stale {
+        let mut attribute = Vec::new();
+        put(&mut attribute, TUPLE_ORIG | NESTED, tuple);
+        request(&socket, CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &attribute)?;
+        let mut buffer = [0; 4096];
+        recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?; // one that has ended by itself is as good
+    }
+    Ok(stale.len())
+}
+
+/// The original tuples of stale flows, as the kernel sent them.
+fn list(socket: &OwnedFd, flows: &Flows) -> io::Result<Vec<Vec<u8>>> {
+    request(socket, CT_GET, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &[])?;
+    let mut stale = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        let mut rest = &buffer[..length];
+        while let Some((kind, message, tail)) = next_message(rest) {
+            rest = tail;
+            match i32::from(kind) {
+                libc::NLMSG_DONE => return Ok(stale),
+                libc::NLMSG_ERROR => {
+                    let code = message.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
+                    return Err(io::Error::from_raw_os_error(-code));
+                }
+                _ => stale.extend(message.get(4..).and_then(|body| judge(body, flows))),
+            }
+        }
+    }
+}
+
+fn judge(body: &[u8], flows: &Flows) -> Option<Vec<u8>> {
+    let original = attribute(body, TUPLE_ORIG)?;
+    let (protocol, _, to) = tuple(original)?;
+    let (_, from, _) = tuple(attribute(body, TUPLE_REPLY)?)?;
+    (i32::from(protocol) == libc::IPPROTO_UDP && flows.stale(to, from)).then(|| original.to_vec())
+}
+
+/// Protocol, source and destination.
+fn tuple(tuple: &[u8]) -> Option<(u8, Target, Target)> {
+    let (ip, proto) = (attribute(tuple, TUPLE_IP)?, attribute(tuple, TUPLE_PROTO)?);
+    let address = |kind| Some(Ipv4Addr::from(<[u8; 4]>::try_from(attribute(ip, kind)?).ok()?));
+    let port = |kind| Some(u16::from_be_bytes(attribute(proto, kind)?.try_into().ok()?));
+    let source = (address(IP_V4_SRC)?, port(PROTO_SRC_PORT)?);
+    let destination = (address(IP_V4_DST)?, port(PROTO_DST_PORT)?);
+    Some((*attribute(proto, PROTO_NUM)?.first()?, source, destination))
+}
+
+fn request(socket: &OwnedFd, kind: u16, flags: u16, attributes: &[u8]) -> io::Result<()> {
+    let mut message = Vec::with_capacity(HEADER + attributes.len());
+    message.extend(((HEADER + attributes.len()) as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.extend([0; 8]); // sequence and port: one request at a time
+    message.extend([libc::AF_INET as u8, 0, 0, 0]);
+    message.extend(attributes);
+    send(socket.as_raw_fd(), &message, MsgFlags::empty())?;
+    Ok(())
+}
+
+fn next_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let body = bytes.get(16..length)?;
+    Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let length = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) as usize;
+        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?) & 0x3fff;
+        let value = bytes.get(4..length)?;
+        if kind == wanted {
+            return Some(value);
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    out.extend(((4 + value.len()) as u16).to_ne_bytes());
+    out.extend(kind.to_ne_bytes());
+    out.extend(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}

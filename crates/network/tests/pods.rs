@@ -1,0 +1,47 @@
+//! Pods of one node, seen from each other, from the node and from outside.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod node;
+
+use kemudi_network::*;
+use node::{NODE, Node, OUTSIDE, ask, serve};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_reach_each_other_the_node_and_the_outside() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let a = network.attach("a").await.unwrap();
+    let b = network.attach("b").await.unwrap();
+    assert_eq!((a.address.to_string(), b.address.to_string()), ("10.1.3.2".into(), "10.1.3.3".into()));
+    assert_eq!(network.attach("a").await.unwrap(), a, "attaching again changes nothing");
+    serve(&b.namespace, 80, "b");
+    serve(&node.node, 81, "node");
+    serve(&node.outside, 82, "outside");
+    assert_eq!(ask(&a.namespace, b.address, 80).unwrap(), "b 10.1.3.2");
+    assert_eq!(ask(&b.namespace, b.address, 80).unwrap(), "b 10.1.3.3");
+    assert_eq!(ask(&node.node, b.address, 80).unwrap(), "b 10.1.3.1");
+    assert_eq!(ask(&a.namespace, network.gateway(), 81).unwrap(), "node 10.1.3.2");
+    assert_eq!(ask(&a.namespace, OUTSIDE, 82).unwrap(), format!("outside {NODE}"));
+
+    // A second process takes over.
+    drop(network);
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    assert_eq!(ask(&a.namespace, b.address, 80).unwrap(), "b 10.1.3.2");
+    assert_eq!(network.attached().await.len(), 2);
+    network.retain(|pod| pod == "a").await.unwrap();
+    assert!(!namespace::exists(&b.namespace) && namespace::exists(&a.namespace));
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_masquerade_pods_do_not_reach_the_outside() {
+    let mut node = Node::new();
+    node.options.masquerade = false;
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let a = network.attach("a").await.unwrap();
+    serve(&node.outside, 82, "outside");
+    let before = node::leaked(&node);
+    assert!(ask(&a.namespace, OUTSIDE, 82).is_err());
+    assert_eq!(node::leaked(&node), before);
+    node.finish().await;
+}

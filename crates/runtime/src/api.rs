@@ -1,0 +1,415 @@
+//! The runtime as its users see it: the trait, what goes in, and what comes out.
+//!
+//! The calls follow the CRI: a pod (sandbox) first, then containers in it, which are created, started, stopped and
+//! removed. All calls are idempotent where the CRI asks for it (stop and remove of something that is gone succeed).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast;
+
+/// Wall-clock time since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Timestamp {
+    pub secs: u64,
+    pub nanos: u32,
+}
+
+/// Where timestamps come from.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{what} {id:?} not found")]
+    NotFound { what: &'static str, id: String },
+    #[error("{what} {id:?} already exists")]
+    AlreadyExists { what: &'static str, id: String },
+    #[error("invalid {field}: {message}")]
+    Invalid { field: &'static str, message: String },
+    /// The image is not present, and this runtime has no way to fetch it (upstream reason `ErrImagePull`).
+    #[error("failed to pull image {image:?}: {message}")]
+    ImagePull { image: String, message: String },
+    #[error("image: {0}")]
+    Image(#[from] crate::image::Error),
+    /// The pod's shim could not set the pod up.
+    #[error("cannot start pod {pod:?}: {message}")]
+    PodStart { pod: String, message: String },
+    /// The container's process could not be started (upstream reason `StartError`, exit code 128).
+    #[error("failed to start container {container:?}: {message}")]
+    Start { container: String, message: String },
+    #[error("container {container:?} is {state:?}, not {wanted}")]
+    State { container: String, state: ContainerState, wanted: &'static str },
+    #[error("command {command:?} timed out after {after:?}")]
+    Timeout { command: String, after: Duration },
+    #[error("the shim of pod {pod:?} is gone")]
+    ShimGone { pod: String },
+    #[error("{what}")]
+    Io {
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("state file {path}: {message}")]
+    Corrupt { path: PathBuf, message: String },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what: format!("{what}: {source}"), source }
+    }
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Which process-id namespace the containers of a pod live in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PidMode {
+    /// One per container (the default).
+    #[default]
+    Container,
+    /// One per pod; process 1 is a small reaper.
+    Pod,
+    Host,
+}
+
+/// Limits as cgroup values. `None` leaves the kernel's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// Relative weight, 2..=262144 (1024 per core upstream); converted to `cpu.weight` on cgroup v2.
+    pub cpu_shares: Option<u64>,
+    /// Microseconds per period; -1 means no quota.
+    pub cpu_quota: Option<i64>,
+    /// Microseconds; 100 000 unless told.
+    pub cpu_period: Option<u64>,
+    pub cpuset_cpus: Option<String>,
+    pub cpuset_mems: Option<String>,
+    /// Bytes.
+    pub memory_limit: Option<i64>,
+    pub pids_limit: Option<i64>,
+    /// Page size as the kernel writes it (`2MB`) → bytes.
+    pub hugepage_limits: BTreeMap<String, u64>,
+}
+
+/// A pod sandbox to be made. `id` is chosen by the caller: letters, digits and `-`, unique for this runtime.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodConfig {
+    pub id: String,
+    pub name: String,
+    pub namespace: String,
+    pub uid: String,
+    pub attempt: u32,
+    pub hostname: String,
+    /// Path of the pod's network namespace; `None` means the namespace of the agent (host network).
+    pub netns: Option<PathBuf>,
+    pub pid: PidMode,
+    pub host_ipc: bool,
+    /// Sysctls by dotted name. Unsafe ones must have been refused before.
+    pub sysctls: BTreeMap<String, String>,
+    /// Content of /etc/resolv.conf in the containers; `None` leaves the image's own.
+    pub resolv_conf: Option<String>,
+    /// Content of /etc/hosts in the containers; `None` leaves the image's own.
+    pub hosts: Option<String>,
+    /// The pod's cgroup below the runtime's prefix, e.g. `burstable/pod1234`. Containers get a child of it.
+    pub cgroup_parent: String,
+    pub resources: Resources,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// Directory of the pod's log files; relative log paths of containers start here.
+    pub log_directory: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodState {
+    Ready,
+    NotReady,
+}
+
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub id: String,
+    pub state: PodState,
+    pub created_at: Timestamp,
+    /// Process id of the shim; its /proc/PID/ns is the pod's. `None` when it is gone.
+    pub shim_pid: Option<i32>,
+    pub config: PodConfig,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    #[default]
+    Private,
+    HostToContainer,
+    Bidirectional,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MountSource {
+    /// A file or directory of the host; must exist. Symlinks are resolved on the host.
+    Host(PathBuf),
+    /// An empty memory file system, gone with the container.
+    Tmpfs { size: Option<u64>, mode: Option<u32> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    pub source: MountSource,
+    /// Absolute path in the container; created if missing, symlinks resolved inside the container.
+    pub target: PathBuf,
+    pub read_only: bool,
+    /// Read-only also for mounts below (`recursiveReadOnly`).
+    pub recursive_read_only: bool,
+    pub propagation: Propagation,
+}
+
+impl Mount {
+    pub fn bind(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Mount {
+        Mount {
+            source: MountSource::Host(source.into()),
+            target: target.into(),
+            read_only: false,
+            recursive_read_only: false,
+            propagation: Propagation::Private,
+        }
+    }
+
+    pub fn read_only(mut self) -> Mount {
+        self.read_only = true;
+        self
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seccomp {
+    #[default]
+    Unconfined,
+    /// The runtime's own profile (see [`crate::seccomp`]).
+    RuntimeDefault,
+    /// A profile in the JSON form of the OCI runtime specification.
+    Oci(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Security {
+    /// Numeric; `None` takes the image's user.
+    pub run_as_user: Option<u32>,
+    /// `None`: the primary group of the user in the image's /etc/passwd, else 0.
+    pub run_as_group: Option<u32>,
+    pub supplemental_groups: Vec<u32>,
+    /// Do not add the groups that the image's /etc/group gives the user (`supplementalGroupsPolicy: Strict`).
+    pub strict_groups: bool,
+    pub privileged: bool,
+    /// Names without `CAP_`, or `ALL`.
+    pub add_capabilities: Vec<String>,
+    pub drop_capabilities: Vec<String>,
+    pub no_new_privileges: bool,
+    pub read_only_rootfs: bool,
+    /// `procMount: Unmasked` leaves /proc as it is.
+    pub unmasked_proc: bool,
+    pub seccomp: Seccomp,
+}
+
+/// A container to be created.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerConfig {
+    pub name: String,
+    pub attempt: u32,
+    /// An image that the image store resolves.
+    pub image: String,
+    /// Replaces the image's entrypoint (and then also its arguments), as Kubernetes does.
+    pub command: Vec<String>,
+    /// Replaces the image's arguments.
+    pub args: Vec<String>,
+    /// Added to, and winning over, the image's environment.
+    pub env: Vec<(String, String)>,
+    /// `None`: the image's, else `/`.
+    pub working_dir: Option<String>,
+    pub mounts: Vec<Mount>,
+    pub security: Security,
+    pub tty: bool,
+    pub stdin: bool,
+    /// Close stdin when the first attached client goes.
+    pub stdin_once: bool,
+    pub resources: Resources,
+    /// -1000..=1000; raised to what the host permits (see [`crate::HostLimits`]).
+    pub oom_score_adj: i32,
+    /// Path in the container whose content becomes the termination message.
+    pub termination_message_path: Option<String>,
+    /// Log file, absolute or below the pod's log directory.
+    pub log_path: PathBuf,
+    /// Overrides the image's stop signal (name or number).
+    pub stop_signal: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerState {
+    Created,
+    Running,
+    Exited,
+    /// The state files are there, but nobody knows how the process ended (its shim was killed).
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub struct Container {
+    pub id: String,
+    pub pod: String,
+    pub name: String,
+    pub attempt: u32,
+    pub image: String,
+    /// `sha256:…` of the image's configuration.
+    pub image_id: String,
+    pub state: ContainerState,
+    pub pid: Option<i32>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    /// 128 + signal when a signal ended it; 128 when it could not be started.
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// Upstream's words: `Completed`, `Error`, `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    /// Host file that holds the termination message, if the container asked for one.
+    pub termination_message_file: Option<PathBuf>,
+    pub log_path: PathBuf,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What happened, in order per pod. After `Lagged` on the channel, list again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    ContainerStarted {
+        pod: String,
+        container: String,
+    },
+    ContainerExited {
+        pod: String,
+        container: String,
+        exit_code: i32,
+    },
+    /// The shim is gone; its containers went with it.
+    PodStopped {
+        pod: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
+pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// A command being run in a container. Streams that were not asked for are `None`; with a terminal, stderr is part of
+/// stdout. Dropping the session leaves the command to itself (its streams are closed); see [`ExecControl::kill`].
+pub struct ExecSession {
+    pub stdin: Option<Writer>,
+    pub stdout: Option<Reader>,
+    pub stderr: Option<Reader>,
+    pub control: Box<dyn ExecControl>,
+}
+
+#[async_trait]
+pub trait ExecControl: Send + Sync {
+    /// Waits for the command and gives its exit code (128 + signal when a signal ended it).
+    async fn wait(&mut self) -> Result<i32>;
+    /// Changes the size of the terminal; without a terminal nothing happens.
+    fn resizer(&self) -> Resizer;
+    /// Sends SIGKILL to the command.
+    async fn kill(&mut self) -> Result<()>;
+}
+
+/// Sets the size of a terminal; cheap to clone and to use from another task.
+pub type Resizer = Arc<dyn Fn(TerminalSize) + Send + Sync>;
+
+/// The live output (and input) of a container's first process.
+pub struct AttachSession {
+    pub stdin: Option<Writer>,
+    pub stdout: Reader,
+    /// `None` with a terminal.
+    pub stderr: Option<Reader>,
+    pub resizer: Resizer,
+}
+
+#[derive(Clone, Debug)]
+pub struct ExecResult {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub exit_code: i32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ExecRequest {
+    pub command: Vec<String>,
+    pub tty: bool,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub at: Timestamp,
+    /// Cumulative.
+    pub cpu_nanoseconds: u64,
+    /// Usage less inactive file pages, as upstream reports it.
+    pub memory_working_set: u64,
+    pub memory_usage: u64,
+    pub memory_rss: u64,
+    pub pids: u64,
+    /// Bytes and inodes of the container's writable layer; 0 for a pod.
+    pub fs_used: u64,
+    pub fs_inodes: u64,
+}
+
+/// What a node agent asks of a container runtime.
+#[async_trait]
+pub trait Runtime: Send + Sync {
+    /// Name and version, e.g. `("kemudi", "0.1.0")`.
+    fn version(&self) -> (String, String);
+    async fn run_pod(&self, config: PodConfig) -> Result<Pod>;
+    /// Kills what still runs in the pod and frees its namespaces. The network namespace stays the caller's.
+    async fn stop_pod(&self, pod: &str) -> Result<()>;
+    /// Stops the pod if needed and removes it with its containers (log files stay).
+    async fn remove_pod(&self, pod: &str) -> Result<()>;
+    async fn list_pods(&self) -> Result<Vec<Pod>>;
+    async fn pod_status(&self, pod: &str) -> Result<Pod>;
+
+    /// Gives the container's id.
+    async fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String>;
+    async fn start_container(&self, container: &str) -> Result<()>;
+    /// Sends the stop signal, and SIGKILL after `grace`; returns when the container has exited.
+    async fn stop_container(&self, container: &str, grace: Duration) -> Result<()>;
+    /// Kills the container if it runs.
+    async fn remove_container(&self, container: &str) -> Result<()>;
+    async fn container_status(&self, container: &str) -> Result<Container>;
+    async fn list_containers(&self) -> Result<Vec<Container>>;
+    /// Changes limits of a running container.
+    async fn update_container(&self, container: &str, resources: Resources) -> Result<()>;
+    /// The log file was moved away: open a new one.
+    async fn reopen_log(&self, container: &str) -> Result<()>;
+
+    async fn exec(&self, container: &str, request: ExecRequest) -> Result<ExecSession>;
+    /// Output beyond 16 MiB is dropped. On timeout the command is killed and [`Error::Timeout`] returned.
+    async fn exec_sync(&self, container: &str, command: Vec<String>, timeout: Option<Duration>) -> Result<ExecResult>;
+    async fn attach(&self, container: &str) -> Result<AttachSession>;
+
+    async fn container_stats(&self, container: &str) -> Result<Stats>;
+    async fn pod_stats(&self, pod: &str) -> Result<Stats>;
+    fn subscribe(&self) -> broadcast::Receiver<Event>;
+}

@@ -1,0 +1,370 @@
+//! Control groups by plain file access, v1, v2 and the hybrid of both.
+//!
+//! A cgroup is named by a path relative to the hierarchies' roots (`PREFIX/burstable/pod1`); on v1 it is one directory per
+//! controller. Controllers that a host lacks are skipped: what is missing is told by [`Hierarchies::controllers`].
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::api::Resources;
+use crate::spec::CgroupDirectory;
+
+/// Controllers of v1 that are used; `systemd` (a named hierarchy) and others are left alone.
+const V1_CONTROLLERS: &[&str] = &["cpu", "cpuacct", "cpuset", "memory", "pids", "freezer"];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hierarchy {
+    mount: PathBuf,
+    /// `cpu`, `memory`, …
+    controllers: Vec<String>,
+    v2: bool,
+}
+
+/// The hierarchies of this host that containers are placed in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchies(Vec<Hierarchy>);
+
+impl Hierarchies {
+    /// Reads the mounts of the calling process.
+    pub fn detect() -> io::Result<Hierarchies> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let mut found = Vec::new();
+        for (mount, kind, options) in mounts.lines().filter_map(parse_mount) {
+            let hierarchy = match kind {
+                "cgroup" => {
+                    let controllers: Vec<String> =
+                        options.split(',').filter(|o| V1_CONTROLLERS.contains(o)).map(str::to_owned).collect();
+                    if controllers.is_empty() {
+                        continue;
+                    }
+                    Hierarchy { mount: mount.into(), controllers, v2: false }
+                }
+                "cgroup2" => {
+                    let text = std::fs::read_to_string(Path::new(mount).join("cgroup.controllers"))?;
+                    let controllers = text.split_ascii_whitespace().map(str::to_owned).collect();
+                    Hierarchy { mount: mount.into(), controllers, v2: true }
+                }
+                _ => continue,
+            };
+            if !found.contains(&hierarchy) {
+                found.push(hierarchy);
+            }
+        }
+        // A v2 hierarchy without controllers tracks nothing that v1 does not.
+        let v1 = found.iter().any(|h| !h.v2);
+        found.retain(|h| !(v1 && h.v2 && h.controllers.is_empty()));
+        Ok(Hierarchies(found))
+    }
+
+    /// Controllers that exist, on either version.
+    pub fn controllers(&self) -> BTreeSet<String> {
+        self.0.iter().flat_map(|h| h.controllers.iter().cloned()).collect()
+    }
+
+    /// `v1`, `v2`, `hybrid` or `none`.
+    pub fn version(&self) -> &'static str {
+        match (self.0.iter().any(|h| !h.v2), self.0.iter().any(|h| h.v2)) {
+            (true, true) => "hybrid",
+            (true, false) => "v1",
+            (false, true) => "v2",
+            (false, false) => "none",
+        }
+    }
+
+    /// The directories a cgroup has, whether they exist or not.
+    pub fn directories(&self, path: &str) -> Vec<CgroupDirectory> {
+        let name = |h: &Hierarchy| match self.0.len() {
+            1 if h.v2 => String::new(),
+            _ => h.mount.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        };
+        self.0.iter().map(|h| CgroupDirectory { name: name(h), directory: h.mount.join(path) }).collect()
+    }
+
+    /// Makes a cgroup and its parents, and sets limits.
+    pub fn create(&self, path: &str, resources: &Resources) -> io::Result<()> {
+        for hierarchy in &self.0 {
+            let mut directory = hierarchy.mount.clone();
+            for part in path.split('/').filter(|p| !p.is_empty()) {
+                if hierarchy.v2 {
+                    enable_controllers(&directory);
+                }
+                let fresh = match std::fs::create_dir(directory.join(part)) {
+                    Ok(()) => true,
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
+                    Err(e) => return Err(e),
+                };
+                let parent = directory.clone();
+                directory.push(part);
+                if fresh && !hierarchy.v2 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
+                    // v1: a new cpuset is empty and takes no process until it has processors and memory.
+                    for file in ["cpuset.cpus", "cpuset.mems"] {
+                        std::fs::write(directory.join(file), std::fs::read(parent.join(file))?)?;
+                    }
+                }
+            }
+        }
+        self.update(path, resources)
+    }
+
+    /// Sets limits of an existing cgroup. Limits for controllers that the host lacks are skipped.
+    pub fn update(&self, path: &str, resources: &Resources) -> io::Result<()> {
+        for hierarchy in &self.0 {
+            let directory = hierarchy.mount.join(path);
+            let settings = if hierarchy.v2 { v2_settings(resources) } else { v1_settings(resources) };
+            for (controller, file, value) in settings {
+                if hierarchy.controllers.iter().any(|c| c == controller) {
+                    let target = directory.join(&file);
+                    std::fs::write(&target, value.as_bytes()).map_err(|e| {
+                        io::Error::new(e.kind(), format!("writing {value:?} to {}: {e}", target.display()))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a cgroup with everything below it; processes must have gone.
+    pub fn remove(&self, path: &str) -> io::Result<()> {
+        for directory in self.directories(path) {
+            remove_tree(&directory.directory)?;
+        }
+        Ok(())
+    }
+
+    /// Process ids in a cgroup and below it.
+    pub fn processes(&self, path: &str) -> Vec<i32> {
+        let mut pids = BTreeSet::new();
+        for directory in self.directories(path) {
+            collect(&directory.directory, &mut pids);
+        }
+        pids.into_iter().collect()
+    }
+
+    pub fn usage(&self, path: &str) -> Usage {
+        let mut usage = Usage::default();
+        for hierarchy in &self.0 {
+            let at = hierarchy.mount.join(path);
+            for controller in &hierarchy.controllers {
+                match (controller.as_str(), hierarchy.v2) {
+                    ("cpu", true) => {
+                        usage.cpu_nanoseconds = field(&at.join("cpu.stat"), "usage_usec").saturating_mul(1000)
+                    }
+                    ("cpuacct", false) => usage.cpu_nanoseconds = number(&at.join("cpuacct.usage")),
+                    ("memory", v2) => {
+                        let (current, inactive, rss) = if v2 {
+                            ("memory.current", "inactive_file", "anon")
+                        } else {
+                            ("memory.usage_in_bytes", "total_inactive_file", "total_rss")
+                        };
+                        usage.memory = number(&at.join(current));
+                        usage.working_set = usage.memory.saturating_sub(field(&at.join("memory.stat"), inactive));
+                        usage.rss = field(&at.join("memory.stat"), rss);
+                    }
+                    ("pids", _) => usage.pids = number(&at.join("pids.current")),
+                    _ => {}
+                }
+            }
+        }
+        usage
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_nanoseconds: u64,
+    pub memory: u64,
+    pub working_set: u64,
+    pub rss: u64,
+    pub pids: u64,
+}
+
+/// How often the kernel killed a process for lack of memory, from whichever of the directories counts it.
+pub fn oom_kills(directories: &[CgroupDirectory]) -> u64 {
+    directories
+        .iter()
+        .map(|d| &d.directory)
+        .map(|d| field(&d.join("memory.events"), "oom_kill").max(field(&d.join("memory.oom_control"), "oom_kill")))
+        .max()
+        .unwrap_or(0)
+}
+
+/// Puts the calling process into a cgroup. Pid 0 is the writer itself, in any pid namespace.
+pub fn enter(directories: &[CgroupDirectory]) -> io::Result<()> {
+    for CgroupDirectory { directory, .. } in directories {
+        std::fs::write(directory.join("cgroup.procs"), b"0")
+            .map_err(|e| io::Error::new(e.kind(), format!("joining {}: {e}", directory.display())))?;
+    }
+    Ok(())
+}
+
+/// Sends SIGKILL to every process in a cgroup and below it.
+pub fn kill_all(directories: &[CgroupDirectory]) {
+    let mut pids = BTreeSet::new();
+    for CgroupDirectory { directory, .. } in directories {
+        if std::fs::write(directory.join("cgroup.kill"), b"1").is_err() {
+            collect(directory, &mut pids);
+        }
+    }
+    for pid in pids {
+        if pid > 0 {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+/// Removes a cgroup directory with those below it; what is gone is gone.
+pub fn remove_tree(directory: &Path) -> io::Result<()> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    match std::fs::remove_dir(directory) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(io::Error::new(e.kind(), format!("removing {}: {e}", directory.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn parse_mount(line: &str) -> Option<(&str, &str, &str)> {
+    let (left, right) = line.split_once(" - ")?;
+    let mount = left.split(' ').nth(4)?;
+    let mut right = right.split(' ');
+    Some((mount, right.next()?, right.nth(1)?))
+}
+
+/// Best effort: a controller that cannot be delegated shows when a limit is written.
+fn enable_controllers(directory: &Path) {
+    let available = std::fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
+    let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
+    for controller in available.split_ascii_whitespace() {
+        if !enabled.split_ascii_whitespace().any(|e| e == controller) {
+            let _ = std::fs::write(directory.join("cgroup.subtree_control"), format!("+{controller}"));
+        }
+    }
+}
+
+fn v1_settings(r: &Resources) -> Vec<(&'static str, String, String)> {
+    let mut settings = Vec::new();
+    let mut set = |controller, file: &str, value: Option<String>| {
+        if let Some(value) = value {
+            settings.push((controller, file.to_owned(), value));
+        }
+    };
+    set("cpu", "cpu.shares", r.cpu_shares.map(|v| v.clamp(2, 262_144).to_string()));
+    set("cpu", "cpu.cfs_period_us", r.cpu_period.map(|v| v.to_string()));
+    set("cpu", "cpu.cfs_quota_us", r.cpu_quota.map(|v| v.to_string()));
+    set("cpuset", "cpuset.cpus", r.cpuset_cpus.clone());
+    set("cpuset", "cpuset.mems", r.cpuset_mems.clone());
+    set("memory", "memory.limit_in_bytes", r.memory_limit.map(|v| v.to_string()));
+    set("pids", "pids.max", r.pids_limit.map(limit_text));
+    for (size, bytes) in &r.hugepage_limits {
+        set("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), Some(bytes.to_string()));
+    }
+    settings
+}
+
+fn v2_settings(r: &Resources) -> Vec<(&'static str, String, String)> {
+    let mut settings = Vec::new();
+    let mut set = |controller, file: &str, value: Option<String>| {
+        if let Some(value) = value {
+            settings.push((controller, file.to_owned(), value));
+        }
+    };
+    // The conversion of the CRI runtimes: 2..262144 shares onto weights 1..10000.
+    set("cpu", "cpu.weight", r.cpu_shares.map(|v| (1 + (v.clamp(2, 262_144) - 2) * 9_999 / 262_142).to_string()));
+    let quota = r.cpu_quota.map(|quota| {
+        let quota = if quota < 0 { "max".to_owned() } else { quota.to_string() };
+        format!("{quota} {}", r.cpu_period.unwrap_or(100_000))
+    });
+    set("cpu", "cpu.max", quota);
+    set("cpuset", "cpuset.cpus", r.cpuset_cpus.clone());
+    set("cpuset", "cpuset.mems", r.cpuset_mems.clone());
+    set("memory", "memory.max", r.memory_limit.map(limit_text));
+    set("pids", "pids.max", r.pids_limit.map(limit_text));
+    for (size, bytes) in &r.hugepage_limits {
+        set("hugetlb", &format!("hugetlb.{size}.max"), Some(bytes.to_string()));
+    }
+    settings
+}
+
+fn limit_text(value: i64) -> String {
+    if value < 0 { "max".to_owned() } else { value.to_string() }
+}
+
+fn collect(directory: &Path, pids: &mut BTreeSet<i32>) {
+    let text = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    pids.extend(text.lines().filter_map(|l| l.parse::<i32>().ok()));
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            collect(&entry.path(), pids);
+        }
+    }
+}
+
+fn number(path: &Path) -> u64 {
+    std::fs::read_to_string(path).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+}
+
+fn field(path: &Path, name: &str) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .find_map(|l| l.split_once(' ').filter(|(k, _)| *k == name))
+        .and_then(|(_, v)| v.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(settings: Vec<(&'static str, String, String)>) -> Vec<String> {
+        settings.into_iter().map(|(_, file, value)| format!("{file}={value}")).collect()
+    }
+
+    #[test]
+    fn limits_become_the_files_of_each_version() {
+        let resources = Resources {
+            cpu_shares: Some(1024),
+            cpu_quota: Some(50_000),
+            cpu_period: Some(100_000),
+            memory_limit: Some(1 << 20),
+            pids_limit: Some(-1),
+            hugepage_limits: [("2MB".to_owned(), 4 << 20)].into(),
+            ..Resources::default()
+        };
+        assert_eq!(
+            values(v1_settings(&resources)),
+            [
+                "cpu.shares=1024",
+                "cpu.cfs_period_us=100000",
+                "cpu.cfs_quota_us=50000",
+                "memory.limit_in_bytes=1048576",
+                "pids.max=max",
+                "hugetlb.2MB.limit_in_bytes=4194304"
+            ]
+        );
+        assert_eq!(
+            values(v2_settings(&resources)),
+            ["cpu.weight=39", "cpu.max=50000 100000", "memory.max=1048576", "pids.max=max", "hugetlb.2MB.max=4194304"]
+        );
+        assert_eq!(
+            values(v2_settings(&Resources { cpu_quota: Some(-1), ..Default::default() })),
+            ["cpu.max=max 100000"]
+        );
+    }
+
+    #[test]
+    fn mounts_are_read_with_their_options() {
+        let line = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory";
+        assert_eq!(parse_mount(line), Some(("/sys/fs/cgroup/memory", "cgroup", "rw,memory")));
+        assert_eq!(parse_mount("nonsense"), None);
+    }
+}

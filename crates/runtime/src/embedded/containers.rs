@@ -1,0 +1,380 @@
+//! Containers: from a request to the record a shim starts from, and their life after that.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+use super::pods::retry;
+use super::{ContainerEntry, Inner, blocking, remove_directory};
+use crate::api::*;
+use crate::cgroup::Usage;
+use crate::image::{Image, hex};
+use crate::spec::{self, Call, ContainerRecord, PodRecord, StateRecord, VERSION};
+use crate::{image, seccomp};
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl ContainerEntry {
+    pub(super) fn describe(&self) -> Container {
+        let (record, state) = (&self.record, self.state.borrow());
+        Container {
+            id: record.id.clone(),
+            pod: record.pod.clone(),
+            name: record.config.name.clone(),
+            attempt: record.config.attempt,
+            image: record.config.image.clone(),
+            image_id: record.image_id.clone(),
+            state: state.state,
+            pid: state.pid,
+            created_at: record.created_at,
+            started_at: state.started_at,
+            finished_at: state.finished_at,
+            exit_code: state.exit_code,
+            signal: state.signal,
+            reason: state.reason.clone(),
+            message: state.message.clone(),
+            termination_message_file: record.termination_message_file.clone(),
+            log_path: record.log_path.clone(),
+            labels: record.config.labels.clone(),
+            annotations: record.config.annotations.clone(),
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String> {
+        let entry = self.pod(pod)?;
+        if entry.link.is_none() {
+            return Err(Error::ShimGone { pod: pod.to_owned() });
+        }
+        let image = match self.images.resolve(&config.image) {
+            Ok(image) => image,
+            Err(image::Error::NotFound(_)) => {
+                let message = "it is not on this node, and this node has no registry to get it from".to_owned();
+                return Err(Error::ImagePull { image: config.image, message });
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let created_at = self.now();
+        let id = {
+            let mut hash = Sha256::new();
+            hash.update(format!("{pod}/{}/{}/{}.{}", config.name, config.attempt, created_at.secs, created_at.nanos));
+            hex(&hash.finalize())
+        };
+        let record = Arc::new(self.record(&entry.record, &image, id.clone(), created_at, config)?);
+        {
+            let mut state = self.state();
+            let same = |c: &ContainerEntry| {
+                c.record.pod == pod
+                    && c.record.config.name == record.config.name
+                    && c.record.config.attempt == record.config.attempt
+            };
+            if state.containers.values().any(same) {
+                let id = format!("{} (attempt {})", record.config.name, record.config.attempt);
+                return Err(Error::AlreadyExists { what: "container", id });
+            }
+            let entry = ContainerEntry { record: record.clone(), state: watch::channel(StateRecord::created(&id)).0 };
+            state.containers.insert(id.clone(), entry);
+        }
+        if let Err(e) = self.prepare(&record) {
+            self.state().containers.remove(&id);
+            let _ = self.hierarchies.remove(&format!("{}/{id}", entry.record.cgroup));
+            let _ = remove_directory(&self.container_directory(pod, &id));
+            return Err(e);
+        }
+        Ok(id)
+    }
+
+    fn prepare(&self, record: &ContainerRecord) -> Result<()> {
+        let directory = self.container_directory(&record.pod, &record.id);
+        for name in ["upper", "work", "rootfs"] {
+            let path = directory.join(name);
+            std::fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+        }
+        if let Some(path) = &record.termination_message_file {
+            std::fs::write(path, b"").map_err(Error::io(path.display().to_string()))?;
+            let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+            std::fs::set_permissions(path, everyone).map_err(Error::io(path.display().to_string()))?;
+        }
+        let cgroup = self.container_cgroup(record)?;
+        self.hierarchies
+            .create(&cgroup, &record.config.resources)
+            .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
+        spec::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
+    }
+
+    fn record(
+        &self,
+        pod: &PodRecord,
+        image: &Image,
+        id: String,
+        created_at: Timestamp,
+        config: ContainerConfig,
+    ) -> Result<ContainerRecord> {
+        let invalid = |field, message: String| Error::Invalid { field, message };
+        let security = &config.security;
+        let argv = match (config.command.is_empty(), config.args.is_empty()) {
+            (false, _) => [config.command.as_slice(), &config.args].concat(),
+            (true, false) => [image.config.entrypoint.as_slice(), &config.args].concat(),
+            (true, true) => [image.config.entrypoint.as_slice(), &image.config.cmd].concat(),
+        };
+        if argv.is_empty() {
+            return Err(invalid("command", "neither the container nor its image names one".into()));
+        }
+        let capabilities = self
+            .limits
+            .container_capabilities(security.privileged, &security.add_capabilities, &security.drop_capabilities)
+            .map_err(|e| invalid("capabilities", e.to_string()))?;
+        let seccomp = if security.privileged { None } else { seccomp::compile(&security.seccomp, &capabilities) }
+            .transpose()
+            .map_err(|e| invalid("seccomp profile", e.to_string()))?;
+        let signal = config.stop_signal.as_deref().unwrap_or(&image.config.stop_signal);
+        let stop_signal = parse_signal(signal).ok_or_else(|| invalid("stop signal", format!("{signal:?}")))?;
+        let cwd =
+            config.working_dir.clone().filter(|d| !d.is_empty()).unwrap_or_else(|| image.config.working_dir.clone());
+        let directory = self.pod_directory(&pod.config.id);
+        let own = directory.join("containers").join(&id);
+        let termination_message_file = config.termination_message_path.as_ref().map(|_| own.join("termination-log"));
+        for mount in &config.mounts {
+            if !mount.target.is_absolute() || mount.target.components().any(|c| c == std::path::Component::ParentDir) {
+                return Err(invalid("mount path", format!("{:?} is not absolute", mount.target)));
+            }
+        }
+        let mut mounts = Vec::new();
+        let hosts = [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
+        for (name, target) in hosts {
+            let (source, wanted) = (directory.join(name), !config.mounts.iter().any(|m| m.target == Path::new(target)));
+            if wanted && source.exists() {
+                let mut mount = Mount::bind(source, target);
+                mount.read_only = security.read_only_rootfs;
+                mounts.push(mount);
+            }
+        }
+        if let (Some(target), Some(source)) = (&config.termination_message_path, &termination_message_file) {
+            mounts.push(Mount::bind(source, target));
+        }
+        // Parents before what lies below them, whatever order they came in.
+        let mut requested = config.mounts.clone();
+        requested.sort_by_key(|m| m.target.components().count());
+        mounts.extend(requested);
+        let log_path = if config.log_path.as_os_str().is_empty() {
+            PathBuf::new()
+        } else {
+            pod.config.log_directory.join(&config.log_path)
+        };
+        Ok(ContainerRecord {
+            version: VERSION,
+            pod: pod.config.id.clone(),
+            created_at,
+            image_id: image.id.clone(),
+            layers_root: self.images.layers_root(),
+            layers: image.layers.iter().rev().cloned().collect(),
+            argv,
+            env: environment(image, &config, &pod.config.hostname),
+            cwd: if cwd.is_empty() { "/".into() } else { cwd },
+            image_user: image.config.user.clone(),
+            hostname: pod.config.hostname.clone(),
+            mounts,
+            shm: if pod.config.host_ipc { "/dev/shm".into() } else { directory.join("shm") },
+            cgroups: self.hierarchies.directories(&format!("{}/{id}", pod.cgroup)),
+            capabilities,
+            oom_score_adj: config.oom_score_adj.clamp(self.limits.lowest_oom_score_adj, 1000),
+            seccomp,
+            stop_signal,
+            log_path,
+            termination_message_file,
+            id,
+            config,
+        })
+    }
+
+    pub(super) fn container_cgroup(&self, record: &ContainerRecord) -> Result<String> {
+        Ok(format!("{}/{}", self.pod(&record.pod)?.record.cgroup, record.id))
+    }
+
+    pub(super) async fn start_container(&self, id: &str) -> Result<()> {
+        let entry = self.container(id)?;
+        let state = entry.state.borrow().state;
+        if state != ContainerState::Created {
+            return Err(Error::State { container: id.to_owned(), state, wanted: "created" });
+        }
+        let pod = &entry.record.pod;
+        let gone = || Error::ShimGone { pod: pod.clone() };
+        match self.link(pod)?.call(Call::Start { container: id.to_owned() }).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(message)) => {
+                // If a process was made, its end is on the way; afterwards the status tells the whole story.
+                let ended = entry.state.subscribe();
+                let _ = tokio::time::timeout(Duration::from_secs(5), wait_ended(ended)).await;
+                Err(Error::Start { container: entry.record.config.name.clone(), message })
+            }
+            None => Err(gone()),
+        }
+    }
+
+    pub(super) async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        let entry = self.container(id)?;
+        let running = || entry.state.borrow().state == ContainerState::Running;
+        if !running() {
+            return Ok(());
+        }
+        let Ok(link) = self.link(&entry.record.pod) else { return Ok(()) };
+        let signal = |signal, all| link.call(Call::Signal { container: id.to_owned(), signal, all });
+        if !grace.is_zero() {
+            signal(entry.record.stop_signal, false).await; // one that ended meanwhile is what we want
+            if tokio::time::timeout(grace, wait_ended(entry.state.subscribe())).await.is_ok() {
+                return Ok(());
+            }
+        }
+        signal(libc::SIGKILL, true).await;
+        wait_ended(entry.state.subscribe()).await;
+        Ok(())
+    }
+
+    pub(super) async fn remove_container(self: Arc<Self>, id: &str) -> Result<()> {
+        let Ok(entry) = self.container(id) else { return Ok(()) };
+        self.stop_container(id, Duration::ZERO).await?;
+        let record = entry.record;
+        if let Ok(link) = self.link(&record.pod) {
+            link.call(Call::Forget { container: id.to_owned() }).await;
+        }
+        let inner = self.clone();
+        blocking(move || {
+            if let Ok(cgroup) = inner.container_cgroup(&record) {
+                retry(|| inner.hierarchies.remove(&cgroup)).map_err(Error::io(format!("cgroup {cgroup}")))?;
+            }
+            remove_directory(&inner.container_directory(&record.pod, &record.id))
+        })
+        .await?;
+        self.state().containers.remove(id);
+        Ok(())
+    }
+
+    pub(super) async fn reopen_log(&self, id: &str) -> Result<()> {
+        let entry = self.container(id)?;
+        match self.link(&entry.record.pod)?.call(Call::ReopenLog { container: id.to_owned() }).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(message)) => Err(Error::io("log")(std::io::Error::other(message))),
+            None => Err(Error::ShimGone { pod: entry.record.pod.clone() }),
+        }
+    }
+
+    pub(super) fn container_stats(&self, entry: &ContainerEntry) -> Result<Stats> {
+        let record = &entry.record;
+        let mut result = stats(self.now(), self.hierarchies.usage(&self.container_cgroup(record)?));
+        let upper = self.container_directory(&record.pod, &record.id).join("upper");
+        (result.fs_used, result.fs_inodes) = disk_usage(&upper);
+        Ok(result)
+    }
+}
+
+pub(super) fn stats(at: Timestamp, usage: Usage) -> Stats {
+    Stats {
+        at,
+        cpu_nanoseconds: usage.cpu_nanoseconds,
+        memory_working_set: usage.working_set,
+        memory_usage: usage.memory,
+        memory_rss: usage.rss,
+        pids: usage.pids,
+        fs_used: 0,
+        fs_inodes: 0,
+    }
+}
+
+/// Bytes on disk and inodes of a tree. What vanishes meanwhile is not counted.
+fn disk_usage(directory: &Path) -> (u64, u64) {
+    let (mut bytes, mut inodes) = (0, 0);
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += metadata.blocks() * 512;
+        inodes += 1;
+        if metadata.is_dir() {
+            let (b, i) = disk_usage(&entry.path());
+            (bytes, inodes) = (bytes + b, inodes + i);
+        }
+    }
+    (bytes, inodes)
+}
+
+async fn wait_ended(mut state: watch::Receiver<StateRecord>) {
+    let ended = |s: &StateRecord| matches!(s.state, ContainerState::Exited | ContainerState::Unknown);
+    let _ = state.wait_for(ended).await; // the sender goes only when the container is removed
+}
+
+/// The image's variables, then the request's; the last of a name wins and keeps the first one's place.
+fn environment(image: &Image, config: &ContainerConfig, hostname: &str) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = vec![("PATH".into(), PATH.into()), ("HOSTNAME".into(), hostname.into())];
+    if config.tty {
+        all.push(("TERM".into(), "xterm".into()));
+    }
+    let of_image = image.config.env.iter().map(|e| e.split_once('=').unwrap_or((e, "")));
+    let requested = config.env.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+    for (name, value) in of_image.chain(requested) {
+        match all.iter_mut().find(|(k, _)| k == name) {
+            Some(known) => known.1 = value.to_owned(),
+            None => all.push((name.to_owned(), value.to_owned())),
+        }
+    }
+    all
+}
+
+/// `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`; empty is SIGTERM.
+fn parse_signal(text: &str) -> Option<i32> {
+    if text.is_empty() {
+        return Some(libc::SIGTERM);
+    }
+    if let Ok(number) = text.parse::<i32>() {
+        return (1..=64).contains(&number).then_some(number);
+    }
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    if let Some(offset) = name.strip_prefix("RTMIN") {
+        let offset: i32 = if offset.is_empty() { 0 } else { offset.strip_prefix('+')?.parse().ok()? };
+        return (0..=30).contains(&offset).then_some(34 + offset);
+    }
+    if let Some(offset) = name.strip_prefix("RTMAX") {
+        let offset: i32 = if offset.is_empty() { 0 } else { offset.strip_prefix('-')?.parse().ok()? };
+        return (0..=30).contains(&offset).then_some(64 - offset);
+    }
+    format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok().map(|s| s as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_in_every_spelling() {
+        for (text, expect) in [
+            ("", Some(15)),
+            ("SIGQUIT", Some(3)),
+            ("usr1", Some(10)),
+            ("9", Some(9)),
+            ("SIGRTMIN+3", Some(37)),
+            ("SIGRTMAX-1", Some(63)),
+            ("SIGNOPE", None),
+            ("99", None),
+        ] {
+            assert_eq!(parse_signal(text), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn requested_variables_win_over_the_images() {
+        let image = Image {
+            id: String::new(),
+            names: Default::default(),
+            config: image::ImageConfig { env: vec!["PATH=/x".into(), "A=1".into()], ..Default::default() },
+            layers: Vec::new(),
+            size: 0,
+        };
+        let config =
+            ContainerConfig { env: vec![("A".into(), "2".into()), ("B".into(), "3".into())], ..Default::default() };
+        let pairs: Vec<String> = environment(&image, &config, "h").iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(pairs, ["PATH=/x", "HOSTNAME=h", "A=2", "B=3"]);
+    }
+}

@@ -1,0 +1,279 @@
+//! The runtime that lives in this binary: agent side. It prepares directories, cgroups and records, and asks shims.
+//!
+//! **Invariant.** What is true lies in the shim and in the state files; this side only mirrors it, so that it may die and
+//! come back at any time ([`Embedded::open`] adopts).
+
+mod containers;
+mod pods;
+mod purge;
+mod shim_link;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{broadcast, watch};
+
+use crate::api::*;
+use crate::cgroup::Hierarchies;
+use crate::host::HostLimits;
+use crate::image::ImageStore;
+use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
+use shim_link::Link;
+
+/// How an [`Embedded`] is set up.
+#[derive(Clone)]
+pub struct Options {
+    /// Directory of everything; made if missing. The directory for overlay mounts: not itself on overlayfs.
+    pub root: PathBuf,
+    /// One path component; every cgroup we make lies below it.
+    pub cgroup_prefix: String,
+    /// The program that is a shim when its first argument is [`crate::shim::COMMAND`].
+    pub shim_program: PathBuf,
+    pub clock: Clock,
+}
+
+impl Options {
+    /// The running program as shim.
+    pub fn new(root: impl Into<PathBuf>, cgroup_prefix: impl Into<String>, clock: Clock) -> Options {
+        Options { root: root.into(), cgroup_prefix: cgroup_prefix.into(), shim_program: "/proc/self/exe".into(), clock }
+    }
+}
+
+/// Cheap to clone. Needs root and a tokio runtime with IO and time.
+#[derive(Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    root: PathBuf,
+    options: Options,
+    limits: HostLimits,
+    hierarchies: Hierarchies,
+    images: ImageStore,
+    events: broadcast::Sender<Event>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    pods: BTreeMap<String, PodEntry>,
+    containers: BTreeMap<String, ContainerEntry>,
+}
+
+#[derive(Clone)]
+struct PodEntry {
+    record: Arc<PodRecord>,
+    shim: Option<ShimRecord>,
+    link: Option<Arc<Link>>,
+}
+
+#[derive(Clone)]
+struct ContainerEntry {
+    record: Arc<ContainerRecord>,
+    state: watch::Sender<StateRecord>,
+}
+
+impl Embedded {
+    /// Opens a root directory, adopts the shims that live and finds out how the others ended.
+    pub async fn open(options: Options) -> Result<Embedded> {
+        let root = std::path::absolute(&options.root).map_err(Error::io("root directory"))?;
+        std::fs::create_dir_all(root.join("pods")).map_err(Error::io(root.display().to_string()))?;
+        let prefix = &options.cgroup_prefix;
+        if prefix.is_empty() || prefix.contains('/') || prefix.starts_with('.') {
+            return Err(Error::Invalid { field: "cgroup prefix", message: format!("{prefix:?} is not one path part") });
+        }
+        let hierarchies = Hierarchies::detect().map_err(Error::io("cgroup hierarchies"))?;
+        let inner = Inner {
+            limits: HostLimits::read().map_err(Error::io("limits of this host"))?,
+            images: ImageStore::open(root.join("images"))?,
+            hierarchies,
+            root,
+            options,
+            events: broadcast::channel(4096).0,
+            state: Mutex::default(),
+        };
+        let embedded = Embedded { inner: Arc::new(inner) };
+        embedded.adopt().await?;
+        Ok(embedded)
+    }
+
+    pub fn images(&self) -> &ImageStore {
+        &self.inner.images
+    }
+
+    pub fn host_limits(&self) -> &HostLimits {
+        &self.inner.limits
+    }
+
+    /// Makes or changes a cgroup below the prefix, for the levels above pods (`burstable`, `besteffort`); the empty path is
+    /// the prefix itself.
+    pub fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<()> {
+        let path = self.inner.cgroup(path);
+        self.inner.hierarchies.create(&path, resources).map_err(Error::io(format!("cgroup {path}")))
+    }
+
+    /// Usage of a cgroup below the prefix; the empty path sums up everything.
+    pub fn cgroup_usage(&self, path: &str) -> crate::cgroup::Usage {
+        self.inner.hierarchies.usage(&self.inner.cgroup(path))
+    }
+
+    /// Ends every process of the runtime under `options` and removes its mounts, cgroups, pods and images. Works without
+    /// [`Embedded::open`], and on what an interrupted purge left. Log files stay.
+    pub async fn purge(options: &Options) -> Result<()> {
+        purge::purge(options).await
+    }
+}
+
+impl Inner {
+    fn cgroup(&self, path: &str) -> String {
+        let path = path.trim_matches('/');
+        if path.is_empty() {
+            self.options.cgroup_prefix.clone()
+        } else {
+            format!("{}/{path}", self.options.cgroup_prefix)
+        }
+    }
+
+    fn pod_directory(&self, pod: &str) -> PathBuf {
+        self.root.join("pods").join(pod)
+    }
+
+    fn container_directory(&self, pod: &str, container: &str) -> PathBuf {
+        self.pod_directory(pod).join("containers").join(container)
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.options.clock)()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is one insertion or removal, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pod(&self, id: &str) -> Result<PodEntry> {
+        self.state().pods.get(id).cloned().ok_or_else(|| Error::NotFound { what: "pod", id: id.to_owned() })
+    }
+
+    fn container(&self, id: &str) -> Result<ContainerEntry> {
+        self.state().containers.get(id).cloned().ok_or_else(|| Error::NotFound { what: "container", id: id.to_owned() })
+    }
+
+    fn link(&self, pod: &str) -> Result<Arc<Link>> {
+        self.pod(pod)?.link.ok_or_else(|| Error::ShimGone { pod: pod.to_owned() })
+    }
+
+    fn emit(&self, event: Event) {
+        let _ = self.events.send(event); // nobody listening is fine
+    }
+}
+
+/// Runs file system work where blocking is allowed.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+        Err(e) => Err(Error::io("runtime is shutting down")(std::io::Error::other(e))),
+    }
+}
+
+fn remove_directory(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display().to_string())(e)),
+        _ => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Runtime for Embedded {
+    fn version(&self) -> (String, String) {
+        ("kemudi".into(), env!("CARGO_PKG_VERSION").into())
+    }
+
+    async fn run_pod(&self, config: PodConfig) -> Result<Pod> {
+        self.run_pod(config).await
+    }
+
+    async fn stop_pod(&self, pod: &str) -> Result<()> {
+        self.stop_pod(pod).await
+    }
+
+    async fn remove_pod(&self, pod: &str) -> Result<()> {
+        self.remove_pod(pod).await
+    }
+
+    async fn list_pods(&self) -> Result<Vec<Pod>> {
+        Ok(self.inner.state().pods.values().map(PodEntry::describe).collect())
+    }
+
+    async fn pod_status(&self, pod: &str) -> Result<Pod> {
+        Ok(self.inner.pod(pod)?.describe())
+    }
+
+    async fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String> {
+        let (inner, pod) = (self.inner.clone(), pod.to_owned());
+        blocking(move || inner.create_container(&pod, config)).await
+    }
+
+    async fn start_container(&self, container: &str) -> Result<()> {
+        self.inner.start_container(container).await
+    }
+
+    async fn stop_container(&self, container: &str, grace: Duration) -> Result<()> {
+        self.inner.stop_container(container, grace).await
+    }
+
+    async fn remove_container(&self, container: &str) -> Result<()> {
+        self.inner.clone().remove_container(container).await
+    }
+
+    async fn container_status(&self, container: &str) -> Result<Container> {
+        Ok(self.inner.container(container)?.describe())
+    }
+
+    async fn list_containers(&self) -> Result<Vec<Container>> {
+        Ok(self.inner.state().containers.values().map(ContainerEntry::describe).collect())
+    }
+
+    async fn update_container(&self, container: &str, resources: Resources) -> Result<()> {
+        let entry = self.inner.container(container)?;
+        let path = self.inner.container_cgroup(&entry.record)?;
+        self.inner.hierarchies.update(&path, &resources).map_err(Error::io("container limits"))
+    }
+
+    async fn reopen_log(&self, container: &str) -> Result<()> {
+        self.inner.reopen_log(container).await
+    }
+
+    async fn exec(&self, container: &str, request: ExecRequest) -> Result<ExecSession> {
+        self.inner.exec(container, request).await
+    }
+
+    async fn exec_sync(&self, container: &str, command: Vec<String>, timeout: Option<Duration>) -> Result<ExecResult> {
+        self.inner.exec_sync(container, command, timeout).await
+    }
+
+    async fn attach(&self, container: &str) -> Result<AttachSession> {
+        self.inner.attach(container).await
+    }
+
+    async fn container_stats(&self, container: &str) -> Result<Stats> {
+        let inner = self.inner.clone();
+        let entry = inner.container(container)?;
+        blocking(move || inner.container_stats(&entry)).await
+    }
+
+    async fn pod_stats(&self, pod: &str) -> Result<Stats> {
+        let record = self.inner.pod(pod)?.record;
+        Ok(containers::stats(self.inner.now(), self.inner.hierarchies.usage(&record.cgroup)))
+    }
+
+    fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.inner.events.subscribe()
+    }
+}

@@ -1,0 +1,385 @@
+//! Pods: starting shims, hearing from them, adopting and ending them.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::Pid;
+use tokio::sync::watch;
+
+use super::shim_link::{Link, Peer};
+use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking, remove_directory};
+use crate::api::*;
+use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
+use crate::{cgroup, shim};
+
+/// A shim that does not stand by then is taken for stuck.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// A shim that was told to end and has not is killed; its containers die with it.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where shims live: neither in the agent's cgroup, whose end must not end them, nor in the pod's, whose limits are the
+/// user's.
+const SHIM_CGROUP: &str = "shims";
+
+impl PodEntry {
+    pub(super) fn describe(&self) -> Pod {
+        let alive = self.link.is_some();
+        Pod {
+            id: self.record.config.id.clone(),
+            state: if alive { PodState::Ready } else { PodState::NotReady },
+            created_at: self.record.created_at,
+            shim_pid: self.shim.as_ref().filter(|_| alive).map(|s| s.pid),
+            config: self.record.config.clone(),
+        }
+    }
+}
+
+impl ShimRecord {
+    /// Whether exactly this process still runs.
+    pub(super) fn alive(&self) -> bool {
+        self.boot == spec::boot_id() && spec::start_time(self.pid) == Some(self.start_time)
+    }
+
+    pub(super) fn kill(&self) {
+        if self.alive() {
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        }
+    }
+}
+
+fn check(config: &PodConfig) -> Result<()> {
+    let name = |text: &str| {
+        !text.is_empty() && text.len() <= 128 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    if !name(&config.id) || config.id.starts_with('.') {
+        return Err(Error::Invalid { field: "pod id", message: format!("{:?}", config.id) });
+    }
+    let parts = config.cgroup_parent.split('/');
+    if config.cgroup_parent.is_empty() || !parts.clone().all(|p| name(p) && !p.starts_with('.')) {
+        return Err(Error::Invalid { field: "cgroup parent", message: format!("{:?}", config.cgroup_parent) });
+    }
+    if config.hostname.len() > 64 {
+        return Err(Error::Invalid { field: "hostname", message: "longer than 64 bytes".into() });
+    }
+    for name in config.sysctls.keys() {
+        if name.split(['.', '/']).any(|p| p.is_empty()) {
+            return Err(Error::Invalid { field: "sysctl", message: format!("{name:?}") });
+        }
+    }
+    Ok(())
+}
+
+impl Embedded {
+    pub(super) async fn run_pod(&self, config: PodConfig) -> Result<Pod> {
+        check(&config)?;
+        let id = config.id.clone();
+        let inner = self.inner.clone();
+        let record = Arc::new(PodRecord {
+            version: VERSION,
+            created_at: inner.now(),
+            cgroup: inner.cgroup(&config.cgroup_parent),
+            config,
+        });
+        {
+            let mut state = inner.state();
+            if state.pods.contains_key(&id) {
+                return Err(Error::AlreadyExists { what: "pod", id });
+            }
+            state.pods.insert(id.clone(), PodEntry { record: record.clone(), shim: None, link: None });
+        }
+        match self.start_shim(&record).await {
+            Ok(()) => Ok(inner.pod(&id)?.describe()),
+            Err(e) => {
+                inner.state().pods.remove(&id);
+                let clean = blocking(move || inner.clean_pod(&record, CleanUp::Everything)).await;
+                if let Err(clean) = clean {
+                    tracing::warn!(pod = id, error = %clean, "a pod that could not start was not cleaned up");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    async fn start_shim(&self, record: &Arc<PodRecord>) -> Result<()> {
+        let (inner, prepared) = (self.inner.clone(), record.clone());
+        blocking(move || inner.prepare_pod(&prepared)).await?;
+        let id = &record.config.id;
+        let directory = self.inner.pod_directory(id);
+        let fail = |message: String| Error::PodStart { pod: id.clone(), message };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
+            .map_err(|e| fail(format!("socket: {e}")))?;
+        let mut child = tokio::process::Command::new(&self.inner.options.shim_program)
+            .arg0("kemudi-shim")
+            .arg(shim::COMMAND)
+            .arg(&directory)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| fail(format!("{}: {e}", self.inner.options.shim_program.display())))?;
+        let pid = child.id().unwrap_or_default();
+        for directory in self.inner.hierarchies.directories(&self.inner.cgroup(SHIM_CGROUP)) {
+            let procs = directory.directory.join("cgroup.procs");
+            std::fs::write(&procs, pid.to_string()).map_err(|e| fail(format!("{}: {e}", procs.display())))?;
+        }
+        // It is our child only as long as we live; collecting it needs no thread.
+        tokio::spawn(async move { child.wait().await });
+        let peer = Peer::new(ours).map_err(|e| fail(e.to_string()))?;
+        let first = tokio::time::timeout(START_TIMEOUT, peer.receive()).await;
+        match first.map_err(|_| fail("the shim did not answer".into()))?.map_err(|e| fail(e.to_string()))? {
+            Some((Message::Notice(Notice::Ready), _)) => {}
+            Some((Message::Notice(Notice::Failed(message)), _)) => return Err(fail(message)),
+            _ => return Err(fail("the shim ended".into())),
+        }
+        let shim = spec::read(&directory.join("shim.json"))
+            .map_err(|message| Error::Corrupt { path: directory.join("shim.json"), message })?;
+        self.inner.listen(record, shim, peer).await
+    }
+
+    /// Reads every pod of the root directory and connects to the shims that live.
+    pub(super) async fn adopt(&self) -> Result<()> {
+        let inner = self.inner.clone();
+        let prefix = inner.cgroup(SHIM_CGROUP);
+        inner.hierarchies.create(&prefix, &Resources::default()).map_err(Error::io(format!("cgroup {prefix}")))?;
+        let pods = inner.root.join("pods");
+        let entries = std::fs::read_dir(&pods).map_err(Error::io(pods.display().to_string()))?;
+        for directory in entries.flatten().map(|e| e.path()) {
+            if let Err(error) = inner.adopt_pod(&directory).await {
+                tracing::warn!(directory = %directory.display(), %error, "a pod cannot be adopted");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn stop_pod(&self, id: &str) -> Result<()> {
+        let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
+        if let Some(link) = entry.link {
+            let ended = async {
+                let _ = link.call(Call::Shutdown).await;
+                link.wait_gone().await;
+            };
+            if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
+                if let Some(shim) = &entry.shim {
+                    shim.kill();
+                }
+                let _ = tokio::time::timeout(STOP_TIMEOUT, link.wait_gone()).await;
+            }
+        }
+        let inner = self.inner.clone();
+        blocking(move || inner.clean_pod(&entry.record, CleanUp::Kernel)).await
+    }
+
+    pub(super) async fn remove_pod(&self, id: &str) -> Result<()> {
+        let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
+        self.stop_pod(id).await?;
+        let inner = self.inner.clone();
+        blocking(move || inner.clean_pod(&entry.record, CleanUp::Everything)).await?;
+        let mut state = self.inner.state();
+        state.pods.remove(id);
+        state.containers.retain(|_, c| c.record.pod != id);
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CleanUp {
+    /// Processes, mounts and cgroups.
+    Kernel,
+    /// Files too.
+    Everything,
+}
+
+impl Inner {
+    fn prepare_pod(&self, record: &PodRecord) -> Result<()> {
+        let config = &record.config;
+        let directory = self.pod_directory(&config.id);
+        let shm = directory.join("shm");
+        for path in [&directory.join("containers"), &shm] {
+            std::fs::create_dir_all(path).map_err(Error::io(path.display().to_string()))?;
+        }
+        let files = [("hostname", Some(format!("{}\n", config.hostname)))];
+        for (name, content) in
+            files.into_iter().chain([("resolv.conf", config.resolv_conf.clone()), ("hosts", config.hosts.clone())])
+        {
+            if let Some(content) = content {
+                std::fs::write(directory.join(name), content).map_err(Error::io(name))?;
+            }
+        }
+        if !config.host_ipc {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            mount(Some("shm"), &shm, Some("tmpfs"), flags, Some("mode=1777,size=65536k"))
+                .map_err(|e| Error::io("mounting the pod's shared memory")(e.into()))?;
+        }
+        self.hierarchies
+            .create(&record.cgroup, &config.resources)
+            .map_err(Error::io(format!("cgroup {}", record.cgroup)))?;
+        spec::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
+    }
+
+    fn clean_pod(&self, record: &PodRecord, what: CleanUp) -> Result<()> {
+        cgroup::kill_all(&self.hierarchies.directories(&record.cgroup));
+        let directory = self.pod_directory(&record.config.id);
+        let _ = umount2(&directory.join("shm"), MntFlags::MNT_DETACH); // not mounted is fine
+        // Killed processes leave their cgroup a moment later.
+        let removed = retry(|| self.hierarchies.remove(&record.cgroup));
+        removed.map_err(Error::io(format!("cgroup {}", record.cgroup)))?;
+        if what == CleanUp::Everything {
+            remove_directory(&directory)?;
+        }
+        Ok(())
+    }
+
+    async fn adopt_pod(self: &Arc<Self>, directory: &Path) -> Result<()> {
+        let corrupt = |path: &Path, message| Error::Corrupt { path: path.to_owned(), message };
+        let path = directory.join("pod.json");
+        let Some(record) = spec::read::<PodRecord>(&path).map_err(|m| corrupt(&path, m))? else {
+            // Its preparation was interrupted: nothing ran.
+            let _ = umount2(&directory.join("shm"), MntFlags::MNT_DETACH);
+            return remove_directory(directory);
+        };
+        let record = Arc::new(record);
+        let path = directory.join("shim.json");
+        let shim = spec::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
+        let pod = &record.config.id;
+        self.state().pods.insert(pod.clone(), PodEntry { record: record.clone(), shim: shim.clone(), link: None });
+        for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
+            let path = entry.path().join("config.json");
+            let Some(config) = spec::read::<ContainerRecord>(&path).map_err(|m| corrupt(&path, m))? else {
+                remove_directory(&entry.path())?;
+                continue;
+            };
+            let path = entry.path().join("state.json");
+            let state = spec::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
+            let state = state.unwrap_or_else(|| StateRecord::created(&config.id));
+            let entry = ContainerEntry { record: Arc::new(config), state: watch::channel(state).0 };
+            self.state().containers.insert(entry.record.id.clone(), entry);
+        }
+        match shim.as_ref().filter(|s| s.alive()).map(|_| Peer::connect(directory)) {
+            Some(Ok(peer)) => self.listen(&record, shim, peer).await,
+            other => {
+                if let Some(Err(error)) = other {
+                    tracing::warn!(pod, %error, "the shim lives but does not listen; it is ended");
+                    if let Some(shim) = shim {
+                        shim.kill();
+                    }
+                }
+                let inner = self.clone();
+                blocking(move || {
+                    inner.pod_is_gone(&record.config.id);
+                    inner.clean_pod(&record, CleanUp::Kernel)
+                })
+                .await
+            }
+        }
+    }
+
+    /// Takes up the connection to a shim: asks for every state, then hears what happens until the shim ends.
+    async fn listen(self: &Arc<Self>, record: &Arc<PodRecord>, shim: Option<ShimRecord>, peer: Peer) -> Result<()> {
+        let pod = record.config.id.clone();
+        let link = Arc::new(Link::new(peer));
+        let (inner, reader, name) = (self.clone(), link.clone(), pod.clone());
+        tokio::spawn(async move {
+            loop {
+                match reader.peer.receive().await {
+                    Ok(Some((Message::Reply { seq, result }, _))) => reader.answer(seq, result),
+                    Ok(Some((Message::Notice(Notice::State(state)), _))) => inner.heard(&name, state),
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(pod = name, %error, "lost the connection to a shim");
+                        break;
+                    }
+                }
+            }
+            inner.pod_is_gone(&name);
+            reader.close();
+            inner.emit(Event::PodStopped { pod: name });
+        });
+        let answer = link.call(Call::Subscribe).await;
+        if let Some(Err(message)) = answer {
+            return Err(Error::PodStart { pod, message });
+        }
+        let mut state = self.state();
+        if *link.gone.borrow() {
+            return Err(Error::ShimGone { pod });
+        }
+        if let Some(entry) = state.pods.get_mut(&pod) {
+            entry.shim = shim;
+            entry.link = Some(link);
+        }
+        Ok(())
+    }
+
+    fn heard(&self, pod: &str, state: StateRecord) {
+        let Ok(entry) = self.container(&state.id) else { return };
+        let (container, now, exit_code) = (state.id.clone(), state.state, state.exit_code);
+        let before = entry.state.send_replace(state).state;
+        if before == now {
+            return;
+        }
+        let pod = pod.to_owned();
+        match now {
+            ContainerState::Running => self.emit(Event::ContainerStarted { pod, container }),
+            ContainerState::Exited => {
+                self.emit(Event::ContainerExited { pod, container, exit_code: exit_code.unwrap_or(128) });
+            }
+            ContainerState::Created | ContainerState::Unknown => {}
+        }
+    }
+
+    /// The shim has ended. Containers it did not report as exited have died with it, nobody knows how.
+    fn pod_is_gone(&self, pod: &str) {
+        let containers: Vec<ContainerEntry> = {
+            let mut state = self.state();
+            if let Some(entry) = state.pods.get_mut(pod) {
+                entry.link = None;
+            }
+            state.containers.values().filter(|c| c.record.pod == pod).cloned().collect()
+        };
+        for entry in containers {
+            let id = &entry.record.id;
+            let path = self.container_directory(pod, id).join("state.json");
+            let mut known = match spec::read::<StateRecord>(&path) {
+                Ok(Some(known)) => known,
+                _ => entry.state.borrow().clone(),
+            };
+            if known.state == ContainerState::Running {
+                cgroup::kill_all(&entry.record.cgroups);
+                known.state = ContainerState::Unknown;
+                known.pid = None;
+                known.finished_at = Some(self.now());
+                known.exit_code = Some(137);
+                known.reason = Some("ContainerStatusUnknown".into());
+                known.message = Some("the process that watched the container was killed".into());
+                if let Err(error) = spec::write(&path, &known) {
+                    tracing::warn!(container = id, %error, "cannot write the container's state");
+                }
+            }
+            let running = entry.state.borrow().state == ContainerState::Running;
+            let exit_code = known.exit_code.unwrap_or(137);
+            entry.state.send_replace(known);
+            if running {
+                self.emit(Event::ContainerExited { pod: pod.to_owned(), container: id.clone(), exit_code });
+            }
+        }
+    }
+}
+
+/// Repeats for up to two seconds what fails as long as the kernel is still taking something down.
+pub(super) fn retry(mut work: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
+    // A descriptor that never becomes ready: the wait is the timeout of poll.
+    for wait in [1u16, 2, 5, 10, 20, 50, 100, 200, 500, 1000] {
+        match work() {
+            Ok(()) => return Ok(()),
+            Err(_) => drop(nix::poll::poll(&mut [], wait)),
+        }
+    }
+    work()
+}

@@ -1,0 +1,248 @@
+//! Images on disk: unpacked layers, a small index, and the image that is made from this program.
+//!
+//! ```text
+//! ROOT/index.json     what there is, replaced atomically
+//! ROOT/layers/ID/     a layer, unpacked once, shared by images and containers; ID is a short form of its digest
+//! ROOT/incoming/      layers being unpacked; emptied at open
+//! ```
+//! Left out: pulling from registries; an image comes by [`ImageStore::import`] or is built in.
+
+mod builtin;
+mod layer;
+mod reference;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::spec;
+pub use reference::normalize;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("invalid image name {name:?}: {message}")]
+    Name { name: String, message: &'static str },
+    #[error("image {0:?} not found")]
+    NotFound(String),
+    #[error("{path} is neither an OCI layout nor an archive of one or of docker save: {message}")]
+    Format { path: PathBuf, message: String },
+    #[error("{path}: digest is {found}, expected {expected}")]
+    Digest { path: PathBuf, expected: String, found: String },
+    #[error("layer entry {0:?} leads out of the image")]
+    Escape(PathBuf),
+    #[error("{what}: {source}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("image index: {0}")]
+    Index(String),
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The part of an OCI image configuration that running it needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ImageConfig {
+    #[serde(deserialize_with = "null_as_default")]
+    pub entrypoint: Vec<String>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub cmd: Vec<String>,
+    /// `NAME=VALUE` each.
+    #[serde(deserialize_with = "null_as_default")]
+    pub env: Vec<String>,
+    pub user: String,
+    pub working_dir: String,
+    pub stop_signal: String,
+    /// `80/tcp` → {}.
+    #[serde(deserialize_with = "null_as_default")]
+    pub exposed_ports: BTreeMap<String, serde_json::Value>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub labels: BTreeMap<String, String>,
+}
+
+fn null_as_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(
+    d: D,
+) -> std::result::Result<T, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// `sha256:…`, the digest of the configuration.
+    pub id: String,
+    /// Normalised names, e.g. `docker.io/library/busybox:latest`.
+    pub names: BTreeSet<String>,
+    pub config: ImageConfig,
+    /// Directory names below `layers/`, lowest first.
+    pub layers: Vec<String>,
+    /// Bytes, unpacked.
+    pub size: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Index {
+    version: u32,
+    images: Vec<Image>,
+}
+
+/// Cheap to clone; every clone sees the same images.
+#[derive(Clone)]
+pub struct ImageStore {
+    root: PathBuf,
+    index: Arc<Mutex<Index>>,
+}
+
+impl ImageStore {
+    pub fn open(root: impl Into<PathBuf>) -> Result<ImageStore> {
+        let root = std::path::absolute(root.into()).map_err(Error::io("image store"))?;
+        let incoming = root.join("incoming");
+        if incoming.exists() {
+            std::fs::remove_dir_all(&incoming).map_err(Error::io(incoming.display().to_string()))?;
+        }
+        for directory in [root.join("layers"), incoming] {
+            std::fs::create_dir_all(&directory).map_err(Error::io(directory.display().to_string()))?;
+        }
+        let index = spec::read(&root.join("index.json")).map_err(Error::Index)?;
+        let index = index.unwrap_or(Index { version: spec::VERSION, images: Vec::new() });
+        Ok(ImageStore { root, index: Arc::new(Mutex::new(index)) })
+    }
+
+    pub fn layers_root(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    pub fn list(&self) -> Vec<Image> {
+        self.lock().images.clone()
+    }
+
+    /// Finds an image by name (`busybox`, `busybox:1`, full), by `sha256:…` or by a unique start of that.
+    pub fn resolve(&self, name: &str) -> Result<Image> {
+        let index = self.lock();
+        let by_name = normalize(name);
+        if let Ok(full) = &by_name
+            && let Some(image) = index.images.iter().find(|i| i.names.contains(full))
+        {
+            return Ok(image.clone());
+        }
+        let hex = name.strip_prefix("sha256:").unwrap_or(name);
+        let by_id = |i: &&Image| i.id.strip_prefix("sha256:").is_some_and(|id| id.starts_with(hex));
+        let mut found = index.images.iter().filter(by_id);
+        match (found.next(), found.next()) {
+            (Some(image), None) if hex.len() >= 6 => Ok(image.clone()),
+            _ => Err(by_name.err().unwrap_or_else(|| Error::NotFound(name.to_owned()))),
+        }
+    }
+
+    /// Takes a name away from its image, or with an id the image. Layers no other image uses are deleted; the caller
+    /// makes sure that no container uses them.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let image = self.resolve(name)?;
+        let mut index = self.lock();
+        let mut next = index.clone();
+        let named = normalize(name).ok().filter(|n| image.names.contains(n));
+        for entry in next.images.iter_mut().filter(|i| i.id == image.id) {
+            match &named {
+                Some(name) => drop(entry.names.remove(name)),
+                None => entry.names.clear(),
+            }
+        }
+        next.images.retain(|i| i.id != image.id || !i.names.is_empty());
+        self.save(&next)?;
+        *index = next;
+        let used: BTreeSet<&String> = index.images.iter().flat_map(|i| &i.layers).collect();
+        for layer in image.layers.iter().filter(|l| !used.contains(l)) {
+            let path = self.layers_root().join(layer);
+            std::fs::remove_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`.
+    /// Gives what was imported. Blocks: run it where blocking is allowed.
+    pub fn import(&self, source: &Path, name: Option<&str>) -> Result<Vec<Image>> {
+        layer::import(self, source, name)
+    }
+
+    /// Makes an image of one layer from a directory tree, which is moved into the store.
+    pub fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig) -> Result<Image> {
+        let name = normalize(name)?;
+        let bytes = serde_json::to_vec(&config).map_err(|e| Error::Index(e.to_string()))?;
+        let mut hash = Sha256::new();
+        hash.update(&bytes);
+        let size = layer::fingerprint(directory, &mut hash)?;
+        let id = hex(&hash.finalize());
+        let layer = id[..16].to_owned();
+        let target = self.layers_root().join(&layer);
+        if !target.exists() {
+            std::fs::rename(directory, &target).map_err(Error::io(target.display().to_string()))?;
+        } else {
+            std::fs::remove_dir_all(directory).map_err(Error::io(directory.display().to_string()))?;
+        }
+        self.add(Image { id: format!("sha256:{id}"), names: [name].into(), config, layers: vec![layer], size })
+    }
+
+    /// The demo image: this program (`exe`) with exactly the shared libraries it maps, as `name`. A program that has not
+    /// changed costs a look at its size and time.
+    pub fn ensure_builtin(&self, name: &str, exe: &Path) -> Result<Image> {
+        builtin::ensure(self, name, exe)
+    }
+
+    pub(crate) fn incoming(&self, name: &str) -> Result<PathBuf> {
+        let path = self.root.join("incoming").join(name);
+        if path.exists() {
+            std::fs::remove_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+        }
+        std::fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+        Ok(path)
+    }
+
+    /// Puts an image into the index. Its names are taken from whichever image had them.
+    fn add(&self, mut image: Image) -> Result<Image> {
+        let mut index = self.lock();
+        let mut next = index.clone();
+        for other in &mut next.images {
+            if other.id == image.id {
+                image.names.extend(std::mem::take(&mut other.names));
+            }
+            other.names.retain(|n| !image.names.contains(n));
+        }
+        next.images.retain(|i| i.id != image.id);
+        next.images.push(image.clone());
+        self.save(&next)?;
+        *index = next;
+        Ok(image)
+    }
+
+    fn save(&self, index: &Index) -> Result<()> {
+        spec::write(&self.root.join("index.json"), index).map_err(Error::io("image index"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        // The index is replaced whole, so a panic elsewhere leaves it intact.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+pub(crate) fn digest(mut reader: impl Read) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    io::copy(&mut reader, &mut hash)?;
+    Ok(hex(&hash.finalize()))
+}

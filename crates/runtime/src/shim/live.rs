@@ -1,0 +1,354 @@
+//! A container that was started: its streams, its log, whoever is attached, and its state file.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::PollFlags;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
+use nix::unistd::pipe2;
+
+use super::log::{LogFile, Stream};
+use super::process::{REPORT_ERROR, REPORT_TERMINAL, Streams};
+use super::sys;
+use crate::api::ContainerState;
+use crate::spec::{self, ContainerRecord, StateRecord};
+use crate::{cgroup, wire};
+
+const CHUNK: usize = 16 * 1024;
+
+/// Which descriptor of a container is ready.
+#[derive(Clone, Copy, Debug)]
+pub enum Port {
+    Output(Stream),
+    /// Room for output of an attached client; index of the client.
+    ClientOutput(usize, Stream),
+    ClientInput(usize),
+    Input,
+}
+
+/// How far a child has come on its way to being the program.
+pub enum Progress {
+    Waiting,
+    Runs,
+    Failed(String),
+}
+
+/// What the child needs of its side.
+pub struct Child {
+    pub streams: Streams,
+    pub report: OwnedFd,
+}
+
+struct Client {
+    output: [Option<Pending>; 2],
+    input: Option<File>,
+}
+
+/// A descriptor that takes what it can; the rest waits.
+struct Pending {
+    file: File,
+    rest: Vec<u8>,
+}
+
+pub struct Live {
+    pub record: ContainerRecord,
+    pub directory: PathBuf,
+    pub state: StateRecord,
+    pub pid: Option<i32>,
+    pub asked_by: (u64, u64),
+    pub report: Option<OwnedFd>,
+    pub log: LogFile,
+    output: [Option<File>; 2],
+    input: Option<Pending>,
+    terminal: Option<OwnedFd>,
+    clients: Vec<Client>,
+    error: Option<String>,
+}
+
+pub fn report_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+}
+
+/// Reads what a child reports, keeping the terminal it sends.
+pub fn read_report(report: BorrowedFd, terminal: &mut Option<OwnedFd>) -> Progress {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        match wire::receive(report, &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
+            Err(e) => return Progress::Failed(e.to_string()),
+            Ok((0, _)) => return Progress::Runs,
+            Ok((length, fds)) => match buffer[0] {
+                REPORT_TERMINAL => *terminal = fds.into_iter().next(),
+                REPORT_ERROR => return Progress::Failed(String::from_utf8_lossy(&buffer[1..length]).into_owned()),
+                _ => {}
+            },
+        }
+    }
+}
+
+fn nonblocking(fd: OwnedFd) -> io::Result<File> {
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(fd.into())
+}
+
+impl Live {
+    pub fn new(record: ContainerRecord, asked_by: (u64, u64)) -> io::Result<(Live, Child)> {
+        let (ours, theirs) = report_pair()?;
+        let (mut output, mut input) = ([None, None], None);
+        let streams = if record.config.tty {
+            Streams::Terminal
+        } else {
+            let (out, child_out) = pipe2(OFlag::O_CLOEXEC)?;
+            let (err, child_err) = pipe2(OFlag::O_CLOEXEC)?;
+            output = [Some(nonblocking(out)?), Some(nonblocking(err)?)];
+            let mut child_in = None;
+            if record.config.stdin {
+                let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+                input = Some(Pending { file: nonblocking(write)?, rest: Vec::new() });
+                child_in = Some(read);
+            }
+            Streams::Pipes { stdin: child_in, stdout: Some(child_out), stderr: Some(child_err) }
+        };
+        let live = Live {
+            log: LogFile::open(&record.log_path)?,
+            state: StateRecord::created(&record.id),
+            directory: PathBuf::new(),
+            record,
+            pid: None,
+            asked_by,
+            report: Some(ours),
+            output,
+            input,
+            terminal: None,
+            clients: Vec::new(),
+            error: None,
+        };
+        Ok((live, Child { streams, report: theirs }))
+    }
+
+    /// `None` if the child has reported before.
+    pub fn progress(&mut self) -> Option<Progress> {
+        let report = self.report.as_ref()?;
+        let progress = read_report(report.as_fd(), &mut self.terminal);
+        match &progress {
+            Progress::Waiting => return Some(progress),
+            Progress::Runs => {}
+            Progress::Failed(message) => self.error = Some(message.clone()),
+        }
+        self.report = None;
+        Some(progress)
+    }
+
+    pub fn started(&mut self) {
+        if let Some(terminal) = &self.terminal {
+            // Twice the same file: one to read output from, one to write input to.
+            let copy = || terminal.try_clone().and_then(nonblocking);
+            self.output[0] = copy().ok();
+            if self.record.config.stdin {
+                self.input = copy().ok().map(|file| Pending { file, rest: Vec::new() });
+            }
+        }
+        self.state.state = ContainerState::Running;
+        self.state.pid = self.pid;
+        self.state.started_at = Some(sys::now());
+        self.save();
+    }
+
+    /// The first process has ended: the rest of the output is read, then the state is final.
+    pub fn exited(&mut self, exit_code: i32, signal: Option<i32>) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            while self.output[stream as usize].is_some() && self.copy_output(stream) {}
+            self.close_output(stream);
+        }
+        self.input = None;
+        self.terminal = None;
+        self.pid = None;
+        // Clients that are still behind get the rest when they are ready for it.
+        for client in &mut self.clients {
+            client.input = None;
+        }
+        let state = &mut self.state;
+        state.state = ContainerState::Exited;
+        state.pid = None;
+        state.finished_at = Some(sys::now());
+        state.exit_code = Some(exit_code);
+        state.signal = signal;
+        state.reason = Some(match &self.error {
+            Some(message) => {
+                state.message = Some(message.clone());
+                state.exit_code = Some(128);
+                "StartError".into()
+            }
+            None if cgroup::oom_kills(&self.record.cgroups) > 0 => "OOMKilled".into(),
+            None if exit_code == 0 => "Completed".into(),
+            None => "Error".into(),
+        });
+        self.save();
+    }
+
+    fn save(&self) {
+        // The agent also hears it over the socket; without the file an agent started later reports the state as unknown.
+        let _ = spec::write(&self.directory.join("state.json"), &self.state);
+    }
+
+    pub fn resize(&mut self, rows: u16, columns: u16) {
+        if let Some(terminal) = &self.terminal {
+            let _ = sys::set_terminal_size(terminal.as_fd(), rows, columns);
+        }
+    }
+
+    /// Descriptors: stdout, stderr, and the client's input if wanted.
+    pub fn attach(&mut self, fds: Vec<OwnedFd>, stdin: bool) {
+        let mut fds = fds.into_iter();
+        let mut output = || {
+            let file = nonblocking(fds.next()?).ok()?;
+            Some(Pending { file, rest: Vec::new() })
+        };
+        let mut output = [output(), output()];
+        for (ours, source) in output.iter_mut().zip(&self.output) {
+            if source.is_none() {
+                *ours = None; // a terminal has one stream; a stream may have ended
+            }
+        }
+        let input = fds.next().filter(|_| stdin).and_then(|fd| nonblocking(fd).ok());
+        self.clients.push(Client { output, input });
+    }
+
+    /// Gives every descriptor that is to be waited for. Output waits for the slowest client.
+    pub fn ports<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>, PollFlags, Port)) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let mut held = false;
+            for (index, client) in self.clients.iter().enumerate() {
+                if let Some(pending) = &client.output[stream as usize] {
+                    // Without POLLOUT an error (the reader has gone) is still told.
+                    let behind = !pending.rest.is_empty();
+                    let events = if behind { PollFlags::POLLOUT } else { PollFlags::empty() };
+                    add(pending.file.as_fd(), events, Port::ClientOutput(index, stream));
+                    held |= behind;
+                }
+            }
+            if let (Some(output), false) = (&self.output[stream as usize], held) {
+                add(output.as_fd(), PollFlags::POLLIN, Port::Output(stream));
+            }
+        }
+        let busy = self.input.as_ref().is_some_and(|i| !i.rest.is_empty());
+        if let (Some(input), true) = (&self.input, busy) {
+            add(input.file.as_fd(), PollFlags::POLLOUT, Port::Input);
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            if let (Some(input), false) = (&client.input, busy) {
+                add(input.as_fd(), PollFlags::POLLIN, Port::ClientInput(index));
+            }
+        }
+    }
+
+    pub fn ready(&mut self, port: Port, events: PollFlags) {
+        match port {
+            Port::Output(stream) => {
+                if !self.copy_output(stream) && events.contains(PollFlags::POLLHUP) {
+                    self.close_output(stream);
+                }
+            }
+            Port::ClientOutput(index, stream) => {
+                let Some(client) = self.clients.get_mut(index) else { return };
+                let output = &mut client.output[stream as usize];
+                let gone =
+                    events.contains(PollFlags::POLLERR) || output.as_mut().is_some_and(|o| o.write(&[]).is_err());
+                let over = self.output[stream as usize].is_none();
+                if gone || over && output.as_ref().is_some_and(|o| o.rest.is_empty()) {
+                    *output = None;
+                }
+                self.clients.retain(|c| c.output.iter().any(Option::is_some));
+            }
+            Port::ClientInput(index) => self.copy_input(index),
+            Port::Input => {
+                if self.input.as_mut().is_some_and(|i| i.write(&[]).is_err()) {
+                    self.input = None;
+                }
+            }
+        }
+    }
+
+    /// Reads one piece of output; false at its end or when there is none now.
+    fn copy_output(&mut self, stream: Stream) -> bool {
+        let Some(output) = &mut self.output[stream as usize] else { return false };
+        let mut buffer = [0; CHUNK];
+        match output.read(&mut buffer) {
+            Ok(0) => {
+                self.close_output(stream);
+                false
+            }
+            Ok(length) => {
+                self.log.append(stream, &buffer[..length], sys::now());
+                for client in &mut self.clients {
+                    let output = &mut client.output[stream as usize];
+                    if output.as_mut().is_some_and(|o| o.write(&buffer[..length]).is_err()) {
+                        *output = None;
+                    }
+                }
+                true
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            // EIO: the last process has closed the terminal.
+            Err(_) => {
+                self.close_output(stream);
+                false
+            }
+        }
+    }
+
+    fn close_output(&mut self, stream: Stream) {
+        if self.output[stream as usize].take().is_some() {
+            self.log.finish(stream, sys::now());
+            for client in &mut self.clients {
+                let output = &mut client.output[stream as usize];
+                if output.as_ref().is_some_and(|o| o.rest.is_empty()) {
+                    *output = None;
+                }
+            }
+            self.clients.retain(|c| c.output.iter().any(Option::is_some));
+        }
+    }
+
+    fn copy_input(&mut self, index: usize) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let Some(input) = &mut client.input else { return };
+        let mut buffer = [0; CHUNK];
+        match input.read(&mut buffer) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => {
+                client.input = None;
+                if self.record.config.stdin_once {
+                    self.input = None;
+                }
+            }
+            Ok(length) => {
+                if self.input.as_mut().is_some_and(|i| i.write(&buffer[..length]).is_err()) {
+                    self.input = None;
+                }
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Writes what waits and then `data`, keeping what does not fit.
+    fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        self.rest.extend_from_slice(data);
+        while !self.rest.is_empty() {
+            match self.file.write(&self.rest) {
+                Ok(length) => drop(self.rest.drain(..length)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if self.rest.is_empty() {
+            self.rest = Vec::new();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The log file of a container in the format of the CRI: `2006-01-02T15:04:05.999999999Z stdout F text`.
+//!
+//! A line is tagged `F` when its newline was seen (or the stream ended) and `P` when it is the first part of one that is
+//! longer than [`MAX_LINE`].
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::api::Timestamp;
+
+/// Longest line that is written in one piece.
+pub const MAX_LINE: usize = 16 * 1024;
+
+pub struct LogFile {
+    path: PathBuf,
+    file: Option<File>,
+    partial: [Vec<u8>; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout = 0,
+    Stderr = 1,
+}
+
+impl LogFile {
+    /// An empty path keeps no log.
+    pub fn open(path: &Path) -> io::Result<LogFile> {
+        let mut log = LogFile { path: path.to_owned(), file: None, partial: [Vec::new(), Vec::new()] };
+        log.reopen()?;
+        Ok(log)
+    }
+
+    pub fn reopen(&mut self) -> io::Result<()> {
+        if self.path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        if let Some(parent) = self.path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        use std::os::unix::fs::OpenOptionsExt;
+        self.file = Some(File::options().append(true).create(true).mode(0o640).open(&self.path)?);
+        Ok(())
+    }
+
+    /// Adds output. A full disk loses lines, never the container.
+    pub fn append(&mut self, stream: Stream, data: &[u8], at: Timestamp) {
+        let Some(file) = &mut self.file else { return };
+        let partial = &mut self.partial[stream as usize];
+        let mut out = Vec::with_capacity(data.len() + 64);
+        let head = head(stream, at);
+        let mut rest = data;
+        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+            let (line, tail) = (&rest[..end], &rest[end + 1..]);
+            cut(&mut out, &head, partial, line);
+            record(&mut out, &head, b'F', partial);
+            partial.clear();
+            rest = tail;
+        }
+        cut(&mut out, &head, partial, rest);
+        let _ = file.write_all(&out);
+    }
+
+    /// The stream ended: what is left is a line.
+    pub fn finish(&mut self, stream: Stream, at: Timestamp) {
+        let partial = std::mem::take(&mut self.partial[stream as usize]);
+        if let Some(file) = &mut self.file
+            && !partial.is_empty()
+        {
+            let mut out = Vec::new();
+            record(&mut out, &head(stream, at), b'F', &partial);
+            let _ = file.write_all(&out);
+        }
+    }
+}
+
+/// Adds `line` to `partial`, writing full pieces of [`MAX_LINE`] as partial records.
+fn cut(out: &mut Vec<u8>, head: &str, partial: &mut Vec<u8>, mut line: &[u8]) {
+    while partial.len() + line.len() > MAX_LINE {
+        let (now, later) = line.split_at(MAX_LINE - partial.len());
+        partial.extend_from_slice(now);
+        record(out, head, b'P', partial);
+        partial.clear();
+        line = later;
+    }
+    partial.extend_from_slice(line);
+}
+
+fn record(out: &mut Vec<u8>, head: &str, tag: u8, line: &[u8]) {
+    out.extend_from_slice(head.as_bytes());
+    out.push(tag);
+    out.push(b' ');
+    out.extend_from_slice(line);
+    out.push(b'\n');
+}
+
+fn head(stream: Stream, at: Timestamp) -> String {
+    let name = match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    format!("{} {name} ", rfc3339(at))
+}
+
+/// UTC with nine digits of the second, so that lines sort as text.
+pub fn rfc3339(at: Timestamp) -> String {
+    let (days, seconds) = (at.secs / 86_400, at.secs % 86_400);
+    // Days to civil date: count from 1 March of year 0, when leap days come last in a year.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z", at.nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_civil_dates() {
+        for (secs, expect) in [
+            (0, "1970-01-01T00:00:00.000000007Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000007Z"),
+            (1_795_219_199, "2026-11-20T23:59:59.000000007Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000007Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp { secs, nanos: 7 }), expect);
+        }
+    }
+
+    #[test]
+    fn lines_are_tagged_full_or_partial() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/0.log");
+        let mut log = LogFile::open(&path).unwrap();
+        let at = Timestamp::default();
+        log.append(Stream::Stdout, b"one\ntw", at);
+        log.append(Stream::Stderr, b"err\n", at);
+        log.append(Stream::Stdout, b"o\n\n", at);
+        log.append(Stream::Stdout, &[b'x'; MAX_LINE + 3], at);
+        log.finish(Stream::Stdout, at);
+        log.finish(Stream::Stderr, at);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().map(|l| l.split_once(' ').unwrap().1).collect();
+        assert_eq!(lines[..4], ["stdout F one", "stderr F err", "stdout F two", "stdout F "]);
+        assert_eq!(lines[4].len(), "stdout P ".len() + MAX_LINE);
+        assert_eq!(lines[5], "stdout F xxx");
+        assert_eq!(lines.len(), 6);
+    }
+}

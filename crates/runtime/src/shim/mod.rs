@@ -1,0 +1,527 @@
+//! The process that stands for a pod: holds its namespaces, is the parent of its containers, writes their logs and states.
+//!
+//! **Invariants.** One thread, no async runtime: it forks. It polls; every descriptor it reads is non-blocking or known to
+//! be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
+//! (parent death signal). It never writes outside the pod's directory but to log files and cgroups.
+
+mod live;
+mod log;
+mod process;
+mod rootfs;
+mod sys;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, sethostname, setsid};
+
+use crate::api::{ContainerState, PidMode};
+use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimRecord, VERSION};
+use crate::{cgroup, wire};
+use live::{Live, Progress};
+pub use log::rfc3339;
+use process::{Role, Streams};
+pub(crate) use sys::{c_path, install_seccomp, set_terminal_size};
+
+/// The word after the program's name that makes it a shim.
+pub const COMMAND: &str = "shim";
+pub(crate) const SOCKET: &str = "shim.sock";
+
+/// Runs the shim: `args` are those after [`COMMAND`], namely the pod's directory. Standard input is a socket to the agent
+/// that started it. The caller must not have started a thread.
+pub fn main(args: &[String]) -> ExitCode {
+    let [directory] = args else {
+        eprintln!("the shim is started by the node agent, with the directory of a pod");
+        return ExitCode::from(2);
+    };
+    match Shim::start(Path::new(directory)) {
+        Ok(mut shim) => match shim.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => {
+                shim.kill_everything();
+                ExitCode::FAILURE
+            }
+        },
+        Err(message) => {
+            let packet = serde_json::to_vec(&Message::Notice(Notice::Failed(message))).unwrap_or_default();
+            let _ = wire::send(io::stdin().as_fd(), &packet, &[], MsgFlags::empty());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type ConnectionId = u64;
+
+struct Connection {
+    socket: OwnedFd,
+    subscribed: bool,
+}
+
+/// A command run in a container besides its first process.
+struct Extra {
+    connection: ConnectionId,
+    /// Open until the command runs; then whoever asked has been answered.
+    report: Option<(OwnedFd, u64)>,
+    terminal: Option<OwnedFd>,
+}
+
+struct Shim {
+    directory: PathBuf,
+    pod: PodRecord,
+    signals: SignalFd,
+    listener: OwnedFd,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: ConnectionId,
+    containers: BTreeMap<String, Live>,
+    extras: BTreeMap<i32, Extra>,
+    /// Process 1 of the pod's own pid namespace.
+    reaper: Option<i32>,
+    own_pid_namespace: File,
+    stopping: bool,
+}
+
+/// What a descriptor in the poll set belongs to.
+#[derive(Clone)]
+enum Token {
+    Signals,
+    Listener,
+    Connection(ConnectionId),
+    Report(String),
+    ExtraReport(i32),
+    Container(String, live::Port),
+}
+
+impl Shim {
+    fn start(directory: &Path) -> Result<Shim, String> {
+        let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
+        let say_io = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+        let directory = std::path::absolute(directory).map_err(say_io("pod directory"))?;
+        let pod: PodRecord =
+            spec::read(&directory.join("pod.json"))?.ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
+        let _ = setsid(); // fails if we lead a session already
+        sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(say_io("subreaper"))?;
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(say("signals"))?;
+        let mut chld = SigSet::empty();
+        chld.add(Signal::SIGCHLD);
+        let signals =
+            SignalFd::with_flags(&chld, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(say("signals"))?;
+
+        std::env::set_current_dir(&directory).map_err(say_io("pod directory"))?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(say("socket"))?;
+        let _ = std::fs::remove_file(SOCKET);
+        // Relative, since the address has room for 108 bytes only.
+        let address = UnixAddr::new(SOCKET).map_err(say("socket"))?;
+        bind(listener.as_raw_fd(), &address).map_err(say("binding the socket"))?;
+        listen(&listener, Backlog::new(16).map_err(say("socket"))?).map_err(say("listening"))?;
+        std::env::set_current_dir("/").map_err(say_io("/"))?;
+
+        let own_pid_namespace = File::open("/proc/self/ns/pid").map_err(say_io("pid namespace"))?;
+        if let Some(path) = &pod.config.netns {
+            let namespace = File::open(path).map_err(|e| format!("network namespace {}: {e}", path.display()))?;
+            setns(&namespace, CloneFlags::CLONE_NEWNET)
+                .map_err(|e| format!("joining network namespace {}: {e}", path.display()))?;
+        }
+        let mut own = CloneFlags::empty();
+        own.set(CloneFlags::CLONE_NEWUTS, pod.config.netns.is_some());
+        own.set(CloneFlags::CLONE_NEWIPC, !pod.config.host_ipc);
+        unshare(own).map_err(say("making namespaces"))?;
+        if pod.config.netns.is_some() {
+            sethostname(&pod.config.hostname).map_err(say("hostname"))?;
+        }
+        for (name, value) in &pod.config.sysctls {
+            let path = format!("/proc/sys/{}", name.replace('.', "/"));
+            std::fs::write(&path, value).map_err(|e| format!("sysctl {name}={value}: {e}"))?;
+        }
+        let mut shim = Shim {
+            directory,
+            pod,
+            signals,
+            listener,
+            connections: BTreeMap::new(),
+            next_connection: 1,
+            containers: BTreeMap::new(),
+            extras: BTreeMap::new(),
+            reaper: None,
+            own_pid_namespace,
+            stopping: false,
+        };
+        if shim.pod.config.pid == PidMode::Pod {
+            shim.start_reaper().map_err(say_io("pod's pid namespace"))?;
+        }
+        let pid = std::process::id() as i32;
+        let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
+        let record = ShimRecord { version: VERSION, pid, start_time, boot: spec::boot_id() };
+        spec::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
+        let birth = io::stdin().as_fd().try_clone_to_owned().map_err(say_io("stdin"))?;
+        // Nothing of the agent's terminal may be kept; errors after this point go to the agent as messages.
+        let null = File::options().read(true).write(true).open("/dev/null").map_err(say_io("/dev/null"))?;
+        nix::unistd::dup2_stdin(&null).map_err(say("stdin"))?;
+        nix::unistd::dup2_stdout(&null).map_err(say("stdout"))?;
+        nix::unistd::dup2_stderr(&null).map_err(say("stderr"))?;
+        let id = shim.add_connection(birth);
+        shim.send(id, &Message::Notice(Notice::Ready), &[]);
+        Ok(shim)
+    }
+
+    /// Process 1 of the pod's pid namespace: a fork of this one that only reaps. All later children are born beside it.
+    fn start_reaper(&mut self) -> io::Result<()> {
+        let pid = sys::fork_into(libc::CLONE_NEWPID)?;
+        if pid == 0 {
+            let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
+            let mut chld = SigSet::empty();
+            chld.add(Signal::SIGCHLD);
+            loop {
+                while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(s) if s != WaitStatus::StillAlive) {}
+                let _ = chld.wait(); // blocked, so one that came before is not missed
+            }
+        }
+        self.reaper = Some(pid);
+        setns(File::open(format!("/proc/{pid}/ns/pid"))?, CloneFlags::CLONE_NEWPID)?;
+        Ok(())
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        while !self.stopping || !self.containers.values().all(|c| c.pid.is_none()) || !self.extras.is_empty() {
+            for (token, events) in self.wait()? {
+                self.handle(token, events)?;
+            }
+        }
+        if let Some(reaper) = self.reaper.take() {
+            let _ = kill(Pid::from_raw(reaper), Signal::SIGKILL);
+            let _ = waitpid(Pid::from_raw(reaper), None);
+        }
+        let _ = std::fs::remove_file(self.directory.join(SOCKET));
+        Ok(())
+    }
+
+    fn wait(&self) -> io::Result<Vec<(Token, PollFlags)>> {
+        let mut set: Vec<(BorrowedFd, PollFlags, Token)> = vec![
+            (self.signals.as_fd(), PollFlags::POLLIN, Token::Signals),
+            (self.listener.as_fd(), PollFlags::POLLIN, Token::Listener),
+        ];
+        for (id, connection) in &self.connections {
+            set.push((connection.socket.as_fd(), PollFlags::POLLIN, Token::Connection(*id)));
+        }
+        for (pid, extra) in &self.extras {
+            if let Some((report, _)) = &extra.report {
+                set.push((report.as_fd(), PollFlags::POLLIN, Token::ExtraReport(*pid)));
+            }
+        }
+        for (id, container) in &self.containers {
+            if let Some(report) = &container.report {
+                set.push((report.as_fd(), PollFlags::POLLIN, Token::Report(id.clone())));
+            }
+            container.ports(&mut |fd, events, port| set.push((fd, events, Token::Container(id.clone(), port))));
+        }
+        let mut fds: Vec<PollFd> = set.iter().map(|(fd, events, _)| PollFd::new(*fd, *events)).collect();
+        loop {
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+                Ok(_) => break,
+            }
+        }
+        let ready = |fd: &PollFd| fd.revents().filter(|r| !r.is_empty());
+        Ok(fds.iter().zip(&set).filter_map(|(fd, (_, _, token))| Some((token.clone(), ready(fd)?))).collect())
+    }
+
+    /// Tokens may be stale: an earlier one of the same round may have removed what they name.
+    fn handle(&mut self, token: Token, events: PollFlags) -> io::Result<()> {
+        match token {
+            Token::Signals => {
+                while let Ok(Some(_)) = self.signals.read_signal() {}
+                self.reap();
+            }
+            Token::Listener => {
+                while let Ok(fd) = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+                    // SAFETY: accept4 has just given us this descriptor.
+                    let socket = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
+                    self.add_connection(socket);
+                }
+            }
+            Token::Connection(id) => self.receive(id),
+            Token::Report(id) => self.report(&id),
+            Token::ExtraReport(pid) => self.extra_report(pid),
+            Token::Container(id, port) => {
+                if let Some(container) = self.containers.get_mut(&id) {
+                    container.ready(port, events);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_connection(&mut self, socket: OwnedFd) -> ConnectionId {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        self.connections.insert(id, Connection { socket, subscribed: false });
+        id
+    }
+
+    fn receive(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let mut buffer = vec![0; wire::MAX_PACKET];
+        match wire::receive(connection.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Ok((0, _)) | Err(_) => {
+                self.connections.remove(&id);
+            }
+            Ok((length, fds)) => match serde_json::from_slice::<Request>(&buffer[..length]) {
+                Ok(request) => self.call(id, request, fds),
+                Err(e) => self.reply(id, 0, Err(format!("bad request: {e}"))),
+            },
+        }
+    }
+
+    fn call(&mut self, from: ConnectionId, Request { seq, call }: Request, fds: Vec<OwnedFd>) {
+        let result = match call {
+            Call::Subscribe => {
+                if let Some(connection) = self.connections.get_mut(&from) {
+                    connection.subscribed = true;
+                }
+                let states: Vec<_> = self.containers.values().map(|c| c.state.clone()).collect();
+                for state in states {
+                    self.send(from, &Message::Notice(Notice::State(state)), &[]);
+                }
+                Ok(())
+            }
+            Call::Start { container } => match self.start_container(&container, from, seq) {
+                Ok(()) => return, // answered when the program runs
+                Err(e) => Err(e),
+            },
+            Call::Signal { container, signal, all } => self.signal(&container, signal, all),
+            Call::Forget { container } => match self.containers.get(&container) {
+                Some(live) if live.pid.is_some() => Err(format!("container {container} is running")),
+                _ => {
+                    self.containers.remove(&container);
+                    Ok(())
+                }
+            },
+            Call::ReopenLog { container } => self
+                .live(&container)
+                .and_then(|live| live.log.reopen().map_err(|e| format!("log of container {container}: {e}"))),
+            Call::Resize { container, rows, columns } => self.live(&container).map(|l| l.resize(rows, columns)),
+            Call::Exec { container, argv, tty } => match self.exec(&container, &argv, tty, fds, from, seq) {
+                Ok(()) => return, // answered when the program runs
+                Err(e) => Err(e),
+            },
+            Call::KillExec => {
+                for (pid, _) in self.extras.iter().filter(|(_, e)| e.connection == from) {
+                    let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+                }
+                Ok(())
+            }
+            Call::Attach { container, stdin } => self.live(&container).map(|l| l.attach(fds, stdin)),
+            Call::Shutdown => {
+                self.stopping = true;
+                self.kill_everything();
+                Ok(())
+            }
+        };
+        self.reply(from, seq, result);
+    }
+
+    fn live(&mut self, id: &str) -> Result<&mut Live, String> {
+        self.containers.get_mut(id).filter(|l| l.pid.is_some()).ok_or_else(|| format!("container {id} is not running"))
+    }
+
+    fn signal(&mut self, id: &str, signal: i32, all: bool) -> Result<(), String> {
+        let live = self.live(id)?;
+        if all && signal == libc::SIGKILL {
+            cgroup::kill_all(&live.record.cgroups);
+        }
+        // We are the parent and have not reaped it, so the number is still this process.
+        live.pid.map_or(Ok(()), |pid| sys::kill(pid, signal)).map_err(|e| e.to_string())
+    }
+
+    fn start_container(&mut self, id: &str, from: ConnectionId, seq: u64) -> Result<(), String> {
+        if self.containers.contains_key(id) {
+            return Err(format!("container {id} was started before"));
+        }
+        if self.stopping {
+            return Err("the pod is being stopped".into());
+        }
+        let directory = self.directory.join("containers").join(id);
+        let record: ContainerRecord = spec::read(&directory.join("config.json"))?
+            .ok_or_else(|| format!("container {id} has not been created"))?;
+        let (mut live, child) = Live::new(record, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
+        let own_namespace = if self.pod.config.pid == PidMode::Container { libc::CLONE_NEWPID } else { 0 };
+        let pid = sys::fork_into(libc::CLONE_NEWNS | own_namespace).map_err(|e| format!("fork: {e}"))?;
+        if pid == 0 {
+            process::become_program(&live.record, Role::First(&directory), child.streams, child.report.as_fd());
+        }
+        live.pid = Some(pid);
+        live.directory = directory;
+        self.containers.insert(id.to_owned(), live);
+        Ok(())
+    }
+
+    fn report(&mut self, id: &str) {
+        let Some(live) = self.containers.get_mut(id) else { return };
+        let Some(progress) = live.progress() else { return };
+        let (from, seq) = live.asked_by;
+        match progress {
+            Progress::Waiting => {}
+            Progress::Runs => {
+                live.started();
+                let state = live.state.clone();
+                self.publish(&Message::Notice(Notice::State(state)));
+                self.reply(from, seq, Ok(()));
+            }
+            // Its end is what finishes it; see `reap`.
+            Progress::Failed(message) => self.reply(from, seq, Err(message)),
+        }
+    }
+
+    fn exec(
+        &mut self,
+        id: &str,
+        argv: &[String],
+        tty: bool,
+        fds: Vec<OwnedFd>,
+        from: ConnectionId,
+        seq: u64,
+    ) -> Result<(), String> {
+        let mode = self.pod.config.pid;
+        let live = self.live(id)?;
+        let Some(pid) = live.pid.filter(|_| live.state.state == ContainerState::Running) else {
+            return Err(format!("container {id} is not running"));
+        };
+        let mut namespaces = Vec::new();
+        for name in ["cgroup", "mnt"] {
+            let path = format!("/proc/{pid}/ns/{name}");
+            namespaces.push(File::open(&path).map_err(|e| format!("{path}: {e}"))?.into());
+        }
+        let mut fds = fds.into_iter();
+        let streams = if tty {
+            Streams::Terminal
+        } else {
+            Streams::Pipes { stdin: fds.next(), stdout: fds.next(), stderr: fds.next() }
+        };
+        let (ours, theirs) = live::report_pair().map_err(|e| format!("socket: {e}"))?;
+        let record = live.record.clone();
+        let joined = if mode == PidMode::Container {
+            let path = format!("/proc/{pid}/ns/pid");
+            let namespace = File::open(&path).map_err(|e| format!("{path}: {e}"))?;
+            setns(namespace, CloneFlags::CLONE_NEWPID).map_err(|e| format!("joining {path}: {e}"))?;
+            true
+        } else {
+            false
+        };
+        let forked = sys::fork_into(0);
+        if matches!(forked, Ok(0)) {
+            let role = Role::Another { argv, namespaces: &namespaces };
+            process::become_program(&record, role, streams, theirs.as_fd());
+        }
+        if joined {
+            // Only children are concerned; our own namespace never changes. Failing here would put later containers into
+            // the wrong place, so nothing more is started then.
+            if setns(&self.own_pid_namespace, CloneFlags::CLONE_NEWPID).is_err() {
+                self.stopping = true;
+                self.kill_everything();
+            }
+        }
+        let pid = forked.map_err(|e| format!("fork: {e}"))?;
+        let extra = Extra { connection: from, report: Some((ours, seq)), terminal: None };
+        self.extras.insert(pid, extra);
+        Ok(())
+    }
+
+    fn extra_report(&mut self, pid: i32) {
+        let Some(extra) = self.extras.get_mut(&pid) else { return };
+        let Some((report, seq)) = &extra.report else { return };
+        let (from, seq) = (extra.connection, *seq);
+        match live::read_report(report.as_fd(), &mut extra.terminal) {
+            Progress::Waiting => {}
+            progress => {
+                extra.report = None;
+                let terminal = extra.terminal.take();
+                let fds: Vec<RawFd> = terminal.iter().map(|t| t.as_raw_fd()).collect();
+                let result = match progress {
+                    Progress::Failed(message) => Err(message),
+                    _ => Ok(()),
+                };
+                self.send(from, &Message::Reply { seq, result }, &fds);
+            }
+        }
+    }
+
+    /// Collects every child that has ended. Containers are reported with their output complete.
+    fn reap(&mut self) {
+        loop {
+            // Look before reaping: until then the number cannot be given to another process.
+            let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
+                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => pid,
+                _ => return,
+            };
+            let container =
+                self.containers.iter().find(|(_, c)| c.pid == Some(ended.as_raw())).map(|(id, _)| id.clone());
+            if let Some(id) = &container {
+                self.report(id); // what it said before it ended comes first
+            } else if self.extras.contains_key(&ended.as_raw()) {
+                self.extra_report(ended.as_raw());
+            }
+            let (exit_code, signal) = match waitpid(ended, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => (code, None),
+                Ok(WaitStatus::Signaled(_, signal, _)) => (128 + signal as i32, Some(signal as i32)),
+                _ => return,
+            };
+            if let Some(extra) = self.extras.remove(&ended.as_raw()) {
+                self.send(extra.connection, &Message::Notice(Notice::ExecExited { exit_code }), &[]);
+            }
+            if let Some(live) = container.and_then(|id| self.containers.get_mut(&id)) {
+                if self.pod.config.pid != PidMode::Container {
+                    cgroup::kill_all(&live.record.cgroups); // the kernel does it where it was process 1
+                }
+                live.exited(exit_code, signal);
+                let state = live.state.clone();
+                self.publish(&Message::Notice(Notice::State(state)));
+            }
+        }
+    }
+
+    fn kill_everything(&self) {
+        for live in self.containers.values().filter(|l| l.pid.is_some()) {
+            cgroup::kill_all(&live.record.cgroups);
+            if let Some(pid) = live.pid {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        for pid in self.extras.keys() {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+    }
+
+    fn reply(&mut self, to: ConnectionId, seq: u64, result: Result<(), String>) {
+        self.send(to, &Message::Reply { seq, result }, &[]);
+    }
+
+    fn publish(&mut self, message: &Message) {
+        let subscribed: Vec<ConnectionId> =
+            self.connections.iter().filter(|(_, c)| c.subscribed).map(|(id, _)| *id).collect();
+        for id in subscribed {
+            self.send(id, message, &[]);
+        }
+    }
+
+    /// A peer that does not read is dropped: it can connect again and gets every state anew.
+    fn send(&mut self, to: ConnectionId, message: &Message, fds: &[RawFd]) {
+        let Some(connection) = self.connections.get(&to) else { return };
+        let Ok(packet) = serde_json::to_vec(message) else { return };
+        if wire::send(connection.socket.as_fd(), &packet, fds, MsgFlags::MSG_DONTWAIT).is_err() {
+            self.connections.remove(&to);
+        }
+    }
+}

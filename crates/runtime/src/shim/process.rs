@@ -1,0 +1,310 @@
+//! From a forked child of the shim to the program of the container: identity, privileges, exec.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+use nix::sys::socket::MsgFlags;
+use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, setgroups, setresgid, setresuid, setsid};
+
+use super::{rootfs, sys};
+use crate::spec::ContainerRecord;
+use crate::{cgroup, wire};
+
+/// What a child reports before it becomes the program: the master of its terminal, or why it failed. End of file is
+/// success, since the socket closes on exec.
+pub const REPORT_TERMINAL: u8 = b'T';
+pub const REPORT_ERROR: u8 = b'E';
+
+/// Where the process's streams go.
+pub enum Streams {
+    Pipes { stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd> },
+    Terminal,
+}
+
+pub enum Role<'a> {
+    /// The first process of the container; the path is the container's state directory.
+    First(&'a Path),
+    /// One more, with its command; the descriptors are namespaces to join.
+    Another { argv: &'a [String], namespaces: &'a [OwnedFd] },
+}
+
+/// Runs in the child and does not return.
+pub fn become_program(record: &ContainerRecord, role: Role, streams: Streams, report: BorrowedFd) -> ! {
+    let error = match prepare(record, role, streams, report) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    let mut packet = vec![REPORT_ERROR];
+    packet.extend_from_slice(error.as_bytes());
+    let _ = wire::send(report, &packet, &[], MsgFlags::empty());
+    // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
+    unsafe { libc::_exit(128) }
+}
+
+fn prepare(
+    record: &ContainerRecord,
+    role: Role,
+    streams: Streams,
+    report: BorrowedFd,
+) -> Result<std::convert::Infallible, String> {
+    let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    let security = &record.config.security;
+    let first = matches!(role, Role::First(_));
+    cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
+    std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
+    let argv = match &role {
+        Role::First(state) => {
+            if !security.privileged {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
+                    .map_err(|e| format!("cgroup namespace: {e}"))?;
+            }
+            rootfs::enter(record, state)?;
+            record.argv.as_slice()
+        }
+        Role::Another { argv, namespaces } => {
+            for namespace in *namespaces {
+                nix::sched::setns(namespace, nix::sched::CloneFlags::empty())
+                    .map_err(|e| format!("joining the container: {e}"))?;
+            }
+            *argv
+        }
+    };
+    setsid().map_err(|e| format!("setsid: {e}"))?;
+    connect(streams, report, first)?;
+
+    // Found and judged as the container sees it, before privileges are dropped.
+    let user = User::resolve(record)?;
+    rootfs::enter_working_directory(&record.cwd)?;
+    let mut environment = record.env.clone();
+    if !environment.iter().any(|(k, _)| k == "HOME") {
+        environment.push(("HOME".into(), user.home.clone()));
+    }
+
+    let wanted = record.capabilities.iter().fold(0u64, |bits, c| bits | 1 << c);
+    sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
+    sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(say("keeping capabilities"))?;
+    let groups: Vec<Gid> = user.groups.iter().map(|g| Gid::from_raw(*g)).collect();
+    setgroups(&groups).map_err(|e| format!("setgroups: {e}"))?;
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    setresgid(gid, gid, gid).map_err(|e| format!("setgid {gid}: {e}"))?;
+    // A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it goes in while we still have the former.
+    if let Some(program) = record.seccomp.as_ref().filter(|_| !security.no_new_privileges) {
+        program.install().map_err(say("seccomp"))?;
+    }
+    setresuid(uid, uid, uid).map_err(|e| format!("setuid {uid}: {e}"))?;
+    sys::set_capabilities(wanted).map_err(say("capabilities"))?;
+    if first {
+        // After the change of user, which clears it.
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong).map_err(say("parent death signal"))?;
+    }
+    let (program, argv, environment) = (find(argv, &environment)?, c_strings(argv)?, c_environment(&environment)?);
+    reset_signals().map_err(|e| format!("signals: {e}"))?;
+    if security.no_new_privileges {
+        sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(say("no_new_privs"))?;
+        if let Some(program) = &record.seccomp {
+            program.install().map_err(say("seccomp"))?;
+        }
+    }
+    let Err(error) = nix::unistd::execve(&program, &argv, &environment);
+    Err(format!("exec {program:?}: {}", io::Error::from(error)))
+}
+
+fn connect(streams: Streams, report: BorrowedFd, first: bool) -> Result<(), String> {
+    let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
+    match streams {
+        Streams::Pipes { stdin, stdout, stderr } => {
+            let null = || {
+                std::fs::File::options()
+                    .read(true)
+                    .write(true)
+                    .open("/dev/null")
+                    .map(OwnedFd::from)
+                    .map_err(|e| format!("/dev/null: {e}"))
+            };
+            let or_null = |fd: Option<OwnedFd>| fd.map_or_else(null, Ok);
+            dup2_stdin(or_null(stdin)?).map_err(say("stdin"))?;
+            dup2_stdout(or_null(stdout)?).map_err(say("stdout"))?;
+            dup2_stderr(or_null(stderr)?).map_err(say("stderr"))?;
+        }
+        Streams::Terminal => {
+            let master = std::fs::File::options()
+                .read(true)
+                .write(true)
+                .open("/dev/pts/ptmx")
+                .map_err(|e| format!("/dev/pts/ptmx: {e}"))?;
+            let terminal = sys::open_terminal_peer(master.as_fd()).map_err(|e| format!("terminal: {e}"))?;
+            sys::make_controlling_terminal(terminal.as_fd()).map_err(|e| format!("controlling terminal: {e}"))?;
+            if first {
+                let console = Path::new("/dev/console");
+                if !console.exists() {
+                    std::fs::File::create(console).map_err(|e| format!("/dev/console: {e}"))?;
+                }
+                let source = format!("/proc/self/fd/{}", terminal.as_raw_fd());
+                let bind = nix::mount::MsFlags::MS_BIND;
+                nix::mount::mount(Some(source.as_str()), console, None::<&str>, bind, None::<&str>)
+                    .map_err(say("/dev/console"))?;
+            }
+            wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
+                .map_err(|e| format!("passing the terminal: {e}"))?;
+            dup2_stdin(&terminal).map_err(say("stdin"))?;
+            dup2_stdout(&terminal).map_err(say("stdout"))?;
+            dup2_stderr(&terminal).map_err(say("stderr"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Rust ignores SIGPIPE and the shim blocks what it reads by descriptor; programs expect neither.
+fn reset_signals() -> nix::Result<()> {
+    for number in Signal::iterator().filter(|s| !matches!(s, Signal::SIGKILL | Signal::SIGSTOP)) {
+        // SAFETY: sets the default action; no handler of ours is installed.
+        unsafe { signal(number, SigHandler::SigDfl)? };
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+}
+
+/// The file that the first word of a command means, with errors in the words users know.
+fn find(argv: &[String], environment: &[(String, String)]) -> Result<CString, String> {
+    let Some(name) = argv.first().filter(|n| !n.is_empty()) else {
+        return Err("no command specified".into());
+    };
+    let c_name = |path: &str| CString::new(path).map_err(|_| "command contains a NUL byte".to_owned());
+    let executable = |path: &str| nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok();
+    if name.contains('/') {
+        let metadata = std::fs::metadata(name).map_err(|e| format!("exec: {name:?}: stat {name}: {}", lower(&e)))?;
+        if metadata.is_dir() {
+            return Err(format!("exec: {name:?}: is a directory"));
+        }
+        if !executable(name) {
+            return Err(format!("exec: {name:?}: permission denied"));
+        }
+        return c_name(name);
+    }
+    let path = environment.iter().rev().find(|(k, _)| k == "PATH").map_or("", |(_, v)| v.as_str());
+    let mut denied = false;
+    for directory in path.split(':') {
+        let candidate = format!("{}/{name}", if directory.is_empty() { "." } else { directory });
+        if std::fs::metadata(&candidate).is_ok_and(|m| m.is_file()) {
+            if executable(&candidate) {
+                return c_name(&candidate);
+            }
+            denied = true;
+        }
+    }
+    let why = if denied { "permission denied" } else { "executable file not found in $PATH" };
+    Err(format!("exec: {name:?}: {why}"))
+}
+
+fn lower(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".into(),
+        io::ErrorKind::PermissionDenied => "permission denied".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn c_strings(words: &[String]) -> Result<Vec<CString>, String> {
+    words.iter().map(|w| CString::new(w.as_str()).map_err(|_| format!("argument {w:?} contains a NUL byte"))).collect()
+}
+
+fn c_environment(pairs: &[(String, String)]) -> Result<Vec<CString>, String> {
+    pairs
+        .iter()
+        .map(|(k, v)| CString::new(format!("{k}={v}")).map_err(|_| format!("variable {k:?} contains a NUL byte")))
+        .collect()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    home: String,
+}
+
+impl User {
+    /// Looks names up in the files of the container, whose root is ours by now.
+    fn resolve(record: &ContainerRecord) -> Result<User, String> {
+        let security = &record.config.security;
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        resolve_user(
+            &record.image_user,
+            (security.run_as_user, security.run_as_group),
+            (&security.supplemental_groups, security.strict_groups),
+            &read("/etc/passwd"),
+            &read("/etc/group"),
+        )
+    }
+}
+
+fn resolve_user(
+    image_user: &str,
+    (run_as_user, run_as_group): (Option<u32>, Option<u32>),
+    (supplemental, strict): (&[u32], bool),
+    passwd: &str,
+    group: &str,
+) -> Result<User, String> {
+    let (image_user, image_group) = image_user.split_once(':').unwrap_or((image_user, ""));
+    let users = || passwd.lines().map(|l| l.split(':').collect::<Vec<_>>()).filter(|f| f.len() >= 6);
+    let groups = || group.lines().map(|l| l.split(':').collect::<Vec<_>>()).filter(|f| f.len() >= 3);
+    let wanted = match run_as_user {
+        Some(uid) => uid.to_string(),
+        None if image_user.is_empty() => "0".into(),
+        None => image_user.to_owned(),
+    };
+    let entry = users().find(|f| f[0] == wanted || (wanted.parse::<u32>().is_ok() && f[2] == wanted));
+    let uid = match (&entry, wanted.parse()) {
+        (_, Ok(uid)) => uid,
+        (Some(entry), _) => {
+            entry[2].parse().map_err(|_| format!("user {wanted:?}: bad uid {:?} in /etc/passwd", entry[2]))?
+        }
+        (None, _) => return Err(format!("unable to find user {wanted}: no matching entries in passwd file")),
+    };
+    let gid = match run_as_group {
+        Some(gid) => gid,
+        None if run_as_user.is_none() && !image_group.is_empty() => match image_group.parse() {
+            Ok(gid) => gid,
+            Err(_) => groups()
+                .find(|f| f[0] == image_group)
+                .and_then(|f| f[2].parse().ok())
+                .ok_or_else(|| format!("unable to find group {image_group}: no matching entries in group file"))?,
+        },
+        None => entry.as_ref().and_then(|e| e[3].parse().ok()).unwrap_or(0),
+    };
+    let mut all: BTreeSet<u32> = supplemental.iter().copied().collect();
+    if let (Some(entry), false) = (&entry, strict) {
+        let member = |f: &Vec<&str>| f.get(3).is_some_and(|m| m.split(',').any(|m| m == entry[0]));
+        all.extend(groups().filter(member).filter_map(|f| f[2].parse::<u32>().ok()));
+    }
+    all.insert(gid);
+    let home = entry.map(|e| e[5].to_owned()).filter(|h| !h.is_empty()).unwrap_or_else(|| "/".into());
+    Ok(User { uid, gid, groups: all.into_iter().collect(), home })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:44:Web:/srv:/bin/sh\n";
+    const GROUP: &str = "root:x:0:\nwww:x:44:\nmedia:x:70:web,other\n";
+
+    #[test]
+    fn users_come_from_the_request_the_image_and_its_files() {
+        let user = |image: &str, request, supplemental: &[u32], strict| {
+            resolve_user(image, request, (supplemental, strict), PASSWD, GROUP)
+        };
+        let expect =
+            |uid, gid, groups: &[u32], home: &str| Ok(User { uid, gid, groups: groups.into(), home: home.into() });
+        assert_eq!(user("", (None, None), &[], false), expect(0, 0, &[0], "/root"));
+        assert_eq!(user("web", (None, None), &[9], false), expect(33, 44, &[9, 44, 70], "/srv"));
+        assert_eq!(user("web:media", (None, None), &[], true), expect(33, 70, &[70], "/srv"));
+        assert_eq!(user("web", (Some(1000), None), &[], false), expect(1000, 0, &[0], "/"));
+        assert_eq!(user("1000:1001", (None, Some(5)), &[], false), expect(1000, 5, &[5], "/"));
+        assert!(user("nobody", (None, None), &[], false).unwrap_err().contains("unable to find user nobody"));
+        assert!(user("web:none", (None, None), &[], false).unwrap_err().contains("unable to find group none"));
+    }
+}

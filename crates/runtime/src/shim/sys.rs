@@ -1,0 +1,184 @@
+//! Kernel calls without a wrapper in nix: forking into namespaces, mounts by descriptor, capabilities.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::api::Timestamp;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+pub fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "NUL in path"))
+}
+
+/// Forks into new namespaces; 0 in the child. The process must have one thread.
+pub fn fork_into(namespaces: libc::c_int) -> io::Result<i32> {
+    let flags = (namespaces | libc::SIGCHLD) as libc::c_ulong;
+    // SAFETY: a clone without CLONE_VM and with a null stack behaves like fork. The shim has one thread (its invariant),
+    // so no lock of the C library or of Rust can be held by another thread, and the child may run any code.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) };
+    check(pid).map(|pid| pid as i32)
+}
+
+/// Any signal, real-time ones too.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
+}
+
+pub fn now() -> Timestamp {
+    // The one wall clock outside the agent: log lines and exit times of a process that outlives it.
+    match nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME) {
+        Ok(time) => Timestamp { secs: time.tv_sec() as u64, nanos: time.tv_nsec() as u32 },
+        Err(_) => Timestamp::default(),
+    }
+}
+
+/// A detached copy of the mount at `path`, to be placed with [`move_mount`].
+pub fn open_tree(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
+    const OPEN_TREE_CLONE: libc::c_uint = 1;
+    let flags = OPEN_TREE_CLONE
+        | libc::O_CLOEXEC as libc::c_uint
+        | if recursive { libc::AT_RECURSIVE as libc::c_uint } else { 0 };
+    let path = c_path(path)?;
+    // SAFETY: the path is a NUL-terminated string that lives through the call; the result is a descriptor of ours.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags))?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+pub fn move_mount(tree: BorrowedFd, target: &Path) -> io::Result<()> {
+    const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+    let (empty, target) = (c"", c_path(target)?);
+    // SAFETY: both strings are NUL-terminated and live through the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            empty.as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    check(result).map(drop)
+}
+
+pub const MOUNT_ATTR_RDONLY: u64 = 1;
+pub const MOUNT_ATTR_NOSUID: u64 = 2;
+pub const MOUNT_ATTR_NODEV: u64 = 4;
+
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+/// Changes attributes and, unless 0, the propagation (`MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED`) of a mount.
+pub fn mount_setattr(tree: BorrowedFd, set: u64, propagation: u64, recursive: bool) -> io::Result<()> {
+    let attr = MountAttr { set, clear: 0, propagation, userns: 0 };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    let empty: &CStr = c"";
+    // SAFETY: `attr` has the layout of the kernel's struct mount_attr, its true size is passed, and both pointers live
+    // through the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            empty.as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    check(result).map(drop)
+}
+
+pub fn pivot_root_here() -> io::Result<()> {
+    // SAFETY: both arguments are NUL-terminated constants.
+    check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(drop)
+}
+
+/// Leaves exactly `capabilities` in the bounding set; needs CAP_SETPCAP.
+pub fn limit_bounding_set(capabilities: u64) -> io::Result<()> {
+    for number in 0..64 {
+        // SAFETY: prctl with these operations takes plain numbers.
+        unsafe {
+            match libc::prctl(libc::PR_CAPBSET_READ, number as libc::c_ulong, 0, 0, 0) {
+                1 if capabilities & (1 << number) == 0 => {
+                    check(libc::prctl(libc::PR_CAPBSET_DROP, number as libc::c_ulong, 0, 0, 0).into())?;
+                }
+                result if result < 0 => break, // beyond the last capability of this kernel
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the permitted and effective sets exactly `capabilities`, and the inheritable and ambient ones empty.
+pub fn set_capabilities(capabilities: u64) -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let half = |bits: u64| Data { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
+    let data = [half(capabilities & 0xffff_ffff), half(capabilities >> 32)];
+    // SAFETY: version 3 of the capability call takes one header and two data words with these layouts; they live
+    // through the call.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
+}
+
+pub fn prctl(operation: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: used only with operations whose arguments are plain numbers.
+    check(unsafe { libc::prctl(operation, argument, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Installs a seccomp filter on the calling thread. Needs no_new_privs or CAP_SYS_ADMIN.
+pub fn install_seccomp(instructions: &[u64]) -> io::Result<()> {
+    let filters: Vec<libc::sock_filter> = instructions
+        .iter()
+        .map(|i| libc::sock_filter { code: (i >> 48) as u16, jt: (i >> 40) as u8, jf: (i >> 32) as u8, k: *i as u32 })
+        .collect();
+    let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies the program, which lives through the call, and verifies it; it does not write to it.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) }).map(drop)
+}
+
+pub fn make_controlling_terminal(terminal: BorrowedFd) -> io::Result<()> {
+    // SAFETY: TIOCSCTTY takes a number.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }.into()).map(drop)
+}
+
+/// Unlocks the other side of a terminal's master and opens it (no path needed, so no race about /dev/pts).
+pub fn open_terminal_peer(master: BorrowedFd) -> io::Result<OwnedFd> {
+    let unlock: libc::c_int = 0;
+    // SAFETY: TIOCSPTLCK reads an int that lives through the call; TIOCGPTPEER takes flags and gives a descriptor of ours.
+    unsafe {
+        check(libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock).into())?;
+        let fd = check(libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY).into())?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+pub fn set_terminal_size(terminal: BorrowedFd, rows: u16, columns: u16) -> io::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCSWINSZ reads a winsize that lives through the call.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }.into()).map(drop)
+}

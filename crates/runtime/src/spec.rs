@@ -1,0 +1,224 @@
+//! What agent and shim agree on: files below the pod directory, and the messages over the shim's socket.
+//!
+//! ```text
+//! ROOT/pods/POD/pod.json                      PodRecord, written by the agent
+//! ROOT/pods/POD/shim.json                     ShimRecord, written by the shim once the pod stands
+//! ROOT/pods/POD/shim.sock                     the shim's socket
+//! ROOT/pods/POD/{hostname,hosts,resolv.conf}  bound into the containers
+//! ROOT/pods/POD/shm                           the pod's /dev/shm
+//! ROOT/pods/POD/containers/ID/config.json     ContainerRecord, written by the agent before start
+//! ROOT/pods/POD/containers/ID/state.json      StateRecord, written by the shim (by the agent if there is none)
+//! ROOT/pods/POD/containers/ID/{upper,work,rootfs}
+//! ```
+//! Every file carries [`VERSION`] and is replaced atomically. A reader accepts its own version and those before it.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{ContainerConfig, ContainerState, Mount, PodConfig, Timestamp};
+use crate::seccomp::Program;
+
+pub const VERSION: u32 = 1;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PodRecord {
+    pub version: u32,
+    pub config: PodConfig,
+    pub created_at: Timestamp,
+    /// The pod's cgroup, relative to the hierarchies' roots.
+    pub cgroup: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ShimRecord {
+    pub version: u32,
+    pub pid: i32,
+    /// Field 22 of /proc/PID/stat: with the pid it names one process for as long as the machine runs.
+    pub start_time: u64,
+    /// `boot_id` of the kernel, since pid and start time may meet again after a reboot.
+    pub boot: String,
+}
+
+/// The directory of a cgroup in one hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupDirectory {
+    /// Name of the hierarchy below /sys/fs/cgroup; empty if it is all there is (v2).
+    pub name: String,
+    pub directory: PathBuf,
+}
+
+/// A container as the shim needs it: everything resolved, nothing to look up but the user.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub version: u32,
+    pub id: String,
+    pub pod: String,
+    pub created_at: Timestamp,
+    pub image_id: String,
+    /// The request as it came.
+    pub config: ContainerConfig,
+    /// Layer directories, topmost first, below `layers_root`.
+    pub layers_root: PathBuf,
+    pub layers: Vec<String>,
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: String,
+    /// `user[:group]` of the image, used where the request has no numbers.
+    pub image_user: String,
+    pub hostname: String,
+    /// The request's mounts and the runtime's own, in mounting order.
+    pub mounts: Vec<Mount>,
+    pub shm: PathBuf,
+    pub cgroups: Vec<CgroupDirectory>,
+    pub capabilities: Vec<u8>,
+    pub oom_score_adj: i32,
+    pub seccomp: Option<Program>,
+    pub stop_signal: i32,
+    pub log_path: PathBuf,
+    pub termination_message_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StateRecord {
+    pub version: u32,
+    pub id: String,
+    pub state: ContainerState,
+    pub pid: Option<i32>,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+}
+
+impl StateRecord {
+    pub fn created(id: &str) -> StateRecord {
+        StateRecord {
+            version: VERSION,
+            id: id.to_owned(),
+            state: ContainerState::Created,
+            pid: None,
+            started_at: None,
+            finished_at: None,
+            exit_code: None,
+            signal: None,
+            reason: None,
+            message: None,
+        }
+    }
+}
+
+/// Agent → shim. `seq` comes back in the [`Reply`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub seq: u64,
+    pub call: Call,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Call {
+    /// Send [`Notice`]s on this connection from now on, beginning with the state of every container.
+    Subscribe,
+    Start {
+        container: String,
+    },
+    Signal {
+        container: String,
+        signal: i32,
+        /// Every process in the container's cgroup, not only the first.
+        all: bool,
+    },
+    /// Drop a container that is not running.
+    Forget {
+        container: String,
+    },
+    ReopenLog {
+        container: String,
+    },
+    Resize {
+        container: String,
+        rows: u16,
+        columns: u16,
+    },
+    /// Run a command; its stdin, stdout and stderr come as descriptors (none with a terminal, whose master is sent back).
+    /// This connection gets [`Notice::ExecExited`] in the end, and may send [`Call::KillExec`].
+    Exec {
+        container: String,
+        argv: Vec<String>,
+        tty: bool,
+    },
+    KillExec,
+    /// Copy output to the first descriptors sent (stdout, stderr), which are pipes; the last, if `stdin`, is read for input.
+    Attach {
+        container: String,
+        stdin: bool,
+    },
+    /// Kill everything and exit.
+    Shutdown,
+}
+
+/// Shim → agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Message {
+    Reply { seq: u64, result: Result<(), String> },
+    Notice(Notice),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Notice {
+    /// The first message of a new shim on the socket it was born with.
+    Ready,
+    Failed(String),
+    State(StateRecord),
+    ExecExited {
+        exit_code: i32,
+    },
+}
+
+/// Reads a versioned record. `Ok(None)` if the file does not exist.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let Version { version } = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+    if version > VERSION {
+        return Err(format!("has version {version}, this program knows up to {VERSION}"));
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| e.to_string())
+}
+
+/// Replaces a file in one step. Not synced: after a crash of the machine the containers are gone anyway.
+pub fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let bytes = serde_json::to_vec(value)?;
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(&bytes)?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Start time of a process in clock ticks since boot, `None` if there is no such process (or it is a zombie).
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    if matches!(fields.first(), Some(&"Z" | &"X")) {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+/// The kernel's name of this boot.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,51 @@
+//! Messages between agent and shim: one packet of a `SOCK_SEQPACKET` Unix socket each, JSON, with file descriptors beside
+//! it. Packets keep their boundaries, so neither side ever parses half a message.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+/// Largest packet either side sends.
+pub const MAX_PACKET: usize = 160 * 1024;
+const MAX_FDS: usize = 4;
+
+/// Sends one packet. `EMSGSIZE` if it is too large.
+pub fn send(socket: BorrowedFd, bytes: &[u8], fds: &[RawFd], flags: MsgFlags) -> io::Result<()> {
+    let iov = [IoSlice::new(bytes)];
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control: &[ControlMessage] = if fds.is_empty() { &[] } else { &rights };
+    loop {
+        match sendmsg::<()>(socket.as_raw_fd(), &iov, control, flags | MsgFlags::MSG_NOSIGNAL, None) {
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Receives one packet into `buffer`, giving its length (0: the other side is gone) and the descriptors that came with it.
+pub fn receive(socket: BorrowedFd, buffer: &mut [u8], flags: MsgFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut control = cmsg_space!([RawFd; MAX_FDS]);
+    loop {
+        let mut iov = [IoSliceMut::new(buffer)];
+        let message =
+            match recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut control), flags | MsgFlags::MSG_CMSG_CLOEXEC) {
+                Ok(message) => message,
+                Err(nix::Error::EINTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+        let mut fds = Vec::new();
+        for item in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(raw) = item {
+                // SAFETY: the kernel has just installed these descriptors for us; nobody else knows them.
+                fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        if message.flags.contains(MsgFlags::MSG_TRUNC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "packet too large"));
+        }
+        return Ok((message.bytes, fds));
+    }
+}

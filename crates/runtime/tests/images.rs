@@ -1,0 +1,230 @@
+//! Images from archives, and the one made from the program itself.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod host;
+
+use std::io::Write;
+use std::path::Path;
+
+use host::{Host, log, shell};
+use kemudi_runtime::*;
+use sha2::{Digest, Sha256};
+
+/// One entry of a layer: path and content; `None` is a directory, `link:` a symlink, `hard:` a hard link.
+type Entry<'a> = (&'a str, Option<&'a str>);
+
+fn layer(entries: &[Entry]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (path, content) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o755);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1);
+        // Written into the header itself, since the library refuses to make paths that an attacker would.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        let content = content.unwrap_or_default();
+        let data = match content.split_once(':') {
+            Some((kind @ ("link" | "hard"), target)) => {
+                header.set_entry_type(if kind == "link" { tar::EntryType::Symlink } else { tar::EntryType::Link });
+                header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
+                ""
+            }
+            _ if path.ends_with('/') => {
+                header.set_entry_type(tar::EntryType::Directory);
+                ""
+            }
+            _ => {
+                header.set_entry_type(tar::EntryType::Regular);
+                content
+            }
+        };
+        header.set_size(data.len() as u64);
+        header.set_cksum();
+        archive.append(&header, data.as_bytes()).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+fn sha(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn configuration(layers: &[Vec<u8>]) -> Vec<u8> {
+    let diff_ids: Vec<String> = layers.iter().map(|l| format!("sha256:{}", sha(l))).collect();
+    serde_json::json!({
+        "architecture": "amd64", "os": "linux",
+        "config": {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["echo default $V; pwd"], "Env": ["V=1", "PATH=/bin"],
+                   "WorkingDir": "/w", "StopSignal": "SIGINT", "Volumes": null},
+        "rootfs": {"type": "layers", "diff_ids": diff_ids}
+    })
+    .to_string()
+    .into_bytes()
+}
+
+fn oci_layout(directory: &Path, layers: &[Vec<u8>]) {
+    let blobs = directory.join("blobs/sha256");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let put = |bytes: &[u8], kind: &str| {
+        std::fs::write(blobs.join(sha(bytes)), bytes).unwrap();
+        serde_json::json!({"mediaType": kind, "digest": format!("sha256:{}", sha(bytes)), "size": bytes.len()})
+    };
+    let config = put(&configuration(layers), "application/vnd.oci.image.config.v1+json");
+    let compressed: Vec<_> =
+        layers.iter().map(|l| put(&gzip(l), "application/vnd.oci.image.layer.v1.tar+gzip")).collect();
+    let manifest = serde_json::json!({"schemaVersion": 2, "config": config, "layers": compressed}).to_string();
+    let mut descriptor = put(manifest.as_bytes(), "application/vnd.oci.image.manifest.v1+json");
+    descriptor["annotations"] = serde_json::json!({"org.opencontainers.image.ref.name": "example.org/app:1"});
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": [descriptor]}).to_string();
+    std::fs::write(directory.join("index.json"), index).unwrap();
+    std::fs::write(directory.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+fn docker_archive(path: &Path, layers: &[Vec<u8>]) {
+    let mut archive = tar::Builder::new(std::fs::File::create(path).unwrap());
+    let mut put = |name: &str, bytes: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, bytes).unwrap();
+    };
+    let names: Vec<String> = (0..layers.len()).map(|i| format!("{i}/layer.tar")).collect();
+    for (name, layer) in names.iter().zip(layers) {
+        put(name, layer);
+    }
+    put("config.json", &configuration(layers));
+    let manifest = serde_json::json!([{"Config": "config.json", "RepoTags": ["app:2"], "Layers": names}]).to_string();
+    put("manifest.json", manifest.as_bytes());
+    archive.finish().unwrap();
+}
+
+fn layers() -> Vec<Vec<u8>> {
+    let busybox = std::fs::read("/bin/busybox").unwrap();
+    let mut base = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(busybox.len() as u64);
+    header.set_mode(0o4755);
+    base.append_data(&mut header, "bin/busybox", busybox.as_slice()).unwrap();
+    for applet in ["sh", "cat", "ls", "echo", "stat", "find"] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        base.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
+    }
+    let files = layer(&[
+        ("etc/", None),
+        ("etc/gone", Some("x")),
+        ("etc/kept", Some("kept\n")),
+        ("dir/", None),
+        ("dir/old", Some("old")),
+        ("hard", Some("hard:etc/kept")),
+        ("abs", Some("link:/etc/kept")),
+    ]);
+    let changes =
+        layer(&[("etc/.wh.gone", Some("")), ("dir/", None), ("dir/.wh..wh..opq", Some("")), ("dir/new", Some("new"))]);
+    vec![base.into_inner().unwrap(), files, changes]
+}
+
+#[tokio::test]
+async fn archives_are_imported_and_run() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let layout = host.directory.path().join("layout");
+    oci_layout(&layout, &layers());
+    let archive = host.directory.path().join("app.tar");
+    docker_archive(&archive, &layers());
+    let images = host.runtime.images();
+    let first = images.import(&layout, None).unwrap().remove(0);
+    assert_eq!(first.names.iter().collect::<Vec<_>>(), ["example.org/app:1"]);
+    let second = images.import(&archive, None).unwrap().remove(0);
+    assert_eq!(first.id, second.id, "the same image under a second name");
+    assert_eq!(images.resolve("app:2").unwrap().id, images.resolve(&first.id[..19]).unwrap().id);
+    assert!(matches!(images.resolve("app:3"), Err(image::Error::NotFound(_))));
+
+    let (_, text) = host
+        .script("a", "main", "ls /etc /dir; cat /hard /abs; stat -c %a /bin/busybox; pwd", |c| c.image = "app:2".into())
+        .await;
+    assert_eq!(
+        text.replace("hostname\nhosts\n", "").replace("resolv.conf\n", ""),
+        "/dir:\nnew\n\n/etc:\nkept\nkept\nkept\n4755\n/w\n"
+    );
+    let mut config = shell("default", "");
+    (config.command, config.image) = (Vec::new(), "example.org/app:1".into());
+    config.env = vec![("V".into(), "2".into())];
+    let id = host.start("a", config).await;
+    assert_eq!(log(&host.ended(&id).await), "default 2\n/w\n");
+
+    let images = host.runtime.images();
+    images.remove("app:2").unwrap();
+    assert!(images.resolve("app:2").is_err() && images.resolve("example.org/app:1").is_ok());
+    images.remove("example.org/app:1").unwrap();
+    assert!(images.list().iter().all(|i| i.id != first.id));
+    host.finish().await;
+}
+
+#[tokio::test]
+async fn bad_archives_are_refused_and_leave_nothing() {
+    let host = Host::new().await;
+    let images = host.runtime.images().clone();
+    let before = images.list();
+    let import = |layers: &[Vec<u8>], spoil: &dyn Fn(&Path)| {
+        let layout = host.directory.path().join("bad");
+        let _ = std::fs::remove_dir_all(&layout);
+        oci_layout(&layout, layers);
+        spoil(&layout);
+        images.import(&layout, None).unwrap_err().to_string()
+    };
+    let nothing = |_: &Path| ();
+    for entries in [
+        &[("../evil", Some("x"))] as &[Entry],
+        &[("out", Some("link:/tmp")), ("out/evil", Some("x"))],
+        &[("hard", Some("hard:../../etc/passwd"))],
+    ] {
+        let error = import(&[layer(entries)], &nothing);
+        assert!(error.contains("leads out of the image"), "{error}");
+    }
+    let flip = |layout: &Path| {
+        for blob in std::fs::read_dir(layout.join("blobs/sha256")).unwrap().flatten() {
+            if std::fs::read(blob.path()).unwrap().starts_with(&[0x1f, 0x8b]) {
+                std::fs::write(blob.path(), gzip(&layer(&[("other", Some("x"))]))).unwrap();
+            }
+        }
+    };
+    let error = import(&[layer(&[("file", Some("x"))])], &flip);
+    assert!(error.contains("digest is"), "{error}");
+    let error = import(&[layer(&[("file", Some("x"))])], &|l| std::fs::write(l.join("index.json"), "{").unwrap());
+    assert!(error.contains("index.json"), "{error}");
+    let file = host.directory.path().join("text");
+    std::fs::write(&file, "no archive").unwrap();
+    assert!(images.import(&file, None).is_err());
+    assert_eq!(images.list(), before);
+    host.finish().await;
+}
+
+#[tokio::test]
+async fn the_program_itself_is_an_image() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let program = Path::new(env!("CARGO_BIN_EXE_kemudi-runtime-testbed"));
+    let image = host.runtime.images().ensure_builtin("demo", program).unwrap();
+    let begin = tokio::time::Instant::now();
+    assert_eq!(host.runtime.images().ensure_builtin("demo", program).unwrap(), image);
+    println!("asked again: {:?}", begin.elapsed());
+    let config = ContainerConfig {
+        name: "demo".into(),
+        image: "demo".into(),
+        args: vec!["hello".into()],
+        log_path: "demo.log".into(),
+        ..ContainerConfig::default()
+    };
+    let id = host.start("a", config).await;
+    let status = host.ended(&id).await;
+    assert_eq!((status.exit_code, log(&status).as_str()), (Some(0), "demo hello\n"));
+    host.finish().await;
+}

@@ -1,0 +1,141 @@
+//! What is left when the agent or a shim goes.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod host;
+
+use std::time::Duration;
+
+use host::{Host, log, shell};
+use kemudi_runtime::*;
+
+#[tokio::test]
+async fn containers_outlive_the_agent() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    host.pod("b").await;
+    let waiting = |name: &str, directory: &std::path::Path| {
+        let mut config = shell(name, "while [ ! -e /flags/$N ]; do sleep 0.05; done; echo done; exit 4");
+        config.env = vec![("N".into(), name.into())];
+        config.mounts = vec![Mount::bind(directory, "/flags")];
+        config
+    };
+    let flags = host.directory.path().join("flags");
+    std::fs::create_dir(&flags).unwrap();
+    let waits = host.start("a", waiting("waits", &flags)).await;
+    let leaves = host.start("b", waiting("leaves", &flags)).await;
+    let created = host.runtime.create_container("b", shell("created", "echo late")).await.unwrap();
+    let before = host.runtime.container_status(&waits).await.unwrap();
+
+    // The first agent goes; one container ends while nobody looks.
+    let options = host.options.clone();
+    drop(std::mem::replace(&mut host.runtime, Embedded::open(other_root(&options)).await.unwrap()));
+    std::fs::write(flags.join("leaves"), "").unwrap();
+    let state = options.root.join("pods/b/containers").join(&leaves).join("state.json");
+    wait(|| std::fs::read_to_string(&state).is_ok_and(|s| s.contains("Exited"))).await;
+
+    host.runtime = Embedded::open(options.clone()).await.unwrap();
+    host.events = host.runtime.subscribe();
+    let after = host.runtime.container_status(&waits).await.unwrap();
+    assert_eq!((after.state, after.pid, after.started_at), (ContainerState::Running, before.pid, before.started_at));
+    let left = host.runtime.container_status(&leaves).await.unwrap();
+    assert_eq!((left.state, left.exit_code), (ContainerState::Exited, Some(4)));
+    assert_eq!(log(&left), "done\n");
+    // And all goes on: what was created can be started, what runs can be entered, and its end is heard.
+    host.runtime.start_container(&created).await.unwrap();
+    assert_eq!(log(&host.ended(&created).await), "late\n");
+    let result = host.runtime.exec_sync(&waits, vec!["hostname".into()], None).await.unwrap();
+    assert_eq!(result.stdout, b"host-a\n");
+    std::fs::write(flags.join("waits"), "").unwrap();
+    assert_eq!(host.ended(&waits).await.exit_code, Some(4));
+    Embedded::purge(&other_root(&options)).await.unwrap();
+    host.finish().await;
+}
+
+#[tokio::test]
+async fn containers_die_with_their_shim() {
+    let mut host = Host::new().await;
+    let pod = host.pod("a").await;
+    let id = host.start("a", shell("main", "while :; do sleep 0.1; done")).await;
+    let pid = host.runtime.container_status(&id).await.unwrap().pid.unwrap();
+    let shim = nix::unistd::Pid::from_raw(pod.shim_pid.unwrap());
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let status = host.ended(&id).await;
+    assert_eq!((status.state, status.reason.as_deref()), (ContainerState::Unknown, Some("ContainerStatusUnknown")));
+    wait(|| !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+    assert_eq!(host.runtime.pod_status("a").await.unwrap().state, PodState::NotReady);
+    assert!(matches!(host.runtime.create_container("a", shell("x", "")).await, Err(Error::ShimGone { .. })));
+    host.runtime.remove_pod("a").await.unwrap();
+    host.finish().await;
+}
+
+#[tokio::test]
+async fn fifty_pods_at_once() {
+    let mut host = Host::new().await;
+    let configs: Vec<PodConfig> = (0..50).map(|i| host.pod_config(&format!("p{i}"))).collect();
+    let begin = tokio::time::Instant::now();
+    let mut tasks = Vec::new();
+    for config in configs {
+        let runtime = host.runtime.clone();
+        tasks.push(tokio::spawn(async move {
+            let id = config.id.clone();
+            let begin = tokio::time::Instant::now();
+            runtime.run_pod(config).await.unwrap();
+            let container = runtime.create_container(&id, shell("main", "while :; do sleep 100; done")).await.unwrap();
+            runtime.start_container(&container).await.unwrap();
+            begin.elapsed()
+        }));
+    }
+    let mut times = Vec::new();
+    for task in tasks {
+        times.push(task.await.unwrap());
+    }
+    times.sort();
+    println!("50 pods in {:?}; each: p50 {:?}, p99 {:?}", begin.elapsed(), times[25], times[49]);
+    let pods = host.runtime.list_pods().await.unwrap();
+    let private: u64 = pods.iter().filter_map(|p| p.shim_pid).map(private_memory).sum();
+    println!("private memory per shim: {} kB", private / 50);
+    assert!(private / 50 < 1024, "a shim keeps {} kB for itself", private / 50);
+    host.finish().await;
+}
+
+#[tokio::test]
+async fn one_pod_alone_starts_quickly() {
+    let mut host = Host::new().await;
+    let mut times = Vec::new();
+    for i in 0..10 {
+        let config = host.pod_config(&format!("p{i}"));
+        let begin = tokio::time::Instant::now();
+        host.runtime.run_pod(config).await.unwrap();
+        let made = begin.elapsed();
+        let id = host.start(&format!("p{i}"), shell("main", "while :; do sleep 100; done")).await;
+        times.push((begin.elapsed(), made));
+        host.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+    }
+    times.sort();
+    println!("created to running, of which the pod: median {:?}, worst {:?}", times[5], times[9]);
+    host.finish().await;
+}
+
+fn private_memory(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    text.lines()
+        .filter(|l| l.starts_with("Private_"))
+        .filter_map(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Options of a runtime that has nothing to do with ours.
+fn other_root(options: &Options) -> Options {
+    let mut other = options.clone();
+    other.root = options.root.with_file_name("other");
+    other.cgroup_prefix.push_str("-other");
+    other
+}
+
+async fn wait(condition: impl Fn() -> bool) {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(tokio::time::Instant::now() < limit, "waited in vain");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
