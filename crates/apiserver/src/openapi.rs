@@ -268,7 +268,12 @@ fn node(s: &Schema, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, Str
     if s.ty == Type::Struct {
         let mut properties = Map::new();
         for f in &s.fields {
-            properties.insert(f.name.to_string(), property(f, prefix, dialect, texts));
+            let mut p = property(f, prefix, dialect, texts);
+            // The items of a list kind have no topology: nobody applies a list.
+            if &*f.name == "items" && s.name.as_deref().is_some_and(|n| n.ends_with("List")) {
+                p.as_object_mut().map(|p| p.remove("x-kubernetes-list-type"));
+            }
+            properties.insert(f.name.to_string(), p);
         }
         if !properties.is_empty() {
             v["properties"] = properties.into();
@@ -293,8 +298,10 @@ fn reference(r: &SchemaRef, prefix: &str, dialect: Dialect, texts: &BTreeMap<Str
 
 fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, String>) -> Value {
     let none = BTreeMap::new();
+    // What has nothing to say beside the reference is the reference.
+    let bare = !texts.contains_key(&*f.name) && published_default(f).is_none();
     let mut v = match (f.schema.name(), dialect) {
-        (Some(name), Dialect::V3) => json!({"allOf": [{"$ref": format!("{prefix}{name}")}]}),
+        (Some(name), Dialect::V3) if !bare => json!({"allOf": [{"$ref": format!("{prefix}{name}")}]}),
         _ => reference(&f.schema, prefix, dialect, &none),
     };
     if let Some(d) = texts.get(&*f.name) {
