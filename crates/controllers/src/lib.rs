@@ -6,7 +6,9 @@
 
 pub mod context;
 pub mod deployment;
+pub mod endpointslice;
 pub mod ownership;
+pub mod per_namespace;
 pub mod pod_control;
 pub mod replicaset;
 pub mod views;
