@@ -94,7 +94,9 @@ pub fn read(media: &str, body: &[u8]) -> Result<Sent, Status> {
     match media {
         "application/json" | "*/*" => json(body),
         "application/yaml" => yaml(body),
-        other => Err(unsupported(other, &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])),
+        other => {
+            Err(unsupported(other, &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"]))
+        }
     }
 }
 
@@ -117,7 +119,8 @@ fn json(body: &[u8]) -> Result<Sent, Status> {
 }
 
 fn plain_json(body: &[u8]) -> Result<Sent, Status> {
-    let d = schema::decode(body).map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?;
+    let d = schema::decode(body)
+        .map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?;
     Ok(Sent { value: d.value, duplicates: d.duplicates })
 }
 
@@ -141,7 +144,8 @@ fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Se
 
 fn yaml(body: &[u8]) -> Result<Sent, Status> {
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
-    let documents = codec::yaml::parse(text).map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
+    let documents =
+        codec::yaml::parse(text).map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
     let value = documents.into_iter().next().unwrap_or(Value::Null);
     let duplicates = match codec::yaml::parse_strict(text) {
         Ok(_) => Vec::new(),

@@ -145,7 +145,8 @@ impl Server {
                 check("serviceaccounts", ns, sa)?;
                 if groups.is_empty() {
                     let ns = ns.to_owned();
-                    other.groups = vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{ns}")];
+                    other.groups =
+                        vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{ns}")];
                 }
             }
             None => check("users", "", &name)?,
@@ -208,7 +209,8 @@ pub(crate) fn forbidden(a: &Attributes, why: &str) -> Status {
         let message = format!("forbidden: User {user:?} cannot {} path {:?}{tail}", a.verb, a.path);
         return Status::new(403, meta::Reason::Forbidden, message).with_details(meta::status::Details::default());
     }
-    let resource = if a.subresource.is_empty() { a.resource.clone() } else { format!("{}/{}", a.resource, a.subresource) };
+    let resource =
+        if a.subresource.is_empty() { a.resource.clone() } else { format!("{}/{}", a.resource, a.subresource) };
     let place = match (a.namespace.as_str(), a.resource.as_str()) {
         ("", _) | (_, "namespaces") => "at the cluster scope".to_owned(),
         (ns, _) => format!("in the namespace {ns:?}"),

@@ -7,9 +7,9 @@ use crate::path::Query;
 use http::Response;
 use http::request::Parts;
 use meta::Status;
+use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::BTreeMap;
-use parking_lot::Mutex;
 
 /// Named conditions that must hold before the server is ready.
 #[derive(Default)]
@@ -59,7 +59,9 @@ fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Re
     if let Some(name) = check {
         return match checks.iter().find(|(n, _)| *n == name) {
             Some((_, true)) => Ok(bytes(200, "text/plain; charset=utf-8", "ok".to_owned())),
-            Some((_, false)) => Ok(bytes(500, "text/plain; charset=utf-8", format!("internal server error: {name} is not ready\n"))),
+            Some((_, false)) => {
+                Ok(bytes(500, "text/plain; charset=utf-8", format!("internal server error: {name} is not ready\n")))
+            }
             None => Err(Status::no_such_path()),
         };
     }

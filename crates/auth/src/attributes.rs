@@ -36,4 +36,9 @@ impl Decision {
 
 pub trait Authorizer: Send + Sync {
     fn authorize(&self, a: &Attributes) -> Decision;
+
+    /// The rules that hold for a user in a namespace, as far as they can be listed.
+    fn rules(&self, _user: &User, _namespace: &str) -> Vec<crate::rbac::PolicyRule> {
+        Vec::new()
+    }
 }

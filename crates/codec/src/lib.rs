@@ -4,4 +4,5 @@
 //! overflow the stack or run without bound. Strict decoding against a schema lives in the `schema` crate.
 
 pub mod json;
+pub mod protobuf;
 pub mod yaml;

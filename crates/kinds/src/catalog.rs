@@ -16,6 +16,10 @@ pub struct Kind {
     pub plural: Str,
     pub singular: Str,
     pub namespaced: bool,
+    /// `metadata.generation` counts changes of what is not status.
+    pub counts_generation: bool,
+    /// An update must name the revision it is of.
+    pub needs_revision: bool,
     pub verbs: Vec<Str>,
     pub short_names: Vec<Str>,
     pub categories: Vec<Str>,

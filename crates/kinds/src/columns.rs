@@ -1,1 +1,241 @@
-//! Table cells.
+//! Table cells: what each column shows of an object (`k8s.io/kubernetes/pkg/printers/internalversion/printers.go`).
+
+use crate::Column;
+use meta::{Object, Value, time};
+
+/// The value of a cell. `now` is the current time as the API writes it.
+pub fn cell(column: &Column, object: &Object, now: &str) -> Value {
+    let (first, arguments) = match column.value.split_first() {
+        Some(x) => x,
+        None => return Value::Null,
+    };
+    match first.strip_prefix('@') {
+        None => typed(column, follow(object, first)),
+        Some(function) => {
+            let a: Vec<&str> = arguments.iter().map(|a| &**a).collect();
+            compute(function, &a, object, now)
+        }
+    }
+}
+
+fn typed(column: &Column, v: Option<&Value>) -> Value {
+    match (v, &*column.ty) {
+        (None | Some(Value::Null), "integer") => 0.into(),
+        (None | Some(Value::Null), "boolean") => false.into(),
+        (None | Some(Value::Null), _) => "".into(),
+        (Some(v), "string") => text(v).into(),
+        (Some(v), _) => v.clone(),
+    }
+}
+
+/// Follows a path such as `.spec.replicas`.
+fn follow<'a>(object: &'a Object, path: &str) -> Option<&'a Value> {
+    let steps: Vec<&str> = path.split('.').filter(|s| !s.is_empty()).collect();
+    object.at(&steps)
+}
+
+fn text(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn int(v: Option<&Value>) -> i64 {
+    v.and_then(Value::as_i64).unwrap_or(0)
+}
+
+fn list<'a>(v: Option<&'a Value>) -> &'a [Value] {
+    v.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn or(v: Option<&Value>, otherwise: &str) -> Value {
+    match v.map(text) {
+        Some(t) if !t.is_empty() => t.into(),
+        _ => otherwise.into(),
+    }
+}
+
+fn compute(function: &str, a: &[&str], o: &Object, now: &str) -> Value {
+    let arg = |i: usize| follow(o, a.get(i).copied().unwrap_or_default());
+    match function {
+        "age" => age(o.creation_timestamp(), now).into(),
+        "since" => arg(0).and_then(Value::as_str).map_or("<none>".into(), |t| age(t, now).into()),
+        "int" => int(arg(0)).into(),
+        "bool" => arg(0).and_then(Value::as_bool).unwrap_or(false).into(),
+        "boolTrue" => arg(0).and_then(Value::as_bool).unwrap_or(true).into(),
+        "count" => arg(0).map_or(0, |v| v.as_array().map_or(0, Vec::len)).into(),
+        "countData" => {
+            let n = |k: &str| o.get(k).and_then(Value::as_object).map_or(0, |m| m.len());
+            (n("data") + n("binaryData")).into()
+        }
+        "orNone" => or(arg(0), "<none>"),
+        "orUnset" => or(arg(0), "<unset>"),
+        "orNA" => or(arg(0), "N/A"),
+        "orUnknown" => or(arg(0), "<unknown>"),
+        "join" => list(arg(0)).iter().map(text).collect::<Vec<_>>().join(",").into(),
+        "joinOrNone" => or(Some(&list(arg(0)).iter().map(text).collect::<Vec<_>>().join(",").into()), "<none>"),
+        "ready" => format!("{}/{}", int(arg(0)), int(arg(1))).into(),
+        "containers" | "images" => {
+            let spec = containers_of(o, a.first().copied());
+            let key = if function == "containers" { "name" } else { "image" };
+            spec.iter().map(|c| text(&c[key])).collect::<Vec<_>>().join(",").into()
+        }
+        "selector" => selector(follow(o, ".spec.selector")).into(),
+        "formatSelector" => selector(arg(0)).into(),
+        "nodeSelector" => pairs(follow(o, ".spec.template.spec.nodeSelector")).into(),
+        "podLabels" => pairs(follow(o, ".template.metadata.labels")).into(),
+        "serviceSelector" => pairs(follow(o, ".spec.selector")).into(),
+        "controller" => match o.controller_of() {
+            Some(c) => {
+                let group = c.api_version.split_once('/').map_or("", |(g, _)| g);
+                let dot = if group.is_empty() { "" } else { "." };
+                format!("{}{dot}{group}/{}", c.kind.to_lowercase(), c.name).into()
+            }
+            None => "<none>".into(),
+        },
+        "paramKind" => match follow(o, ".spec.paramKind") {
+            Some(p) => format!("{}/{}", text(&p["apiVersion"]), text(&p["kind"])).into(),
+            None => "<unset>".into(),
+        },
+        "paramRef" => match follow(o, ".spec.paramRef") {
+            Some(p) => {
+                let ns = text(&p["namespace"]);
+                let name = if p["name"].is_string() { text(&p["name"]) } else { selector(p.get("selector")) };
+                if ns.is_empty() { name.into() } else { format!("{ns}/{name}").into() }
+            }
+            None => "<unset>".into(),
+        },
+        "apiService" => match follow(o, ".spec.service") {
+            Some(s) => format!("{}/{}", text(&s["namespace"]), text(&s["name"])).into(),
+            None => "Local".into(),
+        },
+        "apiAvailable" => match condition(o, "Available") {
+            Some(c) if c["status"] == "True" => "True".into(),
+            Some(c) => format!("{} ({})", text(&c["status"]), text(&c["reason"])).into(),
+            None => "Unknown".into(),
+        },
+        "roleRef" => {
+            let r = &o.get("roleRef").cloned().unwrap_or_default();
+            format!("{}/{}", text(&r["kind"]), text(&r["name"])).into()
+        }
+        "subjects" => {
+            let kind = a.first().copied().unwrap_or_default();
+            let names = list(o.get("subjects")).iter().filter(|s| s["kind"] == kind).map(|s| match kind {
+                "ServiceAccount" => format!("{}/{}", text(&s["namespace"]), text(&s["name"])),
+                _ => text(&s["name"]),
+            });
+            names.collect::<Vec<_>>().join(", ").into()
+        }
+        "tokenRequests" => {
+            let all = list(follow(o, ".spec.tokenRequests")).iter().map(|t| text(&t["audience"]));
+            or(Some(&all.collect::<Vec<_>>().join(",").into()), "<unset>")
+        }
+        "claimState" => claim_state(o).into(),
+        _ => crate::columns_of::compute(function, a, o, now),
+    }
+}
+
+fn claim_state(o: &Object) -> String {
+    let mut states = Vec::new();
+    if o.is_deleting() {
+        states.push("deleted");
+    }
+    if follow(o, ".status.allocation").is_none() {
+        states.push("pending");
+    } else if list(follow(o, ".status.reservedFor")).is_empty() {
+        states.push("allocated");
+    } else {
+        states.extend(["allocated", "reserved"]);
+    }
+    states.join(",")
+}
+
+pub(crate) fn condition<'a>(o: &'a Object, ty: &str) -> Option<&'a Value> {
+    list(follow(o, ".status.conditions")).iter().find(|c| c["type"] == ty)
+}
+
+fn containers_of<'a>(o: &'a Object, template: Option<&str>) -> &'a [Value] {
+    let paths = [
+        template.map_or(".spec.template.spec.containers".to_owned(), |t| format!("{t}.spec.containers")),
+        ".spec.jobTemplate.spec.template.spec.containers".to_owned(),
+    ];
+    paths.iter().map(|p| list(follow(o, p))).find(|c| !c.is_empty()).unwrap_or(&[])
+}
+
+/// A map as `a=b,c=d`.
+fn pairs(v: Option<&Value>) -> String {
+    let all: Vec<String> =
+        v.and_then(Value::as_object).into_iter().flatten().map(|(k, v)| format!("{k}={}", text(v))).collect();
+    if all.is_empty() { "<none>".into() } else { all.join(",") }
+}
+
+/// A label selector, or a plain map of labels.
+pub(crate) fn selector(v: Option<&Value>) -> String {
+    let Some(v) = v else { return "<none>".into() };
+    if v.get("matchLabels").is_none() && v.get("matchExpressions").is_none() {
+        return pairs(Some(v));
+    }
+    match meta::LabelSelector::from_value(Some(v)) {
+        Ok(s) if s.is_everything() => "<none>".into(),
+        Ok(s) => s.to_string(),
+        Err(_) => "<error>".into(),
+    }
+}
+
+/// The time between `then` and `now`, short.
+pub(crate) fn age(then: &str, now: &str) -> String {
+    match (time::parse(then), time::parse(now)) {
+        (Some(t), Some(n)) => duration(n.as_second() - t.as_second()),
+        _ => "<unknown>".into(),
+    }
+}
+
+/// Seconds as `5s`, `3m20s`, `2d3h`, as `k8s.io/apimachinery/pkg/util/duration` writes them.
+pub fn duration(seconds: i64) -> String {
+    let two = |a: i64, unit: &str, b: i64, small: &str| match b {
+        0 => format!("{a}{unit}"),
+        b => format!("{a}{unit}{b}{small}"),
+    };
+    let (m, h, d) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        s if s < -1 => "<invalid>".into(),
+        s if s < 0 => "0s".into(),
+        s if s < 120 => format!("{s}s"),
+        s if m < 10 => two(m, "m", s % 60, "s"),
+        _ if m < 180 => format!("{m}m"),
+        _ if h < 8 => two(h, "h", m % 60, "m"),
+        _ if h < 48 => format!("{h}h"),
+        _ if h < 192 => two(d, "d", h % 24, "h"),
+        _ if d < 730 => format!("{d}d"),
+        _ if d < 8 * 365 => two(d / 365, "y", d % 365, "d"),
+        _ => format!("{}y", d / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn ages_are_short() {
+        for (s, want) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (200, "3m20s"),
+            (3600, "60m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (11_100, "3h5m"),
+            (86_400, "24h"),
+            (172_800, "2d"),
+            (183_600, "2d3h"),
+            (86_400 * 100, "100d"),
+            (86_400 * 800, "2y70d"),
+        ] {
+            assert_eq!(duration(s), want);
+        }
+    }
+}

@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod columns;
+mod columns_of;
 mod table;
 
 pub use catalog::{Catalog, Column, Kind, Subresource, catalog, texts};

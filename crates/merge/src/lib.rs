@@ -3,9 +3,12 @@
 //! Invariant: everything is a function from data to data. Schemas, times, versions and managers' names come from the caller;
 //! nothing here knows a kind, a request or the clock.
 
+pub mod fieldset;
 pub mod json_patch;
+pub mod managed;
 pub mod merge_patch;
 pub mod strategic;
+pub mod typed;
 
 #[cfg(test)]
 mod test_schema;

@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Clauses: A09 (primitive and map fields without a schema)
+    /// Groundwork of A09 (primitive and map fields without a schema).
     #[test]
     fn three_way_follows_the_tables() {
         for (original, modified, current, want) in [

@@ -17,7 +17,7 @@ fn pod(spec: Value) -> Value {
     json!({"spec": {"template": {"spec": spec}}})
 }
 
-/// Clauses: A08
+/// Groundwork of A08.
 #[test]
 fn directives_are_carried_out() {
     for (live, patch, want) in [
@@ -59,7 +59,7 @@ fn directives_are_carried_out() {
     }
 }
 
-/// Clauses: A10
+/// Groundwork of A10.
 #[test]
 fn lists_are_merged_by_key_or_replaced() {
     let c = |name: &str, image: &str| json!({"name": name, "image": image});
@@ -139,7 +139,7 @@ fn applied(original: &Value, modified: &Value, current: &Value) -> Value {
 
 /// The tables for primitives, objects and maps: in the file, live, in the last configuration → action.
 ///
-/// Clauses: A09
+/// Groundwork of A09.
 #[test]
 fn the_four_rows() {
     for (original, modified, current, want) in [
@@ -174,7 +174,7 @@ fn the_four_rows() {
     }
 }
 
-/// Clauses: A04
+/// Groundwork of A04.
 #[test]
 fn the_walk_through() {
     let c = |image: &str| json!({"containers": [{"image": image, "name": "nginx", "ports": [{"containerPort": 80}]}]});
@@ -198,7 +198,7 @@ fn the_walk_through() {
     );
 }
 
-/// Clauses: A10
+/// Groundwork of A10.
 #[test]
 fn the_list_examples() {
     let a = |args: Value| pod(json!({"containers": [{"name": "c", "args": args}]}));
@@ -227,7 +227,7 @@ fn the_list_examples() {
     );
 }
 
-/// Clauses: A11
+/// Groundwork of A11.
 #[test]
 fn switching_the_strategy_retains_only_its_keys() {
     let current =

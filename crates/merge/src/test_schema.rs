@@ -49,20 +49,15 @@ pub fn schema(v: &Value, defs: &mut Definitions) -> Schema {
     }
     for (name, p) in v["properties"].as_object().into_iter().flatten() {
         let strategy = text(p, "x-kubernetes-patch-strategy");
-        s.fields.push(Field {
-            name: name.as_str().into(),
-            schema: reference(p, defs),
-            required: false,
-            default: p.get("default").cloned(),
-            patch: PatchStrategy {
-                merge: strategy.starts_with("merge"),
-                retain_keys: strategy.ends_with("retainKeys"),
-                merge_key: p["x-kubernetes-patch-merge-key"].as_str().map(Into::into),
-            },
-            atomic: text(p, "x-kubernetes-map-type") == "atomic",
-            number: 0,
-            inline_of: None,
-        });
+        let mut field = Field::new(name.as_str(), reference(p, defs));
+        field.default = p.get("default").cloned();
+        field.patch = PatchStrategy {
+            merge: strategy.starts_with("merge"),
+            retain_keys: strategy.ends_with("retainKeys"),
+            merge_key: p["x-kubernetes-patch-merge-key"].as_str().map(Into::into),
+        };
+        field.atomic = text(p, "x-kubernetes-map-type") == "atomic";
+        s.fields.push(field);
     }
     s.fields.sort_by(|a, b| a.name.cmp(&b.name));
     s

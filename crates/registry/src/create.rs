@@ -61,7 +61,7 @@ impl Registry {
         }
         m.insert("uid".into(), uid.into());
         m.insert("creationTimestamp".into(), now.into());
-        if request.resource.strategy.counts_generation() {
+        if request.resource.kind.counts_generation {
             object.set_generation(1);
         }
     }

@@ -87,7 +87,7 @@ impl Registry {
             _ => return None,
         }
         strategy.begin_deletion(&mut o);
-        if strategy.counts_generation() {
+        if request.resource.kind.counts_generation {
             o.set_generation(o.generation() + 1);
         }
         Some(o)

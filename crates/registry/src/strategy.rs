@@ -91,16 +91,6 @@ pub trait Strategy: Send + Sync {
         NameRule::DnsSubdomain
     }
 
-    /// `metadata.generation` counts changes of what is not status.
-    fn counts_generation(&self) -> bool {
-        false
-    }
-
-    /// An update without `resourceVersion` replaces whatever there is.
-    fn allows_unconditional_update(&self) -> bool {
-        true
-    }
-
     fn allows_create_on_update(&self) -> bool {
         false
     }

@@ -129,10 +129,7 @@ impl Registry {
                 format!("Precondition failed: UID in precondition: {}, UID in object meta: {}", new.uid(), old.uid());
             return Err(Status::conflict(&row.group_resource(), &request.name, &why));
         }
-        if new.resource_version().is_empty()
-            && !strategy.allows_unconditional_update()
-            && request.subresource.is_empty()
-        {
+        if new.resource_version().is_empty() && row.kind.needs_revision && request.subresource.is_empty() {
             let path = FieldPath::new("metadata.resourceVersion");
             let e = FieldError::invalid(&path, 0, "must be specified for an update");
             return Err(Status::invalid(&row.group_kind(), old.name(), &[e]));
@@ -185,7 +182,7 @@ impl Registry {
     }
 
     fn count_generation(&self, row: &crate::Resource, new: &mut Object, old: &Object) {
-        if !row.strategy.counts_generation() {
+        if !row.kind.counts_generation {
             return;
         }
         let spec = |o: &Object| -> Vec<(String, meta::Value)> {

@@ -308,3 +308,13 @@ fn is_zero(v: &Value, f: &Field) -> bool {
         Value::Object(m) => m.is_empty() && matches!(f.schema.ty, Type::Map),
     }
 }
+
+/// Bytes as the JSON of the API writes them.
+pub fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// The bytes of such a text; none when it is no base64.
+pub fn base64_decode(text: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
+}

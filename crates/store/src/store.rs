@@ -439,6 +439,11 @@ impl Store {
         self.inner.shared.wait_for(revision).await
     }
 
+    /// Takes commits: neither closed nor failed.
+    pub fn is_alive(&self) -> bool {
+        self.inner.shared.ending().is_none()
+    }
+
     pub fn capabilities(&self) -> crate::Capabilities {
         self.inner.capabilities
     }

@@ -33,7 +33,9 @@ pub async fn function(
         object.set_name(&request.name);
     } else if object.name() != request.name {
         let (a, b) = (object.name(), &request.name);
-        return Err(Status::bad_request(format!("the name of the object ({a}) does not match the name on the URL ({b})")));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({a}) does not match the name on the URL ({b})"
+        )));
     }
     let admit = admission(server, call, &request, &options);
     admit.mutate(Operation::Create, &mut object, None).await?;

@@ -88,7 +88,11 @@ fn check(o: &Object) -> Result<(), Status> {
     let policy = o.get("propagationPolicy").filter(|v| !v.is_null());
     if policy.is_some() && o.get("orphanDependents").is_some_and(|v| !v.is_null()) {
         let why = "orphanDependents and deletionPropagation cannot be both set";
-        errors.push(FieldError::invalid(&FieldPath::new("propagationPolicy"), policy.cloned().unwrap_or_default(), why));
+        errors.push(FieldError::invalid(
+            &FieldPath::new("propagationPolicy"),
+            policy.cloned().unwrap_or_default(),
+            why,
+        ));
     }
     if let Some(p) = policy.and_then(Value::as_str).filter(|p| !["Foreground", "Background", "Orphan"].contains(p)) {
         let allowed = ["Background", "Foreground", "Orphan"];
@@ -107,7 +111,8 @@ fn query(q: &Query, options: &mut DeleteOptions) -> Result<(), Status> {
     }
     let grace = q.get("gracePeriodSeconds");
     if !grace.is_empty() {
-        let n = grace.parse().map_err(|_| Status::bad_request(format!("gracePeriodSeconds: {grace:?} is no number")))?;
+        let n =
+            grace.parse().map_err(|_| Status::bad_request(format!("gracePeriodSeconds: {grace:?} is no number")))?;
         options.grace_period_seconds = Some(n);
     }
     match q.get("propagationPolicy") {

@@ -58,7 +58,11 @@ fn joined(request: &Request, page: &Page) -> Response<Body> {
         if i > 0 {
             out.push(b',');
         }
-        if row.bare_items { encode::splice_bare(&mut out, e) } else { encode::splice(&mut out, e) }
+        if row.bare_items {
+            encode::splice_bare(&mut out, e)
+        } else {
+            encode::splice(&mut out, e)
+        }
         if out.len() >= CHUNK {
             chunks.push_back(Bytes::from(std::mem::replace(&mut out, Vec::with_capacity(CHUNK + 8192))));
         }
@@ -112,9 +116,9 @@ pub fn options(call: &Call, request: &Request) -> Result<ListOptions, Status> {
     }
     let limit = match q.get("limit") {
         "" => 0,
-        text => text.parse::<i64>().map_err(|_| {
-            Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
-        })?,
+        text => text
+            .parse::<i64>()
+            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?,
     };
     check_revision(call)?;
     let version_match = match q.get("resourceVersionMatch") {
@@ -122,7 +126,8 @@ pub fn options(call: &Call, request: &Request) -> Result<ListOptions, Status> {
         "NotOlderThan" => VersionMatch::NotOlderThan,
         "Exact" => VersionMatch::Exact,
         other => {
-            let e = FieldError::not_supported(&FieldPath::new("resourceVersionMatch"), other, &["Exact", "NotOlderThan"]);
+            let e =
+                FieldError::not_supported(&FieldPath::new("resourceVersionMatch"), other, &["Exact", "NotOlderThan"]);
             return Err(invalid_options(e));
         }
     };

@@ -47,7 +47,8 @@ pub async fn dispatch(
     if !t.subresource.is_empty() {
         return subresource(server, call, request, &method, verb).await;
     }
-    if !row.kind.has_verb(verb) || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named) {
+    if !row.kind.has_verb(verb) || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named)
+    {
         return Err(method_not_allowed());
     }
     if namespaced && verb == "create" && t.namespace.is_empty() && row.stored().is_some() {
@@ -91,7 +92,12 @@ async fn subresource(
 }
 
 /// Admission for one call.
-pub(crate) fn admission<'a>(server: &'a Arc<Server>, call: &Call, request: &'a Request, options: &WriteOptions) -> Admission<'a> {
+pub(crate) fn admission<'a>(
+    server: &'a Arc<Server>,
+    call: &Call,
+    request: &'a Request,
+    options: &WriteOptions,
+) -> Admission<'a> {
     let attributes: Attributes = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
     Admission { server, request, attributes, dry_run: options.dry_run }
 }
@@ -145,7 +151,10 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
     let want = spoken.unwrap_or_else(|| row.kind.gvk());
     let sent = content::read(call.media_type(), &call.body)?;
     let Value::Object(mut map) = sent.value else {
-        return Err(Status::bad_request(format!("the object provided is unrecognized (must be of type {})", want.kind)));
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {})",
+            want.kind
+        )));
     };
     let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
@@ -168,7 +177,10 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
         } else {
             format!("no kind {kind:?} is registered for version {version:?} in scheme")
         };
-        return Err(Status::bad_request(format!("{} in version {:?} cannot be handled as a {}: {message}", kind, gv.version, want.kind)));
+        return Err(Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {message}",
+            kind, gv.version, want.kind
+        )));
     }
     to_typed(call, request, &want, map, sent.duplicates)
 }
@@ -186,7 +198,10 @@ fn to_typed(
     let schema = if *kind == own { Some(&row.kind.schema) } else { kinds::catalog().schema_of(kind) };
     let schema = schema.ok_or_else(|| Status::internal(format!("{kind} has no schema")))?;
     let cannot = |why: String| {
-        Status::bad_request(format!("{} in version {:?} cannot be handled as a {}: {why}", kind.kind, kind.version, kind.kind))
+        Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {why}",
+            kind.kind, kind.version, kind.kind
+        ))
     };
     let mut value = Value::Object(map);
     let found = schema::typed(&mut value, schema).map_err(|e| cannot(e.to_string()))?;

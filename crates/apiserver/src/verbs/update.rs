@@ -21,7 +21,9 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     }
     if object.name() != request.name {
         let (a, b) = (object.name(), &request.name);
-        return Err(Status::bad_request(format!("the name of the object ({a}) does not match the name on the URL ({b})")));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({a}) does not match the name on the URL ({b})"
+        )));
     }
     let creates = request.resource.strategy.allows_create_on_update() && request.subresource.is_empty();
     let change = |live: Option<&Object>| {

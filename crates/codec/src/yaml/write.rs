@@ -431,7 +431,7 @@ pub fn float(f: f64) -> String {
     let scientific = format!("{f:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
     let exp: i32 = exponent.parse().unwrap_or_default();
-    if exp < -4 || exp >= 6 {
+    if !(-4..6).contains(&exp) {
         let sign = if exp < 0 { '-' } else { '+' };
         return format!("{mantissa}e{sign}{:02}", exp.abs());
     }

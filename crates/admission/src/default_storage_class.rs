@@ -1,0 +1,31 @@
+//! A claim that names no class gets the default one.
+
+use crate::{Operation, Plugin, Review};
+use meta::{Object, Status};
+
+pub struct DefaultStorageClass;
+
+const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
+const BETA: &str = "volume.beta.kubernetes.io/storage-class";
+
+impl Plugin for DefaultStorageClass {
+    fn name(&self) -> &'static str {
+        "DefaultStorageClass"
+    }
+
+    fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+        let asks = review.is("", "persistentvolumeclaims") && review.operation == Operation::Create;
+        let says = object.at(&["spec", "storageClassName"]).is_some() || object.annotation(BETA).is_some();
+        if !asks || says {
+            return Ok(());
+        }
+        let mut classes = review.lookup.list("storage.k8s.io", "storageclasses", None);
+        classes.retain(|c| c.annotation(IS_DEFAULT) == Some("true"));
+        // The newest, then the first by name.
+        classes.sort_by(|a, b| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name())));
+        if let Some(c) = classes.first() {
+            object.set(&["spec", "storageClassName"], c.name());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! Nothing is created in a namespace that does not exist or is going away; the namespaces the cluster lives on stay.
+
+use crate::{Operation, Plugin, Review};
+use meta::status::{Cause, Details};
+use meta::{GroupResource, Object, Status};
+
+pub struct NamespaceLifecycle;
+
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+impl Plugin for NamespaceLifecycle {
+    fn name(&self) -> &'static str {
+        "NamespaceLifecycle"
+    }
+
+    fn validate(&self, review: &Review<'_>, _object: Option<&Object>) -> Result<(), Status> {
+        if review.operation == Operation::Delete && review.is("", "namespaces") && IMMORTAL.contains(&review.name) {
+            return Err(review.forbidden("this namespace may not be deleted"));
+        }
+        Ok(())
+    }
+
+    fn mutate(&self, review: &Review<'_>, _object: &mut Object) -> Result<(), Status> {
+        let namespaced = !review.namespace.is_empty() && review.attributes.resource != "namespaces";
+        if !namespaced || review.operation != Operation::Create {
+            return Ok(());
+        }
+        // A review is about access, not about the namespace.
+        if review.attributes.group == "authorization.k8s.io" {
+            return Ok(());
+        }
+        let Some(ns) = review.lookup.get("", "namespaces", "", review.namespace) else {
+            let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
+            return Err(Status::not_found(&gr, review.namespace));
+        };
+        if ns.is_deleting() || ns.str_at(&["status", "phase"]) == Some("Terminating") {
+            let why = format!(
+                "unable to create new content in namespace {} because it is being terminated",
+                review.namespace
+            );
+            let mut s = review.forbidden(&why);
+            let details = s.details.take().map(|d| *d).unwrap_or_default();
+            let cause = Cause {
+                reason: "NamespaceTerminating".into(),
+                message: format!("namespace {} is being terminated", review.namespace),
+                field: "metadata.namespace".into(),
+            };
+            return Err(s.with_details(Details { causes: vec![cause], ..details }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Priority classes become numbers, and only one class is the default.
+
+use crate::{Operation, Plugin, Review};
+use meta::{Object, Status};
+
+pub struct Priority;
+
+const GROUP: &str = "scheduling.k8s.io";
+
+impl Plugin for Priority {
+    fn name(&self) -> &'static str {
+        "Priority"
+    }
+
+    fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+        if !review.is("", "pods") {
+            return Ok(());
+        }
+        if review.operation == Operation::Update {
+            // What was resolved stays, whatever became of the class.
+            let old = review.old.map(|o| o.at(&["spec", "priority"]).cloned());
+            if let (None, Some(Some(p))) = (object.at(&["spec", "priority"]), old) {
+                object.set(&["spec", "priority"], p);
+            }
+            return Ok(());
+        }
+        let name = object.str_at(&["spec", "priorityClassName"]).unwrap_or_default().to_owned();
+        let class = if name.is_empty() {
+            let mut all = review.lookup.list(GROUP, "priorityclasses", None);
+            all.retain(|c| c.get("globalDefault").is_some_and(|d| d == true));
+            // Should there be several, the lowest wins.
+            let class = all.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0));
+            if let Some(c) = &class {
+                let name = c.name().to_owned();
+                object.set(&["spec", "priorityClassName"], name);
+            }
+            class
+        } else {
+            let class = review.lookup.get(GROUP, "priorityclasses", "", &name);
+            if class.is_none() {
+                return Err(review.forbidden(&format!("no PriorityClass with name {name} was found")));
+            }
+            class
+        };
+        let value = class.as_ref().and_then(|c| c.int_at(&["value"])).unwrap_or(0);
+        if let Some(asked) = object.int_at(&["spec", "priority"])
+            && asked != value
+        {
+            let why = format!(
+                "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+            );
+            return Err(review.forbidden(&why));
+        }
+        let policy = class.as_ref().and_then(|c| c.str_at(&["preemptionPolicy"])).unwrap_or("PreemptLowerPriority");
+        match object.str_at(&["spec", "preemptionPolicy"]) {
+            Some(p) if p != policy => {
+                let why = format!(
+                    "the string value of PreemptionPolicy ({p}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+                );
+                return Err(review.forbidden(&why));
+            }
+            _ => object.set(&["spec", "preemptionPolicy"], policy),
+        }
+        object.set(&["spec", "priority"], value);
+        Ok(())
+    }
+
+    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        if !review.is(GROUP, "priorityclasses") {
+            return Ok(());
+        }
+        let Some(object) = object.filter(|o| o.get("globalDefault").is_some_and(|d| d == true)) else { return Ok(()) };
+        let others = review.lookup.list(GROUP, "priorityclasses", None);
+        let other =
+            others.iter().find(|c| c.get("globalDefault").is_some_and(|d| d == true) && c.name() != object.name());
+        match other {
+            Some(o) => {
+                let why =
+                    format!("PriorityClass {} is already marked as default. Only one default can exist", o.name());
+                Err(review.forbidden(&why))
+            }
+            None => Ok(()),
+        }
+    }
+}

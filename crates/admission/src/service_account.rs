@@ -1,0 +1,90 @@
+//! Every pod runs as a service account and gets its token mounted.
+
+use crate::{Operation, Plugin, Review};
+use meta::{Object, Status, Value};
+use serde_json::json;
+
+pub struct ServiceAccount;
+
+const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+impl Plugin for ServiceAccount {
+    fn name(&self) -> &'static str {
+        "ServiceAccount"
+    }
+
+    fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+        if !review.is("", "pods") || review.operation != Operation::Create || object.annotation(MIRROR).is_some() {
+            return Ok(());
+        }
+        if object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().is_empty() {
+            object.set(&["spec", "serviceAccountName"], "default");
+            object.set(&["spec", "serviceAccount"], "default");
+        }
+        let name = object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().to_owned();
+        let Some(account) = review.lookup.get("", "serviceaccounts", review.namespace, &name) else {
+            let why = format!(
+                "error looking up service account {}/{name}: serviceaccount {name:?} not found",
+                review.namespace
+            );
+            return Err(review.forbidden(&why));
+        };
+        let says = |o: &Object, path: &[&str]| o.at(path).and_then(Value::as_bool);
+        let mounts = says(object, &["spec", "automountServiceAccountToken"])
+            .or_else(|| says(&account, &["automountServiceAccountToken"]))
+            .unwrap_or(true);
+        if mounts {
+            mount(review, object);
+        }
+        let none = object.at(&["spec", "imagePullSecrets"]).and_then(Value::as_array).is_none_or(Vec::is_empty);
+        if let (true, Some(secrets)) = (none, account.get("imagePullSecrets")) {
+            object.set(&["spec", "imagePullSecrets"], secrets.clone());
+        }
+        Ok(())
+    }
+}
+
+/// Adds the projected volume and its mounts, where a container has not got one of its own.
+fn mount(review: &Review<'_>, pod: &mut Object) {
+    let mut spec = pod.remove(&["spec"]).unwrap_or_default();
+    let volume = format!("kube-api-access-{}", suffix(review, pod));
+    let mut needed = false;
+    for list in ["initContainers", "containers"] {
+        for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let own = c["volumeMounts"].as_array().is_some_and(|m| m.iter().any(|m| m["mountPath"] == MOUNT));
+            if own {
+                continue;
+            }
+            needed = true;
+            let mount = json!({"name": volume, "readOnly": true, "mountPath": MOUNT});
+            match c["volumeMounts"].as_array_mut() {
+                Some(a) => a.push(mount),
+                None => c["volumeMounts"] = vec![mount].into(),
+            }
+        }
+    }
+    if needed {
+        let v = json!({"name": volume, "projected": {"defaultMode": 420, "sources": [
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [
+                {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}}]}});
+        match spec["volumes"].as_array_mut() {
+            Some(a) => a.push(v),
+            None => spec["volumes"] = vec![v].into(),
+        }
+    }
+    pod.set(&["spec"], spec);
+}
+
+/// Five characters that differ from pod to pod: made of its uid, which is random.
+fn suffix(review: &Review<'_>, pod: &Object) -> String {
+    let seed = format!("{}{}", pod.uid(), review.name);
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for b in seed.bytes() {
+        hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    }
+    let text: String = (0..5).map(|i| char::from(b'a' + ((hash >> (i * 8)) % 26) as u8)).collect();
+    meta::random::safe_encode(&text)
+}

@@ -1,0 +1,85 @@
+//! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod.
+
+use crate::Server;
+use crate::body::Body;
+use crate::handle::Call;
+use crate::path::Query;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Request as HttpRequest, Response, Uri};
+use meta::{Object, Status};
+use registry::Request;
+use std::sync::Arc;
+
+/// The way to the agent of a node. It answers the paths of a kubelet: `/containerLogs/NS/POD/CONTAINER`,
+/// `/exec/NS/POD/CONTAINER`, `/attach/…`, `/portForward/NS/POD`.
+#[async_trait]
+pub trait NodeConnector: Send + Sync {
+    async fn connect(&self, node: &str, request: HttpRequest<Bytes>) -> Result<Response<Body>, Status>;
+}
+
+pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Result<Response<Body>, Status> {
+    let object = server.registry.get(&request).await?;
+    let bad = |why: String| Status::bad_request(why);
+    let node = object.str_at(&["spec", "nodeName"]).unwrap_or_default();
+    if node.is_empty() {
+        let gr = request.group_resource();
+        return Err(Status::conflict(&gr, &request.name, "it has not been assigned to a node yet"));
+    }
+    let (ns, name) = (&request.namespace, &request.name);
+    let path = match request.subresource.as_str() {
+        "log" => {
+            let container = container(&object, &call.query)?;
+            format!("/containerLogs/{ns}/{name}/{container}")
+        }
+        s @ ("exec" | "attach") => format!("/{s}/{ns}/{name}/{}", container(&object, &call.query)?),
+        "portforward" => format!("/portForward/{ns}/{name}"),
+        other => return Err(bad(format!("{other} is not served yet"))),
+    };
+    let query = call.parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    let uri: Uri = format!("{path}{query}").parse().map_err(|_| bad(format!("the path {path} cannot be sent on")))?;
+    let Call { mut parts, body, .. } = call;
+    parts.uri = uri;
+    let connector = server.connector.read().clone();
+    match connector {
+        Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await,
+        None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
+    }
+}
+
+/// The container that is meant: named, annotated as the default, or the only one.
+fn container(object: &Object, query: &Query) -> Result<String, Status> {
+    let names = |field: &str| -> Vec<String> {
+        let list = object.at(&["spec", field]).and_then(meta::Value::as_array);
+        list.into_iter().flatten().filter_map(|c| c["name"].as_str()).map(str::to_owned).collect()
+    };
+    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    let asked = query.get("container");
+    if !asked.is_empty() {
+        let all = main.iter().chain(&init).chain(&ephemeral);
+        return match all.into_iter().find(|c| *c == asked) {
+            Some(c) => Ok(c.clone()),
+            None => Err(Status::bad_request(format!("container {asked} is not valid for pod {}", object.name()))),
+        };
+    }
+    if let Some(c) =
+        object.annotation("kubectl.kubernetes.io/default-container").filter(|c| main.iter().any(|m| m == c))
+    {
+        return Ok(c.to_owned());
+    }
+    match &main[..] {
+        [one] => Ok(one.clone()),
+        many => {
+            let extra = if init.is_empty() {
+                String::new()
+            } else {
+                format!(" or one of the init containers: [{}]", init.join(" "))
+            };
+            Err(Status::bad_request(format!(
+                "a container name must be specified for pod {}, choose one of: [{}]{extra}",
+                object.name(),
+                many.join(" ")
+            )))
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Discovery: aggregated (`apidiscovery.k8s.io/v2`) and legacy, both derived from the rows.
+
+use crate::Server;
+use crate::body::Body;
+use crate::handle::{bytes, json};
+use crate::path::Target;
+use base64::Engine as _;
+use http::header::{ACCEPT, ETAG, IF_NONE_MATCH};
+use http::request::Parts;
+use http::{HeaderValue, Response};
+use meta::{Status, Value};
+use registry::{Resource, Rows};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+
+pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
+    let rows = server.registry.rows();
+    let path = parts.uri.path().trim_end_matches('/');
+    let accept = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    match path {
+        "/api" | "/apis" => {
+            if let Some(version) = aggregated_version(accept) {
+                return Ok(aggregated(parts, &rows, path == "/api", version));
+            }
+            Ok(json(200, &if path == "/api" { core_versions() } else { groups(&rows) }))
+        }
+        "" => Ok(json(200, &paths(&rows))),
+        _ => {
+            let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+            if let (Some(gv), true) = (&target.group_version, target.resource.is_empty()) {
+                let list: Vec<&Arc<Resource>> =
+                    rows.iter().filter(|r| *r.kind.group == *gv.group && *r.kind.version == *gv.version).collect();
+                let is_core = segments[0] == "api";
+                if !list.is_empty() && is_core == gv.group.is_empty() {
+                    return Ok(json(200, &resources(&gv.to_string(), &list)));
+                }
+            }
+            if let ["apis", group] = segments[..]
+                && let Some(g) = group_list(&rows).into_iter().find(|g| g["name"] == group)
+            {
+                let mut g = g;
+                g["kind"] = "APIGroup".into();
+                g["apiVersion"] = "v1".into();
+                return Ok(json(200, &g));
+            }
+            Err(Status::no_such_path())
+        }
+    }
+}
+
+/// Which version of aggregated discovery is asked for, if any is before plain JSON.
+fn aggregated_version(accept: &str) -> Option<&'static str> {
+    accept.split(',').map(|c| c.replace(' ', "")).find_map(|c| {
+        if !c.contains("as=APIGroupDiscoveryList") || !c.contains("g=apidiscovery.k8s.io") {
+            return None;
+        }
+        if c.contains("v=v2beta1") {
+            Some("v2beta1")
+        } else if c.contains("v=v2") {
+            Some("v2")
+        } else {
+            None
+        }
+    })
+}
+
+fn core_versions() -> Value {
+    json!({"kind": "APIVersions", "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
+}
+
+/// Group names in the order of discovery, with their versions.
+fn grouped(rows: &Rows) -> Vec<(String, Vec<String>)> {
+    let mut out: Vec<(String, Vec<String>)> = Vec::new();
+    for r in rows.iter() {
+        let (g, v) = (r.kind.group.to_string(), r.kind.version.to_string());
+        match out.iter_mut().find(|(n, _)| *n == g) {
+            Some((_, versions)) if versions.contains(&v) => {}
+            Some((_, versions)) => versions.push(v),
+            None => out.push((g, vec![v])),
+        }
+    }
+    out
+}
+
+fn group_list(rows: &Rows) -> Vec<Value> {
+    grouped(rows)
+        .into_iter()
+        .filter(|(g, _)| !g.is_empty())
+        .map(|(g, versions)| {
+            let versions: Vec<Value> =
+                versions.iter().map(|v| json!({"groupVersion": format!("{g}/{v}"), "version": v})).collect();
+            json!({"name": g, "versions": versions, "preferredVersion": versions[0]})
+        })
+        .collect()
+}
+
+fn groups(rows: &Rows) -> Value {
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": group_list(rows)})
+}
+
+fn paths(rows: &Rows) -> Value {
+    let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into()];
+    for (g, versions) in grouped(rows).into_iter().filter(|(g, _)| !g.is_empty()) {
+        paths.push(format!("/apis/{g}"));
+        paths.extend(versions.iter().map(|v| format!("/apis/{g}/{v}")));
+    }
+    paths.extend(
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(str::to_owned),
+    );
+    paths.sort();
+    json!({"paths": paths})
+}
+
+fn resources(gv: &str, rows: &[&Arc<Resource>]) -> Value {
+    let mut list = Vec::new();
+    for r in rows {
+        let k = &r.kind;
+        let mut v = json!({"name": &*k.plural, "singularName": &*k.singular, "namespaced": k.namespaced,
+            "kind": &*k.kind, "verbs": strings(&k.verbs)});
+        if !k.short_names.is_empty() {
+            v["shortNames"] = strings(&k.short_names);
+        }
+        if !k.categories.is_empty() {
+            v["categories"] = strings(&k.categories);
+        }
+        if r.stored().is_some() {
+            v["storageVersionHash"] = storage_hash(r).into();
+        }
+        list.push(v);
+        for s in &k.subresources {
+            let mut v = json!({"name": format!("{}/{}", k.plural, s.name), "singularName": "", "namespaced": k.namespaced,
+                "kind": s.speaks.as_ref().map_or(&*k.kind, |g| &g.kind), "verbs": strings(&s.verbs)});
+            if let Some(g) = s.speaks.as_ref().filter(|g| g.api_version() != gv) {
+                v["group"] = g.group.clone().into();
+                v["version"] = g.version.clone().into();
+            }
+            list.push(v);
+        }
+    }
+    list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": list})
+}
+
+fn strings(list: &[schema::Str]) -> Value {
+    list.iter().map(|s| Value::from(&**s)).collect()
+}
+
+/// A short hash of what is stored, as upstream publishes one to tell storage versions apart.
+fn storage_hash(r: &Resource) -> String {
+    let text = r.stored().map(|(_, v)| format!("{}/{}/{}", v.group, v.version, v.kind)).unwrap_or_default();
+    let hash = Sha256::digest(text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(&hash[..8])
+}
+
+fn aggregated(parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
+    let items: Vec<Value> = grouped(rows)
+        .into_iter()
+        .filter(|(g, _)| g.is_empty() == core)
+        .map(|(g, versions)| {
+            let versions: Vec<Value> = versions
+                .iter()
+                .map(|v| {
+                    let list = rows.iter().filter(|r| *r.kind.group == *g && *r.kind.version == **v);
+                    let mut list: Vec<Value> = list.map(|r| described(r)).collect();
+                    list.sort_by(|a, b| a["resource"].as_str().cmp(&b["resource"].as_str()));
+                    json!({"version": v, "resources": list, "freshness": "Current"})
+                })
+                .collect();
+            let metadata = if g.is_empty() { json!({}) } else { json!({"name": g}) };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    let v = json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {}, "items": items});
+    let text = v.to_string();
+    let etag = format!("\"{}\"", hex(&Sha256::digest(text.as_bytes())));
+    let same = parts.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == etag.as_bytes());
+    let media = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    let mut r = bytes(if same { 304 } else { 200 }, media, if same { String::new() } else { text });
+    if let Ok(t) = HeaderValue::from_str(&etag) {
+        r.headers_mut().insert(ETAG, t);
+    }
+    r
+}
+
+fn described(r: &Resource) -> Value {
+    let k = &r.kind;
+    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    let mut v = json!({"resource": &*k.plural, "responseKind": kind("", "", &k.kind),
+        "scope": if k.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": &*k.singular,
+        "verbs": strings(&k.verbs)});
+    if !r.bare_items {
+        v["responseKind"] = kind(&k.group, &k.version, &k.kind);
+    }
+    if !k.short_names.is_empty() {
+        v["shortNames"] = strings(&k.short_names);
+    }
+    if !k.categories.is_empty() {
+        v["categories"] = strings(&k.categories);
+    }
+    let subs: Vec<Value> = k
+        .subresources
+        .iter()
+        .map(|s| {
+            let speaks = match &s.speaks {
+                Some(g) => kind(&g.group, &g.version, &g.kind),
+                None if r.bare_items => kind("", "", &k.kind),
+                None => kind(&k.group, &k.version, &k.kind),
+            };
+            json!({"subresource": &*s.name, "responseKind": speaks, "verbs": strings(&s.verbs)})
+        })
+        .collect();
+    if !subs.is_empty() {
+        v["subresources"] = subs.into();
+    }
+    v
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,115 @@
+//! The socket: TLS, HTTP/1.1 and HTTP/2, client certificates.
+
+use crate::Server;
+use crate::authenticate::Identity;
+use crate::body::Body;
+use crate::content::MAX_BODY;
+use crate::handle::failure;
+use auth::User;
+use http::{Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use meta::Status;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+/// How long a client may take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Serves until `shutdown` turns true; open requests get some time to end.
+pub async fn serve(
+    server: Arc<Server>,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    loop {
+        let accepted = tokio::select! {
+            a = listener.accept() => a,
+            _ = stopped(&mut shutdown) => return,
+        };
+        let stream = match accepted {
+            Ok((s, _)) => s,
+            Err(e) => {
+                // Out of file descriptors, most likely: others will close theirs.
+                tracing::warn!("accepting a connection: {e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (server, acceptor, shutdown) = (server.clone(), acceptor.clone(), shutdown.clone());
+        tokio::spawn(async move { connection(server, acceptor, stream, shutdown).await });
+    }
+}
+
+async fn connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+    let identity = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).and_then(|c| user_of(c));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let (server, identity) = (server.clone(), identity.clone());
+        async move {
+            request.extensions_mut().remove::<Identity>();
+            if let Some(user) = identity {
+                request.extensions_mut().insert(Identity(user));
+            }
+            Ok::<_, Infallible>(read_and_handle(server, request).await)
+        }
+    });
+    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).pipeline_flush(true);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
+    let conn = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(conn);
+    tokio::select! {
+        r = conn.as_mut() => {
+            if let Err(e) = r {
+                tracing::debug!("a connection ended: {e}");
+            }
+        }
+        _ = stopped(&mut shutdown) => {
+            conn.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(Duration::from_secs(5), conn).await;
+        }
+    }
+}
+
+/// Reads the body, bounded, and hands the request to the stack.
+async fn read_and_handle(server: Arc<Server>, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    // The stack refuses what is larger; one byte more shows that it is.
+    let bytes = match Limited::new(body, MAX_BODY + 1).collect().await {
+        Ok(b) => b.to_bytes(),
+        Err(e) if e.is::<LengthLimitError>() => {
+            return failure(&Status::too_large(format!("Request entity too large: limit is {MAX_BODY}")));
+        }
+        Err(e) => return failure(&Status::bad_request(format!("reading the body: {e}"))),
+    };
+    server.handle(Request::from_parts(parts, bytes)).await
+}
+
+/// The user of a client certificate that the handshake has verified: common name and organizations.
+fn user_of(certificate: &[u8]) -> Option<User> {
+    let (_, c) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let subject = c.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
+    Some(User::new(name, &groups))
+}
+
+/// Returns when the server is to stop, or nobody can say so any more.
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|s| *s).await.map(|_| ());
+}

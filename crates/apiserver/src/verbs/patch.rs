@@ -1,0 +1,102 @@
+//! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
+
+use super::{FieldValidation, admission, answer, field_validation, to_typed, write_options};
+use crate::Server;
+use crate::body::Body;
+use crate::content;
+use crate::handle::Call;
+use http::Response;
+use merge::{json_patch, merge_patch, strategic};
+use meta::{Object, Status, Value};
+use registry::{Preconditions, Request, Target, Updated};
+use std::sync::Arc;
+
+const SUPPORTED: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+    "application/strategic-merge-patch+json",
+];
+
+enum Patch {
+    Json(json_patch::Patch),
+    Merge(Value),
+    Strategic(meta::Map<String, Value>),
+}
+
+pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    let options = write_options(call)?;
+    if call.query.has("force") && call.media_type() != "application/apply-patch+yaml" {
+        let why = "may not be specified for non-apply patch";
+        let e = meta::FieldError::forbidden(&meta::FieldPath::new("force"), why);
+        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
+        return Err(Status::invalid(&gk, "", &[e]));
+    }
+    let (patch, duplicates) = read(call, &request)?;
+    if field_validation(call)? == FieldValidation::Strict && !duplicates.is_empty() {
+        let list: Vec<String> = duplicates.iter().map(|d| format!("duplicate field {d:?}")).collect();
+        return Err(Status::bad_request(format!("strict decoding error: {}", list.join(", "))));
+    }
+    let change = |live: Option<&Object>| {
+        let Some(live) = live else {
+            return Err(Status::not_found(&request.group_resource(), &request.name));
+        };
+        let patched = apply(&patch, live, &request)?;
+        let kind = request.resource.kind.gvk();
+        let mut object = to_typed(call, &request, &kind, patched, Vec::new())?;
+        if object.namespace().is_empty() && request.resource.kind.namespaced {
+            object.set_namespace(&request.namespace);
+        }
+        Ok(Target::Object(Box::new(object)))
+    };
+    let admit = admission(server, call, &request, &options);
+    let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
+    let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
+    Ok(answer(server, call, &request, code, &updated.into_object()))
+}
+
+fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> {
+    let media = call.media_type();
+    let sent = match media {
+        "application/json-patch+json" | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+            content::read("application/json", &call.body)?
+        }
+        other => return Err(content::unsupported(other, &SUPPORTED)),
+    };
+    let patch = match (media, sent.value) {
+        ("application/json-patch+json", v) => Patch::Json(json_patch::Patch::decode(v).map_err(|e| e.status())?),
+        ("application/merge-patch+json", v) => Patch::Merge(v),
+        (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
+        (_, Value::Object(_)) => return Err(content::unsupported(media, &SUPPORTED[..3])),
+        (_, _) => return Err(Status::bad_request("the patch is no object")),
+    };
+    Ok((patch, sent.duplicates))
+}
+
+/// The patched document, not yet typed.
+fn apply(patch: &Patch, live: &Object, request: &Request) -> Result<meta::Map<String, Value>, Status> {
+    match patch {
+        Patch::Json(p) => {
+            let mut doc = live.clone().into_value();
+            p.clone().apply(&mut doc).map_err(|e| e.status())?;
+            object(doc)
+        }
+        Patch::Merge(p) => {
+            let mut doc = live.clone().into_value();
+            merge_patch::apply(&mut doc, p.clone()).map_err(|e| Status::bad_request(e.to_string()))?;
+            object(doc)
+        }
+        Patch::Strategic(p) => {
+            let mut doc = live.0.clone();
+            strategic::apply(&mut doc, p.clone(), Some(&request.resource.kind.schema)).map_err(|e| e.status())?;
+            Ok(doc)
+        }
+    }
+}
+
+fn object(v: Value) -> Result<meta::Map<String, Value>, Status> {
+    match v {
+        Value::Object(m) => Ok(m),
+        _ => Err(Status::bad_request("the patched document is no object")),
+    }
+}

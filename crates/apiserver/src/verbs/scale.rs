@@ -1,0 +1,114 @@
+//! The `scale` subresource: `autoscaling/v1` Scale over an object that has replicas.
+
+use super::{admission, answer, read_object, write_options};
+use crate::Server;
+use crate::body::Body;
+use crate::content;
+use crate::handle::{Call, method_not_allowed};
+use http::{Method, Response};
+use merge::{json_patch, merge_patch};
+use meta::{FieldError, FieldPath, Object, Status, Value};
+use registry::{Preconditions, Request, Target};
+use serde_json::json;
+use std::sync::Arc;
+
+pub async fn scale(
+    server: &Arc<Server>,
+    call: &Call,
+    request: Request,
+    selector: fn(&Object) -> String,
+) -> Result<Response<Body>, Status> {
+    match call.parts.method {
+        Method::GET | Method::HEAD => {
+            let object = server.registry.get(&request).await?;
+            Ok(answer(server, call, &request, 200, &scale_of(&object, selector)))
+        }
+        Method::PUT => {
+            let sent = read_object(call, &request)?;
+            write(server, call, request, selector, |_| Ok(sent.clone())).await
+        }
+        Method::PATCH => {
+            let media = call.media_type().to_owned();
+            let patch = content::read("application/json", &call.body)?.value;
+            let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, selector));
+            write(server, call, request, selector, change).await
+        }
+        _ => Err(method_not_allowed()),
+    }
+}
+
+fn scale_of(o: &Object, selector: fn(&Object) -> String) -> Object {
+    let mut metadata = json!({"name": o.name(), "namespace": o.namespace(), "uid": o.uid(),
+        "resourceVersion": o.resource_version(), "creationTimestamp": o.creation_timestamp()});
+    if o.namespace().is_empty() {
+        metadata["namespace"] = Value::Null;
+    }
+    let mut spec = json!({});
+    if let Some(r) = o.int_at(&["spec", "replicas"]).filter(|r| *r != 0) {
+        spec["replicas"] = r.into();
+    }
+    let mut status = json!({"replicas": o.int_at(&["status", "replicas"]).unwrap_or(0)});
+    let text = selector(o);
+    if !text.is_empty() {
+        status["selector"] = text.into();
+    }
+    let v =
+        json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status});
+    Object::from_value(v).unwrap_or_default()
+}
+
+fn patched(media: &str, patch: Value, scale: Object) -> Result<Object, Status> {
+    let mut doc = scale.into_value();
+    match media {
+        "application/json-patch+json" => {
+            json_patch::Patch::decode(patch).and_then(|p| p.apply(&mut doc)).map_err(|e| e.status())?;
+        }
+        "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+            merge_patch::apply(&mut doc, patch).map_err(|e| Status::bad_request(e.to_string()))?;
+        }
+        other => return Err(content::unsupported(other, &["application/merge-patch+json"])),
+    }
+    let schema = kinds::catalog().schema_of(&meta::Gvk::new("autoscaling", "v1", "Scale"));
+    if let Some(schema) = schema {
+        schema::typed(&mut doc, schema).map_err(|e| Status::bad_request(e.to_string()))?;
+    }
+    Object::from_value(doc).ok_or_else(|| Status::bad_request("the patched document is no object"))
+}
+
+async fn write(
+    server: &Arc<Server>,
+    call: &Call,
+    request: Request,
+    selector: fn(&Object) -> String,
+    change: impl Fn(&Object) -> Result<Object, Status> + Send + Sync,
+) -> Result<Response<Body>, Status> {
+    let options = write_options(call)?;
+    // The object itself is updated: it is a scale only towards the client.
+    let whole = Request {
+        user: request.user.clone(),
+        resource: request.resource.clone(),
+        subresource: String::new(),
+        namespace: request.namespace.clone(),
+        name: request.name.clone(),
+        warnings: Default::default(),
+    };
+    let apply = |live: Option<&Object>| {
+        let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
+        let scale = change(live)?;
+        let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
+        if replicas < 0 {
+            let path = FieldPath::new("spec.replicas");
+            let e = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
+            let gk = meta::GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
+            return Err(Status::invalid(&gk, live.name(), &[e]));
+        }
+        let mut object = live.clone();
+        object.set(&["spec", "replicas"], replicas);
+        // Only a revision that the client named ties the write.
+        object.set_resource_version(scale.resource_version());
+        Ok(Target::Object(Box::new(object)))
+    };
+    let admit = admission(server, call, &whole, &options);
+    let updated = server.registry.update(&whole, &apply, &Preconditions::default(), &options, &admit).await?;
+    Ok(answer(server, call, &request, 200, &scale_of(&updated.into_object(), selector)))
+}

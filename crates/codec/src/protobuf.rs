@@ -1,0 +1,44 @@
+//! Kubernetes' protobuf: any object by its schema's field numbers, in the envelope `k8s\0` + `runtime.Unknown`.
+//!
+//! A field without a number is not written. Fields that lie in their parent in JSON but in a message of their own in protobuf
+//! name that message in [`schema::Field::inline_of`] as `name#number`; their own number counts inside of it.
+//!
+//! Go's encoder writes zeros of fields that are no pointers; where the schema says so (`Presence::OmitZero`) they are absent
+//! again after reading, and a zero time always is. Unknown field numbers are skipped. Lists as values of maps are wrapped as
+//! `{items=1}`.
+//!
+//! Left out: the unions of custom resource schemas (`JSONSchemaPropsOrArray` and its kin), which are kept as JSON bytes.
+
+mod read;
+mod wire;
+mod write;
+
+pub use read::{decode, decode_message};
+pub use write::{encode, encode_message};
+
+/// What every encoded object starts with.
+pub const MAGIC: &[u8; 4] = b"k8s\0";
+/// How deep messages may be nested.
+pub const DEPTH_LIMIT: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
+    NoMagic,
+    #[error("protobuf: unexpected end of data")]
+    Truncated,
+    #[error("protobuf: invalid {what} in field {field}")]
+    Invalid { field: u32, what: &'static str },
+    #[error("protobuf: messages are nested more than {DEPTH_LIMIT} deep")]
+    Depth,
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind { api_version: String, kind: String },
+    #[error("{path}: cannot encode {value} as {ty:?}")]
+    Value { path: String, value: String, ty: schema::Type },
+    #[error("unsupported content encoding {0:?}")]
+    ContentEncoding(String),
+}
+
+#[cfg(test)]
+#[path = "protobuf_tests.rs"]
+mod tests;

@@ -1,0 +1,251 @@
+//! From messages to values.
+
+use super::wire::{Reader, Wire};
+use super::{DEPTH_LIMIT, Error, MAGIC};
+use base64::Engine as _;
+use meta::{Map, Object, Value};
+use schema::types::Presence;
+use schema::{Field, Schema, Type};
+
+/// Reads an object with its envelope. `schema_of` finds the schema of an API version and kind.
+pub fn decode<'a>(bytes: &[u8], schema_of: impl Fn(&str, &str) -> Option<&'a Schema>) -> Result<Object, Error> {
+    let mut r = Reader(bytes.strip_prefix(MAGIC).ok_or(Error::NoMagic)?);
+    let (mut api_version, mut kind, mut raw, mut encoding) = (String::new(), String::new(), &[][..], String::new());
+    while let Some((n, w)) = r.field()? {
+        match n {
+            1 => {
+                let mut t = Reader(w.bytes(n)?);
+                while let Some((n, w)) = t.field()? {
+                    match n {
+                        1 => api_version = text(n, w)?,
+                        2 => kind = text(n, w)?,
+                        _ => {}
+                    }
+                }
+            }
+            2 => raw = w.bytes(n)?,
+            3 => encoding = text(n, w)?,
+            _ => {}
+        }
+    }
+    if !encoding.is_empty() {
+        return Err(Error::ContentEncoding(encoding));
+    }
+    let Some(s) = schema_of(&api_version, &kind) else { return Err(Error::UnknownKind { api_version, kind }) };
+    let mut m = decode_message(raw, s)?;
+    m.insert("apiVersion".to_owned(), api_version.into());
+    m.insert("kind".to_owned(), kind.into());
+    Ok(Object(m))
+}
+
+/// Reads a bare message.
+pub fn decode_message(bytes: &[u8], schema: &Schema) -> Result<Map<String, Value>, Error> {
+    let mut m = Map::new();
+    message(&mut m, bytes, schema, None, 0)?;
+    Ok(m)
+}
+
+fn text(field: u32, w: Wire<'_>) -> Result<String, Error> {
+    String::from_utf8(w.bytes(field)?.to_vec()).map_err(|_| Error::Invalid { field, what: "UTF-8" })
+}
+
+/// Reads a message into an object; `inline` is the message's name and number when its fields lie in the parent.
+fn message(
+    m: &mut Map<String, Value>,
+    bytes: &[u8],
+    s: &Schema,
+    inline: Option<&str>,
+    depth: usize,
+) -> Result<(), Error> {
+    if depth > DEPTH_LIMIT {
+        return Err(Error::Depth);
+    }
+    let mut r = Reader(bytes);
+    while let Some((n, w)) = r.field()? {
+        if let Some(f) = s.fields.iter().find(|f| f.number == n && n != 0 && f.inline_of.as_deref() == inline) {
+            field(m, f, n, w, depth)?;
+        } else if inline.is_none()
+            && let Some(group) = s
+                .fields
+                .iter()
+                .filter_map(|f| f.inline_of.as_deref())
+                .find(|i| i.rsplit_once('#').and_then(|i| i.1.parse::<u32>().ok()) == Some(n))
+        {
+            message(m, w.bytes(n)?, s, Some(group), depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, depth: usize) -> Result<(), Error> {
+    let s = f.schema.get();
+    match s.ty {
+        Type::Array => {
+            let Some(items) = s.items.as_deref() else { return Ok(()) };
+            let slot = m.entry(&*f.name).or_insert_with(|| Value::Array(Vec::new()));
+            if let Value::Array(list) = slot {
+                repeated(list, n, w, items, depth)?;
+            }
+        }
+        Type::Map => {
+            let Some(values) = s.additional.as_deref() else { return Ok(()) };
+            let (k, v) = entry(n, w, values, depth)?;
+            let slot = m.entry(&*f.name).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(map) = slot {
+                map.insert(k, v);
+            }
+        }
+        _ => {
+            let v = single(n, w, s, depth)?;
+            let zero = v == "" || v == false || v.as_f64() == Some(0.0);
+            let absent = v.is_null() || zero && f.presence == Presence::OmitZero;
+            if !absent {
+                m.insert(f.name.to_string(), v);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn repeated(list: &mut Vec<Value>, n: u32, w: Wire<'_>, items: &Schema, depth: usize) -> Result<(), Error> {
+    // Numbers may be packed.
+    if let (Type::Int32 | Type::Int64 | Type::Boolean, Wire::Bytes(b)) = (items.ty, w) {
+        let mut r = Reader(b);
+        while !r.0.is_empty() {
+            let v = Wire::Varint(r.varint()?);
+            list.push(single(n, v, items, depth)?);
+        }
+        return Ok(());
+    }
+    list.push(single(n, w, items, depth)?);
+    Ok(())
+}
+
+fn entry(n: u32, w: Wire<'_>, values: &Schema, depth: usize) -> Result<(String, Value), Error> {
+    let mut r = Reader(w.bytes(n)?);
+    let (mut key, mut value) = (String::new(), None);
+    while let Some((n, w)) = r.field()? {
+        match n {
+            1 => key = text(n, w)?,
+            2 if values.ty == Type::Array => {
+                let mut list = Vec::new();
+                let mut inner = Reader(w.bytes(n)?);
+                while let (Some((n, w)), Some(items)) = (inner.field()?, values.items.as_deref()) {
+                    repeated(&mut list, n, w, items, depth)?;
+                }
+                value = Some(Value::Array(list));
+            }
+            2 => value = Some(single(n, w, values, depth)?),
+            _ => {}
+        }
+    }
+    let empty = || match values.ty {
+        Type::String | Type::Bytes => Value::from(""),
+        Type::Array => Value::Array(Vec::new()),
+        Type::Struct | Type::Map => Value::Object(Map::new()),
+        Type::Boolean => Value::Bool(false),
+        Type::Int32 | Type::Int64 => Value::from(0),
+        _ => Value::Null,
+    };
+    Ok((key, value.unwrap_or_else(empty)))
+}
+
+fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error> {
+    Ok(match s.ty {
+        Type::String => text(n, w)?.into(),
+        Type::Bytes => base64::engine::general_purpose::STANDARD.encode(w.bytes(n)?).into(),
+        Type::Int32 => i64::from(w.varint(n)? as i32).into(),
+        Type::Int64 => (w.varint(n)? as i64).into(),
+        Type::Boolean => (w.varint(n)? != 0).into(),
+        Type::Double => match w {
+            Wire::Fixed64(b) => serde_json::Number::from_f64(f64::from_bits(b)).map_or(Value::Null, Value::Number),
+            Wire::Fixed32(b) => {
+                serde_json::Number::from_f64(f64::from(f32::from_bits(b))).map_or(Value::Null, Value::Number)
+            }
+            _ => return Err(Error::Invalid { field: n, what: "wire type" }),
+        },
+        Type::Time | Type::MicroTime => {
+            let (seconds, nanos) = two(n, w)?;
+            if seconds == 0 && nanos == 0 {
+                return Ok(Value::Null);
+            }
+            let nanos = i32::try_from(nanos).map_err(|_| Error::Invalid { field: n, what: "time" })?;
+            let t = jiff::Timestamp::new(seconds, nanos).map_err(|_| Error::Invalid { field: n, what: "time" })?;
+            if s.ty == Type::Time { meta::time::format(t) } else { meta::time::format_micro(t) }.into()
+        }
+        Type::Duration => go_duration(two(n, w)?.0).into(),
+        Type::Quantity => inner_bytes(n, w, 1)?.map_or(Value::Null, |b| String::from_utf8_lossy(b).into_owned().into()),
+        Type::IntOrString => {
+            let (kind, int) = two(n, w)?;
+            if kind == 1 {
+                inner_bytes(n, w, 3)?.map_or_else(String::new, |b| String::from_utf8_lossy(b).into_owned()).into()
+            } else {
+                i64::from(int as i32).into()
+            }
+        }
+        Type::Any | Type::Raw => match inner_bytes(n, w, 1)? {
+            None | Some([]) => Value::Null,
+            Some(b) => serde_json::from_slice(b).map_err(|_| Error::Invalid { field: n, what: "JSON" })?,
+        },
+        Type::Struct => {
+            let mut m = Map::new();
+            message(&mut m, w.bytes(n)?, s, None, depth + 1)?;
+            Value::Object(m)
+        }
+        Type::Array | Type::Map => return Err(Error::Invalid { field: n, what: "list of lists" }),
+    })
+}
+
+/// The numbers 1 and 2 of a small message.
+fn two(n: u32, w: Wire<'_>) -> Result<(i64, i64), Error> {
+    let (mut a, mut b) = (0, 0);
+    let mut r = Reader(w.bytes(n)?);
+    while let Some((n, w)) = r.field()? {
+        match n {
+            1 => a = w.varint(n)? as i64,
+            2 => b = w.varint(n)? as i64,
+            _ => {}
+        }
+    }
+    Ok((a, b))
+}
+
+fn inner_bytes<'a>(n: u32, w: Wire<'a>, wanted: u32) -> Result<Option<&'a [u8]>, Error> {
+    let mut r = Reader(w.bytes(n)?);
+    let mut found = None;
+    while let Some((n, w)) = r.field()? {
+        if n == wanted {
+            found = Some(w.bytes(n)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Nanoseconds as Go prints a duration: `1h30m0s`.
+fn go_duration(nanos: i64) -> String {
+    if nanos == 0 {
+        return "0s".to_owned();
+    }
+    let sign = if nanos < 0 { "-" } else { "" };
+    let n = nanos.unsigned_abs();
+    let fraction = |whole: u64, rest: u64, width: usize| {
+        let f = format!("{rest:0width$}");
+        let f = f.trim_end_matches('0');
+        if f.is_empty() { whole.to_string() } else { format!("{whole}.{f}") }
+    };
+    let text = match n {
+        0..1_000 => format!("{n}ns"),
+        1_000..1_000_000 => format!("{}µs", fraction(n / 1_000, n % 1_000, 3)),
+        1_000_000..1_000_000_000 => format!("{}ms", fraction(n / 1_000_000, n % 1_000_000, 6)),
+        _ => {
+            let (h, m) = (n / 3_600_000_000_000, n / 60_000_000_000 % 60);
+            let s = fraction(n / 1_000_000_000 % 60, n % 1_000_000_000, 9);
+            match (h, m) {
+                (0, 0) => format!("{s}s"),
+                (0, m) => format!("{m}m{s}s"),
+                (h, m) => format!("{h}h{m}m{s}s"),
+            }
+        }
+    };
+    format!("{sign}{text}")
+}

@@ -1,0 +1,183 @@
+//! From values to messages.
+
+use super::wire::{FIXED64, put_bytes, put_int, put_key};
+use super::{DEPTH_LIMIT, Error, MAGIC};
+use base64::Engine as _;
+use meta::{Map, Object, Value};
+use schema::{Schema, Type};
+use std::collections::BTreeMap;
+
+/// An object with its envelope.
+pub fn encode(o: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
+    let mut type_meta = Vec::new();
+    put_bytes(&mut type_meta, 1, o.api_version().as_bytes());
+    put_bytes(&mut type_meta, 2, o.kind().as_bytes());
+    let mut raw = Vec::new();
+    message(&mut raw, &o.0, schema, "", 0)?;
+    let mut out = Vec::with_capacity(raw.len() + type_meta.len() + 24);
+    out.extend_from_slice(MAGIC);
+    put_bytes(&mut out, 1, &type_meta);
+    put_bytes(&mut out, 2, &raw);
+    put_bytes(&mut out, 3, b"");
+    put_bytes(&mut out, 4, b"");
+    Ok(out)
+}
+
+/// A bare message.
+pub fn encode_message(v: &Map<String, Value>, schema: &Schema) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::new();
+    message(&mut out, v, schema, "", 0)?;
+    Ok(out)
+}
+
+fn message(out: &mut Vec<u8>, m: &Map<String, Value>, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
+    if depth > DEPTH_LIMIT {
+        return Err(Error::Depth);
+    }
+    let mut fields: Vec<(u32, &schema::Field)> = s.fields.iter().map(|f| (f.number, f)).collect();
+    fields.sort_by_key(|f| f.0);
+    let mut inline: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+    for (number, f) in fields.into_iter().filter(|f| f.0 != 0) {
+        let Some(v) = m.get(&*f.name).filter(|v| !v.is_null()) else { continue };
+        let target = match f.inline_of.as_deref().and_then(|i| i.rsplit_once('#')).and_then(|i| i.1.parse().ok()) {
+            Some(parent) => inline.entry(parent).or_default(),
+            None => &mut *out,
+        };
+        field(target, number, v, f.schema.get(), &format!("{path}.{}", f.name), depth)?;
+    }
+    for (number, bytes) in inline {
+        put_bytes(out, number, &bytes);
+    }
+    Ok(())
+}
+
+fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
+    let bad = || Error::Value { path: path.to_owned(), value: v.to_string(), ty: s.ty };
+    let text = || v.as_str().ok_or_else(bad);
+    let nested = |f: &dyn Fn(&mut Vec<u8>)| {
+        let mut b = Vec::new();
+        f(&mut b);
+        b
+    };
+    match s.ty {
+        Type::String => put_bytes(out, n, text()?.as_bytes()),
+        Type::Bytes => {
+            let b = base64::engine::general_purpose::STANDARD.decode(text()?).map_err(|_| bad())?;
+            put_bytes(out, n, &b);
+        }
+        Type::Int32 | Type::Int64 => put_int(out, n, v.as_i64().ok_or_else(bad)?),
+        Type::Boolean => put_int(out, n, i64::from(v.as_bool().ok_or_else(bad)?)),
+        Type::Double => {
+            put_key(out, n, FIXED64);
+            out.extend_from_slice(&v.as_f64().ok_or_else(bad)?.to_le_bytes());
+        }
+        Type::Time | Type::MicroTime => {
+            let t = meta::time::parse(text()?).ok_or_else(bad)?;
+            let nanos = if s.ty == Type::Time { 0 } else { t.subsec_nanosecond() };
+            put_bytes(
+                out,
+                n,
+                &nested(&|b| {
+                    put_int(b, 1, t.as_second());
+                    put_int(b, 2, i64::from(nanos));
+                }),
+            );
+        }
+        Type::Duration => {
+            let d = duration(text()?).ok_or_else(bad)?;
+            put_bytes(out, n, &nested(&|b| put_int(b, 1, d)));
+        }
+        Type::Quantity => {
+            let q = match v {
+                Value::String(q) => q.clone(),
+                Value::Number(q) => q.to_string(),
+                _ => return Err(bad()),
+            };
+            put_bytes(out, n, &nested(&|b| put_bytes(b, 1, q.as_bytes())));
+        }
+        Type::IntOrString => {
+            let b = match v {
+                Value::String(t) => nested(&|b| {
+                    put_int(b, 1, 1);
+                    put_int(b, 2, 0);
+                    put_bytes(b, 3, t.as_bytes());
+                }),
+                v => {
+                    let i = v.as_i64().ok_or_else(bad)?;
+                    nested(&|b| {
+                        put_int(b, 1, 0);
+                        put_int(b, 2, i);
+                        put_bytes(b, 3, b"");
+                    })
+                }
+            };
+            put_bytes(out, n, &b);
+        }
+        Type::Any | Type::Raw => {
+            let json = crate::json::to_vec(v, crate::json::Html::Keep);
+            put_bytes(out, n, &nested(&|b| put_bytes(b, 1, &json)));
+        }
+        Type::Array => {
+            let items = s.items.as_deref().ok_or_else(bad)?;
+            for (i, item) in v.as_array().ok_or_else(bad)?.iter().enumerate() {
+                field(out, n, item, items, &format!("{path}[{i}]"), depth)?;
+            }
+        }
+        Type::Map => {
+            let values = s.additional.as_deref().ok_or_else(bad)?;
+            for (k, item) in v.as_object().ok_or_else(bad)? {
+                let mut entry = Vec::new();
+                put_bytes(&mut entry, 1, k.as_bytes());
+                let path = format!("{path}.{k}");
+                if values.ty == Type::Array {
+                    let mut list = Vec::new();
+                    field(&mut list, 1, item, values, &path, depth)?;
+                    put_bytes(&mut entry, 2, &list);
+                } else {
+                    field(&mut entry, 2, item, values, &path, depth)?;
+                }
+                put_bytes(out, n, &entry);
+            }
+        }
+        Type::Struct => {
+            let mut b = Vec::new();
+            message(&mut b, v.as_object().ok_or_else(bad)?, s, path, depth + 1)?;
+            put_bytes(out, n, &b);
+        }
+    }
+    Ok(())
+}
+
+/// A Go duration in nanoseconds: `1h30m`, `-1.5s`, `0`.
+pub(super) fn duration(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(r) => (true, r),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    let mut total = 0f64;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, next) = tail.split_at(end);
+        let scale = match unit {
+            "ns" => 1.0,
+            "us" | "µs" | "μs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3600e9,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * scale;
+        rest = next;
+    }
+    let nanos = total.round() as i64;
+    Some(if negative { -nanos } else { nanos })
+}

@@ -1,0 +1,148 @@
+//! Managed fields: who owns which field of an object, kept current by every write.
+//!
+//! [`update`] follows a create, update or patch, which never conflicts but takes ownership of what it changed. [`apply`]
+//! merges a configuration, or names the conflicts. Both follow kube-apiserver v1.36, its wrappers included: the fields that
+//! are never owned, the cap on entries, tracking that starts with `before-first-apply`, and the handover from client-side
+//! apply by kubectl.
+//!
+//! Left out: versions of a kind, times and names come from the caller ([`Context`]); validation of a client's own
+//! `managedFields` belongs to the validation of metadata.
+
+mod apply;
+mod conflict;
+mod entry;
+mod update;
+
+pub use apply::{Force, apply};
+pub use conflict::{Conflict, Conflicts};
+pub use entry::{Entry, Managers, Operation};
+pub use update::{same_but_for_times, update, update_field};
+
+use crate::fieldset::Set;
+use crate::typed::TypeRef;
+use meta::{Object, Reason, Status, Value};
+use schema::Schema;
+use std::sync::LazyLock;
+
+/// More entries of operation `Update` are merged, the oldest first.
+pub const MAX_UPDATE_MANAGERS: usize = 10;
+const ANCIENT: &str = "ancient-changes";
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+/// Only with this manager does apply take over from client-side apply.
+const KUBECTL: &str = "kubectl";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Conflict(#[from] Conflicts),
+    #[error("Incorrect version specified in apply patch. Specified patch version: {got}, expected: {want}")]
+    Version { got: String, want: String },
+    #[error("metadata.managedFields must be nil")]
+    ManagedFieldsGiven,
+    /// The configuration does not fit the schema.
+    #[error("failed to create typed patch object ({object}): {why}")]
+    Typed { object: String, why: String },
+    #[error("failed to decode managed fields: {0}")]
+    Decode(#[from] entry::Error),
+    #[error("failed to convert object to version {version}: {why}")]
+    Convert { version: String, why: String },
+}
+
+impl Error {
+    /// What the API answers. Upstream answers 500 to a configuration that does not fit; we say 400, since it is the
+    /// client's to mend.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Conflict(c) => c.status(),
+            Self::Version { .. } | Self::ManagedFieldsGiven | Self::Typed { .. } => {
+                Status::bad_request(self.to_string())
+            }
+            Self::Decode(_) | Self::Convert { .. } => Status::new(500, Reason::InternalError, self.to_string()),
+        }
+    }
+}
+
+/// Other versions of the object's kind.
+pub trait Versions {
+    /// The object as another version would show it; `Ok(None)` when the version is not (or no longer) there, in which case
+    /// what was owned through it is forgotten.
+    fn convert(&self, object: &Object, api_version: &str) -> Result<Option<Object>, String>;
+    /// The schema of a version; `None` for a kind without one.
+    fn schema(&self, api_version: &str) -> Option<&Schema>;
+}
+
+/// A kind with one version only.
+pub struct OneVersion;
+
+impl Versions for OneVersion {
+    fn convert(&self, _: &Object, _: &str) -> Result<Option<Object>, String> {
+        Ok(None)
+    }
+
+    fn schema(&self, _: &str) -> Option<&Schema> {
+        None
+    }
+}
+
+/// What a write brings with it.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Who writes: `fieldManager`, or the part of the user agent before the slash.
+    pub manager: &'a str,
+    /// Of the request: `apps/v1`.
+    pub api_version: &'a str,
+    /// Empty for the main resource.
+    pub subresource: &'a str,
+    /// Of the kind in the request's version.
+    pub schema: Option<&'a Schema>,
+    /// RFC 3339, whole seconds.
+    pub time: &'a str,
+    /// Fields that the resource's strategy resets, so that no write through it owns them: `status` for most main resources,
+    /// `spec` for their `status`.
+    pub reset_fields: &'a Set,
+    pub versions: &'a dyn Versions,
+}
+
+impl<'a> Context<'a> {
+    fn type_ref(&self) -> TypeRef<'a> {
+        TypeRef::new(self.schema)
+    }
+}
+
+/// What nobody owns.
+fn stripped() -> &'static Set {
+    static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
+        Set::of_fields(&[
+            &["apiVersion"],
+            &["kind"],
+            &["metadata"],
+            &["metadata", "name"],
+            &["metadata", "namespace"],
+            &["metadata", "creationTimestamp"],
+            &["metadata", "selfLink"],
+            &["metadata", "uid"],
+            &["metadata", "clusterName"],
+            &["metadata", "generation"],
+            &["metadata", "managedFields"],
+            &["metadata", "resourceVersion"],
+        ])
+    });
+    &STRIPPED
+}
+
+/// Takes `metadata.managedFields` out.
+fn take_managed_fields(o: &mut Object) -> Option<Value> {
+    o.0.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
+}
+
+fn put_managed_fields(o: &mut Object, v: Value) {
+    match v {
+        Value::Array(a) if a.is_empty() => {}
+        v => _ = o.metadata_mut().insert("managedFields".to_owned(), v),
+    }
+}
+
+#[cfg(test)]
+#[path = "managed_tests.rs"]
+mod tests;

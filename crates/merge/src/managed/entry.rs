@@ -1,0 +1,239 @@
+//! The entries of `metadata.managedFields`.
+
+use super::{ANCIENT, MAX_UPDATE_MANAGERS};
+use crate::fieldset::{self, Set};
+use meta::{Map, Value};
+use std::cmp::Ordering;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("managed fields are not a list of objects")]
+    NotAList,
+    #[error("operation must be `Apply` or `Update`")]
+    Operation,
+    #[error("apiVersion must not be empty")]
+    ApiVersion,
+    #[error("missing fieldsType in managed fields entry {0}")]
+    MissingFieldsType(usize),
+    #[error("invalid fieldsType {1:?} in managed fields entry {0}")]
+    FieldsType(usize, String),
+    #[error(transparent)]
+    Fields(#[from] fieldset::Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    Apply,
+    Update,
+}
+
+impl Operation {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Apply => "Apply",
+            Self::Update => "Update",
+        }
+    }
+}
+
+/// What one manager owns through one operation, version and subresource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub manager: String,
+    pub operation: Operation,
+    pub api_version: String,
+    /// Empty for the main resource.
+    pub subresource: String,
+    /// RFC 3339.
+    pub time: Option<String>,
+    pub fields: Set,
+    /// The JSON that the entry was read from, as long as it still says the same.
+    raw: Option<Value>,
+}
+
+impl Entry {
+    pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
+        Self {
+            // Upstream's name for a manager without one.
+            manager: if manager.is_empty() { "unknown" } else { manager }.to_owned(),
+            operation,
+            api_version: api_version.to_owned(),
+            subresource: subresource.to_owned(),
+            time: None,
+            fields: Set::new(),
+            raw: None,
+        }
+    }
+
+    /// Whether two entries are the same manager's. Appliers are the same whatever version they applied.
+    pub(super) fn same_manager(&self, other: &Self) -> bool {
+        self.manager == other.manager
+            && self.operation == other.operation
+            && self.subresource == other.subresource
+            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// By upstream's identifier, the JSON of the entry without times and fields.
+    pub(super) fn by_identity(&self, other: &Self) -> Ordering {
+        fn key(e: &Entry) -> (&str, Operation, &str, &str) {
+            let version = if e.operation == Operation::Apply { "" } else { &e.api_version };
+            (&e.manager, e.operation, version, &e.subresource)
+        }
+        key(self).cmp(&key(other))
+    }
+
+    /// Changes what is owned.
+    pub(super) fn set_fields(&mut self, change: impl FnOnce(Set) -> Set) {
+        self.fields = change(std::mem::take(&mut self.fields));
+        self.raw = None;
+    }
+
+    pub(super) fn set_time(&mut self, time: &str) {
+        self.time = Some(time.to_owned());
+        self.raw = None;
+    }
+
+    fn read(v: Value, index: usize) -> Result<Self, Error> {
+        let Value::Object(m) = &v else { return Err(Error::NotAList) };
+        let text = |key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default();
+        let operation = match text("operation") {
+            "Apply" => Operation::Apply,
+            "Update" => Operation::Update,
+            _ => return Err(Error::Operation),
+        };
+        if text("apiVersion").is_empty() {
+            return Err(Error::ApiVersion);
+        }
+        match text("fieldsType") {
+            "FieldsV1" => {}
+            "" => return Err(Error::MissingFieldsType(index)),
+            other => return Err(Error::FieldsType(index, other.to_owned())),
+        }
+        let fields = match m.get("fieldsV1") {
+            None | Some(Value::Null) => Set::new(),
+            Some(v) => Set::from_value(v)?,
+        };
+        Ok(Self {
+            manager: text("manager").to_owned(),
+            operation,
+            api_version: text("apiVersion").to_owned(),
+            subresource: text("subresource").to_owned(),
+            time: m.get("time").and_then(Value::as_str).map(str::to_owned),
+            fields,
+            raw: Some(v),
+        })
+    }
+
+    fn write(self) -> Value {
+        if let Some(raw) = self.raw {
+            return raw;
+        }
+        let mut m = Map::new();
+        m.insert("manager".to_owned(), self.manager.into());
+        m.insert("operation".to_owned(), self.operation.as_str().into());
+        m.insert("apiVersion".to_owned(), self.api_version.into());
+        if let Some(t) = self.time {
+            m.insert("time".to_owned(), t.into());
+        }
+        m.insert("fieldsType".to_owned(), "FieldsV1".into());
+        m.insert("fieldsV1".to_owned(), self.fields.to_value());
+        if !self.subresource.is_empty() {
+            m.insert("subresource".to_owned(), self.subresource.into());
+        }
+        m.retain(|k, v| k != "manager" || v != "");
+        Value::Object(m)
+    }
+}
+
+/// All entries of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Managers(pub Vec<Entry>);
+
+impl Managers {
+    /// From the value of `managedFields`. Entries of one manager are joined, the last one's time counting.
+    pub fn decode(v: Value) -> Result<Self, Error> {
+        let Value::Array(list) = v else {
+            return if v.is_null() { Ok(Self::default()) } else { Err(Error::NotAList) };
+        };
+        let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+        for (i, v) in list.into_iter().enumerate() {
+            let e = Entry::read(v, i)?;
+            match out.iter_mut().find(|o| o.same_manager(&e)) {
+                Some(same) => *same = e,
+                None => out.push(e),
+            }
+        }
+        Ok(Self(out))
+    }
+
+    /// As the value of `managedFields`, in upstream's order: operation, time, manager, version, subresource.
+    pub fn encode(mut self) -> Value {
+        self.0.sort_by(|a, b| {
+            a.operation
+                .cmp(&b.operation)
+                .then_with(|| a.time.cmp(&b.time))
+                .then_with(|| a.manager.cmp(&b.manager))
+                .then_with(|| a.api_version.cmp(&b.api_version))
+                .then_with(|| a.subresource.cmp(&b.subresource))
+        });
+        Value::Array(self.0.into_iter().map(Entry::write).collect())
+    }
+
+    /// Merges the oldest entries of operation `Update`, version by version, until few enough are left.
+    pub(super) fn cap(&mut self) {
+        let mut updaters: Vec<usize> =
+            (0..self.0.len()).filter(|i| self.0[*i].operation == Operation::Update).collect();
+        let mut count = updaters.len();
+        if count <= MAX_UPDATE_MANAGERS {
+            return;
+        }
+        updaters.sort_by(|a, b| {
+            let (a, b) = (&self.0[*a], &self.0[*b]);
+            a.time.cmp(&b.time).then_with(|| a.by_identity(b))
+        });
+        let mut buckets: Vec<Entry> = Vec::new();
+        // The first entry of a version only marks the place: a bucket needs two.
+        let mut first: Vec<usize> = Vec::new();
+        let mut gone: Vec<usize> = Vec::new();
+        for i in updaters {
+            if count <= MAX_UPDATE_MANAGERS {
+                break;
+            }
+            let version = self.0[i].api_version.clone();
+            let Some(&f) = first.iter().find(|f| self.0[**f].api_version == version) else {
+                first.push(i);
+                continue;
+            };
+            let at = match buckets.iter().position(|b| b.api_version == version) {
+                Some(at) => at,
+                None => {
+                    let mut bucket = Entry::new(ANCIENT, Operation::Update, &version, "");
+                    bucket.fields = std::mem::take(&mut self.0[f].fields);
+                    gone.push(f);
+                    buckets.push(bucket);
+                    buckets.len() - 1
+                }
+            };
+            let fields = std::mem::take(&mut self.0[i].fields);
+            buckets[at].set_fields(|s| s.union(fields));
+            // The later of the two.
+            buckets[at].time.clone_from(&self.0[i].time);
+            gone.push(i);
+            count -= 1;
+        }
+        let mut i = 0;
+        self.0.retain(|_| {
+            i += 1;
+            !gone.contains(&(i - 1))
+        });
+        for b in buckets {
+            match self.0.iter_mut().find(|e| e.same_manager(&b)) {
+                Some(old) => {
+                    old.set_fields(|s| s.union(b.fields));
+                    old.time = b.time;
+                }
+                None => self.0.push(b),
+            }
+        }
+    }
+}

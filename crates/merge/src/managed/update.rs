@@ -1,0 +1,216 @@
+//! Writes other than apply.
+
+use super::conflict::Conflicts;
+use super::entry::{Entry, Managers, Operation};
+use super::{Context, Error, put_managed_fields, stripped, take_managed_fields};
+use crate::fieldset::{PathElement, Set};
+use crate::typed::{Comparison, TypeRef, compare_objects, reconcile};
+use meta::{Map, Object, Value};
+
+/// Keeps `managedFields` of an object about to be written. `live` is `None` for a create; `new` is the object as it will be
+/// stored and may carry `managedFields` of the client's: one empty entry resets them, an empty list or none keeps the live
+/// ones, anything else that can be read replaces them (not through a subresource).
+///
+/// An object that exists without managed fields stays without them until something is applied. What cannot be converted to
+/// an owner's version leaves the live entries as they are.
+pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
+    let given = take_managed_fields(new);
+    let live_fields = live.and_then(|l| l.metadata()?.get("managedFields"));
+    let mine = cx.subresource.is_empty();
+    let reset = mine && given.as_ref().is_some_and(is_reset);
+    let raw = match given {
+        _ if reset => None,
+        Some(v) if mine && !is_nothing(&v) => Some(v),
+        // Equal to the live ones as a rule; not copying them is worth a look.
+        Some(v) if Some(&v) == live_fields => Some(v),
+        _ => live_fields.cloned(),
+    };
+    let tracked = raw.as_ref().is_some_and(|v| !is_nothing(v));
+    if live.is_some_and(|l| !l.uid().is_empty()) && !tracked {
+        return;
+    }
+    let comparison = compare_objects(live, new, cx.type_ref()).exclude(cx.reset_fields);
+    if comparison.is_empty() && raw.as_ref() == live_fields {
+        put_managed_fields(new, raw.unwrap_or_default());
+        return;
+    }
+    let mut managers = match raw.map(Managers::decode) {
+        Some(Ok(m)) => m,
+        Some(Err(_)) => live_fields.cloned().and_then(|v| Managers::decode(v).ok()).unwrap_or_default(),
+        None => Managers::default(),
+    };
+    match follow(&mut managers, None, live, new, &comparison, cx) {
+        Ok(_) => {
+            own(&mut managers, comparison, cx.manager, cx);
+            managers.cap();
+            put_managed_fields(new, managers.encode());
+        }
+        Err(_) => put_managed_fields(new, live_fields.cloned().unwrap_or_default()),
+    }
+}
+
+/// Like [`update`], for a subresource that shows the object through one field, as `scale` shows `spec.replicas`: when nobody
+/// owned the field before, nobody does afterwards, as upstream has it.
+pub fn update_field(live: &Object, new: &mut Object, field: &[&str], cx: &Context<'_>) {
+    let path: Vec<PathElement> = field.iter().map(|f| PathElement::field(f)).collect();
+    let entries = live.metadata().and_then(|m| m.get("managedFields")).cloned().unwrap_or_default();
+    let owned = Managers::decode(entries.clone()).is_ok_and(|m| m.0.iter().any(|e| e.fields.has(&path)));
+    if owned {
+        update(Some(live), new, cx);
+    } else {
+        take_managed_fields(new);
+        put_managed_fields(new, entries);
+    }
+}
+
+fn is_nothing(v: &Value) -> bool {
+    v.as_array().is_none_or(Vec::is_empty)
+}
+
+/// Whether the list asks for a reset: it has one entry, which is empty.
+fn is_reset(v: &Value) -> bool {
+    matches!(v.as_array().map(Vec::as_slice), Some([Value::Object(e)]) if e.values().all(Value::is_null))
+}
+
+/// Takes from all entries but the applier's what the write changed or removed, and returns what they thereby lose by
+/// changes: the conflicts of an apply. Entries of versions that are gone are dropped, empty ones too.
+pub(super) fn follow(
+    managers: &mut Managers,
+    applier: Option<&Entry>,
+    old: Option<&Object>,
+    new: &Object,
+    comparison: &Comparison,
+    cx: &Context<'_>,
+) -> Result<Conflicts, Error> {
+    let mut versions = Others { old, new, cx, known: Vec::new() };
+    let mut conflicts = Conflicts::default();
+    let mut gone = Vec::new();
+    managers.0.sort_by(Entry::by_identity);
+    for (i, e) in managers.0.iter_mut().enumerate() {
+        if applier.is_some_and(|a| a.same_manager(e)) {
+            continue;
+        }
+        let c = if e.api_version == cx.api_version {
+            comparison
+        } else {
+            match versions.comparison(&e.api_version)? {
+                Some(c) => c,
+                None => {
+                    gone.push(i);
+                    continue;
+                }
+            }
+        };
+        let touched = |s: &Set| e.fields.intersects(s);
+        if touched(&c.added) || touched(&c.modified) {
+            let lost = e.fields.intersection(&c.added).union(e.fields.intersection(&c.modified));
+            conflicts.add(e, &lost);
+            e.set_fields(|s| s.difference(&lost));
+        }
+        if e.fields.intersects(&c.removed) {
+            e.set_fields(|s| s.difference(&c.removed));
+        }
+        if e.fields.is_empty() {
+            gone.push(i);
+        }
+    }
+    let mut i = 0;
+    managers.0.retain(|_| {
+        i += 1;
+        !gone.contains(&(i - 1))
+    });
+    Ok(conflicts)
+}
+
+/// Comparisons of the two objects in other versions, each made once.
+struct Others<'a> {
+    old: Option<&'a Object>,
+    new: &'a Object,
+    cx: &'a Context<'a>,
+    known: Vec<(String, Option<Comparison>)>,
+}
+
+impl Others<'_> {
+    fn comparison(&mut self, version: &str) -> Result<Option<&Comparison>, Error> {
+        let at = match self.known.iter().position(|k| k.0 == version) {
+            Some(at) => at,
+            None => {
+                let c = self.make(version).map_err(|why| Error::Convert { version: version.to_owned(), why })?;
+                self.known.push((version.to_owned(), c));
+                self.known.len() - 1
+            }
+        };
+        Ok(self.known[at].1.as_ref())
+    }
+
+    fn make(&self, version: &str) -> Result<Option<Comparison>, String> {
+        let versions = self.cx.versions;
+        let Some(new) = versions.convert(self.new, version)? else { return Ok(None) };
+        let old = match self.old {
+            Some(o) => match versions.convert(o, version)? {
+                Some(o) => Some(o),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let t = TypeRef::new(versions.schema(version));
+        Ok(Some(compare_objects(old.as_ref(), &new, t).exclude(self.cx.reset_fields)))
+    }
+}
+
+/// Gives a manager what the write added or modified.
+pub(super) fn own(managers: &mut Managers, comparison: Comparison, manager: &str, cx: &Context<'_>) {
+    let fields = comparison.modified.union(comparison.added).difference(stripped());
+    if fields.is_empty() {
+        return;
+    }
+    let mut entry = Entry::new(manager, Operation::Update, cx.api_version, cx.subresource);
+    match managers.0.iter_mut().find(|e| e.same_manager(&entry)) {
+        Some(old) => {
+            old.set_fields(|s| s.union(fields));
+            old.set_time(cx.time);
+        }
+        None => {
+            entry.fields = fields;
+            entry.set_time(cx.time);
+            managers.0.push(entry);
+        }
+    }
+}
+
+/// Adapts entries to fields that have become atomic since they were written.
+pub(super) fn adapt(managers: &mut Managers, cx: &Context<'_>) {
+    for e in &mut managers.0 {
+        let schema = if e.api_version == cx.api_version { cx.schema } else { cx.versions.schema(&e.api_version) };
+        if let Some(s) = reconcile(&e.fields, TypeRef::new(schema)) {
+            e.set_fields(|_| s);
+        }
+    }
+}
+
+/// Whether two objects differ in nothing but the times of their managed fields; a write that changes no more is none.
+pub fn same_but_for_times(a: &Object, b: &Object) -> bool {
+    fn entries(o: &Object) -> &[Value] {
+        o.metadata().and_then(|m| m.get("managedFields")).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+    let (x, y) = (entries(a), entries(b));
+    let others = |e: &Value| -> Option<Vec<(String, Value)>> {
+        Some(e.as_object()?.iter().filter(|(k, _)| *k != "time").map(|(k, v)| (k.clone(), v.clone())).collect())
+    };
+    // The order of entries depends on their times.
+    let same_entries = x == y || x.len() == y.len() && x.iter().all(|e| y.iter().any(|f| others(e) == others(f)));
+    same_entries && same_without_entries(a, b)
+}
+
+fn same_without_entries(a: &Object, b: &Object) -> bool {
+    let but = |m: &Map<String, Value>, key: &str| m.len() - usize::from(m.contains_key(key));
+    let same = |m: &Map<String, Value>, n: &Map<String, Value>, key: &str| {
+        but(m, key) == but(n, key) && m.iter().filter(|(k, _)| *k != key).all(|(k, v)| n.get(k) == Some(v))
+    };
+    let metadata = match (a.metadata(), b.metadata()) {
+        (Some(m), Some(n)) => same(m, n, "managedFields"),
+        (None, None) => true,
+        _ => false,
+    };
+    metadata && same(&a.0, &b.0, "metadata")
+}

@@ -1,0 +1,23 @@
+//! Objects seen through their schema's topology: comparing, merging, and taking out fields by path.
+//!
+//! A value is a leaf (scalars, atomic lists and objects, empty containers) or a container whose parts are owned apart. Where
+//! the schema says nothing, objects are granular and lists atomic. What does not fit its schema counts as a leaf, so that
+//! live objects written under an older schema are tolerated; [`validate`] is for what a client applies.
+
+mod compare;
+mod fields;
+mod merge;
+mod remove;
+mod shape;
+mod validate;
+
+pub use compare::{Comparison, compare, compare_objects};
+pub use fields::{ensure_named, field_set, reconcile};
+pub use merge::merge;
+pub use remove::{remove_items, strip_nulls};
+pub use shape::TypeRef;
+pub use validate::validate;
+
+#[cfg(test)]
+#[path = "typed_tests.rs"]
+mod tests;

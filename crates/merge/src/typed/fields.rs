@@ -1,0 +1,119 @@
+//! The fields that an object has, and sets of fields seen through a schema.
+
+use super::shape::{MAX_DEPTH, Shape, TypeRef, item_element};
+use crate::fieldset::{Node, PathElement, Set};
+use meta::Value;
+use schema::{Schema, Type};
+use std::collections::BTreeMap;
+
+/// The paths that an applied configuration claims: leaves, keys of maps and items of lists, but no structs.
+pub fn field_set(v: &Value, t: TypeRef<'_>) -> Set {
+    Set::from_nodes(collect(v, t, 0).1)
+}
+
+/// Whether the value itself is claimed, and what lies below.
+fn collect(v: &Value, t: TypeRef<'_>, depth: usize) -> (bool, Vec<Node>) {
+    if depth > MAX_DEPTH {
+        return (true, Vec::new());
+    }
+    match (Shape::of(t, v), v) {
+        (Shape::Object, Value::Object(m)) => {
+            let nodes = m
+                .iter()
+                .map(|(k, c)| {
+                    let (member, below) = collect(c, t.member(k), depth + 1);
+                    let declared = t.schema.is_some_and(|s| s.field(k).is_some());
+                    let nothing = c.is_null() || c.as_object().is_some_and(serde_json::Map::is_empty);
+                    Node {
+                        element: PathElement::field(k),
+                        member: member || nothing || !declared,
+                        children: Set::from_nodes(below),
+                    }
+                })
+                .collect();
+            (false, nodes)
+        }
+        (Shape::List(kind), Value::Array(a)) => {
+            let mut items: BTreeMap<PathElement, Option<&Value>> = BTreeMap::new();
+            for v in a {
+                if let Ok(e) = item_element(v, kind, t.items()) {
+                    items.entry(e).and_modify(|known| *known = None).or_insert(Some(v));
+                }
+            }
+            let nodes = items
+                .into_iter()
+                .map(|(element, v)| {
+                    let below = v.map(|v| collect(v, t.items(), depth + 1).1).unwrap_or_default();
+                    Node { element, member: true, children: Set::from_nodes(below) }
+                })
+                .collect();
+            (false, nodes)
+        }
+        // A null where a container belongs claims nothing by itself; its parent decides.
+        (_, Value::Null) if t.schema.is_some_and(|s| matches!(s.ty, Type::Array | Type::Map | Type::Struct)) => {
+            (t.atomic || t.schema.is_some_and(|s| s.atomic), Vec::new())
+        }
+        _ => (true, Vec::new()),
+    }
+}
+
+/// The set together with all declared fields on the way to its paths.
+pub fn ensure_named(set: Set, t: TypeRef<'_>) -> Set {
+    let nodes = set
+        .nodes()
+        .iter()
+        .map(|n| {
+            let (below, declared) = match &n.element {
+                PathElement::Field(name) => (t.member(name), t.schema.is_some_and(|s| s.field(name).is_some())),
+                _ => (t.items(), false),
+            };
+            let named = declared && !n.children.is_empty();
+            Node {
+                element: n.element.clone(),
+                member: n.member || named,
+                children: ensure_named(n.children.clone(), below),
+            }
+        })
+        .collect();
+    Set::from_nodes(nodes)
+}
+
+/// The set after fields that it knows as granular became atomic: whoever owned a part owns the whole. `None` when nothing
+/// changes.
+pub fn reconcile(set: &Set, t: TypeRef<'_>) -> Option<Set> {
+    if set.nodes().is_empty() || t.schema.is_none() {
+        return None;
+    }
+    let mut changed = false;
+    let nodes = set
+        .nodes()
+        .iter()
+        .map(|n| {
+            let below = match &n.element {
+                PathElement::Field(name) => t.member(name),
+                _ => t.items(),
+            };
+            if !n.children.is_empty() && is_atomic(below) {
+                changed = true;
+                return Node { element: n.element.clone(), member: true, children: Set::new() };
+            }
+            match reconcile(&n.children, below) {
+                Some(children) => {
+                    changed = true;
+                    Node { element: n.element.clone(), member: n.member, children }
+                }
+                None => n.clone(),
+            }
+        })
+        .collect();
+    changed.then(|| Set::from_nodes(nodes))
+}
+
+fn is_atomic(t: TypeRef<'_>) -> bool {
+    let by_schema = |s: &Schema| match s.ty {
+        Type::Array => s.list == schema::ListType::Atomic,
+        Type::Map | Type::Struct => s.atomic,
+        _ => false,
+    };
+    t.atomic || t.schema.is_some_and(by_schema)
+}

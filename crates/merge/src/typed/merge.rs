@@ -1,0 +1,98 @@
+//! A configuration merged into an object.
+
+use super::shape::{MAX_DEPTH, Shape, TypeRef, is_empty, item_element, list};
+use crate::fieldset::PathElement;
+use meta::{Map, Value};
+use schema::ListType;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Everything of both, the configuration having the last word. Items of associative lists keep the configuration's order;
+/// the object's other items stay where they were among them.
+pub fn merge(live: &Value, config: &Value, t: TypeRef<'_>) -> Value {
+    merged(live, config, t, 0)
+}
+
+fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
+    if depth > MAX_DEPTH || is_empty(Some(live)) || is_empty(Some(config)) && !config.is_null() {
+        // An empty configuration asks for nothing below, but keeps what is live there.
+        let keeps = is_empty(Some(config)) && !is_empty(Some(live));
+        let container = !matches!(Shape::of(t, config), Shape::Leaf);
+        return if keeps && container { live.clone() } else { config.clone() };
+    }
+    match (Shape::of(t, config), live, config) {
+        (Shape::Object, Value::Object(l), Value::Object(c)) => {
+            let mut out = Map::new();
+            for (k, v) in l {
+                let both = c.get(k).map_or_else(|| v.clone(), |n| merged(v, n, t.member(k), depth + 1));
+                out.insert(k.clone(), both);
+            }
+            for (k, v) in c.iter().filter(|(k, _)| !l.contains_key(*k)) {
+                out.insert(k.clone(), v.clone());
+            }
+            Value::Object(out)
+        }
+        (Shape::List(kind), Value::Array(_), Value::Array(_)) => {
+            Value::Array(lists(list(Some(live)), list(Some(config)), kind, t.items(), depth))
+        }
+        // A null container in the configuration is an empty one.
+        (_, l, Value::Null) if !matches!(Shape::of(t, l), Shape::Leaf) => l.clone(),
+        _ => config.clone(),
+    }
+}
+
+fn lists(live: &[Value], config: &[Value], kind: &ListType, items: TypeRef<'_>, depth: usize) -> Vec<Value> {
+    let elements = |l: &[Value]| -> Vec<(PathElement, usize)> {
+        l.iter().enumerate().filter_map(|(i, v)| Some((item_element(v, kind, items).ok()?, i))).collect()
+    };
+    let (left, right) = (elements(live), elements(config));
+    let in_config: BTreeMap<&PathElement, usize> = right.iter().map(|(e, i)| (e, *i)).collect();
+    // Items that repeat in the live object are not merged with, only replaced.
+    let mut in_live: BTreeMap<&PathElement, Option<usize>> = BTreeMap::new();
+    for (e, i) in &left {
+        in_live.entry(e).and_modify(|known| *known = None).or_insert(Some(*i));
+    }
+    let mut shared = right.iter().map(|(e, _)| e).filter(|e| in_live.contains_key(e));
+    let mut next_shared = shared.next();
+    let mut taken: BTreeSet<&PathElement> = BTreeSet::new();
+    let combine = |e: &PathElement, i: usize| match in_live.get(e).copied().flatten() {
+        Some(l) => merged(&live[l], &config[i], items, depth + 1),
+        None => config[i].clone(),
+    };
+    let mut out = Vec::with_capacity(left.len().max(right.len()));
+    let (mut l, mut r) = (0, 0);
+    while l < left.len() || r < right.len() {
+        if let (Some((le, _)), Some((re, ri))) = (left.get(l), right.get(r)) {
+            if le == re {
+                taken.insert(re);
+                out.push(combine(re, *ri));
+                (l, r) = (l + 1, r + 1);
+                next_shared = shared.next();
+                continue;
+            }
+            // An item that both have, but whose turn comes later in the configuration.
+            if in_config.contains_key(le) && next_shared.is_some_and(|n| n != le) {
+                l += 1;
+                continue;
+            }
+        }
+        if let Some((le, li)) = left.get(l) {
+            if !in_config.contains_key(le) {
+                out.push(live[*li].clone());
+                l += 1;
+                continue;
+            }
+            if taken.contains(le) {
+                l += 1;
+            }
+        }
+        if let Some((re, ri)) = right.get(r) {
+            taken.insert(re);
+            out.push(combine(re, *ri));
+            r += 1;
+            if next_shared == Some(re) {
+                next_shared = shared.next();
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,91 @@
+//! Whether an applied configuration fits its schema, as server-side apply asks before it merges.
+
+use super::shape::{MAX_DEPTH, TypeRef, item_element};
+use meta::Value;
+use schema::{ListType, Type};
+use std::collections::BTreeSet;
+
+/// The reasons why it does not: undeclared fields, wrong types, repeated items of sets and keyed lists. The text is
+/// upstream's: one reason alone, several as an indented list.
+pub fn validate(v: &Value, t: TypeRef<'_>) -> Result<(), String> {
+    let mut errors = Vec::new();
+    check(v, t, &mut String::new(), &mut errors, 0);
+    match errors.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        many => Err(many.iter().fold("errors:".to_owned(), |s, e| s + "\n  " + e)),
+    }
+}
+
+fn type_name(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "float",
+        Value::Number(_) => "int",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+        Value::Object(_) => "map",
+    }
+}
+
+fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>, depth: usize) {
+    let Some(s) = t.schema else { return };
+    if v.is_null() || depth > MAX_DEPTH {
+        return;
+    }
+    let expected = match s.ty {
+        Type::String | Type::Bytes | Type::Time | Type::MicroTime | Type::Duration => {
+            (!v.is_string()).then_some("expected string")
+        }
+        Type::Int32 | Type::Int64 | Type::Double => (!v.is_number()).then_some("expected numeric (int or float)"),
+        Type::Boolean => (!v.is_boolean()).then_some("expected boolean"),
+        Type::Quantity | Type::IntOrString => (v.is_object() || v.is_array()).then_some("expected scalar"),
+        Type::Array => (!v.is_array()).then_some("expected list"),
+        Type::Map | Type::Struct => (!v.is_object()).then_some("expected map"),
+        Type::Any | Type::Raw => None,
+    };
+    if let Some(what) = expected {
+        errors.push(format!("{path}: {what}, got {}", type_name(v)));
+        return;
+    }
+    let here = path.len();
+    match v {
+        Value::Object(m) if s.is_object() => {
+            for (k, child) in m {
+                path.push('.');
+                path.push_str(k);
+                if s.field(k).is_none() && s.additional.is_none() && s.ty == Type::Struct && !s.preserve_unknown {
+                    errors.push(format!("{path}: field not declared in schema"));
+                } else {
+                    check(child, t.member(k), path, errors, depth + 1);
+                }
+                path.truncate(here);
+            }
+        }
+        Value::Array(a) => {
+            let mut seen = BTreeSet::new();
+            for (i, item) in a.iter().enumerate() {
+                if s.list == ListType::Atomic {
+                    path.push_str(&format!("[{i}]"));
+                } else {
+                    match item_element(item, &s.list, t.items()) {
+                        Ok(e) => {
+                            if !seen.insert(e.clone()) {
+                                errors.push(format!("{path}: duplicate entries for key {e}"));
+                            }
+                            path.push_str(&e.to_string());
+                        }
+                        Err(why) => {
+                            errors.push(format!("{path}: element {i}: {why}"));
+                            continue;
+                        }
+                    }
+                }
+                check(item, t.items(), path, errors, depth + 1);
+                path.truncate(here);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,82 @@
+//! Binding: puts a pod on a node.
+
+use async_trait::async_trait;
+use meta::{Object, Status, Value};
+use registry::{AdmitAll, Env, Function, Preconditions, Request, Target, WriteOptions};
+use serde_json::json;
+
+pub struct Binding;
+
+#[async_trait]
+impl Function for Binding {
+    async fn create(&self, env: Env<'_>, request: &Request, binding: Object) -> Result<Object, Status> {
+        let rows = env.registry.rows();
+        let pods = rows.stored("", "pods").ok_or_else(|| Status::internal("pods are not served"))?.clone();
+        let node = binding.str_at(&["target", "name"]).unwrap_or_default().to_owned();
+        let kind = binding.str_at(&["target", "kind"]).unwrap_or_default();
+        if node.is_empty() || !matches!(kind, "" | "Node") {
+            let e = if node.is_empty() {
+                meta::FieldError::required(&meta::FieldPath::new("target.name"), "")
+            } else {
+                meta::FieldError::not_supported(&meta::FieldPath::new("target.kind"), kind, &["Node", "<empty>"])
+            };
+            let gk = meta::GroupKind { group: String::new(), kind: "Binding".into() };
+            return Err(Status::invalid(&gk, binding.name(), &[e]));
+        }
+        let pod = Request {
+            user: request.user.clone(),
+            resource: pods.clone(),
+            // Written as a part, so that the rules for changing a running pod do not apply.
+            subresource: "binding".into(),
+            namespace: request.namespace.clone(),
+            name: binding.name().to_owned(),
+            warnings: Default::default(),
+        };
+        let now = meta::time::format(env.clock().now());
+        let change = |live: Option<&Object>| {
+            let gr = pods.group_resource();
+            let Some(live) = live else { return Err(Status::not_found(&gr, binding.name())) };
+            if live.is_deleting() {
+                return Err(Status::conflict(
+                    &gr,
+                    live.name(),
+                    &format!("pod {} is being deleted, cannot be assigned to a host", live.name()),
+                ));
+            }
+            let have = live.str_at(&["spec", "nodeName"]).unwrap_or_default();
+            if !have.is_empty() {
+                let why = format!("pod {} is already assigned to node {have:?}", live.name());
+                return Err(Status::conflict(&gr, live.name(), &why));
+            }
+            let gates = live.at(&["spec", "schedulingGates"]).and_then(Value::as_array);
+            if gates.is_some_and(|g| !g.is_empty()) {
+                return Err(Status::conflict(
+                    &gr,
+                    live.name(),
+                    &format!("pod {} has non-empty .spec.schedulingGates", live.name()),
+                ));
+            }
+            let mut o = live.clone();
+            o.set(&["spec", "nodeName"], node.as_str());
+            for (k, v) in binding.annotations() {
+                o.set_annotation(k, v);
+            }
+            set_condition(&mut o, "PodScheduled", &now);
+            Ok(Target::Object(Box::new(o)))
+        };
+        let options = WriteOptions { dry_run: false, manager: "kube-scheduler".into() };
+        let p = Preconditions { uid: Some(binding.uid().to_owned()).filter(|u| !u.is_empty()), resource_version: None };
+        env.registry.update(&pod, &change, &p, &options, &AdmitAll).await?;
+        let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Object::from_value(v).ok_or_else(|| Status::internal("no status"))
+    }
+}
+
+/// Sets a condition to true.
+fn set_condition(o: &mut Object, ty: &str, now: &str) {
+    let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    all.retain(|c| c["type"] != ty);
+    all.push(json!({"type": ty, "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
+        "observedGeneration": o.generation()}));
+    o.set(&["status", "conditions"], all);
+}

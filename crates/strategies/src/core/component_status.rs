@@ -1,0 +1,36 @@
+//! ComponentStatus: the health of the parts of the control plane, asked when it is listed.
+
+use async_trait::async_trait;
+use meta::{Object, Status};
+use registry::{Env, Function, Request};
+use serde_json::json;
+
+pub struct ComponentStatuses;
+
+/// The parts that upstream lists, of which only the store can be seen from here.
+fn all(env: Env<'_>) -> Vec<Object> {
+    let store = env.registry.store.is_alive();
+    let one = |name: &str, healthy: bool| {
+        let (status, message) = if healthy { ("True", "ok") } else { ("False", "not running") };
+        Object::from_value(json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
+            "conditions": [{"type": "Healthy", "status": status, "message": message}]}))
+        .unwrap_or_default()
+    };
+    vec![one("etcd-0", store)]
+}
+
+#[async_trait]
+impl Function for ComponentStatuses {
+    async fn create(&self, _env: Env<'_>, request: &Request, _object: Object) -> Result<Object, Status> {
+        Err(Status::method_not_supported(&request.group_resource(), "create"))
+    }
+
+    async fn get(&self, env: Env<'_>, request: &Request) -> Result<Object, Status> {
+        let found = all(env).into_iter().find(|o| o.name() == request.name);
+        found.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))
+    }
+
+    async fn list(&self, env: Env<'_>, _request: &Request) -> Result<Vec<Object>, Status> {
+        Ok(all(env))
+    }
+}

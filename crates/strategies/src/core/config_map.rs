@@ -1,0 +1,55 @@
+//! ConfigMap: keys, size, and `immutable`.
+
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use registry::Strategy;
+
+pub struct ConfigMap;
+
+/// The largest total of all values, in bytes.
+pub const MAX_SIZE: usize = 1024 * 1024;
+
+impl Strategy for ConfigMap {
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let mut total = 0;
+        for part in ["data", "binaryData"] {
+            let path = FieldPath::new(part);
+            for (k, v) in o.get(part).and_then(Value::as_object).into_iter().flatten() {
+                let at = path.key(k);
+                errors.extend(names::config_map_key(k).into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
+                if part == "binaryData" && o.at(&["data", k]).is_some() {
+                    errors.push(FieldError::invalid(
+                        &FieldPath::new("data").key(k),
+                        k.as_str(),
+                        "duplicate of key present in binaryData",
+                    ));
+                }
+                let n = v.as_str().map_or(0, str::len);
+                total += if part == "data" { n } else { n / 4 * 3 };
+            }
+        }
+        if total > MAX_SIZE {
+            errors.push(FieldError::too_long(&FieldPath::root(), MAX_SIZE));
+        }
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        immutable(o, old, &["data", "binaryData"], errors);
+    }
+}
+
+/// What `immutable: true` forbids.
+pub fn immutable(o: &Object, old: &Object, parts: &[&str], errors: &mut ErrorList) {
+    if old.get("immutable") != Some(&Value::Bool(true)) {
+        return;
+    }
+    let why = "field is immutable when `immutable` is set";
+    if o.get("immutable") != Some(&Value::Bool(true)) {
+        errors.push(FieldError::forbidden(&FieldPath::new("immutable"), why));
+    }
+    for p in parts {
+        if o.get(p) != old.get(p) {
+            errors.push(FieldError::forbidden(&FieldPath::new(*p), why));
+        }
+    }
+}

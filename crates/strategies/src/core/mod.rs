@@ -1,0 +1,15 @@
+//! The core group.
+
+pub mod binding;
+pub mod component_status;
+pub mod config_map;
+pub mod event;
+pub mod eviction;
+pub mod namespace;
+pub mod node;
+pub mod pod;
+pub mod pod_template;
+pub mod replication_controller;
+pub mod secret;
+pub mod service;
+pub mod service_account;

@@ -1,0 +1,80 @@
+//! Namespace: its label, its own finalizer, its phase.
+
+use meta::{Object, Value};
+use registry::{Env, NameRule, Request, Strategy, Sub};
+use serde_json::json;
+
+pub struct Namespace;
+
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+impl Strategy for Namespace {
+    fn name_rule(&self) -> NameRule {
+        NameRule::DnsLabel
+    }
+
+    fn default(&self, o: &mut Object) {
+        let name = o.name().to_owned();
+        if !name.is_empty() {
+            o.set_label(NAME_LABEL, &name);
+        }
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        let name = o.name().to_owned();
+        o.set_label(NAME_LABEL, &name);
+        o.set(&["status"], json!({"phase": "Active"}));
+        let mut all: Vec<Value> = o.at(&["spec", "finalizers"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        if !all.iter().any(|f| f == "kubernetes") {
+            all.push("kubernetes".into());
+        }
+        o.set(&["spec", "finalizers"], all);
+    }
+
+    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
+        if request.subresource != "finalize" {
+            match old.at(&["spec", "finalizers"]).cloned() {
+                Some(f) => o.set(&["spec", "finalizers"], f),
+                None => {
+                    o.remove(&["spec", "finalizers"]);
+                }
+            }
+        }
+    }
+
+    fn take_part(&self, subresource: &str, o: &mut Object, old: &Object) {
+        match subresource {
+            "finalize" => {
+                let finalizers = o.remove(&["spec", "finalizers"]);
+                *o = old.clone();
+                match finalizers {
+                    Some(f) => o.set(&["spec", "finalizers"], f),
+                    None => {
+                        o.remove(&["spec", "finalizers"]);
+                    }
+                }
+            }
+            _ => {
+                let status = o.remove(&["status"]);
+                let rv = o.resource_version().to_owned();
+                *o = old.clone();
+                o.set_resource_version(&rv);
+                if let Some(s) = status {
+                    o.set(&["status"], s);
+                }
+            }
+        }
+    }
+
+    fn keeps_alive(&self, o: &Object) -> bool {
+        o.at(&["spec", "finalizers"]).and_then(Value::as_array).is_some_and(|f| !f.is_empty())
+    }
+
+    fn begin_deletion(&self, o: &mut Object) {
+        o.set(&["status", "phase"], "Terminating");
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        matches!(name, "status" | "finalize").then_some(Sub::Part)
+    }
+}

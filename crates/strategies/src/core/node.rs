@@ -1,0 +1,20 @@
+//! Node: allocatable follows capacity.
+
+use meta::Object;
+use registry::{Strategy, Sub};
+
+pub struct Node;
+
+impl Strategy for Node {
+    fn default(&self, o: &mut Object) {
+        if o.at(&["status", "allocatable"]).is_none()
+            && let Some(c) = o.at(&["status", "capacity"]).cloned()
+        {
+            o.set(&["status", "allocatable"], c);
+        }
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "proxy").then_some(Sub::Connect)
+    }
+}

@@ -1,0 +1,18 @@
+//! PodTemplate: only its template has rules.
+
+use crate::pod_template;
+use meta::field::ErrorList;
+use meta::{FieldPath, Object};
+use registry::Strategy;
+
+pub struct PodTemplate;
+
+impl Strategy for PodTemplate {
+    fn default(&self, o: &mut Object) {
+        pod_template::default(o, &["template", "spec"]);
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        pod_template::validate(o.at(&["template"]), &FieldPath::new("template"), errors);
+    }
+}

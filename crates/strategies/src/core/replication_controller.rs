@@ -1,0 +1,53 @@
+//! ReplicationController: selector and labels come from the template.
+
+use crate::{plain, pod_template};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+use registry::{Env, Request, Strategy, Sub};
+
+pub struct ReplicationController;
+
+impl Strategy for ReplicationController {
+    fn default(&self, o: &mut Object) {
+        let labels = o.at(&["spec", "template", "metadata", "labels"]).cloned();
+        if let Some(l) = labels {
+            if o.at(&["spec", "selector"]).is_none() {
+                o.set(&["spec", "selector"], l.clone());
+            }
+            if o.labels().next().is_none() {
+                o.set(&["metadata", "labels"], l);
+            }
+        }
+        pod_template::default(o, &["spec", "template", "spec"]);
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        o.set(&["status"], serde_json::json!({"replicas": 0}));
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = FieldPath::new("spec");
+        let selector = o.at(&["spec", "selector"]).and_then(Value::as_object);
+        if selector.is_none_or(|s| s.is_empty()) {
+            errors.push(FieldError::required(&spec.child("selector"), ""));
+        }
+        let at = spec.child("template");
+        match o.at(&["spec", "template"]) {
+            None => errors.push(FieldError::required(&at, "")),
+            Some(t) => {
+                let labels = &t["metadata"]["labels"];
+                let fits = selector.is_none_or(|s| s.iter().all(|(k, v)| labels.get(k) == Some(v)));
+                if !fits {
+                    let why = "`selector` does not match template `labels`";
+                    errors.push(FieldError::invalid(&at.child("metadata").child("labels"), labels.clone(), why));
+                }
+                pod_template::validate(Some(t), &at, errors);
+                pod_template::always_restarts(t, &at, errors);
+            }
+        }
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "scale").then_some(Sub::Scale { selector: plain::label_selector })
+    }
+}

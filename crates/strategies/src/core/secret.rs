@@ -1,0 +1,92 @@
+//! Secret: `stringData`, types and what they require, size, `immutable`.
+
+use super::config_map::{MAX_SIZE, immutable};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Map, Object, Value, names};
+use registry::Strategy;
+use schema::base64;
+
+pub struct Secret;
+
+impl Strategy for Secret {
+    /// `stringData` is only for writing, and wins.
+    fn default(&self, o: &mut Object) {
+        let Some(Value::Object(strings)) = o.remove(&["stringData"]) else { return };
+        let mut data = match o.remove(&["data"]) {
+            Some(Value::Object(m)) => m,
+            _ => Map::new(),
+        };
+        for (k, v) in strings {
+            data.insert(k, base64(v.as_str().unwrap_or_default().as_bytes()).into());
+        }
+        if !data.is_empty() {
+            o.set(&["data"], data);
+        }
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let path = FieldPath::new("data");
+        let mut total = 0;
+        for (k, v) in o.get("data").and_then(Value::as_object).into_iter().flatten() {
+            let at = path.key(k);
+            errors.extend(names::config_map_key(k).into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
+            total += v.as_str().map_or(0, str::len) / 4 * 3;
+        }
+        if total > MAX_SIZE {
+            errors.push(FieldError::too_long(&path, MAX_SIZE));
+        }
+        let text = |k: &str| o.str_at(&["data", k]).unwrap_or_default();
+        let mut require = |k: &str| {
+            if o.at(&["data", k]).is_none() {
+                errors.push(FieldError::required(&path.key(k), ""));
+            }
+        };
+        match o.str_at(&["type"]).unwrap_or_default() {
+            "kubernetes.io/service-account-token" => {
+                let name = o.annotation("kubernetes.io/service-account.name").unwrap_or_default();
+                if name.is_empty() {
+                    let at = FieldPath::new("metadata.annotations").key("kubernetes.io/service-account.name");
+                    errors.push(FieldError::required(&at, ""));
+                }
+            }
+            "kubernetes.io/tls" => ["tls.crt", "tls.key"].into_iter().for_each(require),
+            "kubernetes.io/ssh-auth" => {
+                if text("ssh-privatekey").is_empty() {
+                    require("ssh-privatekey");
+                }
+            }
+            "kubernetes.io/basic-auth" => {
+                if o.at(&["data", "username"]).is_none() && o.at(&["data", "password"]).is_none() {
+                    for k in ["username", "password"] {
+                        require(k);
+                    }
+                }
+            }
+            ty @ ("kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson") => {
+                let key = if ty.ends_with("json") { ".dockerconfigjson" } else { ".dockercfg" };
+                match o.at(&["data", key]).and_then(Value::as_str) {
+                    None => errors.push(FieldError::required(&path.key(key), "")),
+                    Some(v) => {
+                        let json = schema::base64_decode(v).and_then(|b| serde_json::from_slice::<Value>(&b).ok());
+                        if json.is_none() {
+                            errors.push(FieldError::invalid(
+                                &path.key(key),
+                                "<secret contents redacted>",
+                                "invalid JSON",
+                            ));
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        if o.get("type") != old.get("type") {
+            let value = o.get("type").cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&FieldPath::new("type"), value, "field is immutable"));
+        }
+        immutable(o, old, &["data"], errors);
+    }
+}

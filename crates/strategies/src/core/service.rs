@@ -1,0 +1,322 @@
+//! Service: addresses and ports, allocated in the transaction that writes the service.
+
+use crate::Config;
+use crate::networking::Cidr;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value, names};
+use registry::{Env, NameRule, Strategy, Sub, encode};
+use serde_json::json;
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use store::{Action, Expect, Key, Op};
+
+pub struct Service {
+    range: Cidr,
+    node_ports: RangeInclusive<u16>,
+}
+
+const ADDRESSES: &str = "networking.k8s.io/ipaddresses";
+
+impl Service {
+    pub fn new(config: &Config) -> Self {
+        Self { range: config.service_cidr, node_ports: config.node_ports.clone() }
+    }
+}
+
+fn wants_address(o: &Object) -> bool {
+    let ty = o.str_at(&["spec", "type"]).unwrap_or("ClusterIP");
+    ty != "ExternalName" && o.str_at(&["spec", "clusterIP"]) != Some("None")
+}
+
+impl Strategy for Service {
+    fn name_rule(&self) -> NameRule {
+        NameRule::Dns1035Label
+    }
+
+    fn default(&self, o: &mut Object) {
+        let Some(mut spec) = o.remove(&["spec"]) else { return };
+        for p in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            let absent = match &p["targetPort"] {
+                Value::Number(n) => n.as_i64() == Some(0),
+                Value::String(s) => s.is_empty(),
+                _ => true,
+            };
+            if absent {
+                p["targetPort"] = p["port"].clone();
+            }
+        }
+        let external = spec["type"] == "ExternalName";
+        if !external {
+            // One field for one family, a list for both: they say the same.
+            let ip = spec["clusterIP"].as_str().unwrap_or_default().to_owned();
+            let first = spec["clusterIPs"][0].as_str().unwrap_or_default().to_owned();
+            if !ip.is_empty() && first.is_empty() {
+                spec["clusterIPs"] = json!([ip]);
+            } else if ip.is_empty() && !first.is_empty() {
+                spec["clusterIP"] = first.into();
+            }
+            if spec["ipFamilies"].is_null() {
+                spec["ipFamilies"] = json!(["IPv4"]);
+            }
+            if spec["ipFamilyPolicy"].is_null() {
+                spec["ipFamilyPolicy"] = "SingleStack".into();
+            }
+        }
+        o.set(&["spec"], spec);
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object) {
+        o.set(&["status"], json!({"loadBalancer": {}}));
+    }
+
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object, old: &Object) {
+        // An address that is not mentioned stays, as long as the service still wants one.
+        if wants_address(o) && wants_address(old) && o.str_at(&["spec", "clusterIP"]).unwrap_or_default().is_empty() {
+            for k in ["clusterIP", "clusterIPs"] {
+                if let Some(v) = old.at(&["spec", k]).cloned() {
+                    o.set(&["spec", k], v);
+                }
+            }
+        }
+        keep_node_ports(o, old);
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = FieldPath::new("spec");
+        let ty = o.str_at(&["spec", "type"]).unwrap_or_default();
+        let ports = o.at(&["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let headless = o.str_at(&["spec", "clusterIP"]) == Some("None");
+        if ports.is_empty() && !headless && ty != "ExternalName" {
+            errors.push(FieldError::required(&spec.child("ports"), ""));
+        }
+        if ty == "ExternalName" {
+            let name = o.str_at(&["spec", "externalName"]).unwrap_or_default();
+            if name.is_empty() {
+                errors.push(FieldError::required(&spec.child("externalName"), ""));
+            } else {
+                let bare = name.trim_end_matches('.');
+                errors.extend(
+                    names::dns_subdomain(bare)
+                        .into_iter()
+                        .map(|m| FieldError::invalid(&spec.child("externalName"), name, m)),
+                );
+            }
+        }
+        let mut seen = HashSet::new();
+        let mut named = HashSet::new();
+        let mut node = HashSet::new();
+        for (i, p) in ports.iter().enumerate() {
+            let at = spec.child("ports").index(i);
+            let name = p["name"].as_str().unwrap_or_default();
+            if name.is_empty() && ports.len() > 1 {
+                errors.push(FieldError::required(&at.child("name"), ""));
+            } else if !name.is_empty() {
+                errors.extend(
+                    names::dns_label(name).into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)),
+                );
+                if !named.insert(name) {
+                    errors.push(FieldError::duplicate(&at.child("name"), name));
+                }
+            }
+            if !seen.insert((p["protocol"].to_string(), p["port"].to_string())) {
+                errors.push(FieldError::duplicate(&at, p.clone()));
+            }
+            if let Some(n) = p["nodePort"].as_i64().filter(|n| *n > 0) {
+                if ty == "ClusterIP" {
+                    errors.push(FieldError::forbidden(
+                        &at.child("nodePort"),
+                        "may not be used when `type` is 'ClusterIP'",
+                    ));
+                }
+                if !node.insert((p["protocol"].to_string(), n)) {
+                    errors.push(FieldError::duplicate(&at.child("nodePort"), n));
+                }
+            }
+        }
+        if let Some(ip) = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None"))
+            && ip.parse::<std::net::IpAddr>().is_err()
+        {
+            let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            errors.push(FieldError::invalid(&spec.child("clusterIPs").index(0), ip, why));
+        }
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let (new, was) = (
+            o.str_at(&["spec", "clusterIP"]).unwrap_or_default(),
+            old.str_at(&["spec", "clusterIP"]).unwrap_or_default(),
+        );
+        let external = |o: &Object| o.str_at(&["spec", "type"]) == Some("ExternalName");
+        if !was.is_empty() && new != was && !external(o) && !external(old) {
+            let path = FieldPath::new("spec.clusterIPs").index(0);
+            let value = o.at(&["spec", "clusterIPs"]).cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&path, value, "may not change once set"));
+        }
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "proxy").then_some(Sub::Connect)
+    }
+
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, env: Env<'_>, o: &mut Object, old: Option<&Object>) -> Result<Vec<Op>, Status> {
+        let mut ops = Vec::new();
+        let had = old
+            .and_then(|o| o.str_at(&["spec", "clusterIP"]))
+            .filter(|ip| !matches!(*ip, "" | "None"))
+            .map(str::to_owned);
+        let has = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None")).map(str::to_owned);
+        if !wants_address(o) {
+            if let Some(ip) = had {
+                ops.push(release(&ip));
+                for k in ["clusterIP", "clusterIPs"] {
+                    if o.str_at(&["spec", "clusterIP"]) != Some("None") {
+                        o.remove(&["spec", k]);
+                    }
+                }
+            }
+        } else if let (Some(ip), None) = (&has, &had) {
+            let address: Ipv4Addr = ip.parse().map_err(|_| self.bad_address(o, ip, "is no IPv4 address"))?;
+            if !self.range.contains(address) {
+                return Err(self.bad_address(
+                    o,
+                    ip,
+                    &format!("failed to allocate IP {ip}: the provided network does not match the current range"),
+                ));
+            }
+            if env.registry.store.snapshot().get(&key(ip)).is_some() {
+                return Err(self.bad_address(o, ip, "failed to allocate IP: provided IP is already allocated"));
+            }
+            ops.push(claim(env, o, ip));
+        } else if has.is_none() {
+            let ip = self
+                .free_address(env)
+                .ok_or_else(|| Status::internal("failed to allocate a serviceIP: range is full"))?;
+            o.set(&["spec", "clusterIP"], ip.as_str());
+            o.set(&["spec", "clusterIPs"], json!([ip]));
+            ops.push(claim(env, o, &ip));
+        }
+        self.node_ports(env, o, old)?;
+        Ok(ops)
+    }
+
+    fn release(&self, _env: Env<'_>, o: &Object) -> Vec<Op> {
+        let ip = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None"));
+        ip.map(release).into_iter().collect()
+    }
+}
+
+fn keep_node_ports(o: &mut Object, old: &Object) {
+    if !matches!(o.str_at(&["spec", "type"]), Some("NodePort" | "LoadBalancer")) {
+        return;
+    }
+    let was = old.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(Value::Array(mut ports)) = o.remove(&["spec", "ports"]) else { return };
+    for p in &mut ports {
+        let same = was.iter().find(|w| w["port"] == p["port"] && w["protocol"] == p["protocol"]);
+        if let (None, Some(n)) = (p["nodePort"].as_i64().filter(|n| *n > 0), same.map(|w| w["nodePort"].clone()))
+            && !n.is_null()
+        {
+            p["nodePort"] = n;
+        }
+    }
+    o.set(&["spec", "ports"], ports);
+}
+
+fn key(ip: &str) -> Key {
+    Key { resource: ADDRESSES.into(), namespace: "".into(), name: ip.into() }
+}
+
+fn release(ip: &str) -> Op {
+    Op { key: key(ip), expect: Expect::Any, action: Action::Delete }
+}
+
+/// The IPAddress that says whose an address is. Two services cannot both create it.
+fn claim(env: Env<'_>, o: &Object, ip: &str) -> Op {
+    let v = json!({"kind": "IPAddress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": ip,
+        "uid": meta::random::uuid(env.rng()), "creationTimestamp": meta::time::format(env.clock().now()),
+        "labels": {"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
+        "spec": {"parentRef": {"group": "", "resource": "services", "namespace": o.namespace(), "name": o.name()}}});
+    let bytes = encode::encode(&Object::from_value(v).unwrap_or_default());
+    Op { key: key(ip), expect: Expect::Absent, action: Action::Put(bytes.into()) }
+}
+
+impl Service {
+    fn bad_address(&self, o: &Object, ip: &str, why: &str) -> Status {
+        let e = FieldError::invalid(&FieldPath::new("spec.clusterIPs"), json!([ip]), why);
+        Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, o.name(), &[e])
+    }
+
+    /// A free address, from a random point on. The first addresses are left for those who name theirs.
+    fn free_address(&self, env: Env<'_>) -> Option<String> {
+        let snapshot = env.registry.store.snapshot();
+        let size = self.range.size();
+        let reserved = (size / 16).clamp(16, 256).min(size / 2);
+        let start = env.rng().next_u64() % (size - reserved).max(1);
+        let upper = (0..size - reserved).map(|i| reserved + (start + i) % (size - reserved));
+        let ip = |n: u64| self.range.nth(n).to_string();
+        upper.chain(1..reserved).map(ip).find(|ip| snapshot.get(&key(ip)).is_none())
+    }
+
+    fn node_ports(&self, env: Env<'_>, o: &mut Object, old: Option<&Object>) -> Result<(), Status> {
+        let ty = o.str_at(&["spec", "type"]).unwrap_or_default().to_owned();
+        let balanced = o.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false));
+        let wants = ty == "NodePort" || (ty == "LoadBalancer" && balanced);
+        let own: HashSet<i64> = old.map(ports_of).unwrap_or_default();
+        let missing = |p: &Value| p["nodePort"].as_i64().unwrap_or(0) == 0;
+        let Some(Value::Array(mut ports)) = o.at(&["spec", "ports"]).cloned() else { return Ok(()) };
+        let named: Vec<i64> =
+            ports.iter().filter_map(|p| p["nodePort"].as_i64()).filter(|n| *n > 0 && !own.contains(n)).collect();
+        if named.is_empty() && !(wants && ports.iter().any(missing)) {
+            return Ok(());
+        }
+        let snapshot = env.registry.store.snapshot();
+        let mut used: HashSet<i64> = HashSet::new();
+        for e in snapshot.range("services", None, None) {
+            let other = encode::decode(e);
+            if other.namespace() != o.namespace() || other.name() != o.name() {
+                used.extend(ports_of(&other));
+            }
+        }
+        for n in named {
+            let path = FieldPath::new("spec.ports[0].nodePort");
+            let fail = |why: &str| {
+                let gk = GroupKind { group: String::new(), kind: "Service".into() };
+                Status::invalid(&gk, o.name(), &[FieldError::invalid(&path, n, why)])
+            };
+            if !u16::try_from(n).is_ok_and(|n| self.node_ports.contains(&n)) {
+                let (a, b) = (self.node_ports.start(), self.node_ports.end());
+                return Err(fail(&format!(
+                    "provided port is not in the valid range. The range of valid ports is {a}-{b}"
+                )));
+            }
+            if used.contains(&n) {
+                return Err(fail("provided port is already allocated"));
+            }
+        }
+        if !wants {
+            return Ok(());
+        }
+        let (first, last) = (u64::from(*self.node_ports.start()), u64::from(*self.node_ports.end()));
+        used.extend(ports.iter().filter_map(|p| p["nodePort"].as_i64()));
+        for p in ports.iter_mut().filter(|p| missing(p)) {
+            let size = last - first + 1;
+            let start = env.rng().next_u64() % size;
+            let free = (0..size).map(|i| (first + (start + i) % size) as i64).find(|n| !used.contains(n));
+            let n = free.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full"))?;
+            used.insert(n);
+            p["nodePort"] = n.into();
+        }
+        o.set(&["spec", "ports"], ports);
+        Ok(())
+    }
+}
+
+fn ports_of(o: &Object) -> HashSet<i64> {
+    let ports = o.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
+    ports.filter_map(|p| p["nodePort"].as_i64()).filter(|n| *n > 0).collect()
+}

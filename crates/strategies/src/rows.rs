@@ -1,0 +1,106 @@
+//! The rows of all built-in kinds: the description, and the strategy of those that have one.
+
+use crate::plain::Plain;
+use crate::{apps, authentication, authorization, autoscaling, batch, core, networking, rbac};
+use auth::Authorizer;
+use meta::{GroupVersion, Gvk};
+use registry::row::storage_name;
+use registry::{Backend, Function, Resource, Rows, Strategy};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What strategies need to know of the cluster.
+#[derive(Clone)]
+pub struct Config {
+    /// The range of ClusterIPs.
+    pub service_cidr: networking::Cidr,
+    pub node_ports: std::ops::RangeInclusive<u16>,
+    pub authorizer: Arc<dyn Authorizer>,
+    pub tokens: Arc<dyn authentication::TokenIssuer>,
+}
+
+/// A row for every kind of the catalogue.
+pub fn builtin_rows(config: &Config) -> Rows {
+    let mut rows = Rows::default();
+    for kind in &kinds::catalog().kinds {
+        let backend = match function(config, &kind.group, &kind.plural) {
+            Some(f) => Backend::Function(f),
+            None => {
+                let (group, version) = stored(&kind.group, &kind.version, &kind.plural);
+                Backend::Stored {
+                    resource: storage_name(&group, &kind.plural).into(),
+                    version: Gvk::new(group, version, &*kind.kind),
+                }
+            }
+        };
+        let strategy = strategy(config, &kind.group, &kind.plural);
+        rows.insert(Resource { kind: kind.clone(), backend, strategy, bare_items: true });
+    }
+    rows
+}
+
+/// The group and version in which a resource is stored: its own, but for those that are served in two.
+fn stored(group: &str, version: &str, plural: &str) -> (String, String) {
+    let gv = match (group, plural) {
+        ("events.k8s.io", "events") => GroupVersion::new("", "v1"),
+        ("autoscaling", "horizontalpodautoscalers") => GroupVersion::new("autoscaling", "v2"),
+        _ => GroupVersion::new(group, version),
+    };
+    (gv.group, gv.version)
+}
+
+/// The selectable fields of every storage name, in the stored version.
+pub fn selectable_fields() -> HashMap<String, Vec<String>> {
+    let mut out = HashMap::new();
+    for k in &kinds::catalog().kinds {
+        let (group, version) = stored(&k.group, &k.version, &k.plural);
+        if group == *k.group && version == *k.version {
+            let fields = k.selectable.iter().map(|f| core::event::stored_path(&k.plural, f).to_owned()).collect();
+            out.insert(storage_name(&group, &k.plural), fields);
+        }
+    }
+    out
+}
+
+fn function(config: &Config, group: &str, plural: &str) -> Option<Arc<dyn Function>> {
+    Some(match (group, plural) {
+        ("", "bindings") => Arc::new(core::binding::Binding),
+        ("", "componentstatuses") => Arc::new(core::component_status::ComponentStatuses),
+        ("authentication.k8s.io", "selfsubjectreviews") => Arc::new(authentication::SelfSubjectReview),
+        ("authentication.k8s.io", "tokenreviews") => Arc::new(authentication::TokenReview(config.tokens.clone())),
+        ("authorization.k8s.io", "selfsubjectaccessreviews") => {
+            Arc::new(authorization::AccessReview { authorizer: config.authorizer.clone(), own: true })
+        }
+        ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => {
+            Arc::new(authorization::AccessReview { authorizer: config.authorizer.clone(), own: false })
+        }
+        ("authorization.k8s.io", "selfsubjectrulesreviews") => {
+            Arc::new(authorization::RulesReview { authorizer: config.authorizer.clone() })
+        }
+        _ => return None,
+    })
+}
+
+fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
+    match (group, plural) {
+        ("", "pods") => Arc::new(core::pod::Pod),
+        ("", "services") => Arc::new(core::service::Service::new(config)),
+        ("", "namespaces") => Arc::new(core::namespace::Namespace),
+        ("", "nodes") => Arc::new(core::node::Node),
+        ("", "secrets") => Arc::new(core::secret::Secret),
+        ("", "configmaps") => Arc::new(core::config_map::ConfigMap),
+        ("", "events") | ("events.k8s.io", "events") => Arc::new(core::event::Event),
+        ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.tokens.clone())),
+        ("", "replicationcontrollers") => Arc::new(core::replication_controller::ReplicationController),
+        ("", "podtemplates") => Arc::new(core::pod_template::PodTemplate),
+        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
+            Arc::new(apps::Workload { selector_is_immutable: true })
+        }
+        ("batch", "jobs") => Arc::new(batch::Job),
+        ("batch", "cronjobs") => Arc::new(batch::CronJob),
+        ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
+        ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac),
+        ("networking.k8s.io", "networkpolicies") => Arc::new(networking::NetworkPolicy),
+        _ => Arc::new(Plain),
+    }
+}
