@@ -40,13 +40,51 @@ fn list<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<V
     Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
 }
 
-/// An entry of one of the three lists; the key of its value is the list's name in the singular.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// An entry of one of the three lists. It is written with its value under the list's name in the singular.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Named<T> {
     pub name: String,
-    #[serde(alias = "cluster", alias = "context", alias = "user")]
-    #[serde(default)]
     pub value: T,
+}
+
+/// What the three lists hold.
+pub trait Entry {
+    const KEY: &'static str;
+}
+
+impl Entry for Cluster {
+    const KEY: &'static str = "cluster";
+}
+
+impl Entry for Context {
+    const KEY: &'static str = "context";
+}
+
+impl Entry for User {
+    const KEY: &'static str = "user";
+}
+
+impl<T: Entry + Serialize> Serialize for Named<T> {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut m = s.serialize_map(Some(2))?;
+        m.serialize_entry(T::KEY, &self.value)?;
+        m.serialize_entry("name", &self.name)?;
+        m.end()
+    }
+}
+
+impl<'de, T: Entry + Default + serde::de::DeserializeOwned> Deserialize<'de> for Named<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let mut m = Map::<String, Value>::deserialize(d)?;
+        let name = m.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let value = match m.remove(T::KEY) {
+            None | Some(Value::Null) => T::default(),
+            Some(v) => serde_json::from_value(v).map_err(|e| D::Error::custom(format!("{} {name:?}: {e}", T::KEY)))?,
+        };
+        Ok(Self { name, value })
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

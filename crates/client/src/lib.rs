@@ -4,23 +4,35 @@
 //! `k8s-openapi`. Invariant: nothing here knows a kind's meaning, and no component reaches the server by another way.
 
 pub mod api;
+pub mod backoff;
 pub mod client;
 pub mod error;
+pub mod events;
+pub mod expectations;
 pub mod https;
+pub mod informer;
 pub mod kubeconfig;
+pub mod lease;
 pub mod options;
+pub mod queue;
 pub mod resource;
+pub mod shutdown;
 pub mod transport;
 pub mod watch;
 
 pub use api::{Api, List};
 pub use client::{Client, Impersonation};
 pub use error::{Error, optional};
+pub use events::{Recorder, Regarding, Severity, Source};
+pub use expectations::Expectations;
 pub use https::Https;
+pub use informer::{Change, Entry, Informer, Informers, Key, Meta, Scope};
 pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
     WatchOptions, WriteOptions,
 };
+pub use queue::{Outcome, WorkQueue};
 pub use resource::ApiResource;
+pub use shutdown::{Shutdown, Trigger, shutdown};
 pub use transport::{Body, Duplex, InProcess, Transport, Upgrade, Upgraded};
 pub use watch::{Events, RawEvents, WatchEvent};

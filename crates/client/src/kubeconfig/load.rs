@@ -195,6 +195,8 @@ users:
         let list = format!("{}:{}:{}", a.display(), dir.path().join("none").display(), b.display());
         let s = Sources::find(None, |n| (n == "KUBECONFIG").then(|| list.clone()));
         let k = s.load().unwrap();
+        let again: Kubeconfig = serde_json::from_value(serde_json::to_value(&k).unwrap()).unwrap();
+        assert_eq!(again, k);
         let one = k.resolve(&Overrides::default()).unwrap();
         assert_eq!((one.context.as_str(), one.namespace.as_str()), ("one", "team"));
         assert_eq!(one.https.server, "https://a:6443");

@@ -1,0 +1,36 @@
+//! Waiting longer after every failure.
+
+use meta::Rng;
+use std::time::Duration;
+
+/// Exponential back-off with jitter upwards. Durations only; the caller sleeps.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    initial: Duration,
+    max: Duration,
+    factor: f64,
+    /// The share of a delay that may be added at random.
+    jitter: f64,
+    next: Duration,
+}
+
+impl Backoff {
+    pub fn new(initial: Duration, max: Duration, factor: f64, jitter: f64) -> Self {
+        Self { initial, max, factor, jitter, next: initial }
+    }
+
+    pub fn next(&mut self, rng: &dyn Rng) -> Duration {
+        let base = self.next;
+        self.next = base.mul_f64(self.factor).min(self.max);
+        base.mul_f64(1.0 + self.jitter * unit(rng))
+    }
+
+    pub fn reset(&mut self) {
+        self.next = self.initial;
+    }
+}
+
+/// A number in `[0, 1)`.
+pub fn unit(rng: &dyn Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,268 @@
+//! The event recorder: what components tell about objects.
+//!
+//! Events that say the same are counted in one object; many that differ in their message only are joined; a source that talks
+//! too much about one object is cut off (client-go `tools/record`). Recording never waits and never fails its caller: events
+//! are sent by a task of their own, and dropped when it cannot keep up.
+
+mod correlate;
+
+use crate::{Api, ApiResource, Client, Error, Patch, Shutdown, WriteOptions};
+use correlate::{Correlator, Send, Told};
+use k8s_openapi::api::core::v1::ObjectReference;
+use meta::{Clock, Object};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How many events may wait to be sent.
+const WAITING: usize = 1000;
+/// How often one event is tried.
+const TRIES: u32 = 12;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Normal,
+    Warning,
+}
+
+impl Severity {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Which object an event is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Regarding {
+    pub api_version: String,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+    /// `spec.containers{name}` for an event about a container.
+    pub field_path: String,
+}
+
+impl Regarding {
+    pub fn of(api_version: &str, kind: &str, m: &crate::Meta) -> Self {
+        Self {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            namespace: m.namespace.to_string(),
+            name: m.name.to_string(),
+            uid: m.uid.to_string(),
+            resource_version: m.resource_version.clone(),
+            field_path: String::new(),
+        }
+    }
+
+    pub fn object(o: &Object) -> Self {
+        Self {
+            api_version: o.api_version().into(),
+            kind: o.kind().into(),
+            namespace: o.namespace().into(),
+            name: o.name().into(),
+            uid: o.uid().into(),
+            resource_version: o.resource_version().into(),
+            field_path: String::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn field(mut self, path: &str) -> Self {
+        self.field_path = path.into();
+        self
+    }
+
+    fn value(&self) -> Value {
+        let s = |v: &str| (!v.is_empty()).then(|| v.to_owned());
+        let reference = ObjectReference {
+            api_version: s(&self.api_version),
+            field_path: s(&self.field_path),
+            kind: s(&self.kind),
+            name: s(&self.name),
+            namespace: s(&self.namespace),
+            resource_version: s(&self.resource_version),
+            uid: s(&self.uid),
+        };
+        serde_json::to_value(reference).unwrap_or_default()
+    }
+}
+
+/// Who tells, and in which form.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// `v1` events, as controllers and the node agent write them.
+    Core { component: String, host: String },
+    /// `events.k8s.io/v1` events, as the scheduler writes them.
+    Events { controller: String, instance: String },
+}
+
+impl Source {
+    pub fn component(name: &str) -> Self {
+        Self::Core { component: name.into(), host: String::new() }
+    }
+
+    pub fn scheduler(name: &str, host: &str) -> Self {
+        Self::Events { controller: name.into(), instance: format!("{name}-{host}") }
+    }
+}
+
+/// Tells about objects. Cheap to clone.
+#[derive(Clone)]
+pub struct Recorder {
+    queue: mpsc::Sender<Told>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Recorder {
+    /// Starts the sending task, which ends with `shutdown`. Must be called inside the runtime.
+    pub fn start(client: &Client, source: Source, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Self {
+        let (queue, mut told) = mpsc::channel::<Told>(WAITING);
+        let resource = match source {
+            Source::Core { .. } => ApiResource::named("", "v1", "events", "Event", true),
+            Source::Events { .. } => ApiResource::named("events.k8s.io", "v1", "events", "Event", true),
+        };
+        let api = client.dynamic(&resource);
+        tokio::spawn(async move {
+            let mut correlator = Correlator::default();
+            let work = async {
+                while let Some(t) = told.recv().await {
+                    if let Some(send) = correlator.correlate(t) {
+                        deliver(&api, &source, &mut correlator, send).await;
+                    }
+                }
+            };
+            shutdown.race(work).await;
+        });
+        Self { queue, clock }
+    }
+
+    pub fn event(&self, about: Regarding, severity: Severity, reason: &str, message: impl Into<String>) {
+        self.action(about, severity, reason, "", message);
+    }
+
+    pub fn normal(&self, about: Regarding, reason: &str, message: impl Into<String>) {
+        self.event(about, Severity::Normal, reason, message);
+    }
+
+    pub fn warning(&self, about: Regarding, reason: &str, message: impl Into<String>) {
+        self.event(about, Severity::Warning, reason, message);
+    }
+
+    /// With what was done or failed (`Scheduling`, `Binding`).
+    pub fn action(&self, about: Regarding, severity: Severity, reason: &str, action: &str, message: impl Into<String>) {
+        let mut message = message.into();
+        // The API takes no more.
+        if message.len() > 1024 {
+            let cut = (0..=1021).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
+            message.truncate(cut);
+            message.push_str("...");
+        }
+        let told =
+            Told { about, severity, reason: reason.into(), action: action.into(), message, at: self.clock.now() };
+        if self.queue.try_send(told).is_err() {
+            tracing::debug!(reason, "an event was dropped: too many are waiting");
+        }
+    }
+}
+
+async fn deliver(api: &Api<Object>, source: &Source, correlator: &mut Correlator, send: Send) {
+    let namespace = match send.told.about.namespace.as_str() {
+        "" => "default",
+        ns => ns,
+    };
+    let api = api.clone().namespace(namespace);
+    let mut wait = Duration::from_secs(1);
+    for _ in 0..TRIES {
+        match once(&api, source, correlator, &send, namespace).await {
+            Ok(()) => return,
+            // The server has refused it, and would again.
+            Err(e) if !e.is_transient() => {
+                tracing::debug!(reason = send.told.reason, "event refused: {e}");
+                return;
+            }
+            Err(e) => tracing::debug!(reason = send.told.reason, "event not sent: {e}"),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_secs(10));
+    }
+}
+
+async fn once(
+    api: &Api<Object>,
+    source: &Source,
+    correlator: &mut Correlator,
+    send: &Send,
+    namespace: &str,
+) -> Result<(), Error> {
+    if let Some(name) = &send.name {
+        let patch = Patch::Merge(repeat(source, send));
+        match api.patch(name, &WriteOptions::default(), &patch).await {
+            Err(e) if e.is_not_found() => {}
+            other => return other.map(|_| ()),
+        }
+    }
+    let event = first(source, send, namespace);
+    let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let Some(event) = Object::from_value(event) else { return Ok(()) };
+    match api.create(&WriteOptions::default(), &event).await {
+        Ok(_) => {}
+        Err(e) if e.is_already_exists() => {}
+        Err(e) => return Err(e),
+    }
+    correlator.sent(send, name);
+    Ok(())
+}
+
+/// The fields that change when an event happens again.
+fn repeat(source: &Source, send: &Send) -> Value {
+    match source {
+        Source::Core { .. } => json!({
+            "count": send.count, "lastTimestamp": meta::time::format(send.told.at), "message": send.told.message,
+        }),
+        Source::Events { .. } => json!({
+            "series": {"count": send.count, "lastObservedTime": meta::time::format_micro(send.told.at)},
+        }),
+    }
+}
+
+fn first(source: &Source, send: &Send, namespace: &str) -> Value {
+    let t = &send.told;
+    // Upstream's names: the object's, and the time in hexadecimal nanoseconds.
+    let name = format!("{}.{:x}", t.about.name, t.at.as_nanosecond());
+    let metadata = json!({"name": name, "namespace": namespace});
+    match source {
+        Source::Core { component, host } => {
+            let time = meta::time::format(t.at);
+            let mut source = json!({"component": component});
+            if !host.is_empty() {
+                source["host"] = host.as_str().into();
+            }
+            json!({
+                "apiVersion": "v1", "kind": "Event", "metadata": metadata,
+                "involvedObject": t.about.value(), "reason": t.reason, "message": t.message,
+                "source": source, "reportingComponent": component, "reportingInstance": host,
+                "firstTimestamp": meta::time::format(send.first), "lastTimestamp": time,
+                "count": send.count, "type": t.severity.as_str(),
+            })
+        }
+        Source::Events { controller, instance } => {
+            let mut event = json!({
+                "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata,
+                "regarding": t.about.value(), "reason": t.reason, "note": t.message, "action": t.action,
+                "reportingController": controller, "reportingInstance": instance,
+                "eventTime": meta::time::format_micro(send.first), "type": t.severity.as_str(),
+            });
+            if send.count > 1 {
+                event["series"] = json!({"count": send.count, "lastObservedTime": meta::time::format_micro(t.at)});
+            }
+            event
+        }
+    }
+}

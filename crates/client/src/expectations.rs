@@ -1,0 +1,89 @@
+//! What a controller has done and not yet seen (upstream `controller_utils.go`, `UIDTrackingControllerExpectations`).
+//!
+//! A controller that created three pods must not look at a cache without them and create three more. Expectations expire, so
+//! that a lost event delays a key and never blocks it.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+struct Expected {
+    creations: i64,
+    /// Which objects are expected to go, so that two events about one are not counted twice.
+    deletions: BTreeSet<String>,
+    since: Instant,
+}
+
+pub struct Expectations<K>(Mutex<BTreeMap<K, Expected>>);
+
+impl<K> Default for Expectations<K> {
+    fn default() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+}
+
+impl<K: Ord + Clone> Expectations<K> {
+    fn set(&self, key: &K, creations: i64, deletions: BTreeSet<String>) {
+        self.0.lock().insert(key.clone(), Expected { creations, deletions, since: Instant::now() });
+    }
+
+    pub fn expect_creations(&self, key: &K, n: usize) {
+        self.set(key, n as i64, BTreeSet::new());
+    }
+
+    /// `objects` are uids, or any other text that names an object for good.
+    pub fn expect_deletions(&self, key: &K, objects: impl IntoIterator<Item = String>) {
+        self.set(key, 0, objects.into_iter().collect());
+    }
+
+    /// One creation was seen, or failed.
+    pub fn creation_observed(&self, key: &K) {
+        if let Some(e) = self.0.lock().get_mut(key) {
+            e.creations -= 1;
+        }
+    }
+
+    /// One deletion was seen, or failed.
+    pub fn deletion_observed(&self, key: &K, object: &str) {
+        if let Some(e) = self.0.lock().get_mut(key) {
+            e.deletions.remove(object);
+        }
+    }
+
+    /// Whether the cache can be trusted for this key.
+    pub fn satisfied(&self, key: &K) -> bool {
+        match self.0.lock().get(key) {
+            None => true,
+            Some(e) => (e.creations <= 0 && e.deletions.is_empty()) || e.since.elapsed() > TIMEOUT,
+        }
+    }
+
+    pub fn forget(&self, key: &K) {
+        self.0.lock().remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_trusted_after_all_was_seen_or_long_enough() {
+        let e = Expectations::default();
+        assert!(e.satisfied(&"a"));
+        e.expect_creations(&"a", 2);
+        e.creation_observed(&"a");
+        assert!(!e.satisfied(&"a"));
+        e.creation_observed(&"a");
+        assert!(e.satisfied(&"a"));
+        e.expect_deletions(&"a", ["x".into(), "y".into()]);
+        e.deletion_observed(&"a", "x");
+        e.deletion_observed(&"a", "x");
+        assert!(!e.satisfied(&"a"));
+        tokio::time::advance(TIMEOUT + Duration::from_secs(1)).await;
+        assert!(e.satisfied(&"a"));
+    }
+}

@@ -1,0 +1,64 @@
+//! Informers: the objects of a resource, held in memory and kept as the server has them.
+//!
+//! An entry is the object's own bytes (in one process, the server's allocation), its [`Meta`], and a *view*: the few fields its
+//! readers declare, decoded once per event. A whole typed object is decoded on demand ([`Entry::decode`]) and dropped.
+//! Handlers are called in the order of events, after the cache has the event. Left out: resync; controllers are level-based and
+//! come back by their own timers.
+
+mod cache;
+mod factory;
+mod reflector;
+
+pub use cache::{Cache, Change, Entry, Key, Meta, Owner, or_default};
+pub use factory::{Informers, Scope};
+
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The fields a reader needs, as a serde struct over the object's JSON. `()` for metadata alone.
+pub trait View: DeserializeOwned + Send + Sync + 'static {}
+impl<T: DeserializeOwned + Send + Sync + 'static> View for T {}
+
+/// The cache of one resource and its handlers. Cheap to clone.
+pub struct Informer<V> {
+    shared: Arc<cache::Shared<V>>,
+    synced: watch::Receiver<bool>,
+}
+
+impl<V> Clone for Informer<V> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), synced: self.synced.clone() }
+    }
+}
+
+impl<V: View> Informer<V> {
+    /// What is known now.
+    pub fn cache(&self) -> Cache<'_, V> {
+        self.shared.read()
+    }
+
+    /// Calls `f` for every object there is and for every change after. It must not block and not touch this cache's writer.
+    pub fn on_change(&self, f: impl Fn(&Change<V>) + Send + Sync + 'static) {
+        self.shared.subscribe(Arc::new(f));
+    }
+
+    /// Keeps an index from what `f` says of an object to the objects that say it; see [`Cache::by_index`].
+    pub fn index(&self, name: &'static str, f: impl Fn(&Entry<V>) -> Vec<String> + Send + Sync + 'static) {
+        self.shared.add_index(name, Arc::new(f));
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<Entry<V>>> {
+        self.cache().get(key).cloned()
+    }
+
+    pub fn has_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Waits until the first list has been delivered.
+    pub async fn synced(&self) {
+        let mut s = self.synced.clone();
+        let _ = s.wait_for(|s| *s).await;
+    }
+}

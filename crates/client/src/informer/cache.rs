@@ -1,0 +1,329 @@
+//! What an informer holds.
+
+use super::View;
+use bytes::Bytes;
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// Namespace and name. The namespace of a cluster-scoped object is empty.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The metadata that every reader needs. Annotations and managed fields are read on demand.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    pub name: Arc<str>,
+    pub namespace: Arc<str>,
+    pub uid: Arc<str>,
+    pub resource_version: String,
+    pub generation: i64,
+    #[serde(deserialize_with = "or_default")]
+    pub labels: BTreeMap<String, String>,
+    pub creation_timestamp: Option<Timestamp>,
+    pub deletion_timestamp: Option<Timestamp>,
+    #[serde(deserialize_with = "or_default")]
+    pub finalizers: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub owner_references: Vec<Owner>,
+}
+
+/// `null` is what is not there. For views too: `#[serde(default, deserialize_with = "client::informer::or_default")]`.
+pub fn or_default<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Owner {
+    pub api_version: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: Arc<str>,
+    pub controller: bool,
+    pub block_owner_deletion: bool,
+}
+
+impl Meta {
+    pub fn key(&self) -> Key {
+        Key { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    pub fn controller(&self) -> Option<&Owner> {
+        self.owner_references.iter().find(|o| o.controller)
+    }
+
+    pub fn is_deleting(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+}
+
+/// One object: its bytes, its metadata and the reader's view of it.
+pub struct Entry<V> {
+    pub meta: Meta,
+    pub view: V,
+    bytes: Bytes,
+}
+
+impl<V: View> Entry<V> {
+    pub fn new(bytes: Bytes) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Head {
+            metadata: Meta,
+        }
+        let head: Head = serde_json::from_slice(&bytes)?;
+        Ok(Self { meta: head.metadata, view: serde_json::from_slice(&bytes)?, bytes })
+    }
+}
+
+impl<V> Entry<V> {
+    pub fn key(&self) -> Key {
+        self.meta.key()
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The whole object, as a typed view or as [`meta::Object`]. List items carry no `kind`.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, crate::Error> {
+        crate::client::decode(&self.bytes, || self.key().to_string())
+    }
+}
+
+/// One event: an object that came (`old` is none), changed, or went (`new` is none).
+pub struct Change<V> {
+    pub old: Option<Arc<Entry<V>>>,
+    pub new: Option<Arc<Entry<V>>>,
+}
+
+impl<V> Change<V> {
+    /// The object as it is now, or was last.
+    pub fn latest(&self) -> &Arc<Entry<V>> {
+        match (&self.new, &self.old) {
+            (Some(e), _) | (None, Some(e)) => e,
+            (None, None) => unreachable!("a change has an object"),
+        }
+    }
+
+    pub fn key(&self) -> Key {
+        self.latest().key()
+    }
+}
+
+type Handler<V> = Arc<dyn Fn(&Change<V>) + Send + Sync>;
+type IndexOf<V> = Arc<dyn Fn(&Entry<V>) -> Vec<String> + Send + Sync>;
+
+struct Index<V> {
+    of: IndexOf<V>,
+    keys: BTreeMap<String, BTreeSet<Key>>,
+}
+
+struct Store<V> {
+    entries: BTreeMap<Key, Arc<Entry<V>>>,
+    by_controller: BTreeMap<Arc<str>, BTreeSet<Key>>,
+    indexes: BTreeMap<&'static str, Index<V>>,
+}
+
+pub(super) struct Shared<V> {
+    store: RwLock<Store<V>>,
+    /// Held while an event is delivered, so that a new handler misses none and gets none twice.
+    handlers: Mutex<Vec<Handler<V>>>,
+}
+
+impl<V: View> Shared<V> {
+    pub(super) fn new() -> Self {
+        let store = Store { entries: BTreeMap::new(), by_controller: BTreeMap::new(), indexes: BTreeMap::new() };
+        Self { store: RwLock::new(store), handlers: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn read(&self) -> Cache<'_, V> {
+        Cache(self.store.read())
+    }
+
+    pub(super) fn subscribe(&self, f: Handler<V>) {
+        let mut handlers = self.handlers.lock();
+        let all: Vec<_> = self.store.read().entries.values().cloned().collect();
+        for e in all {
+            f(&Change { old: None, new: Some(e) });
+        }
+        handlers.push(f);
+    }
+
+    pub(super) fn add_index(&self, name: &'static str, of: IndexOf<V>) {
+        let mut s = self.store.write();
+        if s.indexes.contains_key(name) {
+            return;
+        }
+        let mut keys: BTreeMap<String, BTreeSet<Key>> = BTreeMap::new();
+        for (k, e) in &s.entries {
+            for v in of(e) {
+                keys.entry(v).or_default().insert(k.clone());
+            }
+        }
+        s.indexes.insert(name, Index { of, keys });
+    }
+
+    /// Takes one object as it is now.
+    pub(super) fn put(&self, entry: Entry<V>) {
+        let handlers = self.handlers.lock();
+        let new = Arc::new(entry);
+        let old = self.store.write().put(new.clone());
+        if let Some(o) = &old
+            && o.meta.resource_version == new.meta.resource_version
+            && o.meta.uid == new.meta.uid
+        {
+            return;
+        }
+        // The same name, another object: its readers must see the first one go.
+        let old = match old {
+            Some(o) if o.meta.uid != new.meta.uid => {
+                deliver(&handlers, &Change { old: Some(o), new: None });
+                None
+            }
+            other => other,
+        };
+        deliver(&handlers, &Change { old, new: Some(new) });
+    }
+
+    /// The object is gone; `last` is how it was last, where the server said so.
+    pub(super) fn remove(&self, key: &Key, last: Option<Entry<V>>) {
+        let handlers = self.handlers.lock();
+        let Some(held) = self.store.write().remove(key) else { return };
+        let old = last.map_or(held, Arc::new);
+        deliver(&handlers, &Change { old: Some(old), new: None });
+    }
+
+    /// Takes a whole list: what is not in it is gone.
+    pub(super) fn replace(&self, list: Vec<Entry<V>>) {
+        let listed: BTreeSet<Key> = list.iter().map(Entry::key).collect();
+        let gone: Vec<Key> = self.store.read().entries.keys().filter(|k| !listed.contains(*k)).cloned().collect();
+        for k in gone {
+            self.remove(&k, None);
+        }
+        for e in list {
+            self.put(e);
+        }
+    }
+}
+
+fn deliver<V>(handlers: &[Handler<V>], change: &Change<V>) {
+    for h in handlers {
+        h(change);
+    }
+}
+
+impl<V> Store<V> {
+    fn put(&mut self, e: Arc<Entry<V>>) -> Option<Arc<Entry<V>>> {
+        let key = e.key();
+        let old = self.remove(&key);
+        if let Some(c) = e.meta.controller() {
+            self.by_controller.entry(c.uid.clone()).or_default().insert(key.clone());
+        }
+        for index in self.indexes.values_mut() {
+            for v in (index.of)(&e) {
+                index.keys.entry(v).or_default().insert(key.clone());
+            }
+        }
+        self.entries.insert(key, e);
+        old
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Arc<Entry<V>>> {
+        let old = self.entries.remove(key)?;
+        if let Some(c) = old.meta.controller() {
+            drop_key(&mut self.by_controller, &c.uid, key);
+        }
+        for index in self.indexes.values_mut() {
+            for v in (index.of)(&old) {
+                drop_key(&mut index.keys, &v, key);
+            }
+        }
+        Some(old)
+    }
+}
+
+fn drop_key<I: Ord + Clone>(index: &mut BTreeMap<I, BTreeSet<Key>>, at: &I, key: &Key) {
+    if let Some(keys) = index.get_mut(at) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(at);
+        }
+    }
+}
+
+/// A read lock on a cache. Hold it briefly and never across an `await`.
+pub struct Cache<'a, V>(RwLockReadGuard<'a, Store<V>>);
+
+impl<V> Cache<'_, V> {
+    pub fn get(&self, key: &Key) -> Option<&Arc<Entry<V>>> {
+        self.0.entries.get(key)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.entries.is_empty()
+    }
+
+    /// All objects, by namespace and name.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Entry<V>>> {
+        self.0.entries.values()
+    }
+
+    pub fn in_namespace<'b>(&'b self, namespace: &'b str) -> impl Iterator<Item = &'b Arc<Entry<V>>> + 'b {
+        self.0
+            .entries
+            .range(Key::new(namespace, "")..)
+            .take_while(move |(k, _)| &*k.namespace == namespace)
+            .map(|(_, e)| e)
+    }
+
+    /// The objects whose controlling owner has this uid.
+    pub fn controlled_by(&self, uid: &str) -> impl Iterator<Item = &Arc<Entry<V>>> {
+        self.0.by_controller.get(uid).into_iter().flatten().filter_map(|k| self.0.entries.get(k))
+    }
+
+    /// The objects of which an index says `value`.
+    pub fn by_index(&self, index: &str, value: &str) -> impl Iterator<Item = &Arc<Entry<V>>> {
+        self.0
+            .indexes
+            .get(index)
+            .and_then(|i| i.keys.get(value))
+            .into_iter()
+            .flatten()
+            .filter_map(|k| self.0.entries.get(k))
+    }
+}

@@ -1,0 +1,90 @@
+//! One informer per resource and view, for all readers in the process.
+
+use super::cache::Shared;
+use super::reflector::Reflector;
+use super::{Informer, View};
+use crate::client::{PARTIAL_METADATA, PARTIAL_METADATA_LIST};
+use crate::{ApiResource, Client, Shutdown};
+use meta::Rng;
+use parking_lot::Mutex;
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Which objects of a resource. `Default` is all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    pub namespace: Option<String>,
+    pub label_selector: String,
+    pub field_selector: String,
+    /// Metadata only: the server sends nothing else.
+    pub metadata_only: bool,
+}
+
+type Held = BTreeMap<(ApiResource, Scope, TypeId), (Box<dyn Any + Send>, tokio::task::AbortHandle)>;
+
+/// Makes informers and runs them until `shutdown`. Cheap to clone; clones share their informers.
+#[derive(Clone)]
+pub struct Informers {
+    client: Client,
+    rng: Arc<dyn Rng>,
+    shutdown: Shutdown,
+    held: Arc<Mutex<Held>>,
+}
+
+impl Informers {
+    pub fn new(client: Client, rng: Arc<dyn Rng>, shutdown: Shutdown) -> Self {
+        Self { client, rng, shutdown, held: Arc::default() }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The informer of a typed view's resource, with a view of its own.
+    pub fn of<K, V: View>(&self) -> Informer<V>
+    where
+        K: k8s_openapi::Resource,
+        K::Scope: 'static,
+    {
+        self.informer(&ApiResource::of::<K>(), &Scope::default())
+    }
+
+    /// The informer of a resource; starts it when nobody has asked for it before. Must be called inside the runtime.
+    pub fn informer<V: View>(&self, resource: &ApiResource, scope: &Scope) -> Informer<V> {
+        let mut held = self.held.lock();
+        let id = (resource.clone(), scope.clone(), TypeId::of::<V>());
+        if let Some(i) = held.get(&id).and_then(|(i, _)| i.downcast_ref::<Informer<V>>()) {
+            return i.clone();
+        }
+        let (tx, synced) = watch::channel(false);
+        let informer = Informer { shared: Arc::new(Shared::new()), synced };
+        let mut api = self.client.dynamic(resource);
+        if let Some(ns) = &scope.namespace {
+            api = api.namespace(ns);
+        }
+        let reflector = Reflector {
+            api,
+            accept: if scope.metadata_only { Some((PARTIAL_METADATA_LIST, PARTIAL_METADATA)) } else { None },
+            label_selector: scope.label_selector.clone(),
+            field_selector: scope.field_selector.clone(),
+            shared: informer.shared.clone(),
+            synced: tx,
+            rng: self.rng.clone(),
+        };
+        let shutdown = self.shutdown.clone();
+        let task = tokio::spawn(async move {
+            shutdown.race(reflector.run()).await;
+        });
+        held.insert(id, (Box::new(informer.clone()), task.abort_handle()));
+        informer
+    }
+
+    /// Stops the informer of a resource that is no longer served.
+    pub fn stop<V: View>(&self, resource: &ApiResource, scope: &Scope) {
+        if let Some((_, task)) = self.held.lock().remove(&(resource.clone(), scope.clone(), TypeId::of::<V>())) {
+            task.abort();
+        }
+    }
+}

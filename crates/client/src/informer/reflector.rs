@@ -1,0 +1,178 @@
+//! The state machine behind an informer: list, then watch; after a loss of the revision, list again.
+
+use super::View;
+use super::cache::{Entry, Shared};
+use crate::backoff::{Backoff, unit};
+use crate::{Api, Error, ListOptions, WatchEvent, WatchOptions};
+use bytes::Bytes;
+use futures::StreamExt;
+use meta::{Object, Rng};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A watch that ends sooner than this without an event is a failure in disguise.
+const TOO_SHORT: Duration = Duration::from_secs(1);
+
+/// Where a reflector stands.
+enum State {
+    /// List, from any state the server has at hand (`0`) or from its newest (empty).
+    List { resource_version: &'static str },
+    /// Watch what follows this revision.
+    Watch { resource_version: String },
+}
+
+/// What ended a watch.
+enum Ended {
+    /// The server did, after its time; everything up to this revision was seen.
+    Time {
+        resource_version: String,
+    },
+    /// The revision is gone.
+    Expired,
+    Failed {
+        resource_version: String,
+        error: Error,
+    },
+}
+
+pub(super) struct Reflector<V> {
+    pub api: Api<Object>,
+    /// Other media types for lists and watches.
+    pub accept: Option<(&'static str, &'static str)>,
+    pub label_selector: String,
+    pub field_selector: String,
+    pub shared: Arc<Shared<V>>,
+    pub synced: watch::Sender<bool>,
+    pub rng: Arc<dyn Rng>,
+}
+
+impl<V: View> Reflector<V> {
+    /// Never ends by itself.
+    pub(super) async fn run(self) {
+        let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30), 2.0, 1.0);
+        let mut state = State::List { resource_version: "0" };
+        loop {
+            state = match state {
+                State::List { resource_version } => match self.list(resource_version).await {
+                    Ok(at) => {
+                        self.synced.send_replace(true);
+                        State::Watch { resource_version: at }
+                    }
+                    // What a cache could not answer, the store can.
+                    Err(e) if e.is_expired() && !resource_version.is_empty() => State::List { resource_version: "" },
+                    Err(e) => {
+                        self.complain("list", &e);
+                        tokio::time::sleep(backoff.next(&*self.rng)).await;
+                        State::List { resource_version }
+                    }
+                },
+                State::Watch { resource_version } => {
+                    let start = Instant::now();
+                    match self.watch(resource_version).await {
+                        Ended::Expired => State::List { resource_version: "" },
+                        Ended::Time { resource_version } => {
+                            if start.elapsed() < TOO_SHORT {
+                                tokio::time::sleep(backoff.next(&*self.rng)).await;
+                            } else {
+                                backoff.reset();
+                            }
+                            State::Watch { resource_version }
+                        }
+                        Ended::Failed { resource_version, error } => {
+                            self.complain("watch", &error);
+                            if start.elapsed() > Duration::from_secs(60) {
+                                backoff.reset();
+                            }
+                            tokio::time::sleep(backoff.next(&*self.rng)).await;
+                            State::Watch { resource_version }
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    fn complain(&self, verb: &str, e: &Error) {
+        tracing::debug!(resource = ?self.api.resource(), "{verb}: {e}");
+    }
+
+    async fn list(&self, resource_version: &str) -> Result<String, Error> {
+        let mut options = ListOptions {
+            label_selector: self.label_selector.clone(),
+            field_selector: self.field_selector.clone(),
+            resource_version: resource_version.into(),
+            ..ListOptions::default()
+        };
+        let api = match self.accept {
+            Some((list, _)) => self.api.clone().accept(list),
+            None => self.api.clone(),
+        };
+        let mut entries = Vec::new();
+        loop {
+            let page = api.list_raw(&options).await?;
+            for b in page.items {
+                // A list is one allocation: an entry that kept a slice would keep it all.
+                entries.push(self.entry(Bytes::copy_from_slice(&b))?);
+            }
+            if page.continue_token.is_empty() {
+                self.shared.replace(entries);
+                return Ok(page.resource_version);
+            }
+            options.continue_token = page.continue_token;
+            options.resource_version.clear();
+        }
+    }
+
+    fn entry(&self, bytes: Bytes) -> Result<Entry<V>, Error> {
+        Entry::new(bytes).map_err(|source| Error::Decode { what: format!("{:?}", self.api.resource()), source })
+    }
+
+    async fn watch(&self, mut resource_version: String) -> Ended {
+        let options = WatchOptions {
+            label_selector: self.label_selector.clone(),
+            field_selector: self.field_selector.clone(),
+            resource_version: resource_version.clone(),
+            bookmarks: true,
+            // Spread, so that the watches of many clients do not end together.
+            timeout_seconds: Some(300 + (unit(&*self.rng) * 300.0) as u32),
+            ..WatchOptions::default()
+        };
+        let ended = |resource_version, error: Error| {
+            if error.is_expired() { Ended::Expired } else { Ended::Failed { resource_version, error } }
+        };
+        let api = match self.accept {
+            Some((_, watch)) => self.api.clone().accept(watch),
+            None => self.api.clone(),
+        };
+        let mut events = match api.watch_raw(&options).await {
+            Ok(s) => s,
+            Err(e) => return ended(resource_version, e),
+        };
+        while let Some(event) = events.next().await {
+            let taken = event.and_then(|event| {
+                Ok(match event {
+                    WatchEvent::Bookmark { resource_version, .. } => resource_version,
+                    WatchEvent::Added(b) | WatchEvent::Modified(b) => {
+                        let e = self.entry(b)?;
+                        let at = e.meta.resource_version.clone();
+                        self.shared.put(e);
+                        at
+                    }
+                    WatchEvent::Deleted(b) => {
+                        let e = self.entry(b)?;
+                        let at = e.meta.resource_version.clone();
+                        self.shared.remove(&e.key(), Some(e));
+                        at
+                    }
+                })
+            });
+            match taken {
+                Ok(at) => resource_version = at,
+                Err(e) => return ended(resource_version, e),
+            }
+        }
+        Ended::Time { resource_version }
+    }
+}

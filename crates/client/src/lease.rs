@@ -1,0 +1,144 @@
+//! Leases: one holder at a time (client-go `tools/leaderelection`).
+//!
+//! The holder renews; the others watch whether it does. Whether a lease has run out is judged by how long *this* process has seen
+//! it unchanged, never by comparing clocks of two machines.
+
+use crate::{Api, Client, Error, Shutdown, WriteOptions};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use meta::{Clock, Rng};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Which lease to hold, as whom, and its times (client-go's defaults: 15 s, 10 s, 2 s).
+#[derive(Clone, Debug)]
+pub struct Election {
+    pub namespace: String,
+    pub name: String,
+    pub identity: String,
+    pub duration: Duration,
+    pub renew_deadline: Duration,
+    pub retry: Duration,
+}
+
+impl Election {
+    pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            identity: identity.into(),
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Takes part in an election.
+pub struct Elector {
+    api: Api<Lease>,
+    election: Election,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    /// The lease as last seen to change, and when.
+    seen: Option<(Lease, Instant)>,
+}
+
+impl Elector {
+    pub fn new(client: &Client, election: Election, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        let api = client.api::<Lease>().namespace(&election.namespace);
+        Self { api, election, clock, rng, seen: None }
+    }
+
+    /// Waits until the lease is ours, runs `lead`, and keeps renewing meanwhile. Returns when `lead` is done, when the lease was
+    /// lost (`lead` is dropped), or at `shutdown`, giving the lease back where it can.
+    pub async fn run(mut self, shutdown: Shutdown, lead: impl Future<Output = ()>) {
+        let acquire = async {
+            while !matches!(self.step().await, Ok(true)) {
+                let jitter = crate::backoff::unit(&*self.rng) * 1.2;
+                tokio::time::sleep(self.election.retry.mul_f64(1.0 + jitter)).await;
+            }
+        };
+        if shutdown.race(acquire).await.is_none() {
+            return;
+        }
+        let renew = async {
+            let mut good = Instant::now();
+            while good.elapsed() < self.election.renew_deadline {
+                tokio::time::sleep(self.election.retry).await;
+                let left = self.election.renew_deadline.saturating_sub(good.elapsed());
+                match tokio::time::timeout(left, self.step()).await {
+                    Ok(Ok(true)) => good = Instant::now(),
+                    Ok(Ok(false)) => break,
+                    Ok(Err(e)) => tracing::debug!(lease = self.election.name, "renewing: {e}"),
+                    Err(_) => break,
+                }
+            }
+            tracing::warn!(lease = self.election.name, "the lease was lost");
+        };
+        tokio::select! {
+            () = shutdown.wait() => {}
+            () = lead => {}
+            () = renew => return,
+        }
+        self.release().await;
+    }
+
+    /// Takes or renews the lease once. Whether it is ours.
+    async fn step(&mut self) -> Result<bool, Error> {
+        let now = MicroTime(self.clock.now());
+        let seconds = i32::try_from(self.election.duration.as_secs()).unwrap_or(i32::MAX);
+        let Some(held) = self.api.get_opt(&self.election.name).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta { name: Some(self.election.name.clone()), ..ObjectMeta::default() },
+                spec: Some(LeaseSpec {
+                    holder_identity: Some(self.election.identity.clone()),
+                    lease_duration_seconds: Some(seconds),
+                    acquire_time: Some(now.clone()),
+                    renew_time: Some(now),
+                    lease_transitions: Some(0),
+                    ..LeaseSpec::default()
+                }),
+            };
+            let made = self.api.create(&WriteOptions::default(), &lease).await?;
+            self.seen = Some((made, Instant::now()));
+            return Ok(true);
+        };
+        if self.seen.as_ref().is_none_or(|(l, _)| l.spec != held.spec) {
+            self.seen = Some((held.clone(), Instant::now()));
+        }
+        let old = held.spec.clone().unwrap_or_default();
+        let holder = old.holder_identity.clone().unwrap_or_default();
+        let ours = holder == self.election.identity;
+        let lasts = Duration::from_secs(old.lease_duration_seconds.unwrap_or(0).max(0) as u64);
+        let fresh = self.seen.as_ref().is_some_and(|(_, at)| at.elapsed() < lasts);
+        if !holder.is_empty() && !ours && fresh {
+            return Ok(false);
+        }
+        let transitions = old.lease_transitions.unwrap_or(0) + i32::from(!ours);
+        let mut next = held;
+        next.spec = Some(LeaseSpec {
+            holder_identity: Some(self.election.identity.clone()),
+            lease_duration_seconds: Some(seconds),
+            acquire_time: if ours { old.acquire_time.clone() } else { Some(now.clone()) },
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+            ..old
+        });
+        let made = self.api.update(&self.election.name, &WriteOptions::default(), &next).await?;
+        self.seen = Some((made, Instant::now()));
+        Ok(true)
+    }
+
+    async fn release(&mut self) {
+        let Some((mut lease, _)) = self.seen.take() else { return };
+        if let Some(s) = &mut lease.spec {
+            s.holder_identity = Some(String::new());
+            s.lease_duration_seconds = Some(1);
+        }
+        if let Err(e) = self.api.update(&self.election.name, &WriteOptions::default(), &lease).await {
+            tracing::debug!(lease = self.election.name, "giving the lease back: {e}");
+        }
+    }
+}

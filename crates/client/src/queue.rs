@@ -1,0 +1,314 @@
+//! The work queue of a controller (client-go `util/workqueue`).
+//!
+//! A key that is added while it waits is there once; one that is added while it is worked on comes again afterwards, never to
+//! two workers at a time. Keys come out in the order they went in. Timers are tokio's, so the queue runs in virtual time.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// What delays a key that failed: `base · 2ⁿ`, at most `max`.
+#[derive(Clone, Copy, Debug)]
+pub struct RateLimit {
+    pub base: Duration,
+    pub max: Duration,
+}
+
+impl Default for RateLimit {
+    /// client-go's `DefaultControllerRateLimiter`, per key.
+    fn default() -> Self {
+        Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) }
+    }
+}
+
+struct State<K> {
+    queue: VecDeque<K>,
+    dirty: BTreeSet<K>,
+    processing: BTreeSet<K>,
+    failures: BTreeMap<K, u32>,
+    /// By time and order of arrival; `due` finds a key's entry.
+    delayed: BTreeMap<(Instant, u64), K>,
+    due: BTreeMap<K, (Instant, u64)>,
+    arrivals: u64,
+    closed: bool,
+}
+
+/// A queue of keys. Share it by `Arc`.
+pub struct WorkQueue<K> {
+    state: Mutex<State<K>>,
+    wake: Notify,
+    limit: RateLimit,
+}
+
+impl<K: Ord + Clone> Default for WorkQueue<K> {
+    fn default() -> Self {
+        Self::new(RateLimit::default())
+    }
+}
+
+impl<K: Ord + Clone> WorkQueue<K> {
+    pub fn new(limit: RateLimit) -> Self {
+        Self {
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                dirty: BTreeSet::new(),
+                processing: BTreeSet::new(),
+                failures: BTreeMap::new(),
+                delayed: BTreeMap::new(),
+                due: BTreeMap::new(),
+                arrivals: 0,
+                closed: false,
+            }),
+            wake: Notify::new(),
+            limit,
+        }
+    }
+
+    pub fn add(&self, key: K) {
+        let mut s = self.state.lock();
+        if s.enqueue(key) {
+            drop(s);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Adds after a delay. Of two delays for one key the earlier holds.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let mut s = self.state.lock();
+        if s.closed {
+            return;
+        }
+        let at = Instant::now() + delay;
+        if let Some(held) = s.due.get(&key).copied() {
+            if held.0 <= at {
+                return;
+            }
+            s.delayed.remove(&held);
+        }
+        s.arrivals += 1;
+        let slot = (at, s.arrivals);
+        s.delayed.insert(slot, key.clone());
+        s.due.insert(key, slot);
+        drop(s);
+        self.wake.notify_one();
+    }
+
+    /// Adds after the delay that the key's failures have earned, and counts one more.
+    pub fn add_rate_limited(&self, key: K) {
+        let n = {
+            let mut s = self.state.lock();
+            let n = s.failures.entry(key.clone()).or_insert(0);
+            *n += 1;
+            *n - 1
+        };
+        let delay = self.limit.base.saturating_mul(1u32.checked_shl(n.min(31)).unwrap_or(u32::MAX)).min(self.limit.max);
+        self.add_after(key, delay);
+    }
+
+    pub fn failures(&self, key: &K) -> u32 {
+        self.state.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// The key succeeded: its next failure is its first.
+    pub fn forget(&self, key: &K) {
+        self.state.lock().failures.remove(key);
+    }
+
+    pub fn len(&self) -> usize {
+        self.state.lock().queue.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits for a key. It must be given back with [`Self::done`]. `None` when the queue is closed.
+    pub async fn get(&self) -> Option<K> {
+        loop {
+            let woken = self.wake.notified();
+            let next = {
+                let mut s = self.state.lock();
+                if s.closed {
+                    self.wake.notify_one();
+                    return None;
+                }
+                s.ripen(Instant::now());
+                if let Some(k) = s.queue.pop_front() {
+                    s.dirty.remove(&k);
+                    s.processing.insert(k.clone());
+                    if !s.queue.is_empty() || !s.delayed.is_empty() {
+                        self.wake.notify_one();
+                    }
+                    return Some(k);
+                }
+                s.delayed.keys().next().map(|(at, _)| *at)
+            };
+            match next {
+                None => woken.await,
+                Some(at) => tokio::select! {
+                    () = woken => {}
+                    () = tokio::time::sleep_until(at) => {}
+                },
+            }
+        }
+    }
+
+    pub fn done(&self, key: &K) {
+        let mut s = self.state.lock();
+        s.processing.remove(key);
+        if s.dirty.contains(key) {
+            s.queue.push_back(key.clone());
+            drop(s);
+            self.wake.notify_one();
+        }
+    }
+
+    /// No key comes out any more.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.wake.notify_waiters();
+        self.wake.notify_one();
+    }
+}
+
+impl<K: Ord + Clone> State<K> {
+    fn enqueue(&mut self, key: K) -> bool {
+        if self.closed || !self.dirty.insert(key.clone()) {
+            return false;
+        }
+        if self.processing.contains(&key) {
+            return false;
+        }
+        self.queue.push_back(key);
+        true
+    }
+
+    fn ripen(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let key = first.remove();
+            self.due.remove(&key);
+            self.enqueue(key);
+        }
+    }
+}
+
+/// What to do with a key after it was worked on without a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    After(Duration),
+}
+
+/// Works on a queue until it is closed or `shutdown` comes. A failure is logged under `name` and the key comes again, later each time.
+pub async fn work<K, F, Fut, E>(
+    name: &'static str,
+    queue: Arc<WorkQueue<K>>,
+    workers: usize,
+    shutdown: crate::Shutdown,
+    reconcile: F,
+) where
+    K: Ord + Clone + Debug + Send + 'static,
+    F: Fn(K) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Outcome, E>> + Send,
+    E: std::fmt::Display + Send,
+{
+    let reconcile = Arc::new(reconcile);
+    let mut set = JoinSet::new();
+    for _ in 0..workers.max(1) {
+        let (queue, reconcile) = (queue.clone(), reconcile.clone());
+        set.spawn(async move {
+            while let Some(key) = queue.get().await {
+                match reconcile(key.clone()).await {
+                    Ok(Outcome::Done) => queue.forget(&key),
+                    Ok(Outcome::After(d)) => {
+                        queue.forget(&key);
+                        queue.add_after(key.clone(), d);
+                    }
+                    Err(e) => {
+                        let tries = queue.failures(&key);
+                        tracing::debug!(controller = name, ?key, tries, "{e}");
+                        queue.add_rate_limited(key.clone());
+                    }
+                }
+                queue.done(&key);
+            }
+        });
+    }
+    shutdown.race(async { while set.join_next().await.is_some() {} }).await;
+    queue.close();
+    set.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_there_once_and_comes_again_when_added_while_worked_on() {
+        let q = WorkQueue::default();
+        q.add(1);
+        q.add(1);
+        q.add(2);
+        assert_eq!(q.len(), 2);
+        let k = q.get().await.unwrap();
+        q.add(1);
+        assert_eq!(q.len(), 1, "not to a second worker");
+        q.done(&k);
+        assert_eq!((q.get().await, q.get().await), (Some(2), Some(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_grow_with_failures_and_the_earlier_wins() {
+        let q = WorkQueue::default();
+        let start = Instant::now();
+        for expect in [5, 10, 20, 40] {
+            let before = Instant::now();
+            q.add_rate_limited("a");
+            let k = q.get().await.unwrap();
+            q.done(&k);
+            assert_eq!(before.elapsed(), Duration::from_millis(expect));
+        }
+        q.forget(&"a");
+        assert_eq!(q.failures(&"a"), 0);
+        assert!(start.elapsed() < Duration::from_millis(80));
+        q.add_after("b", Duration::from_secs(9));
+        q.add_after("b", Duration::from_secs(3));
+        q.add_after("b", Duration::from_secs(5));
+        let before = Instant::now();
+        assert_eq!(q.get().await, Some("b"));
+        assert_eq!(before.elapsed(), Duration::from_secs(3));
+        q.done(&"b");
+        let nothing = tokio::time::timeout(Duration::from_secs(60), q.get()).await;
+        assert!(nothing.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn workers_end_when_told() {
+        let q = Arc::new(WorkQueue::<u8>::default());
+        let (trigger, shutdown) = crate::shutdown();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let s = seen.clone();
+        let running = tokio::spawn(work("test", q.clone(), 2, shutdown, move |k| {
+            s.lock().push(k);
+            async move { if k == 7 { Err("again") } else { Ok(Outcome::Done) } }
+        }));
+        q.add(7);
+        q.add(8);
+        tokio::time::sleep(Duration::from_millis(16)).await;
+        trigger.trigger();
+        running.await.unwrap();
+        assert_eq!(seen.lock().iter().filter(|k| **k == 7).count(), 3, "at 0, 5 and 15 ms");
+        assert_eq!(seen.lock().iter().filter(|k| **k == 8).count(), 1);
+    }
+}
