@@ -1,1 +1,14 @@
 //! The controllers.
+//!
+//! Every controller is a folder of the same shape: `run(context)` sets it up, `reconcile(key)` brings one object to its wish, and
+//! what to do is decided by pure functions beside it. Each acts under its own identity. Invariant: level-based; what an event
+//! said is forgotten, only its key is kept.
+
+pub mod context;
+pub mod deployment;
+pub mod ownership;
+pub mod pod_control;
+pub mod replicaset;
+pub mod views;
+
+pub use context::{Context, Error};

@@ -1,0 +1,511 @@
+//! Deployments: replica sets that replace each other (upstream `pkg/controller/deployment`).
+//!
+//! Sizes and statuses are decided in [`rolling`] and [`status`]; here they are carried out. Invariant: at most one step of a
+//! rollout per reconcile, each decided from what the cache says, so that a stale cache delays and never oversteps.
+
+pub mod rolling;
+pub mod sets;
+pub mod status;
+
+use crate::context::{Context, Error, object};
+use crate::ownership::Claims;
+use crate::views::{Pod, pods};
+use client::{
+    Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Recorder, Regarding, Scope, WorkQueue,
+    WriteOptions,
+};
+use meta::{LabelSelector, Map, Object, Value};
+use rolling::{max_surge, total};
+use serde::Deserialize;
+use sets::{replicas, revision};
+use status::Condition;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the controller reads of deployments without decoding them.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DeploymentView {
+    spec: DeploymentSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct DeploymentSpec {
+    selector: Option<Value>,
+    strategy: Strategy,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Strategy {
+    r#type: String,
+}
+
+struct Controller {
+    context: Context,
+    deployments: Informer<DeploymentView>,
+    sets: Informer<()>,
+    pods: Informer<Pod>,
+    queue: Arc<WorkQueue<Key>>,
+    recorder: Recorder,
+}
+
+fn deployments() -> ApiResource {
+    ApiResource::of::<k8s_openapi::api::apps::v1::Deployment>()
+}
+
+fn replica_sets() -> ApiResource {
+    ApiResource::of::<k8s_openapi::api::apps::v1::ReplicaSet>()
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let controller = Arc::new(Controller {
+        deployments: context.informers.informer(&deployments(), &Scope::default()),
+        sets: context.informers.informer(&replica_sets(), &Scope::default()),
+        pods: context.informers.informer(&pods(), &Scope::default()),
+        queue: Arc::default(),
+        recorder: context.recorder("deployment-controller"),
+        context,
+    });
+    controller.listen();
+    controller.deployments.synced().await;
+    controller.sets.synced().await;
+    controller.pods.synced().await;
+    let (queue, shutdown) = (controller.queue.clone(), controller.context.shutdown.clone());
+    client::queue::work("deployment", queue, 5, shutdown, move |key| {
+        let c = controller.clone();
+        async move { c.reconcile(key).await }
+    })
+    .await;
+}
+
+/// The replica sets of one deployment in one reconcile.
+struct Owned {
+    new: Option<Object>,
+    old: Vec<Object>,
+}
+
+impl Owned {
+    fn all(&self) -> impl Iterator<Item = &Object> {
+        self.old.iter().chain(&self.new)
+    }
+}
+
+impl Controller {
+    fn listen(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.deployments.on_change(move |c| queue.add(c.key()));
+        let weak = Arc::downgrade(self);
+        self.sets.on_change(move |c| {
+            if let Some(this) = weak.upgrade() {
+                this.set_changed(c);
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |c| {
+            // Recreate waits until the last old pod is gone.
+            if let (Some(this), Some(old), None) = (weak.upgrade(), &c.old, &c.new) {
+                this.pod_gone(&old.meta);
+            }
+        });
+    }
+
+    fn owner_of(&self, set: &Meta) -> Option<Key> {
+        let owner = set.controller().filter(|o| o.kind == "Deployment")?;
+        let key = Key::new(set.namespace.clone(), owner.name.as_str());
+        (self.deployments.get(&key)?.meta.uid == owner.uid).then_some(key)
+    }
+
+    fn set_changed(&self, c: &Change<()>) {
+        for meta in [&c.old, &c.new].into_iter().flatten().map(|e| &e.meta) {
+            if let Some(key) = self.owner_of(meta) {
+                self.queue.add(key);
+            }
+        }
+        let Some(new) = &c.new else { return };
+        if new.meta.controller().is_some() {
+            return;
+        }
+        let relabelled =
+            c.old.as_ref().is_none_or(|o| o.meta.labels != new.meta.labels || o.meta.controller().is_some());
+        if relabelled {
+            for d in self.deployments.cache().in_namespace(&new.meta.namespace) {
+                let s = LabelSelector::from_value(d.view.spec.selector.as_ref());
+                if s.is_ok_and(|s| !s.is_everything() && s.matches(|k| new.meta.label(k))) {
+                    self.queue.add(d.key());
+                }
+            }
+        }
+    }
+
+    fn pod_gone(&self, pod: &Meta) {
+        let Some(owner) = pod.controller().filter(|o| o.kind == "ReplicaSet") else { return };
+        let Some(set) = self.sets.get(&Key::new(pod.namespace.clone(), owner.name.as_str())) else { return };
+        let Some(key) = self.owner_of(&set.meta) else { return };
+        if self.deployments.get(&key).is_some_and(|d| d.view.spec.strategy.r#type == "Recreate") {
+            self.queue.add(key);
+        }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(entry) = self.deployments.get(&key) else { return Ok(Outcome::Done) };
+        let d = object(&deployments(), &entry)?;
+        let api = self.context.client.dynamic(&deployments()).namespace(&key.namespace);
+        let set_api = self.context.client.dynamic(&replica_sets()).namespace(&key.namespace);
+        let mut w = Work { c: self, d, api, set_api };
+        w.reconcile().await
+    }
+}
+
+/// One reconcile of one deployment. `d` follows what was written.
+struct Work<'a> {
+    c: &'a Controller,
+    d: Object,
+    api: Api<Object>,
+    set_api: Api<Object>,
+}
+
+impl Work<'_> {
+    async fn reconcile(&mut self) -> Result<Outcome, Error> {
+        let selector = LabelSelector::from_value(self.d.at(&["spec", "selector"]))
+            .map_err(|why| Error::Invalid { what: "selector", why })?;
+        if selector.is_everything() {
+            self.c.recorder.warning(
+                Regarding::object(&self.d),
+                "SelectingAll",
+                "This deployment is selecting all pods. A non-empty selector is required.",
+            );
+            if sets::status(&self.d, "observedGeneration") < self.d.generation() {
+                let mut s = status::status_of(&self.d);
+                s.insert("observedGeneration".into(), self.d.generation().into());
+                self.write_status(s).await?;
+            }
+            return Ok(Outcome::Done);
+        }
+        let all = self.claimed(&selector).await?;
+        let (new, old) = sets::split(&self.d, all);
+        let mut owned = Owned { new, old };
+        let now = self.c.context.now();
+        if self.d.is_deleting() {
+            let s = status::calculate(&self.d, owned.new.as_ref(), &owned.old, now);
+            self.write_status(s).await?;
+            return Ok(Outcome::Done);
+        }
+        self.check_paused().await?;
+        let paused = self.d.at(&["spec", "paused"]) == Some(&Value::Bool(true));
+        if paused || self.is_scaling(&owned) {
+            return self.scale_only(&mut owned, paused).await;
+        }
+        if rolling::is_rolling(&self.d) { self.roll(owned).await } else { self.recreate(owned).await }
+    }
+
+    /// The sets that are the deployment's, adopting and releasing on the way.
+    async fn claimed(&self, selector: &LabelSelector) -> Result<Vec<Object>, Error> {
+        let candidates: Vec<_> = {
+            let cache = self.c.sets.cache();
+            let orphans = cache
+                .in_namespace(self.d.namespace())
+                .filter(|s| s.meta.controller().is_none() && selector.matches(|k| s.meta.label(k)));
+            cache.controlled_by(self.d.uid()).chain(orphans).cloned().collect()
+        };
+        let mut claims = Claims::new(&self.d, &self.api, &self.set_api);
+        let mut out = Vec::new();
+        for s in candidates {
+            if claims.claim(selector, &s.meta).await? {
+                out.push(object(&replica_sets(), &s)?);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Tells in the Progressing condition that a rollout was paused or goes on, so that standing still is not counted.
+    async fn check_paused(&mut self) -> Result<(), Error> {
+        if status::progress_deadline(&self.d).is_none() {
+            return Ok(());
+        }
+        let mut s = status::status_of(&self.d);
+        let reason = status::find(&s, "Progressing").and_then(|c| c["reason"].as_str()).unwrap_or_default();
+        if reason == status::TIMED_OUT {
+            return Ok(());
+        }
+        let paused = self.d.at(&["spec", "paused"]) == Some(&Value::Bool(true));
+        let told = reason == status::PAUSED;
+        let c = match (paused, told) {
+            (true, false) => Condition::new("Progressing", "Unknown", status::PAUSED, "Deployment is paused"),
+            (false, true) => Condition::new("Progressing", "Unknown", status::RESUMED, "Deployment is resumed"),
+            _ => return Ok(()),
+        };
+        status::set_condition(&mut s, &c, self.c.context.now());
+        self.write_status(s).await
+    }
+
+    fn is_scaling(&self, owned: &Owned) -> bool {
+        owned.all().filter(|s| replicas(s) > 0).any(|s| {
+            let desired = s.annotation(sets::DESIRED_REPLICAS).and_then(|v| v.parse::<i64>().ok());
+            desired.is_some_and(|n| n != replicas(&self.d))
+        })
+    }
+
+    /// Scales without rolling: a paused deployment, or one whose size was changed.
+    async fn scale_only(&mut self, owned: &mut Owned, paused: bool) -> Result<Outcome, Error> {
+        self.sync_new(owned, Make::No).await?;
+        self.scale(owned).await?;
+        if paused {
+            self.clean_up(owned).await?;
+        }
+        let now = self.c.context.now();
+        let s = status::calculate(&self.d, owned.new.as_ref(), &owned.old, now);
+        self.write_status(s).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn scale(&mut self, owned: &mut Owned) -> Result<(), Error> {
+        let active: Vec<&Object> = owned.all().filter(|s| replicas(s) > 0).collect();
+        let wish = replicas(&self.d);
+        // One set, or none but a latest: it takes the whole size.
+        let single = match active.as_slice() {
+            [] => owned.new.as_ref().or_else(|| owned.old.iter().max_by(|a, b| sets::by_age(a, b))),
+            [one] => Some(*one),
+            _ => None,
+        };
+        if active.len() <= 1 {
+            if let Some(s) = single.cloned()
+                && replicas(&s) != wish
+            {
+                let s = self.resize(&s, wish).await?;
+                replace(owned, s);
+            }
+            return Ok(());
+        }
+        let saturated = owned.new.as_ref().is_some_and(|n| {
+            replicas(n) == wish
+                && n.annotation(sets::DESIRED_REPLICAS).and_then(|v| v.parse().ok()) == Some(wish)
+                && sets::status(n, "availableReplicas") == wish
+        });
+        if saturated {
+            for s in owned.old.clone().iter().filter(|s| replicas(s) > 0) {
+                let s = self.resize(s, 0).await?;
+                replace(owned, s);
+            }
+            return Ok(());
+        }
+        if rolling::is_rolling(&self.d) {
+            let sizes = rolling::proportional(&self.d, &active);
+            let active: Vec<Object> = active.into_iter().cloned().collect();
+            for (s, size) in active.iter().zip(sizes) {
+                let s = self.resize(s, size).await?;
+                replace(owned, s);
+            }
+        }
+        Ok(())
+    }
+
+    async fn roll(&mut self, mut owned: Owned) -> Result<Outcome, Error> {
+        self.sync_new(&mut owned, Make::Yes).await?;
+        let Some(new) = owned.new.clone() else { return Ok(Outcome::Done) };
+        if let Some(size) = rolling::reconcile_new(&self.d, &new, &owned.old) {
+            let s = self.resize(&new, size).await?;
+            replace(&mut owned, s);
+            return self.rollout_status(&owned).await;
+        }
+        let steps = rolling::reconcile_old(&self.d, &new, &owned.old);
+        if !steps.is_empty() {
+            for (i, size) in steps {
+                owned.old[i] = self.resize(&owned.old[i], size).await?;
+            }
+            return self.rollout_status(&owned).await;
+        }
+        if status::is_complete(&self.d, &status::status_of(&self.d)) {
+            self.clean_up(&owned).await?;
+        }
+        self.rollout_status(&owned).await
+    }
+
+    async fn recreate(&mut self, mut owned: Owned) -> Result<Outcome, Error> {
+        self.sync_new(&mut owned, Make::No).await?;
+        let mut stepped = false;
+        for s in owned.old.clone().iter().filter(|s| replicas(s) > 0) {
+            let s = self.resize(s, 0).await?;
+            replace(&mut owned, s);
+            stepped = true;
+        }
+        if stepped || self.old_pods_run(&owned) {
+            return self.rollout_status(&owned).await;
+        }
+        if owned.new.is_none() {
+            self.sync_new(&mut owned, Make::Yes).await?;
+        }
+        if let Some(n) = owned.new.clone()
+            && replicas(&n) != replicas(&self.d)
+        {
+            owned.new = Some(self.resize(&n, replicas(&self.d)).await?);
+            return self.rollout_status(&owned).await;
+        }
+        if status::is_complete(&self.d, &status::status_of(&self.d)) {
+            self.clean_up(&owned).await?;
+        }
+        self.rollout_status(&owned).await
+    }
+
+    fn old_pods_run(&self, owned: &Owned) -> bool {
+        if owned.old.iter().any(|s| sets::status(s, "replicas") > 0) {
+            return true;
+        }
+        let cache = self.c.pods.cache();
+        owned.old.iter().any(|s| cache.controlled_by(s.uid()).any(|p| !p.view.is_terminal()))
+    }
+
+    /// Brings the new set's annotations up to date, or makes it (upstream `getNewReplicaSet`).
+    async fn sync_new(&mut self, owned: &mut Owned, make: Make) -> Result<(), Error> {
+        let next = owned.old.iter().map(revision).max().unwrap_or(0) + 1;
+        let mut progress = None;
+        if let Some(held) = &owned.new {
+            let mut n = held.clone();
+            let mut changed = sets::annotate_new(&mut n, &self.d, next, true, max_surge(&self.d));
+            if sets::min_ready(&n) != sets::min_ready(&self.d) {
+                n.set(&["spec", "minReadySeconds"], sets::min_ready(&self.d));
+                changed = true;
+            }
+            if changed {
+                let n = self.set_api.update(n.name(), &WriteOptions::default(), &n).await?;
+                owned.new = Some(n);
+                // The rest follows when the cache has it.
+                return Ok(());
+            }
+            let missing = status::find(&status::status_of(&self.d), "Progressing").is_none();
+            if missing {
+                let text = format!("Found new replica set \"{}\"", held.name());
+                progress = Some(Condition::new("Progressing", "True", "FoundNewReplicaSet", text));
+            }
+        } else if make == Make::Yes {
+            let (made, fresh) = self.make_new(owned, next).await?;
+            if fresh {
+                let text = format!("Created new replica set \"{}\"", made.name());
+                progress = Some(Condition::new("Progressing", "True", "NewReplicaSetCreated", text));
+            }
+            owned.new = Some(made);
+        }
+        let Some(n) = &owned.new else { return Ok(()) };
+        let mut s = status::status_of(&self.d);
+        let before = s.clone();
+        if let Some(c) = progress.filter(|_| status::progress_deadline(&self.d).is_some()) {
+            status::set_condition(&mut s, &c, self.c.context.now());
+        }
+        let told = n.annotation(sets::REVISION).unwrap_or_default().to_owned();
+        let revised = !told.is_empty() && self.d.annotation(sets::REVISION) != Some(&*told);
+        if revised {
+            self.d.set_annotation(sets::REVISION, &told);
+        }
+        if revised || s != before {
+            self.put_status(s).await?;
+        }
+        Ok(())
+    }
+
+    /// The set, and whether it was made now.
+    async fn make_new(&mut self, owned: &Owned, next: i64) -> Result<(Object, bool), Error> {
+        let template = self.d.at(&["spec", "template"]).cloned().unwrap_or_default();
+        let collisions = self.d.int_at(&["status", "collisionCount"]);
+        let mut set = sets::new_set(&self.d, &sets::template_hash(&template, collisions));
+        let size = rolling::new_size(&self.d, &set, total(owned.old.iter()));
+        set.set(&["spec", "replicas"], size);
+        sets::annotate_new(&mut set, &self.d, next, false, max_surge(&self.d));
+        match self.set_api.create(&WriteOptions::default(), &set).await {
+            Ok(made) => {
+                if size > 0 {
+                    let text = format!("Scaled up replica set {} from 0 to {size}", made.name());
+                    self.c.recorder.normal(Regarding::object(&self.d), "ScalingReplicaSet", text);
+                }
+                Ok((made, true))
+            }
+            Err(e) if e.is_already_exists() => {
+                let held = self.set_api.get(set.name()).await?;
+                let ours = held.controller_of().is_some_and(|o| o.uid == self.d.uid());
+                if ours && sets::same_template(&held, &self.d) {
+                    return Ok((held, false));
+                }
+                // Another template with the same hash: the next try has another.
+                let mut s = status::status_of(&self.d);
+                s.insert("collisionCount".into(), (collisions.unwrap_or(0) + 1).into());
+                self.write_status(s).await?;
+                Err(e.into())
+            }
+            Err(e) if e.is_namespace_terminating() => Err(e.into()),
+            Err(e) => {
+                if status::progress_deadline(&self.d).is_some() {
+                    let mut s = status::status_of(&self.d);
+                    let text = format!("Failed to create new replica set \"{}\": {e}", set.name());
+                    let c = Condition::new("Progressing", "False", "ReplicaSetCreateError", text);
+                    status::set_condition(&mut s, &c, self.c.context.now());
+                    self.write_status(s).await?;
+                }
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Gives a set another size, and the annotations that proportional scaling reads later.
+    async fn resize(&self, set: &Object, size: i64) -> Result<Object, Error> {
+        let mut next = set.clone();
+        let wish = replicas(&self.d);
+        let told = sets::annotate_replicas(&mut next, wish, wish + max_surge(&self.d));
+        let before = replicas(set);
+        if before == size && !told {
+            return Ok(next);
+        }
+        next.set(&["spec", "replicas"], size);
+        let next = self.set_api.update(set.name(), &WriteOptions::default(), &next).await?;
+        if before != size {
+            let way = if size > before { "up" } else { "down" };
+            let text = format!("Scaled {way} replica set {} from {before} to {size}", set.name());
+            self.c.recorder.normal(Regarding::object(&self.d), "ScalingReplicaSet", text);
+        }
+        Ok(next)
+    }
+
+    async fn clean_up(&self, owned: &Owned) -> Result<(), Error> {
+        for s in sets::beyond_history(&self.d, &owned.old) {
+            match self.set_api.delete(s.name(), &DeleteOptions::uid(s.uid())).await {
+                Err(e) if !e.is_not_found() => return Err(e.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn rollout_status(&mut self, owned: &Owned) -> Result<Outcome, Error> {
+        let now = self.c.context.now();
+        let s = status::rollout(&self.d, owned.new.as_ref(), &owned.old, now);
+        let again = status::check_again_in(&self.d, &s, now);
+        self.write_status(s).await?;
+        Ok(again.map_or(Outcome::Done, |s| Outcome::After(Duration::from_secs(s as u64))))
+    }
+
+    async fn write_status(&mut self, s: Map<String, Value>) -> Result<(), Error> {
+        if status::status_of(&self.d) == s { Ok(()) } else { self.put_status(s).await }
+    }
+
+    async fn put_status(&mut self, s: Map<String, Value>) -> Result<(), Error> {
+        self.d.set(&["status"], s);
+        self.d = self.api.update_status(self.d.name(), &WriteOptions::default(), &self.d).await?;
+        Ok(())
+    }
+}
+
+/// Whether a new replica set is made when there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Make {
+    Yes,
+    No,
+}
+
+fn replace(owned: &mut Owned, set: Object) {
+    let at = owned.all().position(|s| s.uid() == set.uid());
+    match at {
+        Some(i) if i < owned.old.len() => owned.old[i] = set,
+        Some(_) => owned.new = Some(set),
+        None => {}
+    }
+}

@@ -1,0 +1,243 @@
+//! A deployment's replica sets: which is the new one, and what is written on them (upstream `deployment_util.go`).
+
+use jiff::Timestamp;
+use meta::{Map, Object, Value};
+use std::cmp::Ordering;
+
+pub const REVISION: &str = "deployment.kubernetes.io/revision";
+pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
+pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
+pub const TEMPLATE_HASH: &str = "pod-template-hash";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
+/// How long the list of former revisions of one set may get, in characters.
+const MAX_HISTORY: usize = 2000;
+
+/// Numbers of an object, with what the API takes for granted.
+pub fn replicas(o: &Object) -> i64 {
+    o.int_at(&["spec", "replicas"]).unwrap_or(1)
+}
+
+pub fn status(o: &Object, field: &str) -> i64 {
+    o.int_at(&["status", field]).unwrap_or(0)
+}
+
+pub fn min_ready(o: &Object) -> i64 {
+    o.int_at(&["spec", "minReadySeconds"]).unwrap_or(0)
+}
+
+pub fn created(o: &Object) -> Option<Timestamp> {
+    meta::time::parse(o.creation_timestamp())
+}
+
+/// Older first, by name where the time is the same.
+pub fn by_age(a: &Object, b: &Object) -> Ordering {
+    created(a).cmp(&created(b)).then_with(|| a.name().cmp(b.name()))
+}
+
+pub fn revision(o: &Object) -> i64 {
+    o.annotation(REVISION).and_then(|r| r.parse().ok()).unwrap_or(0)
+}
+
+/// The template without what a deployment adds to it.
+fn bare(template: Option<&Value>) -> Value {
+    let mut t = template.cloned().unwrap_or_default();
+    if let Some(m) = t.get_mut("metadata").and_then(Value::as_object_mut) {
+        if let Some(l) = m.get_mut("labels").and_then(Value::as_object_mut) {
+            l.remove(TEMPLATE_HASH);
+            if l.is_empty() {
+                m.remove("labels");
+            }
+        }
+        // Go writes it, and it says nothing.
+        m.retain(|_, v| !v.is_null());
+    }
+    t
+}
+
+pub fn same_template(a: &Object, b: &Object) -> bool {
+    bare(a.at(&["spec", "template"])) == bare(b.at(&["spec", "template"]))
+}
+
+/// A short text that is another for another template: FNV-1a over its JSON, which has its keys in order.
+pub fn template_hash(template: &Value, collisions: Option<i64>) -> String {
+    let mut h: u32 = 0x811c_9dc5;
+    let mut eat = |bytes: &[u8]| {
+        for b in bytes {
+            h = (h ^ u32::from(*b)).wrapping_mul(0x0100_0193);
+        }
+    };
+    eat(bare(Some(template)).to_string().as_bytes());
+    if let Some(c) = collisions {
+        eat(&c.to_le_bytes());
+    }
+    meta::random::safe_encode(&h.to_string())
+}
+
+/// Splits the sets into the one that has the deployment's template (the oldest, should there be two) and the others.
+pub fn split(deployment: &Object, mut sets: Vec<Object>) -> (Option<Object>, Vec<Object>) {
+    sets.sort_by(by_age);
+    let new = sets.iter().position(|s| same_template(s, deployment)).map(|i| sets.remove(i));
+    (new, sets)
+}
+
+fn copied(annotation: &str) -> bool {
+    ![LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&annotation)
+}
+
+/// Brings the new set's annotations up to date. Whether anything changed (upstream `SetNewReplicaSetAnnotations`).
+pub fn annotate_new(set: &mut Object, deployment: &Object, new_revision: i64, exists: bool, max_surge: i64) -> bool {
+    let before = set.clone();
+    let theirs: Vec<(String, String)> =
+        deployment.annotations().filter(|(k, _)| copied(k)).map(|(k, v)| (k.into(), v.into())).collect();
+    for (k, v) in theirs {
+        set.set_annotation(&k, &v);
+    }
+    let old = set.annotation(REVISION).map(str::to_owned);
+    if revision(set) < new_revision {
+        set.set_annotation(REVISION, &new_revision.to_string());
+        if let Some(old) = old.filter(|o| !o.is_empty()) {
+            let mut history: Vec<String> = set
+                .annotation(REVISION_HISTORY)
+                .map(|h| h.split(',').filter(|r| !r.is_empty()).map(str::to_owned).collect())
+                .unwrap_or_default();
+            history.push(old);
+            while history.len() > 1 && history.iter().map(|r| r.len() + 1).sum::<usize>() > MAX_HISTORY {
+                history.remove(0);
+            }
+            set.set_annotation(REVISION_HISTORY, &history.join(","));
+        }
+    }
+    if !exists {
+        annotate_replicas(set, replicas(deployment), replicas(deployment) + max_surge);
+    }
+    *set != before
+}
+
+/// Writes what the deployment wished for, for proportional scaling later. Whether anything changed.
+pub fn annotate_replicas(set: &mut Object, desired: i64, max: i64) -> bool {
+    let (d, m) = (desired.to_string(), max.to_string());
+    if set.annotation(DESIRED_REPLICAS) == Some(&*d) && set.annotation(MAX_REPLICAS) == Some(&*m) {
+        return false;
+    }
+    set.set_annotation(DESIRED_REPLICAS, &d);
+    set.set_annotation(MAX_REPLICAS, &m);
+    true
+}
+
+/// The set for a template that has none yet.
+pub fn new_set(deployment: &Object, hash: &str) -> Object {
+    let mut template = deployment.at(&["spec", "template"]).cloned().unwrap_or_default();
+    let labels = |v: &Value| v.as_object().cloned().unwrap_or_default();
+    let mut tl = labels(&template["metadata"]["labels"]);
+    tl.insert(TEMPLATE_HASH.into(), hash.into());
+    template["metadata"]["labels"] = Value::Object(tl.clone());
+    let mut selector = deployment.at(&["spec", "selector"]).cloned().unwrap_or_default();
+    let mut ml = labels(&selector["matchLabels"]);
+    ml.insert(TEMPLATE_HASH.into(), hash.into());
+    selector["matchLabels"] = Value::Object(ml);
+    let mut spec = Map::new();
+    spec.insert("replicas".into(), 0.into());
+    spec.insert("selector".into(), selector);
+    spec.insert("template".into(), template);
+    if min_ready(deployment) > 0 {
+        spec.insert("minReadySeconds".into(), min_ready(deployment).into());
+    }
+    let mut set = Object::default();
+    set.set(&["apiVersion"], "apps/v1");
+    set.set(&["kind"], "ReplicaSet");
+    set.set_name(&format!("{}-{hash}", deployment.name()));
+    set.set_namespace(deployment.namespace());
+    set.set(&["metadata", "labels"], tl);
+    let owner = vec![crate::ownership::controller_reference(deployment)];
+    set.set(&["metadata", "ownerReferences"], owner);
+    set.set(&["spec"], spec);
+    set
+}
+
+/// The old sets to delete, beyond the deployment's `revisionHistoryLimit`: the oldest revisions that have nothing left.
+pub fn beyond_history<'a>(deployment: &Object, old: &'a [Object]) -> Vec<&'a Object> {
+    let Some(limit) = deployment.int_at(&["spec", "revisionHistoryLimit"]).filter(|l| *l != i64::from(i32::MAX)) else {
+        return Vec::new();
+    };
+    let mut alive: Vec<&Object> = old.iter().filter(|s| !s.is_deleting()).collect();
+    let excess = alive.len().saturating_sub(limit.max(0) as usize);
+    alive.sort_by(|a, b| revision(a).cmp(&revision(b)).then_with(|| by_age(a, b)));
+    alive
+        .into_iter()
+        .take(excess)
+        .filter(|s| status(s, "replicas") == 0 && replicas(s) == 0 && s.generation() <= status(s, "observedGeneration"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn deployment() -> Object {
+        Object::from_value(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "n", "uid": "u", "annotations": {
+                "kubernetes.io/change-cause": "first", LAST_APPLIED: "{}", REVISION: "1"}},
+            "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "revisionHistoryLimit": 1,
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_new_set_is_recognised_and_its_hash_is_stable() {
+        let d = deployment();
+        let hash = template_hash(d.at(&["spec", "template"]).unwrap(), None);
+        assert_eq!(hash, template_hash(d.at(&["spec", "template"]).unwrap(), None));
+        assert_ne!(hash, template_hash(d.at(&["spec", "template"]).unwrap(), Some(1)));
+        let s = new_set(&d, &hash);
+        assert!(same_template(&s, &d));
+        assert_eq!(s.name(), format!("web-{hash}"));
+        assert_eq!(s.at(&["spec", "selector", "matchLabels"]).unwrap(), &json!({"app": "web", TEMPLATE_HASH: hash}));
+        let mut other = d.clone();
+        other.set(&["spec", "template", "metadata", "annotations"], json!({"kubectl.kubernetes.io/restartedAt": "x"}));
+        assert!(!same_template(&s, &other));
+        let (new, old) = split(&d, vec![s.clone()]);
+        assert_eq!((new.unwrap().name(), old.len()), (s.name(), 0));
+    }
+
+    /// Clauses: C05.change-cause, C05.revision
+    #[test]
+    fn annotations_carry_revision_cause_and_wishes() {
+        let d = deployment();
+        let mut s = new_set(&d, "h");
+        assert!(annotate_new(&mut s, &d, 2, false, 1));
+        let all: std::collections::BTreeMap<_, _> = s.annotations().collect();
+        let expect =
+            [(DESIRED_REPLICAS, "3"), (MAX_REPLICAS, "4"), (REVISION, "2"), ("kubernetes.io/change-cause", "first")];
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), expect);
+        assert!(!annotate_new(&mut s, &d, 2, true, 1));
+        assert!(annotate_new(&mut s, &d, 5, true, 1));
+        assert_eq!((s.annotation(REVISION), s.annotation(REVISION_HISTORY)), (Some("5"), Some("2")));
+        assert!(annotate_new(&mut s, &d, 7, true, 1));
+        assert_eq!(s.annotation(REVISION_HISTORY), Some("2,5"));
+    }
+
+    /// Clauses: C05.revisionHistoryLimit
+    #[test]
+    fn only_empty_sets_beyond_the_limit_go() {
+        let set = |revision: i64, replicas: i64| {
+            Object::from_value(json!({
+                "metadata": {"name": format!("s{revision}"), "generation": 1, "annotations": {REVISION: revision.to_string()}},
+                "spec": {"replicas": replicas}, "status": {"observedGeneration": 1, "replicas": replicas},
+            }))
+            .unwrap()
+        };
+        let old = [set(3, 0), set(1, 2), set(2, 0)];
+        let mut d = deployment();
+        let names = |d: &Object| beyond_history(d, &old).iter().map(|s| s.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&d), ["s2"], "s1 still has pods");
+        d.set(&["spec", "revisionHistoryLimit"], 0);
+        assert_eq!(names(&d), ["s2", "s3"]);
+        d.remove(&["spec", "revisionHistoryLimit"]);
+        assert!(names(&d).is_empty());
+    }
+}

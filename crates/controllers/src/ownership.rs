@@ -1,0 +1,137 @@
+//! Adopting and releasing: which objects belong to a controller (upstream `controller_ref_manager.go`).
+//!
+//! [`decide`] is the whole rule, as data; [`Claims`] carries it out. A controller that is being deleted adopts nothing, and whether
+//! it is, is asked of the server and not of the cache before the first adoption.
+
+use crate::context::Error;
+use client::{Api, Meta, Patch, WriteOptions};
+use meta::{LabelSelector, Object, Value};
+use serde_json::json;
+
+/// What to do with an object that a selector or an owner reference leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    Keep,
+    Adopt,
+    Release,
+    /// Not ours, and stays so.
+    Ignore,
+}
+
+pub fn decide(owner_uid: &str, owner_deleting: bool, selector: &LabelSelector, object: &Meta) -> Claim {
+    let matches = selector.matches(|k| object.label(k));
+    match object.controller() {
+        Some(c) if &*c.uid != owner_uid => Claim::Ignore,
+        Some(_) if matches => Claim::Keep,
+        Some(_) if owner_deleting => Claim::Ignore,
+        Some(_) => Claim::Release,
+        None if owner_deleting || !matches || object.is_deleting() => Claim::Ignore,
+        None => Claim::Adopt,
+    }
+}
+
+/// The owner reference by which a controller owns what it makes.
+pub fn controller_reference(owner: &Object) -> Value {
+    json!({
+        "apiVersion": owner.api_version(), "kind": owner.kind(), "name": owner.name(), "uid": owner.uid(),
+        "controller": true, "blockOwnerDeletion": true,
+    })
+}
+
+/// Carries claims out for one owner.
+pub struct Claims<'a> {
+    owner: &'a Object,
+    owners: &'a Api<Object>,
+    objects: &'a Api<Object>,
+    may_adopt: Option<bool>,
+}
+
+impl<'a> Claims<'a> {
+    /// `owners` and `objects` in the owner's namespace.
+    pub fn new(owner: &'a Object, owners: &'a Api<Object>, objects: &'a Api<Object>) -> Self {
+        Self { owner, owners, objects, may_adopt: None }
+    }
+
+    /// Whether the object is the owner's when this is done.
+    pub async fn claim(&mut self, selector: &LabelSelector, object: &Meta) -> Result<bool, Error> {
+        match decide(self.owner.uid(), self.owner.is_deleting(), selector, object) {
+            Claim::Keep => Ok(true),
+            Claim::Ignore => Ok(false),
+            Claim::Adopt => self.adopt(object).await,
+            Claim::Release => self.release(object).await,
+        }
+    }
+
+    async fn adopt(&mut self, object: &Meta) -> Result<bool, Error> {
+        if self.may_adopt.is_none() {
+            let fresh = self.owners.get(self.owner.name()).await?;
+            if fresh.uid() != self.owner.uid() {
+                return Err(Error::Waiting(format!(
+                    "original {} {}/{} is gone: got uid {}, wanted {}",
+                    self.owner.kind(),
+                    self.owner.namespace(),
+                    self.owner.name(),
+                    fresh.uid(),
+                    self.owner.uid()
+                )));
+            }
+            self.may_adopt = Some(!fresh.is_deleting());
+        }
+        if self.may_adopt != Some(true) {
+            return Ok(false);
+        }
+        let patch = json!({"metadata": {"uid": &*object.uid, "ownerReferences": [controller_reference(self.owner)]}});
+        match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn release(&mut self, object: &Meta) -> Result<bool, Error> {
+        let patch = json!({"metadata": {
+            "uid": &*object.uid,
+            "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}],
+        }});
+        match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
+            // Gone, or another of that name: either way it is not ours.
+            Err(e) if !e.is_not_found() && !e.is_invalid() => Err(e.into()),
+            _ => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(labels: &str, owner: Option<&str>, deleting: bool) -> Meta {
+        let mut m = json!({"labels": {"app": labels}});
+        if let Some(o) = owner {
+            m["ownerReferences"] = json!([{"uid": o, "controller": true}]);
+        }
+        if deleting {
+            m["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        serde_json::from_value(m).unwrap()
+    }
+
+    #[test]
+    fn claims() {
+        let s = LabelSelector::parse("app=a").unwrap();
+        let cases = [
+            ("a", Some("me"), false, false, Claim::Keep),
+            ("a", Some("other"), false, false, Claim::Ignore),
+            ("b", Some("me"), false, false, Claim::Release),
+            ("b", Some("me"), false, true, Claim::Ignore),
+            ("a", None, false, false, Claim::Adopt),
+            ("a", None, true, false, Claim::Ignore),
+            ("a", None, false, true, Claim::Ignore),
+            ("b", None, false, false, Claim::Ignore),
+        ];
+        for (label, owner, deleting, owner_deleting, expect) in cases {
+            let got = decide("me", owner_deleting, &s, &object(label, owner, deleting));
+            assert_eq!(got, expect, "{label} {owner:?} {deleting} {owner_deleting}");
+        }
+    }
+}

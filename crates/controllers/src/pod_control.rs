@@ -1,0 +1,112 @@
+//! Making and deleting pods for a controller, with the events that tell of it (upstream `RealPodControl`).
+
+use crate::ownership::controller_reference;
+use client::{Api, DeleteOptions, Error, Recorder, Regarding, WriteOptions};
+use futures::future::join_all;
+use meta::Object;
+use serde_json::{Value, json};
+
+/// At most this many pods are made or deleted in one go.
+pub const BURST: usize = 500;
+
+/// The pod that a template makes for an owner. Its name is the server's to choose.
+pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
+    let mut metadata = json!({
+        "namespace": owner.namespace(),
+        "generateName": meta::names::as_prefix(&format!("{}-", owner.name())),
+        "ownerReferences": [controller_reference(owner)],
+    });
+    for k in ["labels", "annotations", "finalizers"] {
+        if let Some(v) = template["metadata"].get(k) {
+            metadata[k] = v.clone();
+        }
+    }
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]});
+    Object::from_value(pod).unwrap_or_default()
+}
+
+/// Acts on pods in one owner's name.
+pub struct PodControl<'a> {
+    pub pods: &'a Api<Object>,
+    pub recorder: &'a Recorder,
+    pub owner: &'a Object,
+}
+
+impl PodControl<'_> {
+    pub async fn create(&self, pod: &Object) -> Result<Object, Error> {
+        let about = Regarding::object(self.owner);
+        match self.pods.create(&WriteOptions::default(), pod).await {
+            Ok(made) => {
+                self.recorder.normal(about, "SuccessfulCreate", format!("Created pod: {}", made.name()));
+                Ok(made)
+            }
+            Err(e) => {
+                if !e.is_namespace_terminating() {
+                    self.recorder.warning(about, "FailedCreate", format!("Error creating: {e}"));
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// *Not found* is given back and told to nobody.
+    pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
+        let about = Regarding::object(self.owner);
+        match self.pods.delete(name, &DeleteOptions::uid(uid)).await {
+            Ok(_) => {
+                self.recorder.normal(about, "SuccessfulDelete", format!("Deleted pod: {name}"));
+                Ok(())
+            }
+            Err(e) => {
+                if !e.is_not_found() {
+                    self.recorder.warning(about, "FailedDelete", format!("Error deleting: {e}"));
+                }
+                Err(e)
+            }
+        }
+    }
+}
+
+/// Calls `f` `count` times in batches of 1, 2, 4, …, and stops after a batch with a failure: a create that will always fail (a
+/// quota) is tried once, not five hundred times. Gives the number of successes and the first failure.
+pub async fn slow_start<F, Fut, E>(count: usize, f: F) -> (usize, Option<E>)
+where
+    F: Fn(usize) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+{
+    let (mut done, mut tried, mut batch) = (0, 0, 1);
+    while tried < count {
+        let n = batch.min(count - tried);
+        let results = join_all((tried..tried + n).map(&f)).await;
+        tried += n;
+        let mut failure = None;
+        for r in results {
+            match r {
+                Ok(()) => done += 1,
+                Err(e) => failure = failure.or(Some(e)),
+            }
+        }
+        if failure.is_some() {
+            return (done, failure);
+        }
+        batch *= 2;
+    }
+    (done, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn batches_double_and_stop_at_a_failure() {
+        let seen = std::cell::RefCell::new(Vec::new());
+        let (done, failure) = slow_start(20, |i| {
+            seen.borrow_mut().push(i);
+            async move { if i == 4 { Err("no") } else { Ok(()) } }
+        })
+        .await;
+        assert_eq!((done, failure, seen.borrow().len()), (6, Some("no"), 7), "1 + 2 + 4");
+        assert_eq!(slow_start(5, |_| async { Ok::<_, ()>(()) }).await, (5, None));
+    }
+}

@@ -1,0 +1,337 @@
+//! ReplicaSets and ReplicationControllers: as many pods as wished (upstream `replica_set.go`).
+//!
+//! One code for both: a [`Family`] says what differs. Invariant: while creations or deletions are not yet seen in the cache,
+//! none are made.
+
+mod rank;
+mod status;
+
+use crate::context::{Context, Error, object};
+use crate::ownership::Claims;
+use crate::pod_control::{BURST, PodControl, pod_from_template, slow_start};
+use crate::views::{Pod, PodEntry, is_active, pods};
+use client::{
+    Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, Recorder, Scope, WorkQueue,
+    WriteOptions,
+};
+use futures::future::join_all;
+use meta::{LabelSelector, Object, Value};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use rank::{Weighed, order};
+pub use status::{Failure, calculate};
+
+/// One of the two kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    ReplicaSet,
+    ReplicationController,
+}
+
+impl Family {
+    pub fn resource(self) -> ApiResource {
+        match self {
+            Self::ReplicaSet => ApiResource::of::<k8s_openapi::api::apps::v1::ReplicaSet>(),
+            Self::ReplicationController => ApiResource::of::<k8s_openapi::api::core::v1::ReplicationController>(),
+        }
+    }
+
+    fn component(self) -> &'static str {
+        match self {
+            Self::ReplicaSet => "replicaset-controller",
+            Self::ReplicationController => "replication-controller",
+        }
+    }
+
+    /// An empty selector of a ReplicationController selects nothing.
+    fn selector(self, selector: Option<&Value>) -> Result<LabelSelector, Error> {
+        match self {
+            Self::ReplicaSet => {
+                LabelSelector::from_value(selector).map_err(|why| Error::Invalid { what: "selector", why })
+            }
+            Self::ReplicationController => {
+                let map = selector.and_then(Value::as_object).filter(|m| !m.is_empty());
+                Ok(map.map_or_else(LabelSelector::none, |m| {
+                    LabelSelector::from_map(m.iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default())))
+                }))
+            }
+        }
+    }
+}
+
+/// A replica set, as its controller sees it in the cache.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SetView {
+    spec: SetSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SetSpec {
+    selector: Option<Value>,
+}
+
+struct Controller {
+    family: Family,
+    context: Context,
+    resource: ApiResource,
+    sets: Informer<SetView>,
+    pods: Informer<Pod>,
+    queue: Arc<WorkQueue<Key>>,
+    expected: Arc<Expectations<Key>>,
+    recorder: Recorder,
+}
+
+/// Runs until shutdown.
+pub async fn run(family: Family, context: Context) {
+    let resource = family.resource();
+    let controller = Arc::new(Controller {
+        family,
+        sets: context.informers.informer(&resource, &Scope::default()),
+        pods: context.informers.informer(&pods(), &Scope::default()),
+        queue: Arc::default(),
+        expected: Arc::default(),
+        recorder: context.recorder(family.component()),
+        resource,
+        context,
+    });
+    controller.listen();
+    controller.sets.synced().await;
+    controller.pods.synced().await;
+    let (queue, shutdown) = (controller.queue.clone(), controller.context.shutdown.clone());
+    client::queue::work(family.component(), queue, 5, shutdown, move |key| {
+        let c = controller.clone();
+        async move { c.reconcile(key).await }
+    })
+    .await;
+}
+
+impl Controller {
+    fn listen(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.sets.on_change(move |c| queue.add(c.key()));
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |c| {
+            if let Some(this) = weak.upgrade() {
+                this.pod_changed(c);
+            }
+        });
+    }
+
+    /// The key of a pod's owner, if that is of this family and still the one the pod means.
+    fn owner_of(&self, pod: &Meta) -> Option<Key> {
+        let owner = pod.controller().filter(|o| o.kind == self.resource.kind())?;
+        let key = Key::new(pod.namespace.clone(), owner.name.as_str());
+        let known = self.sets.get(&key)?;
+        (known.meta.uid == owner.uid).then_some(key)
+    }
+
+    fn pod_changed(&self, c: &Change<Pod>) {
+        let (old, new) = (c.old.as_ref(), c.new.as_ref());
+        let gone = match new {
+            None => true,
+            Some(n) => n.meta.is_deleting(),
+        };
+        let latest = c.latest();
+        let owner = self.owner_of(&latest.meta);
+        if gone {
+            if let Some(key) = &owner {
+                self.expected.deletion_observed(key, &latest.meta.uid);
+            }
+        } else if let (None, Some(key)) = (old, &owner) {
+            self.expected.creation_observed(key);
+        }
+        if let Some(key) = &owner {
+            self.queue.add(key.clone());
+        }
+        // Whoever owned it before has one less.
+        if let Some(before) = old.and_then(|o| self.owner_of(&o.meta))
+            && Some(&before) != owner.as_ref()
+        {
+            self.queue.add(before);
+        }
+        if latest.meta.controller().is_none() && !gone {
+            let relabelled = old.is_none_or(|o| o.meta.labels != latest.meta.labels || o.meta.controller().is_some());
+            if relabelled {
+                self.enqueue_matching(&latest.meta);
+            }
+        }
+    }
+
+    fn enqueue_matching(&self, orphan: &Meta) {
+        for set in self.sets.cache().in_namespace(&orphan.namespace) {
+            let selects = self.family.selector(set.view.spec.selector.as_ref());
+            if selects.is_ok_and(|s| !s.is_everything() && s.matches(|k| orphan.label(k))) {
+                self.queue.add(set.key());
+            }
+        }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(entry) = self.sets.get(&key) else {
+            self.expected.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        let set = object(&self.resource, &entry)?;
+        let may_act = self.expected.satisfied(&key);
+        let selector = self.family.selector(set.at(&["spec", "selector"]))?;
+        let pod_api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
+        let set_api = self.context.client.dynamic(&self.resource).namespace(&key.namespace);
+
+        let candidates: Vec<Arc<PodEntry>> = {
+            let cache = self.pods.cache();
+            let orphans = cache
+                .in_namespace(&key.namespace)
+                .filter(|p| p.meta.controller().is_none() && selector.matches(|k| p.meta.label(k)));
+            cache.controlled_by(&entry.meta.uid).chain(orphans).cloned().collect()
+        };
+        let mut active = Vec::new();
+        let mut terminating = 0;
+        let mut claims = Claims::new(&set, &set_api, &pod_api);
+        for p in candidates {
+            if p.view.is_terminal() {
+                continue;
+            }
+            if p.meta.is_deleting() {
+                terminating += usize::from(p.meta.controller().is_some_and(|o| o.uid == entry.meta.uid));
+            } else if claims.claim(&selector, &p.meta).await? {
+                active.push(p);
+            }
+        }
+        active.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
+
+        let managed =
+            if may_act && !set.is_deleting() { self.manage(&key, &set, &active, &pod_api).await } else { Ok(()) };
+        let failure = managed.as_ref().err().map(|(f, _)| f);
+        let now = self.context.now();
+        let views: Vec<&PodEntry> = active.iter().map(|p| &**p).collect();
+        let status = calculate(&set, &views, terminating, failure, now);
+        self.write_status(&set_api, &set, status).await?;
+        if let Err((_, e)) = managed {
+            return Err(e.into());
+        }
+        // A pod becomes available by nothing but time.
+        let min_ready = set.int_at(&["spec", "minReadySeconds"]).unwrap_or(0);
+        let soonest = views
+            .iter()
+            .filter(|p| p.view.is_ready() && !p.view.is_available(min_ready, now))
+            .filter_map(|p| p.view.available_in(min_ready, now))
+            .min();
+        Ok(match soonest {
+            Some(s) if min_ready > 0 => Outcome::After(Duration::from_secs(s.max(1) as u64)),
+            _ => Outcome::Done,
+        })
+    }
+
+    /// Makes or deletes pods until there are as many as wished.
+    async fn manage(
+        &self,
+        key: &Key,
+        set: &Object,
+        active: &[Arc<PodEntry>],
+        pod_api: &Api<Object>,
+    ) -> Result<(), (Failure, client::Error)> {
+        let wish = set.int_at(&["spec", "replicas"]).unwrap_or(1).max(0) as usize;
+        let control = PodControl { pods: pod_api, recorder: &self.recorder, owner: set };
+        if active.len() < wish {
+            let n = (wish - active.len()).min(BURST);
+            let template = set.at(&["spec", "template"]).cloned().unwrap_or_default();
+            let pod = pod_from_template(&template, set);
+            self.expected.expect_creations(key, n);
+            let (done, failure) = slow_start(n, |_| async {
+                match control.create(&pod).await {
+                    Ok(_) => Ok(()),
+                    // Everything in it is going away anyway.
+                    Err(e) if e.is_namespace_terminating() => {
+                        self.expected.creation_observed(key);
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
+                }
+            })
+            .await;
+            for _ in done..n {
+                self.expected.creation_observed(key);
+            }
+            if let Some(e) = failure {
+                return Err((Failure { reason: "FailedCreate", message: e.to_string() }, e));
+            }
+        } else if active.len() > wish {
+            let n = (active.len() - wish).min(BURST);
+            let going = self.choose(set, active, n);
+            self.expected.expect_deletions(key, going.iter().map(|p| p.meta.uid.to_string()));
+            let results = join_all(going.iter().map(|p| async {
+                let r = control.delete(&p.meta.name, &p.meta.uid).await;
+                if r.is_err() {
+                    self.expected.deletion_observed(key, &p.meta.uid);
+                }
+                r
+            }))
+            .await;
+            if let Some(e) = results.into_iter().filter_map(Result::err).find(|e| !e.is_not_found() && !e.is_conflict())
+            {
+                return Err((Failure { reason: "FailedDelete", message: e.to_string() }, e));
+            }
+        }
+        Ok(())
+    }
+
+    /// The `n` pods to delete.
+    fn choose(&self, set: &Object, active: &[Arc<PodEntry>], n: usize) -> Vec<Arc<PodEntry>> {
+        if n >= active.len() {
+            return active.to_vec();
+        }
+        // Pods of the sets of the same deployment count as siblings.
+        let mut on_node: BTreeMap<Box<str>, usize> = BTreeMap::new();
+        {
+            let sets = self.sets.cache();
+            let cache = self.pods.cache();
+            let uids: Vec<Arc<str>> = match set.controller_of() {
+                Some(o) => sets.controlled_by(o.uid).map(|s: &Arc<Entry<SetView>>| s.meta.uid.clone()).collect(),
+                None => vec![set.uid().into()],
+            };
+            for uid in uids {
+                for p in cache.controlled_by(&uid).filter(|p| is_active(p)) {
+                    *on_node.entry(p.view.spec.node_name.clone()).or_default() += 1;
+                }
+            }
+        }
+        let now = self.context.now();
+        let mut weighed: Vec<(Weighed<'_>, &Arc<PodEntry>)> = active
+            .iter()
+            .map(|p| (Weighed { pod: p, doubled: on_node.get(&p.view.spec.node_name).copied().unwrap_or(0) }, p))
+            .collect();
+        weighed.sort_by(|a, b| order(&a.0, &b.0, now));
+        weighed.into_iter().take(n).map(|(_, p)| p.clone()).collect()
+    }
+
+    async fn write_status(
+        &self,
+        api: &Api<Object>,
+        set: &Object,
+        status: meta::Map<String, Value>,
+    ) -> Result<(), client::Error> {
+        if set.get("status").and_then(Value::as_object) == Some(&status) {
+            return Ok(());
+        }
+        let mut next = set.clone();
+        next.set(&["status"], status.clone());
+        match api.update_status(set.name(), &WriteOptions::default(), &next).await {
+            Err(e) if e.is_conflict() => {
+                // Somebody wrote the spec meanwhile. The counts are still true.
+                let mut fresh = api.get(set.name()).await?;
+                if fresh.uid() == set.uid() {
+                    fresh.set(&["status"], status);
+                    api.update_status(set.name(), &WriteOptions::default(), &fresh).await?;
+                }
+                Ok(())
+            }
+            Err(e) if e.is_not_found() => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}

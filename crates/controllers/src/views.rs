@@ -1,0 +1,137 @@
+//! The views of objects that several controllers read.
+
+use client::informer::or_default;
+use client::{ApiResource, Entry};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A pod, as controllers see it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    pub metadata: PodMeta,
+    pub spec: PodSpec,
+    pub status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodMeta {
+    pub annotations: PodAnnotations,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodAnnotations {
+    #[serde(rename = "controller.kubernetes.io/pod-deletion-cost")]
+    pub deletion_cost: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    pub node_name: Box<str>,
+    pub hostname: Box<str>,
+    pub subdomain: Box<str>,
+    pub host_network: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub tolerations: Vec<Toleration>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Toleration {
+    pub key: String,
+    pub operator: String,
+    pub value: String,
+    pub effect: String,
+    pub toleration_seconds: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    pub phase: Box<str>,
+    pub reason: Box<str>,
+    #[serde(rename = "podIP")]
+    pub pod_ip: Box<str>,
+    #[serde(rename = "podIPs", deserialize_with = "or_default")]
+    pub pod_ips: Vec<PodIp>,
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Vec<Condition>,
+    #[serde(deserialize_with = "or_default")]
+    pub container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    pub ip: Box<str>,
+}
+
+/// A condition of any kind, without its message.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    pub r#type: Box<str>,
+    pub status: Box<str>,
+    pub reason: Box<str>,
+    pub last_transition_time: Option<Timestamp>,
+    pub last_heartbeat_time: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    pub restart_count: i64,
+}
+
+pub type PodEntry = Entry<Pod>;
+
+impl Pod {
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|c| &*c.r#type == kind)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|c| &*c.status == "True")
+    }
+
+    pub fn ready_since(&self) -> Option<Timestamp> {
+        self.condition("Ready").filter(|c| &*c.status == "True")?.last_transition_time
+    }
+
+    /// Ready for at least `min_ready_seconds` (upstream `podutil.IsPodAvailable`).
+    pub fn is_available(&self, min_ready_seconds: i64, now: Timestamp) -> bool {
+        self.is_ready() && (min_ready_seconds == 0 || self.available_in(min_ready_seconds, now).is_some_and(|s| s <= 0))
+    }
+
+    /// Seconds until a ready pod is available.
+    pub fn available_in(&self, min_ready_seconds: i64, now: Timestamp) -> Option<i64> {
+        Some(min_ready_seconds - now.duration_since(self.ready_since()?).as_secs())
+    }
+
+    /// Ended for good: `Succeeded` or `Failed`.
+    pub fn is_terminal(&self) -> bool {
+        matches!(&*self.status.phase, "Succeeded" | "Failed")
+    }
+
+    pub fn max_restarts(&self) -> i64 {
+        self.status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0)
+    }
+}
+
+/// Neither ended nor on its way out (upstream `IsPodActive`).
+pub fn is_active(p: &PodEntry) -> bool {
+    !p.view.is_terminal() && !p.meta.is_deleting()
+}
+
+pub fn pods() -> ApiResource {
+    ApiResource::of::<k8s_openapi::api::core::v1::Pod>()
+}
+
+/// A condition in an object's status.
+pub fn condition<'a>(conditions: Option<&'a Value>, kind: &str) -> Option<&'a Value> {
+    conditions?.as_array()?.iter().find(|c| c["type"] == kind)
+}
