@@ -7,10 +7,15 @@
 pub mod context;
 pub mod deployment;
 pub mod endpointslice;
+pub mod discovery;
+pub mod garbagecollector;
+pub mod namespace;
 pub mod ownership;
-pub mod per_namespace;
 pub mod pod_control;
+pub mod podgc;
 pub mod replicaset;
+pub mod root_ca_cert_publisher;
+pub mod serviceaccount;
 pub mod views;
 
 pub use context::{Context, Error};

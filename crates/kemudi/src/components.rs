@@ -10,6 +10,9 @@ use http::Request;
 use meta::{Clock, Rng};
 use std::sync::Arc;
 
+/// Terminated pods that are kept, as upstream's default.
+const TERMINATED_PODS: usize = 12_500;
+
 /// What components are made of.
 #[derive(Clone)]
 pub struct Parts {
@@ -55,13 +58,19 @@ impl Parts {
 pub fn start(parts: &Parts) -> Informers {
     let informers = parts.informers("system:kube-controller-manager");
     let context = |name: &str| parts.controller(name, &informers);
-    use controllers::{endpointslice, per_namespace, replicaset};
-    tokio::spawn(per_namespace::run(per_namespace::default_service_account(), context("service-account-controller")));
-    tokio::spawn(per_namespace::run(per_namespace::root_ca(&parts.ca_pem), context("root-ca-cert-publisher")));
+    use controllers::{endpointslice, replicaset};
+    tokio::spawn(controllers::namespace::run(context("namespace-controller")));
+    tokio::spawn(controllers::serviceaccount::run(context("service-account-controller")));
+    tokio::spawn(controllers::root_ca_cert_publisher::run(context("root-ca-cert-publisher"), parts.ca_pem.clone()));
+    tokio::spawn(controllers::garbagecollector::run(context("generic-garbage-collector")));
+    tokio::spawn(controllers::podgc::run(context("pod-garbage-collector"), TERMINATED_PODS));
     tokio::spawn(replicaset::run(replicaset::Family::ReplicaSet, context("replicaset-controller")));
     tokio::spawn(replicaset::run(replicaset::Family::ReplicationController, context("replication-controller")));
     tokio::spawn(controllers::deployment::run(context("deployment-controller")));
     tokio::spawn(endpointslice::run(endpointslice::Form::Slices, context("endpointslice-controller")));
     tokio::spawn(endpointslice::run(endpointslice::Form::Endpoints, context("endpoint-controller")));
+    let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
+    let options = scheduler::Options::new(client, informers.clone(), parts.clock.clone(), parts.rng.clone());
+    tokio::spawn(scheduler::run(options, parts.shutdown.clone()));
     informers
 }
