@@ -6,8 +6,8 @@
 
 pub mod context;
 pub mod deployment;
-pub mod endpointslice;
 pub mod discovery;
+pub mod endpointslice;
 pub mod garbagecollector;
 pub mod namespace;
 pub mod ownership;

@@ -88,6 +88,10 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
     let gateway = network.gateway();
     let user = User::new(format!("system:node:{}", config.node_name), &[auth::user::GROUP_NODES]);
     let log_dir = config.data_dir.join("logs");
+    let data_dir = config.data_dir.join("node");
+    for d in [&log_dir, &data_dir] {
+        std::fs::create_dir_all(d).map_err(|source| Error::File { path: d.clone(), source })?;
+    }
     let runtime = Arc::new(embedded.clone());
     let agent = Agent::new(node::Options {
         client: parts.client(user, "kubelet"),
@@ -98,7 +102,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         host: Arc::new(embedded),
         network: Some(network),
         node_namespace: None,
-        data_dir: config.data_dir.join("node"),
+        data_dir,
         log_dir,
         dns: DnsOptions {
             server: Some(config.dns.to_string()),
