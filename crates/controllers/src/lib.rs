@@ -7,14 +7,20 @@
 pub mod context;
 pub mod deployment;
 pub mod discovery;
+pub mod endpoints;
+pub mod endpointslice;
 pub mod garbagecollector;
 pub mod namespace;
+pub mod nodelifecycle;
 pub mod ownership;
 pub mod pod_control;
 pub mod podgc;
 pub mod replicaset;
 pub mod root_ca_cert_publisher;
+pub mod service_pods;
 pub mod serviceaccount;
+mod start;
 pub mod views;
 
 pub use context::{Context, Error};
+pub use start::{Options, service_accounts, start};
