@@ -21,6 +21,7 @@ mod verbs;
 pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
 pub use body::Body;
 pub use connect::NodeConnector;
+pub use health::VERSION;
 pub use rbac_cache::RbacCache;
 
 use parking_lot::RwLock;

@@ -7,18 +7,15 @@
 pub mod context;
 pub mod deployment;
 pub mod discovery;
-pub mod endpoints;
 pub mod endpointslice;
 pub mod garbagecollector;
 pub mod namespace;
 pub mod nodelifecycle;
 pub mod ownership;
+pub mod per_namespace;
 pub mod pod_control;
 pub mod podgc;
 pub mod replicaset;
-pub mod root_ca_cert_publisher;
-pub mod service_pods;
-pub mod serviceaccount;
 mod start;
 pub mod views;
 

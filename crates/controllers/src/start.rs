@@ -1,11 +1,9 @@
 //! Starting all controllers, each as itself.
 
 use crate::context::Context;
+use crate::endpointslice::Form;
 use crate::replicaset::Family;
-use crate::{
-    deployment, endpoints, endpointslice, garbagecollector, namespace, nodelifecycle, podgc, replicaset,
-    root_ca_cert_publisher, serviceaccount,
-};
+use crate::{deployment, endpointslice, garbagecollector, namespace, nodelifecycle, per_namespace, podgc, replicaset};
 use client::{Client, Informers, Shutdown};
 use meta::{Clock, Rng};
 use std::future::Future;
@@ -34,14 +32,14 @@ type Row = (&'static str, fn(Context, &Options) -> Running);
 
 const ALL: &[Row] = &[
     ("namespace-controller", |c, _| Box::pin(namespace::run(c))),
-    ("service-account-controller", |c, _| Box::pin(serviceaccount::run(c))),
-    ("root-ca-cert-publisher", |c, o| Box::pin(root_ca_cert_publisher::run(c, o.root_ca.clone()))),
+    ("service-account-controller", |c, _| Box::pin(per_namespace::run(per_namespace::default_service_account(), c))),
+    ("root-ca-cert-publisher", |c, o| Box::pin(per_namespace::run(per_namespace::root_ca(&o.root_ca), c))),
     ("replicaset-controller", |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
     ("replication-controller", |c, _| Box::pin(replicaset::run(Family::ReplicationController, c))),
     ("deployment-controller", |c, _| Box::pin(deployment::run(c))),
     ("generic-garbage-collector", |c, _| Box::pin(garbagecollector::run(c))),
-    ("endpointslice-controller", |c, _| Box::pin(endpointslice::run(c))),
-    ("endpoint-controller", |c, _| Box::pin(endpoints::run(c))),
+    ("endpointslice-controller", |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
+    ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
     ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];

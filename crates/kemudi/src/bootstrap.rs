@@ -10,6 +10,9 @@ use std::net::IpAddr;
 const ROLES: &str = include_str!("../bootstrap/roles.txt");
 const RBAC: &str = "rbac.authorization.k8s.io";
 
+/// The address of the cluster's DNS service within the service range, as everywhere.
+pub const DNS_HOST: u64 = 10;
+
 /// Where the API is reached from inside the cluster.
 pub struct Place {
     pub cluster_ip: IpAddr,
@@ -40,6 +43,22 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
     create(registry, "", "v1", "services", service).await?;
     endpoints(registry, place).await
+}
+
+/// The service of the DNS server, which listens on an address of the node.
+pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Result<(), Status> {
+    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
+    let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+        {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53}]);
+    let service = json!({"metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
+        "spec": {"clusterIP": cluster_ip.to_string(), "type": "ClusterIP", "ports": ports}});
+    create(registry, "", "v1", "services", service).await?;
+    let metadata = json!({"name": "kube-dns", "namespace": "kube-system",
+        "labels": {"kubernetes.io/service-name": "kube-dns", "endpointslice.kubernetes.io/managed-by": "kemudi"}});
+    let slice = json!({"metadata": metadata, "addressType": "IPv4",
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]});
+    replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
 }
 
 /// The endpoints of the `kubernetes` service are this server, also when its address has changed since.

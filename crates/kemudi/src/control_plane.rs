@@ -39,6 +39,8 @@ pub struct Config {
     pub port: u16,
     /// Where others reach the server; the bind address, unless that is everything.
     pub advertise: IpAddr,
+    /// Where pods reach the server: an address of the node, on which it listens as well.
+    pub inside: Option<IpAddr>,
     pub service_cidr: Cidr,
     pub sync: bool,
 }
@@ -78,7 +80,7 @@ impl ControlPlane {
         let cluster_ip = IpAddr::V4(config.service_cidr.nth(1));
         let place = Place {
             cluster_ip,
-            address: config.advertise,
+            address: config.inside.unwrap_or(config.advertise),
             port: address.port(),
             service_cidr: config.service_cidr.to_string(),
         };
@@ -95,8 +97,13 @@ impl ControlPlane {
             "kubernetes.default.svc.cluster.local",
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
-        addresses.dedup();
+        addresses.extend(config.inside);
         let tls = pki.tls(&pki.server(&names, &addresses)?)?;
+        if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
+            let socket = SocketAddr::new(inside, address.port());
+            let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
+            tokio::spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
+        }
         tokio::spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
         Ok(Self { server, address, pki, admin_token, clock, rng })
     }

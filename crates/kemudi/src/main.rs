@@ -3,7 +3,9 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod agent;
 mod bootstrap;
+mod components;
 mod control_plane;
 mod pki;
 mod system;
@@ -33,6 +35,11 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == runtime::shim::COMMAND) {
         let args: Vec<String> = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()).collect();
         return runtime::shim::main(&args);
+    }
+    // The program of the built-in image.
+    if std::env::args_os().nth(1).is_some_and(|a| a == "demo-app") {
+        let args: Vec<String> = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()).collect();
+        return node::demo::main(&args);
     }
     let cli = Cli::parse();
     let result = match cli.command {

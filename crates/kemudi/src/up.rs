@@ -1,7 +1,9 @@
 //! `kemudi up` and `kemudi down`.
 
+use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
+use crate::{agent, bootstrap};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -37,7 +39,12 @@ pub struct Options {
     /// The range of service addresses.
     #[arg(long, default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Cidr,
+    /// The range of pod addresses.
+    #[arg(long, default_value = POD_RANGE)]
+    pub cluster_cidr: network::Cidr,
 }
+
+const POD_RANGE: &str = "10.244.0.0/24";
 
 #[derive(Args)]
 pub struct DownOptions {
@@ -59,6 +66,10 @@ pub enum Error {
     File { path: PathBuf, source: std::io::Error },
     #[error("starting the runtime: {0}")]
     Runtime(std::io::Error),
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
+    #[error("making the service of the DNS server: {0}")]
+    Dns(meta::Status),
     #[error("no cluster runs on {0}")]
     NotRunning(String),
     #[error("the process {0} did not stop within a minute")]
@@ -78,11 +89,23 @@ async fn run(options: Options) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
+    let node = (!options.disable_agent).then(|| agent::Config {
+        data_dir: options.data_dir.clone(),
+        node_name: options.node_name.clone().unwrap_or_else(host_name),
+        pod_range: options.cluster_cidr,
+        service_range: service_range(options.service_cluster_ip_range),
+        dns: options.service_cluster_ip_range.nth(bootstrap::DNS_HOST),
+    });
+    let network = match &node {
+        Some(n) => Some(agent::open_network(n).await?),
+        None => None,
+    };
     let config = Config {
         data_dir: options.data_dir.clone(),
         bind: options.bind_address,
         port: options.secure_port,
         advertise,
+        inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
         sync: true,
     };
@@ -94,6 +117,21 @@ async fn run(options: Options) -> Result<(), Error> {
     write_kubeconfig(&path, &plane, advertise)?;
     eprintln!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
     println!("export KUBECONFIG={}", path.display());
+    let (trigger, ending) = client::shutdown();
+    let parts = Parts {
+        server: plane.server.clone(),
+        clock: plane.clock.clone(),
+        rng: plane.rng.clone(),
+        shutdown: ending,
+        ca_pem: plane.pki.ca_pem.clone(),
+    };
+    let informers = components::start(&parts);
+    if let (Some(node), Some(network)) = (&node, network) {
+        let gateway = IpAddr::V4(network.gateway());
+        bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
+        agent::start(node, network, &parts, &informers).await?;
+        eprintln!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
+    }
     let file = |source| Error::File { path: PathBuf::from("signals"), source };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(file)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(file)?;
@@ -101,10 +139,26 @@ async fn run(options: Options) -> Result<(), Error> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+    trigger.trigger();
     let _ = stop.send(true);
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
     Ok(())
+}
+
+/// The machine's name, as a node is called.
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|n| n.into_string().ok()).unwrap_or_default();
+    let name = name.to_lowercase();
+    if meta::names::dns_subdomain(&name).is_empty() { name } else { "kemudi".into() }
+}
+
+/// The same range, as the network crate says it.
+fn service_range(range: Cidr) -> network::Cidr {
+    match range.to_string().parse() {
+        Ok(r) => r,
+        Err(e) => unreachable!("a range that was read is one: {e}"),
+    }
 }
 
 fn write_kubeconfig(path: &Path, plane: &ControlPlane, advertise: IpAddr) -> Result<(), Error> {
@@ -130,6 +184,12 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         None => {}
     }
     if options.purge && options.data_dir.exists() {
+        let pods: network::Cidr = match POD_RANGE.parse() {
+            Ok(r) => r,
+            Err(e) => unreachable!("a constant range: {e}"),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+        runtime.block_on(agent::purge(&options.data_dir, pods, pods))?;
         std::fs::remove_dir_all(&options.data_dir)
             .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     }

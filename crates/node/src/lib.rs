@@ -1,1 +1,31 @@
-//! The node agent.
+//! The node agent: registers its node, runs the pods bound to it, and tells the API what becomes of them.
+//!
+//! [`Agent`] is made from [`Options`] and run; [`Handle`] answers what the kubelet's HTTP service answers (logs, exec, attach,
+//! port forwarding, statistics). [`demo`] is the program inside the built-in image.
+//!
+//! **Invariants.** All it knows about pods it can find again in the API and in the runtime, so it may be stopped and started at
+//! any time without touching a container. It speaks to the API through [`client::Client`] alone, as `system:node:NAME`.
+//!
+//! Left out: device plugins, in-place resizing, storage drivers, static pods.
+
+mod agent;
+pub mod demo;
+mod env;
+mod fields;
+mod node;
+mod objects;
+pub mod pod;
+mod probe;
+pub mod resources;
+mod server;
+mod volumes;
+
+pub use agent::{Agent, Error, Host, Options};
+pub use pod::files::DnsOptions;
+pub use server::{Body, Handle};
+
+/// The runtime's time as the API's.
+pub(crate) fn instant(t: runtime::Timestamp) -> jiff::Timestamp {
+    let nanos = i32::try_from(t.nanos).unwrap_or(0);
+    i64::try_from(t.secs).ok().and_then(|s| jiff::Timestamp::new(s, nanos).ok()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+}

@@ -1,1 +1,67 @@
-//! The service proxy.
+//! The service proxy: Services and EndpointSlices become packet rules.
+//!
+//! [`desired`] is a pure function from what the API says to what the kernel is to do; [`run`] keeps the kernel there, many changes
+//! in one transaction. Left out: session affinity for more than client addresses, IPv6.
+
+mod desired;
+
+pub use desired::{Slice, View, desired};
+
+use client::{ApiResource, Informers, Scope, Shutdown};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use network::ServiceRules;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Changes that come together are written together.
+const GATHER: Duration = Duration::from_millis(10);
+/// After a failed transaction.
+const AGAIN: Duration = Duration::from_secs(1);
+
+pub struct Options {
+    /// As `system:kube-proxy`.
+    pub informers: Informers,
+    pub rules: ServiceRules,
+    pub node_name: String,
+    pub shutdown: Shutdown,
+}
+
+/// Runs until shutdown. The rules stay: connections outlive a restart.
+pub async fn run(options: Options) {
+    let services = options.informers.informer::<View>(&ApiResource::of::<Service>(), &Scope::default());
+    let slices = options.informers.informer::<Slice>(&ApiResource::of::<EndpointSlice>(), &Scope::default());
+    let changed = Arc::new(Notify::new());
+    let (a, b) = (changed.clone(), changed.clone());
+    services.on_change(move |_| a.notify_one());
+    slices.on_change(move |_| b.notify_one());
+    let synced = async {
+        services.synced().await;
+        slices.synced().await;
+    };
+    if options.shutdown.race(synced).await.is_none() {
+        return;
+    }
+    changed.notify_one();
+    loop {
+        if options.shutdown.race(changed.notified()).await.is_none() {
+            return;
+        }
+        if options.shutdown.race(tokio::time::sleep(GATHER)).await.is_none() {
+            return;
+        }
+        let wanted = {
+            let (s, e) = (services.cache(), slices.cache());
+            desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
+        };
+        if let Err(e) = options.rules.apply(&wanted).await {
+            tracing::error!("writing the rules of {} service ports: {e}", wanted.len());
+            let changed = changed.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(AGAIN).await;
+                changed.notify_one();
+            });
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::io::Read;
 
 /// Agreement in percent that each class must reach on the sample, by distinct answers.
 const FLOORS: [(&str, f64); 6] =
-    [("defaults", 85.0), ("patch", 60.0), ("read", 90.0), ("ssa", 55.0), ("update", 50.0), ("validation", 75.0)];
+    [("defaults", 84.0), ("patch", 65.0), ("read", 92.0), ("ssa", 60.0), ("update", 55.0), ("validation", 73.0)];
 
 fn gunzip(bytes: &[u8]) -> String {
     let mut text = String::new();
@@ -104,7 +104,7 @@ fn canonical(code: u64, warned: bool, body: &Value, strict: Option<&Value>) -> V
         return json!({"code": code, "reason": body["reason"], "causes": causes, "warned": warned});
     }
     let mut body = body.clone();
-    if let Some(Value::Array(entries)) = body["metadata"].get_mut("managedFields") {
+    if let Some(Value::Array(entries)) = body.get_mut("metadata").and_then(|m| m.get_mut("managedFields")) {
         entries.sort_by_key(Value::to_string);
     }
     for c in body.get_mut("columnDefinitions").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -147,7 +147,9 @@ async fn step(cluster: &Cluster, s: &Value) -> Answer {
         a.body = json!({"columnDefinitions": a.body["columnDefinitions"]});
     }
     if s["method"] == "GET" && a.body.get("items").is_some() {
-        a.body["items"] = "<items>".into();
+        if let Some(items) = a.body.get_mut("items") {
+            *items = "<items>".into();
+        }
     }
     a
 }

@@ -1,0 +1,212 @@
+//! Questions over UDP and TCP.
+
+use crate::zone::{Answer, Kind, Record as Rr, ServiceView, SliceView, Zone};
+use client::{ApiResource, Informer, Informers, Scope, Shutdown};
+use hickory_proto::op::{Message, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, CNAME, PTR, SOA, SRV};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use network::namespace;
+use parking_lot::RwLock;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+
+/// Seconds an answer may be remembered, as CoreDNS's default for the cluster.
+const TTL: u32 = 30;
+/// The largest answer over UDP when the client does not say.
+const UDP_MAX: usize = 512;
+/// How long a TCP client may stay quiet.
+const QUIET: Duration = Duration::from_secs(10);
+
+pub struct Options {
+    /// As the service account of the DNS server.
+    pub informers: Informers,
+    pub domain: String,
+    /// Where to listen, inside `namespace` if there is one.
+    pub address: SocketAddr,
+    pub namespace: Option<PathBuf>,
+    pub shutdown: Shutdown,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("listening on {address}: {source}")]
+pub struct Error {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+struct Server {
+    services: Informer<ServiceView>,
+    slices: Informer<SliceView>,
+    domain: String,
+    /// Made anew at the first question after a change.
+    zone: RwLock<Arc<Zone>>,
+    stale: Arc<AtomicBool>,
+}
+
+/// Listens, and then answers until shutdown.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let address = options.address;
+    let fail = |source| Error { address, source };
+    let handle = tokio::runtime::Handle::current();
+    let (udp, tcp) = namespace::run_in(options.namespace.as_deref(), move || {
+        let _entered = handle.enter();
+        let udp = std::net::UdpSocket::bind(address).and_then(|s| {
+            s.set_nonblocking(true)?;
+            UdpSocket::from_std(s)
+        });
+        let tcp = std::net::TcpListener::bind(address).and_then(|s| {
+            s.set_nonblocking(true)?;
+            TcpListener::from_std(s)
+        });
+        Ok((udp, tcp))
+    })
+    .map_err(|e| fail(std::io::Error::other(e.to_string())))?;
+    let (udp, tcp) = (Arc::new(udp.map_err(fail)?), tcp.map_err(fail)?);
+    let server = Server::new(&options);
+    let (s, u) = (server.clone(), udp.clone());
+    let datagrams = async move {
+        let mut buffer = vec![0; 4096];
+        loop {
+            let Ok((n, from)) = u.recv_from(&mut buffer).await else { continue };
+            if let Some(answer) = s.answer(&buffer[..n], Carrier::Udp) {
+                let _ = u.send_to(&answer, from).await;
+            }
+        }
+    };
+    let streams = async move {
+        loop {
+            if let Ok((stream, _)) = tcp.accept().await {
+                let s = server.clone();
+                tokio::spawn(async move { s.stream(stream).await });
+            }
+        }
+    };
+    let _ = options.shutdown.race(async { tokio::join!(datagrams, streams) }).await;
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Udp,
+    Tcp,
+}
+
+impl Server {
+    fn new(options: &Options) -> Arc<Self> {
+        let stale = Arc::new(AtomicBool::new(true));
+        let services = options.informers.informer(&ApiResource::of::<Service>(), &Scope::default());
+        let slices = options.informers.informer(&ApiResource::of::<EndpointSlice>(), &Scope::default());
+        let (a, b) = (stale.clone(), stale.clone());
+        services.on_change(move |_| a.store(true, Ordering::Release));
+        slices.on_change(move |_| b.store(true, Ordering::Release));
+        let zone = RwLock::new(Arc::new(Zone::new(&options.domain)));
+        Arc::new(Self { services, slices, domain: options.domain.clone(), zone, stale })
+    }
+
+    fn zone(&self) -> Arc<Zone> {
+        if self.stale.swap(false, Ordering::AcqRel) {
+            let mut z = Zone::new(&self.domain);
+            self.services.cache().all().for_each(|s| z.add_service(&s.meta, &s.view));
+            self.slices.cache().all().for_each(|s| z.add_slice(&s.meta, &s.view));
+            *self.zone.write() = Arc::new(z);
+        }
+        self.zone.read().clone()
+    }
+
+    async fn stream(&self, mut stream: TcpStream) {
+        loop {
+            let Ok(Ok(n)) = tokio::time::timeout(QUIET, stream.read_u16()).await else { return };
+            let mut buffer = vec![0; n.into()];
+            if stream.read_exact(&mut buffer).await.is_err() {
+                return;
+            }
+            let Some(answer) = self.answer(&buffer, Carrier::Tcp) else { return };
+            let mut out = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes().to_vec();
+            out.extend_from_slice(&answer);
+            if stream.write_all(&out).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The answer to a message; none to what is no question.
+    fn answer(&self, bytes: &[u8], carrier: Carrier) -> Option<Vec<u8>> {
+        let question = Message::from_vec(bytes).ok()?;
+        let id = question.metadata.id;
+        let mut m = Message::response(id, question.metadata.op_code);
+        m.metadata.recursion_desired = question.metadata.recursion_desired;
+        m.metadata.recursion_available = true;
+        m.add_queries(question.queries.iter().cloned());
+        match (question.metadata.op_code, question.queries.first()) {
+            (OpCode::Query, Some(q)) => {
+                let name = q.name().to_ascii();
+                let found = self.zone().answer(name.trim_end_matches('.'), kind_of(q.query_type()));
+                self.fill(&mut m, found);
+            }
+            (OpCode::Query, None) => m.metadata.response_code = ResponseCode::FormErr,
+            _ => m.metadata.response_code = ResponseCode::NotImp,
+        }
+        let limit = if carrier == Carrier::Tcp {
+            usize::from(u16::MAX)
+        } else {
+            usize::from(question.max_payload()).max(UDP_MAX)
+        };
+        let out = m.to_vec().ok()?;
+        if out.len() > limit { m.truncate().to_vec().ok() } else { Some(out) }
+    }
+
+    fn fill(&self, m: &mut Message, answer: Answer) {
+        match answer {
+            Answer::Found(records) => {
+                m.metadata.authoritative = true;
+                let made: Vec<Record> = records.iter().filter_map(record).collect();
+                if made.is_empty() {
+                    m.add_authorities(self.authority());
+                }
+                m.add_answers(made);
+            }
+            Answer::NoSuchName => {
+                m.metadata.authoritative = true;
+                m.metadata.response_code = ResponseCode::NXDomain;
+                m.add_authorities(self.authority());
+            }
+            Answer::Elsewhere => m.metadata.response_code = ResponseCode::Refused,
+        }
+    }
+
+    /// The record that says how long a name's absence may be remembered.
+    fn authority(&self) -> Option<Record> {
+        let zone = Name::from_ascii(format!("{}.", self.domain)).ok()?;
+        let host = Name::from_ascii(format!("ns.dns.{}.", self.domain)).ok()?;
+        let admin = Name::from_ascii(format!("hostmaster.{}.", self.domain)).ok()?;
+        Some(Record::from_rdata(zone, TTL, RData::SOA(SOA::new(host, admin, 1, 7200, 1800, 86400, TTL))))
+    }
+}
+
+fn kind_of(t: RecordType) -> Kind {
+    match t {
+        RecordType::A => Kind::A,
+        RecordType::SRV => Kind::Srv,
+        RecordType::CNAME => Kind::Cname,
+        RecordType::PTR => Kind::Ptr,
+        _ => Kind::Other,
+    }
+}
+
+fn record(r: &Rr) -> Option<Record> {
+    let absolute = |n: &str| Name::from_ascii(format!("{}.", n.trim_end_matches('.'))).ok();
+    let (name, data) = match r {
+        Rr::A(n, ip) => (n, RData::A(A(*ip))),
+        Rr::Srv { name, port, target } => (name, RData::SRV(SRV::new(0, 100, *port, absolute(target)?))),
+        Rr::Cname(n, t) => (n, RData::CNAME(CNAME(absolute(t)?))),
+        Rr::Ptr(n, t) => (n, RData::PTR(PTR(absolute(t)?))),
+    };
+    Some(Record::from_rdata(absolute(name)?, TTL, data))
+}

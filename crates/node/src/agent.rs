@@ -1,0 +1,317 @@
+//! The agent: what it is given, and the task that hands pods to their workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use client::{ApiResource, Client, Informer, Informers, Recorder, Scope, Shutdown, Source};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use meta::{Clock, Rng};
+use network::PodNetwork;
+use parking_lot::Mutex;
+use runtime::{Embedded, Resources, Runtime};
+use tokio::sync::{Notify, broadcast, watch};
+
+use crate::node::{Capacity, Reporter};
+use crate::objects::Objects;
+use crate::pod::container::POD_UID;
+use crate::pod::files::DnsOptions;
+use crate::pod::worker::Worker;
+use crate::server::Handle;
+use crate::volumes::token::TokenRequests;
+use crate::volumes::{Memory, Volumes};
+
+/// What the agent asks of the machine besides running containers.
+pub trait Host: Send + Sync {
+    /// Finds an image by name.
+    fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error>;
+    fn images(&self) -> Vec<runtime::image::Image>;
+    /// Makes a cgroup below the runtime's prefix.
+    fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
+    /// Usage of a cgroup below the runtime's prefix; empty for all of it.
+    fn usage(&self, path: &str) -> runtime::cgroup::Usage;
+    /// What will not work on this machine, in plain sentences.
+    fn complaints(&self) -> Vec<String>;
+}
+
+impl Host for Embedded {
+    fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error> {
+        self.images().resolve(name)
+    }
+
+    fn images(&self) -> Vec<runtime::image::Image> {
+        Embedded::images(self).list()
+    }
+
+    fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error> {
+        Embedded::set_cgroup(self, path, resources)
+    }
+
+    fn usage(&self, path: &str) -> runtime::cgroup::Usage {
+        self.cgroup_usage(path)
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.host_limits().complaints()
+    }
+}
+
+/// How an agent is set up.
+pub struct Options {
+    /// As `system:node:NAME`.
+    pub client: Client,
+    pub node_name: String,
+    pub node_ip: Ipv4Addr,
+    /// Host name of the machine, for pods in its network.
+    pub hostname: String,
+    pub runtime: Arc<dyn Runtime>,
+    pub host: Arc<dyn Host>,
+    /// `None`: pods have no network of their own.
+    pub network: Option<PodNetwork>,
+    /// The network namespace the node lives in, if it is not the process's.
+    pub node_namespace: Option<PathBuf>,
+    /// Pods' directories and volumes lie here.
+    pub data_dir: PathBuf,
+    pub log_dir: PathBuf,
+    pub dns: DnsOptions,
+    /// Told in the node's spec when it registers.
+    pub pod_cidr: Option<String>,
+    /// Most pods this node takes.
+    pub max_pods: u32,
+    /// Most processes of a pod; `None` for no limit.
+    pub pod_pids_limit: Option<i64>,
+    /// Port at which the kubelet's service is reached, told in the node's status.
+    pub port: u16,
+    /// Written as `kubeletVersion`, e.g. `v1.36.2`.
+    pub version: String,
+    /// More labels of the node.
+    pub labels: BTreeMap<String, String>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("reading what this machine has: {0}")]
+    Capacity(#[source] std::io::Error),
+    #[error("runtime: {0}")]
+    Runtime(#[from] runtime::Error),
+    #[error("network: {0}")]
+    Network(#[from] network::Error),
+}
+
+/// What workers share.
+pub(crate) struct Shared {
+    pub options: Arc<Options>,
+    pub client: Client,
+    pub recorder: Recorder,
+    pub objects: Arc<Objects>,
+    pub tokens: Arc<TokenRequests>,
+    pub volumes: Volumes,
+    pub services: Informer<()>,
+    pub allocatable: BTreeMap<String, String>,
+    /// Bytes of memory of the node.
+    pub memory: u64,
+    dirty: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Shared {
+    /// Whether something that the pod refers to has changed since this was asked last.
+    pub fn take_dirty(&self, uid: &str) -> bool {
+        self.dirty.lock().remove(uid)
+    }
+
+    /// The address an earlier agent gave the pod.
+    pub async fn address(&self, uid: &str) -> Option<std::net::IpAddr> {
+        let network = self.options.network.as_ref()?;
+        network.attached().await.get(uid).copied().map(Into::into)
+    }
+}
+
+pub struct Agent {
+    options: Arc<Options>,
+}
+
+type Wakes = Arc<Mutex<BTreeMap<String, Arc<Notify>>>>;
+
+fn wake(wakes: &Wakes, uid: &str) {
+    if let Some(n) = wakes.lock().get(uid) {
+        n.notify_one();
+    }
+}
+
+struct Running {
+    inbox: watch::Sender<Option<Arc<Pod>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Agent {
+    pub fn new(options: Options) -> Self {
+        Self { options: Arc::new(options) }
+    }
+
+    /// Answers the kubelet's HTTP requests; works while the agent runs and also without it.
+    pub fn handle(&self) -> Handle {
+        Handle::new(self.options.clone())
+    }
+
+    /// Runs until `shutdown`. Containers go on after it.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
+        let options = self.options;
+        let capacity = Capacity::read(&options.data_dir, options.max_pods).map_err(Error::Capacity)?;
+        let client = options.client.clone();
+        let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
+        let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
+        let informers = Informers::new(client.clone(), options.rng.clone(), shutdown.clone());
+        let wakes: Wakes = Arc::default();
+        let dirty: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let changed = {
+            let (wakes, dirty) = (wakes.clone(), dirty.clone());
+            Arc::new(move |uid: &str| {
+                dirty.lock().insert(uid.to_owned());
+                wake(&wakes, uid);
+            })
+        };
+        // Best-effort pods get what the others leave.
+        let least = Resources { cpu_shares: Some(2), ..Resources::default() };
+        for (path, resources) in [("kubepods/burstable", Resources::default()), ("kubepods/besteffort", least)] {
+            if let Err(error) = options.host.set_cgroup(path, &resources) {
+                tracing::warn!(path, %error, "a cgroup cannot be set up");
+            }
+        }
+        let shared = Arc::new(Shared {
+            recorder: recorder.clone(),
+            objects: Arc::new(Objects::new(informers.clone(), changed)),
+            tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
+            volumes: Volumes::new(options.data_dir.join("pods"), options.clock.clone(), Memory::Mounted),
+            services: informers.of::<Service, ()>(),
+            allocatable: capacity.allocatable(),
+            memory: capacity.memory,
+            client,
+            dirty,
+            options: options.clone(),
+        });
+        let reporter = Reporter::new(options.clone(), capacity, recorder);
+        let events = options.runtime.subscribe();
+        let pods = informers.informer::<()>(
+            &ApiResource::of::<Pod>(),
+            &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
+        );
+        let work = async {
+            tokio::join!(
+                reporter.run(),
+                listen(events, wakes.clone(), &*options.runtime),
+                dispatch(shared, pods, wakes.clone())
+            )
+        };
+        shutdown.race(work).await;
+        Ok(())
+    }
+}
+
+/// Wakes the worker of a pod in which something happened.
+async fn listen(mut events: broadcast::Receiver<runtime::Event>, wakes: Wakes, runtime: &dyn Runtime) {
+    loop {
+        match events.recv().await {
+            Ok(event) => {
+                let (runtime::Event::ContainerStarted { pod, .. }
+                | runtime::Event::ContainerExited { pod, .. }
+                | runtime::Event::PodStopped { pod }) = &event;
+                // A sandbox is named after its pod, with the attempt.
+                if let Some((uid, _)) = pod.rsplit_once('-') {
+                    wake(&wakes, uid);
+                }
+            }
+            Err(broadcast::error::RecvError::Lagged(_)) => {
+                for n in wakes.lock().values() {
+                    n.notify_one();
+                }
+            }
+            Err(broadcast::error::RecvError::Closed) => {
+                tracing::error!(runtime = runtime.version().0, "the runtime tells nothing any more");
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+/// Gives every pod of this node a worker, and every change to its worker.
+async fn dispatch(shared: Arc<Shared>, pods: Informer<()>, wakes: Wakes) {
+    let changes = Arc::new(Notify::new());
+    let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
+    {
+        let (changes, touched) = (changes.clone(), touched.clone());
+        pods.on_change(move |c| {
+            touched.lock().insert(c.key());
+            changes.notify_one();
+        });
+    }
+    pods.synced().await;
+    // Service variables and addresses must be right in the first container already.
+    shared.services.synced().await;
+    remove_orphans(&shared, &pods).await;
+    let mut workers: BTreeMap<String, Running> = BTreeMap::new();
+    let mut names: BTreeMap<client::Key, String> = BTreeMap::new();
+    loop {
+        for key in std::mem::take(&mut *touched.lock()) {
+            let pod = match pods.get(&key).map(|e| e.decode::<Pod>()) {
+                None => None,
+                Some(Ok(p)) => Some(Arc::new(p)),
+                Some(Err(error)) => {
+                    tracing::warn!(%key, %error, "a pod cannot be read");
+                    continue;
+                }
+            };
+            let uid = pod.as_ref().and_then(|p| p.metadata.uid.clone());
+            // A pod of the same name made later is another pod.
+            if let Some(before) = names.get(&key).filter(|b| uid.as_ref() != Some(*b)).cloned() {
+                names.remove(&key);
+                if let Some(w) = workers.get(&before) {
+                    w.inbox.send_replace(None);
+                }
+            }
+            let (Some(pod), Some(uid)) = (pod, uid) else { continue };
+            names.insert(key, uid.clone());
+            match workers.get(&uid) {
+                Some(w) => {
+                    w.inbox.send_replace(Some(pod));
+                }
+                None => {
+                    let (inbox, receiver) = watch::channel(Some(pod.clone()));
+                    let notify = Arc::new(Notify::new());
+                    wakes.lock().insert(uid.clone(), notify.clone());
+                    let worker = Worker::new(shared.clone(), pod, receiver, notify);
+                    let task = tokio::spawn(worker.run());
+                    workers.insert(uid, Running { inbox, task });
+                }
+            }
+        }
+        workers.retain(|uid, w| {
+            let over = w.task.is_finished();
+            if over {
+                wakes.lock().remove(uid);
+                names.retain(|_, u| u != uid);
+            }
+            !over
+        });
+        changes.notified().await;
+    }
+}
+
+/// What the runtime, the network and the disk have of pods that the API does not know.
+async fn remove_orphans(shared: &Shared, pods: &Informer<()>) {
+    let known: BTreeSet<String> = pods.cache().all().map(|e| e.meta.uid.to_string()).collect();
+    let mut orphans: BTreeSet<String> = shared.volumes.pods().into_iter().collect();
+    match shared.options.runtime.list_pods().await {
+        Ok(list) => orphans.extend(list.into_iter().filter_map(|p| p.config.labels.get(POD_UID).cloned())),
+        Err(error) => tracing::warn!(%error, "the runtime's pods cannot be listed"),
+    }
+    if let Some(network) = &shared.options.network {
+        orphans.extend(network.attached().await.into_keys());
+    }
+    for uid in orphans.difference(&known) {
+        tracing::info!(uid, "removing what is left of a pod that is gone");
+        shared.remove_orphan(uid).await;
+    }
+}

@@ -1,0 +1,233 @@
+//! The environment of a container: its own variables, those of config maps and secrets, and those of services.
+//!
+//! Follows kubelet's `makeEnvironmentVariables` and `envvars.FromServices`. Errors are messages for people: the container waits
+//! with `CreateContainerConfigError`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, Pod, Service};
+
+use crate::fields::{self, Place};
+use crate::objects::{Data, Kind, Objects};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{kind} \"{name}\" not found")]
+    NotFound { kind: &'static str, name: String },
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    Key { key: String, kind: &'static str, namespace: String, name: String },
+    #[error(transparent)]
+    Objects(#[from] crate::objects::Error),
+    #[error(transparent)]
+    Field(#[from] fields::Error),
+    #[error("environment variable {0}: this source is not supported by this node")]
+    Source(String),
+}
+
+/// The environment, and names that were skipped because they cannot be names of variables, by where they came from.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    pub variables: Vec<(String, String)>,
+    pub skipped: Vec<(String, Vec<String>)>,
+}
+
+/// Where config maps and secrets come from; the agent's [`Objects`], or a table in tests.
+#[async_trait::async_trait]
+pub trait Source: Send + Sync {
+    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, crate::objects::Error>;
+}
+
+#[async_trait::async_trait]
+impl Source for Objects {
+    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, crate::objects::Error> {
+        Objects::data(self, kind, namespace, name).await
+    }
+}
+
+/// Keeps the order in which variables were first set.
+#[derive(Default)]
+struct Variables {
+    list: Vec<(String, String)>,
+    at: BTreeMap<String, usize>,
+}
+
+impl Variables {
+    fn set(&mut self, name: &str, value: String) {
+        match self.at.get(name) {
+            Some(i) => self.list[*i].1 = value,
+            None => {
+                self.at.insert(name.to_owned(), self.list.len());
+                self.list.push((name.to_owned(), value));
+            }
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.at.get(name).map(|i| self.list[*i].1.as_str())
+    }
+}
+
+pub async fn build(
+    pod: &Pod,
+    container: &Container,
+    source: &dyn Source,
+    services: &BTreeMap<String, String>,
+    place: &Place,
+) -> Result<Environment, Error> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut out = Variables::default();
+    let mut skipped = Vec::new();
+    for from in container.env_from.iter().flatten() {
+        let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
+            (Some(r), _) => (Kind::ConfigMap, &r.name, r.optional),
+            (None, Some(r)) => (Kind::Secret, &r.name, r.optional),
+            (None, None) => continue,
+        };
+        let Some(data) = source.data(kind, namespace, name).await? else {
+            if optional == Some(true) {
+                continue;
+            }
+            return Err(Error::NotFound { kind: kind.noun(), name: name.clone() });
+        };
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let mut bad = Vec::new();
+        for (key, value) in data {
+            let key = format!("{prefix}{key}");
+            if meta::names::env_var_name(&key).is_empty() {
+                out.set(&key, String::from_utf8_lossy(&value).into_owned());
+            } else {
+                bad.push(key);
+            }
+        }
+        if !bad.is_empty() {
+            let title = if kind == Kind::ConfigMap { "ConfigMap" } else { "Secret" };
+            skipped.push((format!("{title} {namespace}/{name}"), bad));
+        }
+    }
+    for e in container.env.iter().flatten() {
+        let Some(from) = &e.value_from else {
+            let lookup =
+                |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str)).map(str::to_owned);
+            let value = expand(e.value.as_deref().unwrap_or_default(), lookup);
+            out.set(&e.name, value);
+            continue;
+        };
+        let key_ref = match (&from.config_map_key_ref, &from.secret_key_ref) {
+            (Some(r), _) => Some((Kind::ConfigMap, "ConfigMap", &r.name, &r.key, r.optional)),
+            (None, Some(r)) => Some((Kind::Secret, "Secret", &r.name, &r.key, r.optional)),
+            (None, None) => None,
+        };
+        let value = if let Some(r) = &from.field_ref {
+            fields::field(pod, &r.field_path, place)?
+        } else if let Some(r) = &from.resource_field_ref {
+            fields::resource(pod, &container.name, r, place)?
+        } else if let Some((kind, title, name, key, optional)) = key_ref {
+            let optional = optional == Some(true);
+            match source.data(kind, namespace, name).await? {
+                None if optional => continue,
+                None => return Err(Error::NotFound { kind: kind.noun(), name: name.clone() }),
+                Some(data) => match data.get(key) {
+                    Some(v) => String::from_utf8_lossy(v).into_owned(),
+                    None if optional => continue,
+                    None => {
+                        let (key, name) = (key.clone(), name.clone());
+                        return Err(Error::Key { key, kind: title, namespace: namespace.to_owned(), name });
+                    }
+                },
+            }
+        } else {
+            return Err(Error::Source(e.name.clone()));
+        };
+        out.set(&e.name, value);
+    }
+    for (name, value) in services {
+        if out.get(name).is_none() {
+            out.set(name, value.clone());
+        }
+    }
+    Ok(Environment { variables: out.list, skipped })
+}
+
+/// Replaces `$(NAME)` where the name is known; `$$` stands for `$` (`third_party/forked/golang/expansion`).
+pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(i) = rest.find('$') {
+        out.push_str(&rest[..i]);
+        rest = &rest[i + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some(inner) = rest.strip_prefix('(')
+            && let Some(end) = inner.find(')')
+        {
+            let name = &inner[..end];
+            match lookup(name) {
+                Some(value) => out.push_str(&value),
+                None => {
+                    out.push_str("$(");
+                    out.push_str(name);
+                    out.push(')');
+                }
+            }
+            rest = &inner[end + 1..];
+        } else {
+            out.push('$');
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Variables for the services a pod sees: those of its namespace, and the API's own.
+pub fn of_services<'a>(
+    services: impl Iterator<Item = &'a Service>,
+    namespace: &str,
+    links: bool,
+) -> BTreeMap<String, String> {
+    let mut out = BTreeMap::new();
+    let mut done = BTreeSet::new();
+    // The pod's own namespace wins over the API's service in `default`.
+    let mut list: Vec<&Service> = services.collect();
+    list.sort_by_key(|s| (s.metadata.namespace.as_deref() != Some(namespace), s.metadata.name.clone()));
+    for s in list {
+        let (ns, name) =
+            (s.metadata.namespace.as_deref().unwrap_or_default(), s.metadata.name.as_deref().unwrap_or_default());
+        let own = ns == namespace && links;
+        let api = ns == "default" && name == "kubernetes";
+        if !(own || api) || !done.insert(name.to_owned()) {
+            continue;
+        }
+        let Some(spec) = &s.spec else { continue };
+        let ip = spec.cluster_ip.as_deref().unwrap_or_default();
+        let ports = spec.ports.as_deref().unwrap_or_default();
+        if ip.is_empty() || ip == "None" || ports.is_empty() {
+            continue;
+        }
+        let upper = |t: &str| t.to_ascii_uppercase().replace(['-', '.'], "_");
+        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+        let p = upper(name);
+        out.insert(format!("{p}_SERVICE_HOST"), ip.to_owned());
+        out.insert(format!("{p}_SERVICE_PORT"), ports[0].port.to_string());
+        for (i, port) in ports.iter().enumerate() {
+            if let Some(n) = port.name.as_deref().filter(|n| !n.is_empty()) {
+                out.insert(format!("{p}_SERVICE_PORT_{}", upper(n)), port.port.to_string());
+            }
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let url = format!("{}://{host}:{}", protocol.to_ascii_lowercase(), port.port);
+            if i == 0 {
+                out.insert(format!("{p}_PORT"), url.clone());
+            }
+            let link = format!("{p}_PORT_{}_{}", port.port, protocol.to_ascii_uppercase());
+            out.insert(format!("{link}_PROTO"), protocol.to_ascii_lowercase());
+            out.insert(format!("{link}_PORT"), port.port.to_string());
+            out.insert(format!("{link}_ADDR"), ip.to_owned());
+            out.insert(link, url);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "env_tests.rs"]
+mod tests;

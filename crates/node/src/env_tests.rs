@@ -1,0 +1,97 @@
+use super::*;
+use serde_json::json;
+
+struct Table(BTreeMap<(Kind, &'static str), Data>);
+
+#[async_trait::async_trait]
+impl Source for Table {
+    async fn data(&self, kind: Kind, _: &str, name: &str) -> Result<Option<Data>, crate::objects::Error> {
+        Ok(self.0.iter().find(|((k, n), _)| *k == kind && *n == name).map(|(_, d)| d.clone()))
+    }
+}
+
+fn table() -> Table {
+    let data = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
+    Table(BTreeMap::from([
+        ((Kind::ConfigMap, "cm"), data(&[("A", "1"), ("bad key", "x"), ("also=bad", "y")])),
+        ((Kind::Secret, "s"), data(&[("password", "pw")])),
+    ]))
+}
+
+async fn env(container: serde_json::Value) -> Result<Environment, Error> {
+    let pod: Pod = serde_json::from_value(
+        json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": [container]}}),
+    )
+    .unwrap();
+    let services = BTreeMap::from([("SVC_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned())]);
+    let c = pod.spec.as_ref().unwrap().containers[0].clone();
+    build(&pod, &c, &table(), &services, &Place::default()).await
+}
+
+#[tokio::test]
+async fn variables_come_from_everywhere_in_order() {
+    let got = env(json!({"name": "c",
+    "envFrom": [{"prefix": "P_", "configMapRef": {"name": "cm"}}, {"secretRef": {"name": "none", "optional": true}}],
+    "env": [
+        {"name": "X", "value": "$(P_A)-$(SVC_SERVICE_HOST)-$(NOPE)-$$(P_A)-$"},
+        {"name": "P_A", "value": "2"},
+        {"name": "Y", "value": "$(P_A)"},
+        {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
+        {"name": "O", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "none", "optional": true}}},
+        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    ]}))
+    .await
+    .unwrap();
+    let want = [
+        ("P_A", "2"),
+        ("X", "1-10.0.0.1-$(NOPE)-$(P_A)-$"),
+        ("Y", "2"),
+        ("S", "pw"),
+        ("N", "p"),
+        ("SVC_SERVICE_HOST", "10.0.0.1"),
+    ];
+    // A name may be anything printable without '='.
+    let own: Vec<_> =
+        got.variables.iter().filter(|(k, _)| k != "P_bad key").map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(own, want);
+    assert!(
+        got.skipped.iter().any(|(from, names)| from == "ConfigMap ns/cm" && names.contains(&"P_also=bad".to_owned()))
+    );
+}
+
+#[tokio::test]
+async fn what_is_missing_is_said() {
+    let check = async |c, want: &str| assert_eq!(env(c).await.unwrap_err().to_string(), want);
+    let key =
+        |r: &str, name, key| json!({"name": "c", "env": [{"name": "A", "valueFrom": {r: {"name": name, "key": key}}}]});
+    check(key("configMapKeyRef", "none", "k"), "configmap \"none\" not found").await;
+    check(key("secretKeyRef", "s", "k"), "couldn't find key k in Secret ns/s").await;
+    check(json!({"name": "c", "envFrom": [{"secretRef": {"name": "x"}}]}), "secret \"x\" not found").await;
+}
+
+/// Clauses: K01
+#[test]
+fn services_are_told_in_variables() {
+    let service = |ns: &str, name: &str, ip: &str, ports: serde_json::Value| -> Service {
+        serde_json::from_value(json!({"metadata": {"namespace": ns, "name": name},
+            "spec": {"clusterIP": ip, "ports": ports}}))
+        .unwrap()
+    };
+    let list = [
+        service("default", "kubernetes", "10.96.0.1", json!([{"port": 443, "name": "https"}])),
+        service("a", "redis-primary", "10.96.0.2", json!([{"port": 6379, "protocol": "TCP"}])),
+        service("a", "headless", "None", json!([{"port": 1}])),
+        service("b", "other", "10.96.0.3", json!([{"port": 1}])),
+    ];
+    let got = of_services(list.iter(), "a", true);
+    let check = |k: &str, v: &str| assert_eq!(got.get(k).map(String::as_str), Some(v), "{k}");
+    check("REDIS_PRIMARY_SERVICE_HOST", "10.96.0.2");
+    check("REDIS_PRIMARY_SERVICE_PORT", "6379");
+    check("REDIS_PRIMARY_PORT", "tcp://10.96.0.2:6379");
+    check("REDIS_PRIMARY_PORT_6379_TCP", "tcp://10.96.0.2:6379");
+    check("REDIS_PRIMARY_PORT_6379_TCP_ADDR", "10.96.0.2");
+    check("KUBERNETES_SERVICE_PORT_HTTPS", "443");
+    assert!(!got.keys().any(|k| k.starts_with("HEADLESS") || k.starts_with("OTHER")));
+    let without = of_services(list.iter(), "a", false);
+    assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
+}

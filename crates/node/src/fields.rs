@@ -1,0 +1,132 @@
+//! What a pod may learn about itself: `fieldRef` and `resourceFieldRef`, for environment variables and files.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector, ResourceRequirements};
+
+/// What the agent knows besides the pod.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    pub node_name: String,
+    pub host_ip: String,
+    pub pod_ip: Option<String>,
+    /// The node's allocatable resources.
+    pub allocatable: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("unsupported fieldPath: {0}")]
+    Path(String),
+    #[error("container {0:?} not found")]
+    Container(String),
+    #[error("unsupported container resource: {0}")]
+    Resource(String),
+}
+
+fn subscript<'a>(path: &'a str, of: &str) -> Option<&'a str> {
+    let key = path.strip_prefix(of)?.strip_prefix("['")?.strip_suffix("']")?;
+    Some(key)
+}
+
+/// Text as Go quotes it (`%q`), for label and annotation files.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn lines(map: Option<&BTreeMap<String, String>>) -> String {
+    map.into_iter().flatten().map(|(k, v)| format!("{k}={}", quoted(v))).collect::<Vec<_>>().join("\n")
+}
+
+/// The value of a field path.
+pub fn field(pod: &Pod, path: &str, place: &Place) -> Result<String, Error> {
+    let m = &pod.metadata;
+    let one = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default()
+    };
+    if let Some(key) = subscript(path, "metadata.labels") {
+        return Ok(one(&m.labels, key));
+    }
+    if let Some(key) = subscript(path, "metadata.annotations") {
+        return Ok(one(&m.annotations, key));
+    }
+    let spec = pod.spec.as_ref();
+    let host_network = spec.is_some_and(|s| s.host_network == Some(true));
+    Ok(match path {
+        "metadata.name" => m.name.clone().unwrap_or_default(),
+        "metadata.namespace" => m.namespace.clone().unwrap_or_default(),
+        "metadata.uid" => m.uid.clone().unwrap_or_default(),
+        "metadata.labels" => lines(m.labels.as_ref()),
+        "metadata.annotations" => lines(m.annotations.as_ref()),
+        "spec.nodeName" => place.node_name.clone(),
+        "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
+        "status.hostIP" | "status.hostIPs" => place.host_ip.clone(),
+        "status.podIP" | "status.podIPs" if host_network => place.host_ip.clone(),
+        "status.podIP" | "status.podIPs" => place.pod_ip.clone().unwrap_or_default(),
+        _ => return Err(Error::Path(path.to_owned())),
+    })
+}
+
+/// The value of a resource of a container (`own` if the selector names none).
+pub fn resource(pod: &Pod, own: &str, selector: &ResourceFieldSelector, place: &Place) -> Result<String, Error> {
+    let name = selector.container_name.as_deref().filter(|n| !n.is_empty()).unwrap_or(own);
+    let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let mut all: Vec<(&str, Option<&ResourceRequirements>)> =
+        containers.map(|c| (c.name.as_str(), c.resources.as_ref())).collect();
+    all.extend(pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten()).map(|c| (c.name.as_str(), None)));
+    let (_, resources) = all.into_iter().find(|(n, _)| *n == name).ok_or_else(|| Error::Container(name.to_owned()))?;
+    let divisor = selector.divisor.as_ref().map(|d| d.0.as_str());
+    crate::resources::field(resources, &selector.resource, divisor, |n| place.allocatable.get(n).cloned())
+        .ok_or_else(|| Error::Resource(selector.resource.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_learns_about_itself() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"b": "2", "a": "x\"y"},
+                "annotations": {"k/x": "line\nnext"}},
+            "spec": {"serviceAccountName": "sa", "containers": [{"name": "c"}]}
+        }))
+        .unwrap();
+        let place = Place {
+            node_name: "node".into(),
+            host_ip: "192.0.2.1".into(),
+            pod_ip: Some("10.0.0.2".into()),
+            ..Place::default()
+        };
+        let check = |path: &str, want: &str| assert_eq!(field(&pod, path, &place).unwrap(), want, "{path}");
+        check("metadata.name", "p");
+        check("metadata.labels['b']", "2");
+        check("metadata.labels['none']", "");
+        check("metadata.annotations['k/x']", "line\nnext");
+        check("metadata.labels", "a=\"x\\\"y\"\nb=\"2\"");
+        check("metadata.annotations", "k/x=\"line\\nnext\"");
+        check("spec.nodeName", "node");
+        check("spec.serviceAccountName", "sa");
+        check("status.podIP", "10.0.0.2");
+        check("status.hostIP", "192.0.2.1");
+        assert_eq!(field(&pod, "spec.nope", &place), Err(Error::Path("spec.nope".into())));
+    }
+}

@@ -1,0 +1,405 @@
+//! The node object: what the machine has, how it is, and that the agent lives.
+//!
+//! The status is sent when it changes and every five minutes; the lease every ten seconds (kubelet's defaults).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{Error, Patch, Recorder, Regarding, Severity, WriteOptions};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use serde_json::{Value, json};
+
+use crate::agent::Options;
+
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i32 = 40;
+const STATUS_PERIOD: Duration = Duration::from_secs(300);
+/// Below these the node is under pressure (kubelet's default hard eviction thresholds).
+const LEAST_MEMORY: u64 = 100 << 20;
+const LEAST_DISK_PERCENT: u64 = 10;
+const LEAST_INODES_PERCENT: u64 = 5;
+
+/// What the machine has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    pub cpus: u64,
+    pub memory: u64,
+    pub disk: u64,
+    pub pods: u32,
+    pub hugepages: BTreeMap<String, u64>,
+}
+
+impl Capacity {
+    pub fn read(data_dir: &Path, pods: u32) -> std::io::Result<Self> {
+        let cpus = std::thread::available_parallelism()?.get() as u64;
+        let disk = nix::sys::statvfs::statvfs(data_dir).map_err(std::io::Error::from)?;
+        let mut hugepages = BTreeMap::new();
+        for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kib: Option<u64> = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse().ok());
+            let count = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok();
+            if let (Some(kib), Some(count)) = (kib, count.and_then(|c| c.trim().parse::<u64>().ok())) {
+                let name = if kib >= 1 << 20 { format!("{}Gi", kib >> 20) } else { format!("{}Mi", kib >> 10) };
+                hugepages.insert(format!("hugepages-{name}"), kib * 1024 * count);
+            }
+        }
+        Ok(Self { cpus, memory: meminfo("MemTotal")?, disk: disk.blocks() * disk.fragment_size(), pods, hugepages })
+    }
+
+    fn capacity(&self) -> BTreeMap<String, String> {
+        let mut out = BTreeMap::from([
+            ("cpu".to_owned(), self.cpus.to_string()),
+            ("memory".to_owned(), format!("{}Ki", self.memory / 1024)),
+            ("ephemeral-storage".to_owned(), format!("{}Ki", self.disk / 1024)),
+            ("pods".to_owned(), self.pods.to_string()),
+        ]);
+        for (name, bytes) in &self.hugepages {
+            out.insert(name.clone(), if *bytes == 0 { "0".into() } else { format!("{}Mi", bytes >> 20) });
+        }
+        out
+    }
+
+    /// What pods may use: less what is kept back so that eviction is in time.
+    pub fn allocatable(&self) -> BTreeMap<String, String> {
+        let mut out = self.capacity();
+        let taken: u64 = self.hugepages.values().sum();
+        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(LEAST_MEMORY + taken) / 1024));
+        let disk = self.disk / 100 * (100 - LEAST_DISK_PERCENT);
+        out.insert("ephemeral-storage".into(), disk.to_string());
+        out
+    }
+}
+
+fn meminfo(key: &str) -> std::io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'));
+    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|k| k * 1024).ok_or_else(|| std::io::Error::other(format!("/proc/meminfo has no {key}")))
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
+}
+
+/// The words of Go for this machine.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn os_image() -> String {
+    let text = file("/etc/os-release");
+    let name = text.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+    name.map_or_else(|| "Linux".to_owned(), |n| n.trim_matches('"').to_owned())
+}
+
+/// How the machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pressure {
+    memory: bool,
+    disk: bool,
+    pids: bool,
+}
+
+impl Pressure {
+    fn read(data_dir: &Path) -> Self {
+        let memory = meminfo("MemAvailable").is_ok_and(|m| m < LEAST_MEMORY);
+        let disk = nix::sys::statvfs::statvfs(data_dir).is_ok_and(|s| {
+            s.blocks_available() * 100 < s.blocks() * LEAST_DISK_PERCENT
+                || s.files_available() * 100 < s.files() * LEAST_INODES_PERCENT
+        });
+        let most = file("/proc/sys/kernel/pid_max").parse::<u64>().unwrap_or(u64::MAX);
+        let now = file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        Self { memory, disk, pids: now > most / 10 * 9 }
+    }
+}
+
+/// `(type, status, reason, message)`, in kubelet's order and words.
+fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str); 4] {
+    [
+        match p.memory {
+            false => ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            true => {
+                ("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+            }
+        },
+        match p.disk {
+            false => ("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            true => ("DiskPressure", true, "KubeletHasDiskPressure", "kubelet has disk pressure"),
+        },
+        match p.pids {
+            false => ("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            true => ("PIDPressure", true, "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+        },
+        ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+    ]
+}
+
+pub struct Reporter {
+    options: Arc<Options>,
+    capacity: Capacity,
+    recorder: Recorder,
+}
+
+impl Reporter {
+    pub fn new(options: Arc<Options>, capacity: Capacity, recorder: Recorder) -> Self {
+        Self { options, capacity, recorder }
+    }
+
+    /// Registers the node and keeps its status and lease fresh, for ever.
+    pub async fn run(self) {
+        let mut wait = Duration::from_millis(100);
+        let mut node = loop {
+            match self.register().await {
+                Ok(node) => break node,
+                Err(error) => tracing::warn!(%error, "the node cannot be registered yet"),
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_secs(7));
+        };
+        let about = self.regarding();
+        self.recorder.normal(about.clone(), "Starting", "Starting kubelet.");
+        for complaint in self.options.host.complaints() {
+            tracing::warn!("{complaint}");
+            self.recorder.warning(about.clone(), "MissingPrivileges", complaint);
+        }
+        let mut sent: Option<tokio::time::Instant> = None;
+        let mut lease: Option<Lease> = None;
+        let mut ticks = tokio::time::interval(HEARTBEAT);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let status = self.status(&node);
+            let due = sent.is_none_or(|at| at.elapsed() >= STATUS_PERIOD);
+            if due || self.differs(&node, &status) {
+                match self.send(&status).await {
+                    Ok(n) => {
+                        self.tell_changes(&node, &n);
+                        node = n;
+                        sent = Some(tokio::time::Instant::now());
+                    }
+                    // Someone deleted the node while its agent lives.
+                    Err(e) if e.is_not_found() => match self.register().await {
+                        Ok(n) => {
+                            node = n;
+                            sent = None;
+                            ticks.reset_immediately();
+                        }
+                        Err(error) => tracing::warn!(%error, "the node cannot be registered again"),
+                    },
+                    Err(error) => tracing::warn!(%error, "the node's status was not taken"),
+                }
+            }
+            match self.renew(lease.take(), &node).await {
+                Ok(l) => lease = Some(l),
+                Err(error) => tracing::warn!(%error, "the node's lease was not renewed"),
+            }
+        }
+    }
+
+    fn regarding(&self) -> Regarding {
+        // As kubelet does, the name stands for the uid, which it does not know when it starts.
+        let name = self.options.node_name.clone();
+        Regarding { kind: "Node".into(), uid: name.clone(), name, ..Regarding::default() }
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        let mut out = self.options.labels.clone();
+        for (key, value) in [("hostname", self.options.node_name.as_str()), ("os", "linux"), ("arch", architecture())] {
+            out.insert(format!("kubernetes.io/{key}"), value.to_owned());
+        }
+        for (key, value) in [("os", "linux"), ("arch", architecture())] {
+            out.insert(format!("beta.kubernetes.io/{key}"), value.to_owned());
+        }
+        out
+    }
+
+    /// Creates the node, or takes over the one that is there.
+    async fn register(&self) -> Result<Node, Error> {
+        let api = self.options.client.api::<Node>();
+        let name = &self.options.node_name;
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": self.labels(),
+                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+            "spec": match &self.options.pod_cidr {
+                Some(cidr) => json!({"podCIDR": cidr, "podCIDRs": [cidr]}),
+                None => json!({}),
+            },
+        }))
+        .map_err(|source| Error::Encode { what: "Node", source })?;
+        // The status goes with it, so that the node is ready at once.
+        let mut with_status = node.clone();
+        let status = self.status(&node);
+        with_status.status = serde_json::from_value(status).ok();
+        match api.create(&WriteOptions::default(), &with_status).await {
+            Err(e) if e.is_already_exists() => {
+                let patch = Patch::Merge(json!({"metadata": {"labels": self.labels()}}));
+                api.patch(name, &WriteOptions::default(), &patch).await
+            }
+            other => other,
+        }
+    }
+
+    /// The status as it is now, with times of transitions kept from `before`.
+    fn status(&self, before: &Node) -> Value {
+        let o = &self.options;
+        let now = meta::time::format(o.clock.now());
+        let old = before.status.as_ref().and_then(|s| s.conditions.as_ref());
+        let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir))
+            .into_iter()
+            .map(|(kind, is, reason, message)| {
+                let status = if is { "True" } else { "False" };
+                let kept = old.into_iter().flatten().find(|c| c.type_ == kind && c.status == status);
+                let since = kept.and_then(|c| c.last_transition_time.as_ref()).map(|t| meta::time::format(t.0));
+                json!({"type": kind, "status": status, "reason": reason, "message": message,
+                    "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
+            })
+            .collect();
+        let images: Vec<Value> =
+            o.host.images().into_iter().take(50).map(|i| json!({"names": i.names, "sizeBytes": i.size})).collect();
+        let (runtime, version) = o.runtime.version();
+        let kernel = file("/proc/sys/kernel/osrelease");
+        json!({
+            "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
+                {"type": "Hostname", "address": o.node_name}],
+            "capacity": self.capacity.capacity(),
+            "allocatable": self.capacity.allocatable(),
+            "conditions": conditions,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
+            "images": images,
+            "nodeInfo": {
+                "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
+                "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),
+                "containerRuntimeVersion": format!("{runtime}://{version}"), "kubeletVersion": o.version,
+                "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": architecture(),
+            },
+        })
+    }
+
+    /// Whether the API has something else, heartbeats aside.
+    fn differs(&self, node: &Node, status: &Value) -> bool {
+        let without_times = |mut v: Value| {
+            for c in v["conditions"].as_array_mut().into_iter().flatten() {
+                c["lastHeartbeatTime"].take();
+                c["lastTransitionTime"].take();
+            }
+            v
+        };
+        let has = without_times(serde_json::to_value(&node.status).unwrap_or_default());
+        let want = without_times(status.clone());
+        want.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
+            // Others' conditions and resources stand beside ours.
+            "conditions" => {
+                let empty = Vec::new();
+                let theirs = has[key].as_array().unwrap_or(&empty);
+                value.as_array().into_iter().flatten().any(|c| !theirs.contains(c))
+            }
+            "capacity" | "allocatable" => {
+                value.as_object().into_iter().flatten().any(|(name, v)| has[key].get(name) != Some(v))
+            }
+            _ => has.get(key) != Some(value),
+        })
+    }
+
+    async fn send(&self, status: &Value) -> Result<Node, Error> {
+        let patch = Patch::Strategic(json!({"status": status}));
+        let api = self.options.client.api::<Node>();
+        api.patch_subresource(&self.options.node_name, "status", &WriteOptions::default(), &patch).await
+    }
+
+    /// An event for every condition that turned.
+    fn tell_changes(&self, before: &Node, after: &Node) {
+        let list = |n: &Node| n.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let old = list(before);
+        for c in list(after) {
+            let was = old.iter().find(|o| o.type_ == c.type_);
+            if was.is_some_and(|w| w.status == c.status && w.reason == c.reason) {
+                continue;
+            }
+            let reason = match (c.type_.as_str(), c.status.as_str()) {
+                ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
+                ("MemoryPressure", _) => "NodeHasSufficientMemory",
+                ("DiskPressure", "True") => "NodeHasDiskPressure",
+                ("DiskPressure", _) => "NodeHasNoDiskPressure",
+                ("PIDPressure", "True") => "NodeHasInsufficientPID",
+                ("PIDPressure", _) => "NodeHasSufficientPID",
+                ("Ready", "True") => "NodeReady",
+                ("Ready", _) => "NodeNotReady",
+                _ => continue,
+            };
+            let message = format!("Node {} status is now: {reason}", self.options.node_name);
+            self.recorder.event(self.regarding(), Severity::Normal, reason, message);
+        }
+    }
+
+    async fn renew(&self, held: Option<Lease>, node: &Node) -> Result<Lease, Error> {
+        let name = &self.options.node_name;
+        let api = self.options.client.api::<Lease>().namespace("kube-node-lease");
+        let now = MicroTime(truncated(self.options.clock.now()));
+        let held = match held {
+            Some(l) => Some(l),
+            None => api.get_opt(name).await?,
+        };
+        let owner = node.metadata.uid.as_ref().map(|uid| OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: name.clone(),
+            uid: uid.clone(),
+            ..OwnerReference::default()
+        });
+        let fresh = held.is_none();
+        let mut lease = held.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some("kube-node-lease".into()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        });
+        lease.metadata.owner_references = owner.map(|o| vec![o]);
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        spec.holder_identity = Some(name.clone());
+        spec.lease_duration_seconds = Some(LEASE_SECONDS);
+        spec.renew_time = Some(now);
+        if fresh {
+            api.create(&WriteOptions::default(), &lease).await
+        } else {
+            api.update(name, &WriteOptions::default(), &lease).await
+        }
+    }
+}
+
+/// `MicroTime` has six digits.
+fn truncated(t: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(t.as_microsecond()).unwrap_or(t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocatable_keeps_something_back() {
+        let c = Capacity { cpus: 2, memory: 1 << 30, disk: 1000 << 20, pods: 110, hugepages: BTreeMap::new() };
+        assert_eq!(c.capacity()["memory"], "1048576Ki");
+        assert_eq!(c.allocatable()["memory"], "946176Ki");
+        assert_eq!(c.allocatable()["pods"], "110");
+        assert!(c.allocatable()["ephemeral-storage"].parse::<u64>().unwrap() < c.disk);
+    }
+
+    #[test]
+    fn pressure_is_told_in_kubelets_words() {
+        let calm = conditions(Pressure { memory: false, disk: false, pids: false });
+        assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
+        let bad = conditions(Pressure { memory: true, disk: true, pids: true });
+        assert!(bad.iter().all(|(_, is, ..)| *is));
+    }
+}

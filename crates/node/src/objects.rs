@@ -1,0 +1,198 @@
+//! The config maps and secrets that pods of this node refer to, each watched only while some pod does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{ApiResource, Informer, Informers, Key, Scope};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use parking_lot::Mutex;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    ConfigMap,
+    Secret,
+}
+
+impl Kind {
+    /// As messages name it.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configmap",
+            Self::Secret => "secret",
+        }
+    }
+
+    fn resource(self) -> ApiResource {
+        match self {
+            Self::ConfigMap => ApiResource::of::<ConfigMap>(),
+            Self::Secret => ApiResource::of::<Secret>(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    pub kind: Kind,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Reference {
+    fn scope(&self) -> Scope {
+        Scope {
+            namespace: Some(self.namespace.clone()),
+            field_selector: format!("metadata.name={}", self.name),
+            ..Scope::default()
+        }
+    }
+}
+
+/// How long a first answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer: the server is not in reach, or refuses.
+    #[error("failed to sync {0} cache: timed out waiting for the condition")]
+    NotSynced(&'static str),
+    #[error("{kind} \"{namespace}/{name}\" cannot be read: {source}")]
+    Decode { kind: &'static str, namespace: String, name: String, source: client::Error },
+}
+
+/// Content of a config map or a secret.
+pub type Data = BTreeMap<String, Vec<u8>>;
+
+struct Held {
+    informer: Informer<()>,
+    /// Uids of the pods that refer to it.
+    users: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Called with the uid of a pod that refers to something that changed.
+pub type Changed = Arc<dyn Fn(&str) + Send + Sync>;
+
+pub struct Objects {
+    informers: Informers,
+    changed: Changed,
+    held: Mutex<BTreeMap<Reference, Held>>,
+}
+
+impl Objects {
+    pub fn new(informers: Informers, changed: Changed) -> Self {
+        Self { informers, changed, held: Mutex::default() }
+    }
+
+    /// Makes a pod's references known, and forgets those it has no more.
+    pub fn register(&self, uid: &str, references: &BTreeSet<Reference>) {
+        let mut held = self.held.lock();
+        for r in references {
+            let h = held.entry(r.clone()).or_insert_with(|| {
+                let informer = self.informers.informer::<()>(&r.kind.resource(), &r.scope());
+                let users: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+                let (of, changed) = (users.clone(), self.changed.clone());
+                informer.on_change(move |_| {
+                    for uid in of.lock().clone() {
+                        changed(&uid);
+                    }
+                });
+                Held { informer, users }
+            });
+            h.users.lock().insert(uid.to_owned());
+        }
+        held.retain(|r, h| {
+            let mut users = h.users.lock();
+            if !references.contains(r) {
+                users.remove(uid);
+            }
+            if users.is_empty() {
+                self.informers.stop::<()>(&r.kind.resource(), &r.scope());
+                return false;
+            }
+            true
+        });
+    }
+
+    /// The pod is gone.
+    pub fn forget(&self, uid: &str) {
+        self.register(uid, &BTreeSet::new());
+    }
+
+    /// What it holds now; `None` if it does not exist. It must have been registered.
+    pub async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, Error> {
+        let reference = Reference { kind, namespace: namespace.into(), name: name.into() };
+        let informer = self.held.lock().get(&reference).map(|h| h.informer.clone());
+        let Some(informer) = informer else { return Err(Error::NotSynced(kind.noun())) };
+        if tokio::time::timeout(PATIENCE, informer.synced()).await.is_err() {
+            return Err(Error::NotSynced(kind.noun()));
+        }
+        let Some(entry) = informer.get(&Key::new(namespace, name)) else { return Ok(None) };
+        let wrong = |source| Error::Decode {
+            kind: kind.noun(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            source,
+        };
+        Ok(Some(match kind {
+            Kind::ConfigMap => {
+                let o: ConfigMap = entry.decode().map_err(wrong)?;
+                let text = o.data.into_iter().flatten().map(|(k, v)| (k, v.into_bytes()));
+                text.chain(o.binary_data.into_iter().flatten().map(|(k, v)| (k, v.0))).collect()
+            }
+            Kind::Secret => {
+                let o: Secret = entry.decode().map_err(wrong)?;
+                o.data.into_iter().flatten().map(|(k, v)| (k, v.0)).collect()
+            }
+        }))
+    }
+}
+
+/// Everything a pod refers to.
+pub fn references(pod: &Pod) -> BTreeSet<Reference> {
+    let mut out = BTreeSet::new();
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let mut add = |kind, name: &str| {
+        if !name.is_empty() {
+            out.insert(Reference { kind, namespace: namespace.clone(), name: name.to_owned() });
+        }
+    };
+    let Some(spec) = &pod.spec else { return out };
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let sets = containers.map(|c| (&c.env, &c.env_from));
+    let sets = sets.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.env, &c.env_from)));
+    for (env, env_from) in sets {
+        for e in env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            if let Some(r) = &e.config_map_key_ref {
+                add(Kind::ConfigMap, &r.name);
+            }
+            if let Some(r) = &e.secret_key_ref {
+                add(Kind::Secret, &r.name);
+            }
+        }
+        for e in env_from.iter().flatten() {
+            if let Some(r) = &e.config_map_ref {
+                add(Kind::ConfigMap, &r.name);
+            }
+            if let Some(r) = &e.secret_ref {
+                add(Kind::Secret, &r.name);
+            }
+        }
+    }
+    for v in spec.volumes.iter().flatten() {
+        if let Some(s) = &v.config_map {
+            add(Kind::ConfigMap, &s.name);
+        }
+        if let Some(s) = &v.secret {
+            add(Kind::Secret, s.secret_name.as_deref().unwrap_or_default());
+        }
+        for s in v.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            if let Some(s) = &s.config_map {
+                add(Kind::ConfigMap, &s.name);
+            }
+            if let Some(s) = &s.secret {
+                add(Kind::Secret, &s.name);
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,90 @@
+//! How long a container that ended waits before it is started again.
+//!
+//! The first restart comes at once, the next after 10 s, 20 s, … 5 min; a container that ran for ten minutes starts anew
+//! (client-go `flowcontrol.Backoff` as the kubelet uses it).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+pub const INITIAL: Duration = Duration::from_secs(10);
+pub const MAX: Duration = Duration::from_secs(300);
+
+#[derive(Clone, Debug, Default)]
+pub struct Backoffs(BTreeMap<String, (Duration, Timestamp)>);
+
+fn since(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).unwrap_or_default()
+}
+
+impl Backoffs {
+    /// The back-off in force for `key` and how much of it is left, counted from when the container ended.
+    pub fn waiting(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Duration, Duration)> {
+        let (delay, updated) = self.0.get(key)?;
+        if since(ended, *updated) > MAX * 2 {
+            return None;
+        }
+        let left = delay.checked_sub(since(now, ended))?;
+        (!left.is_zero()).then_some((*delay, left))
+    }
+
+    /// The container is started again.
+    pub fn started(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
+        let next = match self.0.get(key) {
+            Some((delay, updated)) if since(ended, *updated) <= MAX * 2 => (*delay * 2).min(MAX),
+            _ => INITIAL,
+        };
+        self.0.insert(key.to_owned(), (next, now));
+    }
+
+    /// The delay in force, for messages.
+    pub fn delay(&self, key: &str) -> Duration {
+        self.0.get(key).map_or(INITIAL, |(d, _)| *d)
+    }
+
+    pub fn forget(&mut self, key: &str) {
+        self.0.remove(key);
+    }
+}
+
+/// As Go prints durations of whole seconds: `10s`, `1m20s`, `5m0s`.
+pub fn go_duration(d: Duration) -> String {
+    let s = d.as_secs();
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m{}s", s / 60, s % 60),
+        _ => format!("{}h{}m{}s", s / 3600, s / 60 % 60, s % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clauses: P10
+    #[test]
+    fn delays_double_to_five_minutes_and_reset_after_ten() {
+        let mut b = Backoffs::default();
+        let mut now = Timestamp::from_second(1_000_000).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            let ended = now;
+            match b.waiting("c", ended, now) {
+                None => seen.push(0),
+                Some((_, left)) => {
+                    seen.push(left.as_secs());
+                    now += left;
+                    assert!(b.waiting("c", ended, now).is_none());
+                }
+            }
+            b.started("c", ended, now);
+        }
+        assert_eq!(seen, [0, 10, 20, 40, 80, 160, 300, 300]);
+        let ended = now + Duration::from_secs(601);
+        assert!(b.waiting("c", ended, ended).is_none(), "it ran for ten minutes");
+        b.started("c", ended, ended);
+        assert_eq!(b.delay("c"), INITIAL);
+        assert_eq!(go_duration(Duration::from_secs(300)), "5m0s");
+    }
+}

@@ -1,0 +1,225 @@
+//! From the container of a pod to what the runtime is asked for.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::{
+    Container, EphemeralContainer, Pod, PodSecurityContext, SeccompProfile, SecurityContext,
+};
+use runtime::{ContainerConfig, Mount, Seccomp, Security};
+
+use crate::env::expand;
+
+/// Labels by which containers and sandboxes are found again.
+pub const POD_NAME: &str = "io.kubernetes.pod.name";
+pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+pub const POD_UID: &str = "io.kubernetes.pod.uid";
+pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("container has runAsNonRoot and image will run as root (pod: \"{pod}\", container: {container})")]
+    Root { pod: String, container: String },
+    #[error(
+        "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (pod: \"{pod}\", container: {container})"
+    )]
+    UserName { user: String, pod: String, container: String },
+    #[error("invalid {field}: {value} is out of range")]
+    Range { field: &'static str, value: i64 },
+    #[error("cannot load seccomp profile {path:?}: {source}")]
+    Seccomp { path: PathBuf, source: std::io::Error },
+    #[error("invalid security context: {0}")]
+    Invalid(&'static str),
+}
+
+/// What [`config`] needs besides the pod.
+pub struct Parts<'a> {
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    pub attempt: u32,
+    pub env: Vec<(String, String)>,
+    pub mounts: Vec<Mount>,
+    /// The user of the image, as it says it.
+    pub image_user: &'a str,
+    pub node_memory: u64,
+    /// Where `localhost` seccomp profiles lie.
+    pub seccomp_root: PathBuf,
+}
+
+pub fn labels(pod: &Pod) -> BTreeMap<String, String> {
+    let m = &pod.metadata;
+    let text = |o: &Option<String>| o.clone().unwrap_or_default();
+    BTreeMap::from([
+        (POD_NAME.to_owned(), text(&m.name)),
+        (POD_NAMESPACE.to_owned(), text(&m.namespace)),
+        (POD_UID.to_owned(), text(&m.uid)),
+    ])
+}
+
+/// An ephemeral container as a container: it has the same fields less those it may not have.
+pub fn of_ephemeral(c: &EphemeralContainer) -> Container {
+    Container {
+        args: c.args.clone(),
+        command: c.command.clone(),
+        env: c.env.clone(),
+        env_from: c.env_from.clone(),
+        image: c.image.clone(),
+        image_pull_policy: c.image_pull_policy.clone(),
+        name: c.name.clone(),
+        security_context: c.security_context.clone(),
+        stdin: c.stdin,
+        stdin_once: c.stdin_once,
+        termination_message_path: c.termination_message_path.clone(),
+        termination_message_policy: c.termination_message_policy.clone(),
+        tty: c.tty,
+        volume_mounts: c.volume_mounts.clone(),
+        working_dir: c.working_dir.clone(),
+        ..Container::default()
+    }
+}
+
+pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
+    let Parts { pod, container: c, attempt, env, .. } = &parts;
+    let lookup = |name: &str| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
+    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|t| expand(t, lookup)).collect::<Vec<_>>();
+    let mut labels = labels(pod);
+    labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
+    let spec = pod.spec.as_ref();
+    let resources = crate::resources::container(c.resources.as_ref());
+    let oom = spec.map_or(0, |s| crate::resources::oom_score_adj(s, c.resources.as_ref(), parts.node_memory));
+    let stop_signal = c.lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
+    Ok(ContainerConfig {
+        name: c.name.clone(),
+        attempt: *attempt,
+        image: c.image.clone().unwrap_or_default(),
+        command: expanded(&c.command),
+        args: expanded(&c.args),
+        working_dir: c.working_dir.clone().filter(|w| !w.is_empty()),
+        security: security(&parts)?,
+        tty: c.tty == Some(true),
+        stdin: c.stdin == Some(true),
+        stdin_once: c.stdin_once == Some(true),
+        resources,
+        oom_score_adj: oom,
+        termination_message_path: Some(c.termination_message_path.clone().unwrap_or("/dev/termination-log".into())),
+        log_path: PathBuf::from(&c.name).join(format!("{attempt}.log")),
+        stop_signal,
+        labels,
+        annotations: BTreeMap::new(),
+        mounts: parts.mounts,
+        env: parts.env,
+    })
+}
+
+fn id(field: &'static str, value: Option<i64>) -> Result<Option<u32>, Error> {
+    value.map(|v| u32::try_from(v).map_err(|_| Error::Range { field, value: v })).transpose()
+}
+
+fn security(parts: &Parts<'_>) -> Result<Security, Error> {
+    let none = (PodSecurityContext::default(), SecurityContext::default());
+    let p = parts.pod.spec.as_ref().and_then(|s| s.security_context.as_ref()).unwrap_or(&none.0);
+    let c = parts.container.security_context.as_ref().unwrap_or(&none.1);
+    let user = id("runAsUser", c.run_as_user.or(p.run_as_user))?;
+    let group = id("runAsGroup", c.run_as_group.or(p.run_as_group))?;
+    if c.run_as_non_root.or(p.run_as_non_root) == Some(true) {
+        let m = &parts.pod.metadata;
+        let full = || {
+            let text = |o: &Option<String>| o.clone().unwrap_or_default();
+            (format!("{}_{}({})", text(&m.name), text(&m.namespace), text(&m.uid)), parts.container.name.clone())
+        };
+        let image_user = parts.image_user.split(':').next().unwrap_or_default();
+        let effective = match (user, image_user.parse::<u32>()) {
+            (Some(u), _) => Some(u),
+            (None, Ok(u)) => Some(u),
+            (None, Err(_)) if image_user.is_empty() => Some(0),
+            (None, Err(_)) => None,
+        };
+        let (pod, container) = full();
+        match effective {
+            Some(0) => return Err(Error::Root { pod, container }),
+            Some(_) => {}
+            None => return Err(Error::UserName { user: image_user.to_owned(), pod, container }),
+        }
+    }
+    let mut supplemental_groups = Vec::new();
+    for g in p.supplemental_groups.iter().flatten().copied().chain(p.fs_group) {
+        supplemental_groups.extend(id("supplementalGroups", Some(g))?);
+    }
+    let privileged = c.privileged == Some(true);
+    if privileged && c.allow_privilege_escalation == Some(false) {
+        return Err(Error::Invalid("cannot set allowPrivilegeEscalation to false and privileged to true"));
+    }
+    let capabilities = c.capabilities.as_ref();
+    Ok(Security {
+        run_as_user: user,
+        run_as_group: group,
+        supplemental_groups,
+        strict_groups: p.supplemental_groups_policy.as_deref() == Some("Strict"),
+        privileged,
+        add_capabilities: capabilities.and_then(|c| c.add.clone()).unwrap_or_default(),
+        drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
+        no_new_privileges: c.allow_privilege_escalation == Some(false),
+        read_only_rootfs: c.read_only_root_filesystem == Some(true),
+        unmasked_proc: c.proc_mount.as_deref() == Some("Unmasked"),
+        seccomp: match privileged {
+            true => Seccomp::Unconfined,
+            false => seccomp(c.seccomp_profile.as_ref().or(p.seccomp_profile.as_ref()), parts)?,
+        },
+    })
+}
+
+fn seccomp(profile: Option<&SeccompProfile>, parts: &Parts<'_>) -> Result<Seccomp, Error> {
+    let Some(profile) = profile else { return Ok(Seccomp::Unconfined) };
+    match profile.type_.as_str() {
+        "RuntimeDefault" => Ok(Seccomp::RuntimeDefault),
+        "Localhost" => {
+            let relative = profile.localhost_profile.as_deref().unwrap_or_default();
+            let path = parts.seccomp_root.join(relative);
+            let text = std::fs::read_to_string(&path).map_err(|source| Error::Seccomp { path, source })?;
+            Ok(Seccomp::Oci(text))
+        }
+        _ => Ok(Seccomp::Unconfined),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(pod: serde_json::Value, container: serde_json::Value, image_user: &str) -> Result<Security, Error> {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [], "securityContext": pod}}))
+        .unwrap();
+        let container: Container = serde_json::from_value(json!({"name": "c", "securityContext": container})).unwrap();
+        security(&Parts {
+            pod: &pod,
+            container: &container,
+            attempt: 0,
+            env: Vec::new(),
+            mounts: Vec::new(),
+            image_user,
+            node_memory: 1,
+            seccomp_root: "/nonexistent".into(),
+        })
+    }
+
+    #[test]
+    fn containers_win_over_pods() {
+        let s = check(json!({"runAsUser": 1, "fsGroup": 7, "supplementalGroups": [8]}), json!({"runAsUser": 2}), "")
+            .unwrap();
+        assert_eq!((s.run_as_user, s.supplemental_groups), (Some(2), vec![8, 7]));
+    }
+
+    #[test]
+    fn root_is_refused_where_asked() {
+        let strict = json!({"runAsNonRoot": true});
+        assert!(matches!(check(strict.clone(), json!({}), ""), Err(Error::Root { .. })));
+        assert!(matches!(check(strict.clone(), json!({}), "0:0"), Err(Error::Root { .. })));
+        assert!(matches!(check(strict.clone(), json!({}), "app"), Err(Error::UserName { .. })));
+        assert!(check(strict.clone(), json!({}), "1000:1000").is_ok());
+        assert!(check(strict.clone(), json!({"runAsUser": 5}), "app").is_ok());
+        assert!(check(strict, json!({"runAsNonRoot": false}), "").is_ok());
+        assert!(check(json!({}), json!({"runAsUser": -1}), "").is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! `postStart` and `preStop`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use runtime::Runtime;
+
+use crate::probe::{Action, Attempt, Target};
+
+/// A hook without an end of its own.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Runs a hook to its end; dropping the future leaves it to itself.
+pub async fn run(
+    handler: &LifecycleHandler,
+    runtime: &Arc<dyn Runtime>,
+    container_id: &str,
+    spec: &Container,
+    pod_ip: Option<IpAddr>,
+    node_namespace: Option<PathBuf>,
+) -> Result<(), String> {
+    if let Some(s) = &handler.sleep {
+        tokio::time::sleep(Duration::from_secs(s.seconds.max(0) as u64)).await;
+        return Ok(());
+    }
+    let action = match (&handler.exec, &handler.http_get) {
+        (Some(e), _) => Action::Exec(e),
+        (None, Some(h)) => Action::Http(h),
+        (None, None) => return Err("invalid handler: it holds no action".into()),
+    };
+    let target = Target { runtime: &**runtime, container_id, spec, pod_ip, node_namespace };
+    match target.attempt(&action, FOREVER).await {
+        Attempt::Success => Ok(()),
+        Attempt::Failure(why) => Err(why),
+    }
+}

@@ -1,0 +1,16 @@
+//! One pod on this node: what is wanted, what is there, what to do, and what to report.
+//!
+//! [`plan`] and [`status`] are pure; [`worker`] is the task that feeds them and acts. Invariant: a worker keeps nothing that
+//! cannot be found again from the API and the runtime, save for back-offs and probe counts.
+
+pub mod backoff;
+pub mod container;
+pub mod files;
+mod hooks;
+mod messages;
+pub mod plan;
+pub mod probes;
+mod start;
+pub mod status;
+mod stop;
+pub(crate) mod worker;

@@ -1,0 +1,275 @@
+//! What to do with a pod now: a pure function of what is wanted and what is there.
+//!
+//! Follows kubelet's `computePodActions`: init containers one after the other, sidecars (init containers that restart always)
+//! before what comes after them, app containers together, each restarted by its policy. Invariant: the plan depends on the
+//! present only, so that a new agent goes on where the old one stopped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container as Spec, EphemeralContainer, Pod};
+use runtime::{Container, ContainerState};
+
+use super::backoff::Backoffs;
+use super::probes::Health;
+use crate::resources::is_sidecar;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    Absent,
+    /// Its shim is gone, and its containers with it.
+    Dead,
+    Ready,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    Init,
+    Sidecar,
+    App,
+    Ephemeral,
+}
+
+/// What is there.
+pub struct Seen<'a> {
+    pub sandbox: Sandbox,
+    /// Id of the sandbox, to tell containers of an earlier one.
+    pub sandbox_id: &'a str,
+    /// The newest container of each name.
+    pub newest: &'a BTreeMap<String, Container>,
+    /// What probes say of running containers, by name.
+    pub health: &'a BTreeMap<String, Health>,
+    pub backoffs: &'a Backoffs,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub name: String,
+    pub role: Role,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    pub name: String,
+    pub id: String,
+    /// The message of the `Killing` event.
+    pub message: String,
+    /// Instead of the pod's grace period, from the probe that failed.
+    pub grace: Option<i64>,
+}
+
+/// What to do, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub kill: Vec<Kill>,
+    pub new_sandbox: bool,
+    pub start: Vec<Start>,
+    /// Waits for its back-off, with the delay in force.
+    pub backing_off: Vec<(String, Duration)>,
+    /// All is done: end what still runs (sidecars), free the sandbox, keep the records.
+    pub finished: bool,
+    /// Look again by then, even if nothing happens.
+    pub wake: Option<Duration>,
+}
+
+/// Whether a container that ended is to be started again.
+pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
+    let policy = match c.restart_policy.as_deref() {
+        Some(own) => own,
+        None => pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always"),
+    };
+    for rule in c.restart_policy_rules.iter().flatten() {
+        if let Some(codes) = &rule.exit_codes {
+            let has = codes.values.iter().flatten().any(|v| *v == exit_code);
+            if has == (codes.operator == "In") && rule.action == "Restart" {
+                return true;
+            }
+        }
+    }
+    match policy {
+        "Never" => false,
+        "OnFailure" => exit_code != 0,
+        _ => true,
+    }
+}
+
+fn ended(c: &Container) -> Option<i32> {
+    match c.state {
+        ContainerState::Exited => Some(c.exit_code.unwrap_or(128)),
+        ContainerState::Unknown => Some(c.exit_code.unwrap_or(137)),
+        ContainerState::Created | ContainerState::Running => None,
+    }
+}
+
+/// When a container ended, for its back-off.
+pub fn ended_at(c: &Container) -> Timestamp {
+    crate::instant(c.finished_at.unwrap_or(c.created_at))
+}
+
+struct Planner<'a> {
+    pod: &'a Pod,
+    seen: &'a Seen<'a>,
+    plan: Plan,
+}
+
+/// The plan for a pod that is to run. Pods that are being deleted or have ended are not planned: they are torn down.
+pub fn plan(pod: &Pod, seen: &Seen<'_>) -> Plan {
+    let mut planner = Planner { pod, seen, plan: Plan::default() };
+    planner.run();
+    planner.plan
+}
+
+impl Planner<'_> {
+    /// The container of that name, if it belongs to the present sandbox.
+    fn present(&self, name: &str) -> Option<&Container> {
+        self.seen.newest.get(name).filter(|c| c.pod == self.seen.sandbox_id && self.seen.sandbox == Sandbox::Ready)
+    }
+
+    fn run(&mut self) {
+        let Some(spec) = &self.pod.spec else { return };
+        let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+        if self.seen.sandbox != Sandbox::Ready {
+            let ran = |c: &Spec| self.seen.newest.contains_key(&c.name);
+            let over = |c: &Spec| {
+                self.seen.newest.get(&c.name).and_then(ended).is_some_and(|code| !restarts(self.pod, c, code))
+            };
+            let any = spec.containers.iter().any(ran);
+            // A pod that does not restart is not begun again; one whose containers are all over is done.
+            if any && (policy == "Never" || spec.containers.iter().all(over)) {
+                self.plan.finished = true;
+                return;
+            }
+            let failed_init = |c: &Spec| {
+                !is_sidecar(c)
+                    && self.seen.newest.get(&c.name).and_then(ended).is_some_and(|code| code != 0)
+                    && policy == "Never"
+            };
+            if spec.init_containers.iter().flatten().any(failed_init) {
+                self.plan.finished = true;
+                return;
+            }
+            self.plan.new_sandbox = true;
+        }
+        let begun = spec.containers.iter().any(|c| self.present(&c.name).is_some());
+        if !self.init(spec.init_containers.as_deref().unwrap_or_default(), begun, policy) {
+            return;
+        }
+        let mut over = !spec.containers.is_empty();
+        for c in &spec.containers {
+            over &= self.keep_running(c, Role::App);
+        }
+        self.ephemeral(spec.ephemeral_containers.as_deref().unwrap_or_default());
+        if over {
+            self.plan.start.clear();
+            self.plan.finished = true;
+        }
+    }
+
+    /// Whether the app containers may run.
+    fn init(&mut self, containers: &[Spec], begun: bool, policy: &str) -> bool {
+        for c in containers {
+            if is_sidecar(c) {
+                self.keep_running(c, Role::Sidecar);
+                let up = self.present(&c.name).is_some_and(|s| s.state == ContainerState::Running)
+                    && self.seen.health.get(&c.name).is_some_and(|h| h.started);
+                if !up && !begun {
+                    return false;
+                }
+                continue;
+            }
+            if begun {
+                continue;
+            }
+            let state = self.present(&c.name).map(|s| (s.state, ended(s)));
+            match state {
+                None => {
+                    // In a new sandbox an init container that succeeded runs again.
+                    self.start(c, Role::Init);
+                    return false;
+                }
+                Some((_, Some(0))) => {}
+                Some((_, Some(_))) if policy == "Never" => {
+                    self.plan.start.clear();
+                    self.plan.finished = true;
+                    return false;
+                }
+                Some((_, Some(_))) => {
+                    self.start(c, Role::Init);
+                    return false;
+                }
+                Some((ContainerState::Created, None)) => {
+                    self.start(c, Role::Init);
+                    return false;
+                }
+                Some(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Starts, restarts or kills one container as needed. Whether it has ended for good.
+    fn keep_running(&mut self, c: &Spec, role: Role) -> bool {
+        let Some(status) = self.present(&c.name) else {
+            let last = self.seen.newest.get(&c.name).and_then(ended);
+            if let Some(code) = last
+                && !restarts(self.pod, c, code)
+            {
+                return true;
+            }
+            self.start(c, role);
+            return false;
+        };
+        match ended(status) {
+            Some(code) => {
+                if !restarts(self.pod, c, code) {
+                    return true;
+                }
+                self.start(c, role);
+            }
+            // Left by an agent that stopped between creating and starting it.
+            None if status.state == ContainerState::Created => self.start(c, role),
+            None => {
+                let id = status.id.clone();
+                if let Some(failed) = self.seen.health.get(&c.name).and_then(|h| h.failed) {
+                    let what = failed.name();
+                    let again = restarts(self.pod, c, 137);
+                    let then = if again { ", will be restarted" } else { "" };
+                    let message = format!("Container {} failed {what} probe{then}", c.name);
+                    let probe = match failed {
+                        super::probes::Kind::Startup => &c.startup_probe,
+                        _ => &c.liveness_probe,
+                    };
+                    let grace = probe.as_ref().and_then(|p| p.termination_grace_period_seconds);
+                    self.plan.kill.push(Kill { name: c.name.clone(), id, message, grace });
+                }
+            }
+        }
+        false
+    }
+
+    fn ephemeral(&mut self, containers: &[EphemeralContainer]) {
+        for c in containers {
+            if !self.seen.newest.contains_key(&c.name) {
+                self.plan.start.push(Start { name: c.name.clone(), role: Role::Ephemeral });
+            }
+        }
+    }
+
+    fn start(&mut self, c: &Spec, role: Role) {
+        let last = self.seen.newest.get(&c.name).filter(|s| ended(s).is_some());
+        if let Some(last) = last
+            && let Some((delay, left)) = self.seen.backoffs.waiting(&c.name, ended_at(last), self.seen.now)
+        {
+            self.plan.backing_off.push((c.name.clone(), delay));
+            self.plan.wake = Some(self.plan.wake.map_or(left, |w| w.min(left)));
+            return;
+        }
+        self.plan.start.push(Start { name: c.name.clone(), role });
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

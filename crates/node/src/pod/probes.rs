@@ -1,0 +1,266 @@
+//! Probing the containers of one pod: a task per running container, and what is known of its health.
+//!
+//! Follows kubelet's `prober/worker.go`: a startup probe comes first and alone; delays count from the container's start; a
+//! threshold of equal results in a row changes the verdict. A container that was ready before the agent restarted is taken to
+//! be ready until a probe says otherwise.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container as Spec, Probe};
+use parking_lot::Mutex;
+use runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::probe::{Action, Attempt, Target};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Startup,
+    Liveness,
+    Readiness,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Liveness => "liveness",
+            Self::Readiness => "readiness",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+        }
+    }
+}
+
+/// What is known of a running container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Its startup probe has succeeded, or it has none.
+    pub started: bool,
+    pub ready: bool,
+    /// The probe for which it is to be killed.
+    pub failed: Option<Kind>,
+}
+
+/// Counts results until they change the verdict.
+#[derive(Clone, Copy, Debug)]
+struct Threshold {
+    success: i32,
+    failure: i32,
+    last: Option<bool>,
+    run: i32,
+}
+
+impl Threshold {
+    fn of(p: &Probe) -> Self {
+        let at_least_one = |n: Option<i32>, default| n.filter(|n| *n > 0).unwrap_or(default);
+        Self {
+            success: at_least_one(p.success_threshold, 1),
+            failure: at_least_one(p.failure_threshold, 3),
+            last: None,
+            run: 0,
+        }
+    }
+
+    /// The verdict, once there were enough equal results in a row.
+    fn count(&mut self, good: bool) -> Option<bool> {
+        self.run = if self.last == Some(good) { self.run.saturating_add(1) } else { 1 };
+        self.last = Some(good);
+        let needed = if good { self.success } else { self.failure };
+        (self.run >= needed).then_some(good)
+    }
+}
+
+/// What every probe of a pod needs.
+pub struct Context {
+    pub runtime: Arc<dyn Runtime>,
+    pub node_namespace: Option<std::path::PathBuf>,
+    pub clock: Arc<dyn meta::Clock>,
+    pub pod_ip: Option<IpAddr>,
+    /// Told when a verdict changes.
+    pub wake: Arc<Notify>,
+    /// Told of every failure: container name and message.
+    pub unhealthy: Arc<dyn Fn(&str, String) + Send + Sync>,
+}
+
+struct Probed {
+    id: String,
+    health: Arc<Mutex<Health>>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for Probed {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// The probes of one pod. Dropping it ends them.
+#[derive(Default)]
+pub struct Probes(BTreeMap<String, Probed>);
+
+impl Probes {
+    /// Makes sure that a running container is probed. `was_ready` and `was_started` are what an earlier agent said.
+    pub fn watch(
+        &mut self,
+        context: &Arc<Context>,
+        spec: &Spec,
+        container: &runtime::Container,
+        was_started: bool,
+        was_ready: bool,
+    ) {
+        if self.0.get(&spec.name).is_some_and(|p| p.id == container.id) {
+            return;
+        }
+        let health = Arc::new(Mutex::new(Health {
+            started: spec.startup_probe.is_none() || was_started,
+            ready: (spec.readiness_probe.is_none() && spec.startup_probe.is_none()) || was_ready,
+            failed: None,
+        }));
+        let probed = spec.startup_probe.is_some() || spec.liveness_probe.is_some() || spec.readiness_probe.is_some();
+        let task = probed.then(|| {
+            let age = container
+                .started_at
+                .and_then(|t| Duration::try_from(context.clock.now().duration_since(crate::instant(t))).ok())
+                .unwrap_or_default();
+            let run = Run {
+                context: context.clone(),
+                spec: spec.clone(),
+                id: container.id.clone(),
+                health: health.clone(),
+                born: tokio::time::Instant::now().checked_sub(age),
+            };
+            tokio::spawn(run.all())
+        });
+        self.0.insert(spec.name.clone(), Probed { id: container.id.clone(), health, task });
+    }
+
+    /// Ends the probes of what does not run any more.
+    pub fn retain(&mut self, running: impl Fn(&str, &str) -> bool) {
+        self.0.retain(|name, p| running(name, &p.id));
+    }
+
+    /// The pod is being ended: liveness and startup do not matter any more, readiness is still told.
+    pub fn stop(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    pub fn health(&self) -> BTreeMap<String, Health> {
+        self.0.iter().map(|(n, p)| (n.clone(), *p.health.lock())).collect()
+    }
+}
+
+struct Run {
+    context: Arc<Context>,
+    spec: Spec,
+    id: String,
+    health: Arc<Mutex<Health>>,
+    /// When the container started; `None` when that is longer ago than this clock goes back.
+    born: Option<tokio::time::Instant>,
+}
+
+impl Run {
+    async fn all(self) {
+        if let Some(p) = &self.spec.startup_probe
+            && !self.health.lock().started
+        {
+            self.until_settled(Kind::Startup, p).await;
+            if !self.health.lock().started {
+                return;
+            }
+        }
+        let liveness = async {
+            if let Some(p) = &self.spec.liveness_probe {
+                self.until_settled(Kind::Liveness, p).await;
+            }
+        };
+        let readiness = async {
+            match &self.spec.readiness_probe {
+                Some(p) => self.until_settled(Kind::Readiness, p).await,
+                None => self.change(|h| h.ready = true),
+            }
+        };
+        tokio::join!(liveness, readiness);
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Health)) {
+        let mut health = self.health.lock();
+        let before = *health;
+        f(&mut health);
+        if *health != before {
+            self.context.wake.notify_one();
+        }
+    }
+
+    /// Probes until the verdict is final: started or to be killed. Readiness never ends.
+    async fn until_settled(&self, kind: Kind, probe: &Probe) {
+        let seconds =
+            |n: Option<i32>, default: u64| Duration::from_secs(n.filter(|n| *n > 0).map_or(default, |n| n as u64));
+        let (period, timeout) = (seconds(probe.period_seconds, 10), seconds(probe.timeout_seconds, 1));
+        if let Some(born) = self.born {
+            tokio::time::sleep_until(born + seconds(probe.initial_delay_seconds, 0)).await;
+        }
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut threshold = Threshold::of(probe);
+        loop {
+            ticks.tick().await;
+            let result = self.once(probe, timeout).await;
+            if let Attempt::Failure(why) = &result {
+                let message = format!("{} probe failed: {why}", kind.title());
+                (self.context.unhealthy)(&self.spec.name, message);
+            }
+            let Some(verdict) = threshold.count(result == Attempt::Success) else { continue };
+            match (kind, verdict) {
+                (Kind::Readiness, good) => self.change(|h| h.ready = good),
+                (Kind::Startup, true) => return self.change(|h| h.started = true),
+                (Kind::Liveness, true) => {}
+                (Kind::Startup | Kind::Liveness, false) => return self.change(|h| h.failed = Some(kind)),
+            }
+        }
+    }
+
+    async fn once(&self, probe: &Probe, timeout: Duration) -> Attempt {
+        let action = match (&probe.exec, &probe.http_get, &probe.tcp_socket, &probe.grpc) {
+            (Some(a), ..) => Action::Exec(a),
+            (_, Some(a), ..) => Action::Http(a),
+            (_, _, Some(a), _) => Action::Tcp(a),
+            (_, _, _, Some(a)) => Action::Grpc(a),
+            _ => return Attempt::Failure("missing probe handler".into()),
+        };
+        let target = Target {
+            runtime: &*self.context.runtime,
+            container_id: &self.id,
+            spec: &self.spec,
+            pod_ip: self.context.pod_ip,
+            node_namespace: self.context.node_namespace.clone(),
+        };
+        target.attempt(&action, timeout).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_need_equal_results_in_a_row() {
+        let mut t =
+            Threshold::of(&Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Probe::default() });
+        let got: Vec<_> =
+            [false, false, true, false, false, false, true, true].into_iter().map(|g| t.count(g)).collect();
+        assert_eq!(got, [None, None, None, None, None, Some(false), None, Some(true)]);
+    }
+}

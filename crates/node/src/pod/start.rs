@@ -1,0 +1,337 @@
+//! Starting: the sandbox, the volumes, and containers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use client::Severity;
+use k8s_openapi::api::core::v1::{Container as Spec, Service};
+use runtime::{ContainerState, PidMode, PodConfig};
+
+use super::plan::{Plan, Role, ended_at};
+use super::status::Waiting;
+use super::worker::{Hold, Observed, Worker, text};
+use super::{container, files, hooks};
+use crate::resources;
+use crate::{env, volumes};
+
+/// The name under which a failing sandbox is held.
+pub(super) const SANDBOX: &str = "";
+const VOLUMES: &str = "\u{1}volumes";
+/// Between tries of what has failed: doubled up to the last.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(120);
+/// Image pulls wait as restarts do.
+const FIRST_PULL_RETRY: Duration = Duration::from_secs(10);
+const LAST_PULL_RETRY: Duration = Duration::from_secs(300);
+
+impl Worker {
+    /// Does not try `name` again for a while, longer each time.
+    fn hold(&mut self, name: &str, first: Duration, last: Duration) -> Duration {
+        let delay = self.holds.get(name).map_or(first, |h| (h.delay * 2).clamp(first, last));
+        let until = self.now() + delay;
+        self.holds.insert(name.to_owned(), Hold { until, delay });
+        delay
+    }
+
+    /// Network, directories and the sandbox itself. Whether it stands.
+    pub(super) async fn make_sandbox(&mut self, seen: &Observed) -> bool {
+        let attempt = match &seen.sandbox {
+            None => 0,
+            Some(old) => {
+                let message = "Pod sandbox changed, it will be killed and re-created.";
+                self.event(None, Severity::Normal, "SandboxChanged", message);
+                let (id, attempt) = (old.id.clone(), old.config.attempt);
+                // Its containers are records of what ran; they stay until the pod goes.
+                if let Err(error) = self.shared.options.runtime.stop_pod(&id).await {
+                    tracing::warn!(pod = %self.name(), %error, "stopping the old sandbox");
+                }
+                attempt + 1
+            }
+        };
+        match self.try_sandbox(attempt).await {
+            Ok(()) => {
+                self.holds.remove(SANDBOX);
+                true
+            }
+            Err(why) => {
+                self.hold(SANDBOX, FIRST_RETRY, LAST_RETRY);
+                let message = format!("Failed to create pod sandbox: {why}");
+                self.event(None, Severity::Warning, "FailedCreatePodSandBox", message);
+                false
+            }
+        }
+    }
+
+    async fn try_sandbox(&mut self, attempt: u32) -> Result<(), String> {
+        let pod = self.pod.clone();
+        let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
+        let options = &self.shared.options;
+        let host_network = spec.host_network == Some(true);
+        let netns = match (&options.network, host_network) {
+            (Some(network), false) => {
+                let a = network.attach(&self.uid).await.map_err(|e| e.to_string())?;
+                self.ip = Some(a.address.into());
+                Some(a.namespace)
+            }
+            _ => options.node_namespace.clone(),
+        };
+        let directory = self.shared.volumes.pod_directory(&self.uid);
+        std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+        let ip = self.ip.map(|ip| ip.to_string());
+        let domain = &options.dns.domain;
+        let hosts = if host_network {
+            let node = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+            files::host_network_hosts(&pod, &node)
+        } else {
+            files::hosts(&pod, ip.as_deref(), domain)
+        };
+        let hostname = match (host_network, spec.set_hostname_as_fqdn, files::fqdn(&pod, domain)) {
+            (true, ..) => options.hostname.clone(),
+            (_, Some(true), Some(full)) => full,
+            _ => files::hostname(&pod),
+        };
+        let security = spec.security_context.as_ref();
+        let sysctls = security.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
+        let pid = match (spec.host_pid, spec.share_process_namespace) {
+            (Some(true), _) => PidMode::Host,
+            (_, Some(true)) => PidMode::Pod,
+            _ => PidMode::Container,
+        };
+        let qos = resources::qos(spec);
+        let m = &pod.metadata;
+        let config = PodConfig {
+            id: format!("{}-{attempt}", self.uid),
+            name: text(&m.name).to_owned(),
+            namespace: text(&m.namespace).to_owned(),
+            uid: self.uid.clone(),
+            attempt,
+            hostname,
+            netns,
+            pid,
+            host_ipc: spec.host_ipc == Some(true),
+            sysctls: sysctls.map(|s| (s.name.clone(), s.value.clone())).collect(),
+            resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
+            hosts: Some(hosts),
+            cgroup_parent: qos.cgroup(&self.uid),
+            resources: resources::pod(spec, options.pod_pids_limit),
+            labels: container::labels(&pod),
+            annotations: BTreeMap::new(),
+            log_directory: self.log_directory(),
+        };
+        let made = options.runtime.run_pod(config).await;
+        match made {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                if attempt == 0
+                    && let Some(network) = &options.network
+                {
+                    let _ = network.detach(&self.uid).await; // the first error is the one to tell
+                    self.ip = None;
+                }
+                Err(e.to_string())
+            }
+        }
+    }
+
+    /// `LOGS/NAMESPACE_NAME_UID`, as kubelet names it.
+    pub(super) fn log_directory(&self) -> PathBuf {
+        let m = &self.pod.metadata;
+        self.shared.options.log_dir.join(format!("{}_{}_{}", text(&m.namespace), text(&m.name), self.uid))
+    }
+
+    /// The directories of the pod's volumes; `None` if one cannot be made yet, which is told.
+    pub(super) async fn volumes(&mut self, plan: &Plan) -> Option<BTreeMap<String, PathBuf>> {
+        let now = self.now();
+        if self.holds.get(VOLUMES).is_some_and(|h| h.until > now) {
+            return None;
+        }
+        let shared = self.shared.clone();
+        let place = self.place();
+        match shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &place).await {
+            Ok(v) => {
+                self.holds.remove(VOLUMES);
+                Some(v)
+            }
+            Err(e) => {
+                self.hold(VOLUMES, FIRST_RETRY, LAST_RETRY);
+                self.event(None, Severity::Warning, "FailedMount", e.to_string());
+                tracing::debug!(pod = %self.name(), containers = plan.start.len(), "waiting for volumes: {e}");
+                None
+            }
+        }
+    }
+
+    /// Starts one container. Whether something was done, so that it is worth looking again.
+    pub(super) async fn start(
+        &mut self,
+        name: &str,
+        role: Role,
+        seen: &Observed,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> bool {
+        let Some(spec) = self.spec_of(name) else { return false };
+        let before = seen.newest.get(name);
+        let id = match before.filter(|c| c.state == ContainerState::Created && c.pod == seen.id()) {
+            Some(c) => c.id.clone(),
+            None => {
+                let Some(image_user) = self.image(&spec).await else { return false };
+                let attempt = before.map_or(0, |c| c.attempt + 1);
+                match self.create(&spec, attempt, seen.id(), &image_user, volumes).await {
+                    Ok(id) => id,
+                    Err((reason, message)) => {
+                        self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
+                        self.hold(name, FIRST_RETRY, LAST_RETRY);
+                        self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
+                        return false;
+                    }
+                }
+            }
+        };
+        if let Some(before) = before.filter(|c| c.id != id) {
+            self.backoffs.started(name, ended_at(before), self.now());
+        }
+        self.holds.remove(name);
+        self.waiting.remove(name);
+        match self.shared.options.runtime.start_container(&id).await {
+            Ok(()) => self.event(Some(name), Severity::Normal, "Started", "Container started"),
+            Err(e) => {
+                let message = e.to_string();
+                self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
+                self.waiting.insert(name.to_owned(), Waiting { reason: "RunContainerError".into(), message });
+                // The record of the failed start is what the back-off counts from.
+                return true;
+            }
+        }
+        self.drop_old(name, &id).await;
+        if role != Role::Init
+            && let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
+        {
+            self.post_start(hook.clone(), &spec, &id).await;
+        }
+        true
+    }
+
+    async fn post_start(&mut self, hook: k8s_openapi::api::core::v1::LifecycleHandler, spec: &Spec, id: &str) {
+        let options = &self.shared.options;
+        let (ip, ns) = (self.probe_ip(), options.node_namespace.clone());
+        if let Err(why) = hooks::run(&hook, &options.runtime, id, spec, ip, ns).await {
+            let name = &spec.name;
+            tracing::debug!(pod = %self.name(), container = name, why, "postStart failed");
+            self.event(Some(name), Severity::Warning, "FailedPostStartHook", "PostStartHook failed");
+            self.event(Some(name), Severity::Normal, "Killing", "FailedPostStartHook");
+            let grace = self.grace();
+            self.stop_container(id, spec, grace).await;
+        }
+    }
+
+    /// Makes sure that the image is there. Gives its user; `None` if it is not there, which is told.
+    async fn image(&mut self, spec: &Spec) -> Option<String> {
+        let image = text(&spec.image).to_owned();
+        let name = spec.name.as_str();
+        match self.shared.options.host.image(&image) {
+            Ok(found) => {
+                let message =
+                    format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+                self.event(Some(name), Severity::Normal, "Pulled", message);
+                return Some(found.config.user);
+            }
+            Err(error) => {
+                let never = spec.image_pull_policy.as_deref() == Some("Never");
+                let invalid = matches!(error, runtime::image::Error::Name { .. });
+                let (reason, message) = if invalid {
+                    let m = format!("Failed to apply default image tag \"{image}\": {error}");
+                    self.event(Some(name), Severity::Warning, "InspectFailed", m.clone());
+                    ("InvalidImageName", m)
+                } else if never {
+                    let m = format!("Container image \"{image}\" is not present with pull policy of Never");
+                    self.event(Some(name), Severity::Warning, "ErrImageNeverPull", m.clone());
+                    ("ErrImageNeverPull", m)
+                } else {
+                    let m = format!(
+                        "failed to pull image \"{image}\": it is not on this node, and this node has no registry to get it from"
+                    );
+                    if !self.holds.contains_key(name) {
+                        self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
+                        self.event(
+                            Some(name),
+                            Severity::Warning,
+                            "Failed",
+                            format!("Failed to pull image \"{image}\": {m}"),
+                        );
+                        ("ErrImagePull", m)
+                    } else {
+                        let back = format!("Back-off pulling image \"{image}\"");
+                        self.event(Some(name), Severity::Normal, "BackOff", back.clone());
+                        ("ImagePullBackOff", format!("{back}: ErrImagePull: {m}"))
+                    }
+                };
+                self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
+                self.hold(name, FIRST_PULL_RETRY, LAST_PULL_RETRY);
+                self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
+            }
+        }
+        None
+    }
+
+    /// Creates the container; an error is a reason and a message.
+    async fn create(
+        &mut self,
+        spec: &Spec,
+        attempt: u32,
+        sandbox: &str,
+        image_user: &str,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> Result<String, (&'static str, String)> {
+        const CONFIG: &str = "CreateContainerConfigError";
+        let options = &self.shared.options;
+        let pod = self.pod.clone();
+        let services: Vec<Service> =
+            self.shared.services.cache().all().filter_map(|e| e.decode::<Service>().ok()).collect();
+        let links = pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
+        let services = env::of_services(services.iter(), text(&pod.metadata.namespace), links);
+        let place = self.place();
+        let environment = env::build(&pod, spec, &*self.shared.objects, &services, &place)
+            .await
+            .map_err(|e| (CONFIG, e.to_string()))?;
+        for (from, names) in &environment.skipped {
+            let message = format!(
+                "Keys [{}] from the EnvFrom {from} were skipped since they are considered invalid environment variable names.",
+                names.join(", ")
+            );
+            self.event(Some(&spec.name), Severity::Warning, "InvalidEnvironmentVariableNames", message);
+        }
+        let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables)
+            .map_err(|e| (CONFIG, format!("failed to prepare subPath for volumeMount: {e}")))?;
+        let config = container::config(container::Parts {
+            pod: &pod,
+            container: spec,
+            attempt,
+            env: environment.variables,
+            mounts,
+            image_user,
+            node_memory: self.shared.memory,
+            seccomp_root: options.data_dir.join("seccomp"),
+        })
+        .map_err(|e| (CONFIG, e.to_string()))?;
+        match options.runtime.create_container(sandbox, config).await {
+            Ok(id) => {
+                self.event(Some(&spec.name), Severity::Normal, "Created", "Container created");
+                Ok(id)
+            }
+            Err(e) => Err(("CreateContainerError", e.to_string())),
+        }
+    }
+
+    /// Of each container the newest and the one before it are kept.
+    async fn drop_old(&mut self, name: &str, newest: &str) {
+        let Ok(seen) = self.observe().await else { return };
+        let previous = seen.previous.get(name).map(|c| c.id.clone()).unwrap_or_default();
+        for old in seen.all.iter().filter(|c| c.name == name && c.id != newest && c.id != previous) {
+            let _ = std::fs::remove_file(&old.log_path);
+            if let Err(error) = self.shared.options.runtime.remove_container(&old.id).await {
+                tracing::debug!(container = old.id, %error, "removing an old container");
+            }
+        }
+    }
+}

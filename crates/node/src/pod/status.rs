@@ -1,0 +1,464 @@
+//! The status of a pod: a pure function of its spec, its containers and what probes and the worker found.
+//!
+//! Follows kubelet's `generateAPIPodStatus`, `getPhase` and `status/generate.go`, words included, since clients and people read
+//! them. Invariant: the same input gives the same status, times of transitions are kept where nothing changed, and a phase that
+//! is final stays.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::{Container, ContainerState};
+
+use super::plan::restarts;
+use super::probes::Health;
+use crate::resources::{is_sidecar, qos};
+
+/// Why a container does not run yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub reason: String,
+    pub message: String,
+}
+
+/// What the status is made from.
+pub struct Facts<'a> {
+    pub pod: &'a Pod,
+    /// The newest container of each name.
+    pub newest: &'a BTreeMap<String, Container>,
+    /// The one before it.
+    pub previous: &'a BTreeMap<String, Container>,
+    pub waiting: &'a BTreeMap<String, Waiting>,
+    pub health: &'a BTreeMap<String, Health>,
+    /// Termination messages by container id.
+    pub messages: &'a BTreeMap<String, String>,
+    pub sandbox_ready: bool,
+    pub pod_ip: Option<&'a str>,
+    pub host_ip: &'a str,
+    pub now: Timestamp,
+    /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
+    pub failed: Option<(&'a str, &'a str)>,
+    /// Nothing of the pod runs any more and nothing will.
+    pub over: bool,
+}
+
+/// What no container id can be told for: ended while nobody looked.
+const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
+
+fn time(t: Timestamp) -> Time {
+    Time(Timestamp::from_second(t.as_second()).unwrap_or(t))
+}
+
+fn at(t: Option<runtime::Timestamp>) -> Option<Time> {
+    t.map(|t| time(crate::instant(t)))
+}
+
+pub fn container_id(id: &str) -> String {
+    format!("kemudi://{id}")
+}
+
+impl Facts<'_> {
+    fn terminated(&self, c: &Container) -> State {
+        let unknown = c.state == ContainerState::Unknown;
+        let code = c.exit_code.unwrap_or(if unknown { 137 } else { 128 });
+        let message = self.messages.get(&c.id).cloned().or_else(|| c.message.clone()).filter(|m| !m.is_empty());
+        let reason = c.reason.clone().unwrap_or_else(|| {
+            match (unknown, code) {
+                (true, _) => UNKNOWN_REASON,
+                (_, 0) => "Completed",
+                _ => "Error",
+            }
+            .to_owned()
+        });
+        State {
+            terminated: Some(ContainerStateTerminated {
+                container_id: Some(container_id(&c.id)),
+                exit_code: code,
+                finished_at: at(c.finished_at),
+                message,
+                reason: Some(reason),
+                // Upstream's runtimes fold the signal into the exit code and leave this out.
+                signal: None,
+                started_at: at(c.started_at),
+            }),
+            ..State::default()
+        }
+    }
+
+    fn waiting_state(reason: &str, message: Option<&str>) -> State {
+        State {
+            waiting: Some(ContainerStateWaiting {
+                reason: Some(reason.to_owned()),
+                message: message.filter(|m| !m.is_empty()).map(str::to_owned),
+            }),
+            ..State::default()
+        }
+    }
+
+    /// The status of one container. `ready_rule` says what readiness means for it.
+    fn container(&self, name: &str, image: &str, spec: Option<&Spec>, default_reason: &str) -> ContainerStatus {
+        let newest = self.newest.get(name);
+        let health = self.health.get(name).copied().unwrap_or_default();
+        let mut out = ContainerStatus {
+            name: name.to_owned(),
+            image: image.to_owned(),
+            started: Some(false),
+            ..ContainerStatus::default()
+        };
+        if let Some(r) = spec.and_then(|s| s.resources.clone())
+            && (r.limits.is_some() || r.requests.is_some())
+        {
+            out.allocated_resources = r.requests.clone();
+            out.resources = Some(r);
+        }
+        let waiting = self.waiting.get(name);
+        let Some(c) = newest else {
+            let state = match waiting {
+                Some(w) => Self::waiting_state(&w.reason, Some(&w.message)),
+                None => Self::waiting_state(default_reason, None),
+            };
+            out.state = Some(state);
+            return out;
+        };
+        out.restart_count = c.attempt as i32;
+        out.container_id = Some(container_id(&c.id));
+        out.image_id = c.image_id.clone();
+        out.last_state = self.previous.get(name).map(|p| self.terminated(p));
+        match c.state {
+            ContainerState::Running => {
+                let running = ContainerStateRunning { started_at: at(c.started_at) };
+                out.state = Some(State { running: Some(running), ..State::default() });
+                out.started = Some(health.started);
+                out.ready = health.ready && health.started;
+            }
+            ContainerState::Created => out.state = Some(Self::waiting_state(default_reason, None)),
+            ContainerState::Exited | ContainerState::Unknown => {
+                let ended = self.terminated(c);
+                match waiting {
+                    // It is to come back: what it waits for is its state, how it ended its last one.
+                    Some(w) if !self.over => {
+                        out.state = Some(Self::waiting_state(&w.reason, Some(&w.message)));
+                        out.last_state = Some(ended);
+                    }
+                    _ => out.state = Some(ended),
+                }
+            }
+        }
+        out
+    }
+
+    fn statuses(&self) -> (Vec<ContainerStatus>, Vec<ContainerStatus>, Vec<ContainerStatus>) {
+        let Some(spec) = &self.pod.spec else { return Default::default() };
+        let init_specs = spec.init_containers.as_deref().unwrap_or_default();
+        let default = if init_specs.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+        let image = |i: &Option<String>| i.clone().unwrap_or_default();
+        let init = init_specs
+            .iter()
+            .map(|c| {
+                let mut s = self.container(&c.name, &image(&c.image), Some(c), "PodInitializing");
+                if !is_sidecar(c) {
+                    // Ready means done.
+                    s.ready = exit_code(&s) == Some(0);
+                }
+                s
+            })
+            .collect();
+        let app = spec.containers.iter().map(|c| self.container(&c.name, &image(&c.image), Some(c), default)).collect();
+        let ephemeral = spec
+            .ephemeral_containers
+            .iter()
+            .flatten()
+            .map(|c| {
+                let mut s = self.container(&c.name, &image(&c.image), None, "ContainerCreating");
+                s.started = None;
+                s.ready = false;
+                s
+            })
+            .collect();
+        (init, app, ephemeral)
+    }
+}
+
+fn exit_code(s: &ContainerStatus) -> Option<i32> {
+    Some(s.state.as_ref()?.terminated.as_ref()?.exit_code)
+}
+
+fn is_running(s: &ContainerStatus) -> bool {
+    s.state.as_ref().is_some_and(|s| s.running.is_some())
+}
+
+/// The phase by upstream's table (`getPhase`).
+fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: bool) -> &'static str {
+    let Some(spec) = &pod.spec else { return "Pending" };
+    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    let mut pending_init = 0;
+    let mut failed_init = 0;
+    for (c, s) in spec.init_containers.iter().flatten().zip(init) {
+        let code = exit_code(s).or_else(|| Some(s.last_state.as_ref()?.terminated.as_ref()?.exit_code));
+        if is_sidecar(c) {
+            if !s.started.unwrap_or(false) && !over {
+                pending_init += 1;
+            }
+        } else {
+            match code {
+                _ if is_running(s) => pending_init += 1,
+                Some(0) => {}
+                Some(_) if policy == "Never" => failed_init += 1,
+                _ => pending_init += 1,
+            }
+        }
+    }
+    let (mut running, mut waiting, mut stopped, mut succeeded, mut restartable) = (0, 0, 0, 0, false);
+    for (c, s) in spec.containers.iter().zip(app) {
+        if is_running(s) {
+            running += 1;
+        } else if let Some(code) = exit_code(s) {
+            stopped += 1;
+            succeeded += i32::from(code == 0);
+            restartable |= restarts(pod, c, code);
+        } else if s.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
+            stopped += 1;
+            restartable = true;
+        } else {
+            waiting += 1;
+        }
+    }
+    if failed_init > 0 {
+        return "Failed";
+    }
+    let begun = running + stopped > 0;
+    if pending_init > 0 && !begun {
+        return "Pending";
+    }
+    if waiting > 0 {
+        return "Pending";
+    }
+    if running > 0 {
+        return "Running";
+    }
+    if stopped > 0 {
+        if restartable && !over {
+            return "Running";
+        }
+        let sidecars = spec.init_containers.iter().flatten().zip(init).any(|(c, s)| is_sidecar(c) && is_running(s));
+        if sidecars {
+            // They are still being ended; the pod is over when they are.
+            return "Running";
+        }
+        return if stopped == succeeded { "Succeeded" } else { "Failed" };
+    }
+    "Pending"
+}
+
+fn names(list: &[&str]) -> String {
+    format!("[{}]", list.join(" "))
+}
+
+struct Verdict {
+    status: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Verdict {
+    fn yes() -> Self {
+        Self { status: true, reason: None, message: None }
+    }
+
+    fn no(reason: &'static str, message: String) -> Self {
+        Self { status: false, reason: Some(reason), message: Some(message).filter(|m| !m.is_empty()) }
+    }
+}
+
+fn initialized(pod: &Pod, init: &[ContainerStatus], phase: &str, begun: bool) -> Verdict {
+    let Some(specs) = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref()) else { return Verdict::yes() };
+    let incomplete: Vec<&str> = specs
+        .iter()
+        .zip(init)
+        .filter(|(c, s)| if is_sidecar(c) { s.started != Some(true) } else { !s.ready })
+        .map(|(c, _)| c.name.as_str())
+        .collect();
+    match phase {
+        "Succeeded" => Verdict { reason: Some("PodCompleted"), ..Verdict::yes() },
+        _ if incomplete.is_empty() || begun => Verdict::yes(),
+        _ => Verdict::no(
+            "ContainersNotInitialized",
+            format!("containers with incomplete status: {}", names(&incomplete)),
+        ),
+    }
+}
+
+fn containers_ready(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], phase: &str) -> Verdict {
+    match phase {
+        "Succeeded" => return Verdict::no("PodCompleted", String::new()),
+        "Failed" => return Verdict::no("PodFailed", String::new()),
+        _ => {}
+    }
+    let specs = pod.spec.as_ref().and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
+    let sidecars = specs.iter().zip(init).filter(|(c, _)| is_sidecar(c)).map(|(_, s)| s);
+    let unready: Vec<&str> = sidecars.chain(app).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    if unready.is_empty() {
+        return Verdict::yes();
+    }
+    Verdict::no("ContainersNotReady", format!("containers with unready status: {}", names(&unready)))
+}
+
+fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
+    if !containers.status {
+        return Verdict { status: false, reason: containers.reason, message: containers.message.clone() };
+    }
+    let has = |gate: &str| {
+        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+        conditions.into_iter().flatten().find(|c| c.type_ == gate).map(|c| c.status.clone())
+    };
+    let missing: Vec<String> = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.readiness_gates.iter().flatten())
+        .filter_map(|g| match has(&g.condition_type).as_deref() {
+            Some("True") => None,
+            Some(_) => Some(format!("the status of pod readiness gate \"{}\" is not \"True\"", g.condition_type)),
+            None => {
+                Some(format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
+            }
+        })
+        .collect();
+    if missing.is_empty() {
+        return Verdict::yes();
+    }
+    let message = match missing.len() {
+        1 => missing.concat(),
+        _ => format!("[{}]", missing.join(", ")),
+    };
+    Verdict::no("ReadinessGatesNotReady", message)
+}
+
+/// The conditions the agent owns, in upstream's order.
+pub const CONDITIONS: [&str; 5] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+
+/// The status to report. Conditions of others are not in it.
+pub fn status(facts: &Facts<'_>) -> PodStatus {
+    let pod = facts.pod;
+    let old = pod.status.as_ref();
+    let (init, app, ephemeral) = facts.statuses();
+    let was = old.and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
+    let mut phase = phase(pod, &init, &app, facts.over);
+    if facts.failed.is_some() || was == "Failed" {
+        phase = "Failed";
+    } else if was == "Succeeded" {
+        phase = "Succeeded";
+    }
+    let begun = app.iter().any(|s| s.container_id.is_some());
+    let containers = containers_ready(pod, &init, &app, phase);
+    let generation = pod.metadata.generation;
+    let condition = |kind: &str, v: Verdict| {
+        let before = old.and_then(|s| s.conditions.as_ref()).into_iter().flatten().find(|c| c.type_ == kind);
+        let status = if v.status { "True" } else { "False" };
+        let since = before.filter(|b| b.status == status).and_then(|b| b.last_transition_time.clone());
+        PodCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: v.reason.map(str::to_owned),
+            message: v.message,
+            last_transition_time: Some(since.unwrap_or_else(|| time(facts.now))),
+            last_probe_time: None,
+            observed_generation: generation,
+        }
+    };
+    let sandbox = Verdict { status: facts.sandbox_ready, reason: None, message: None };
+    let conditions = vec![
+        condition(CONDITIONS[0], sandbox),
+        condition(CONDITIONS[1], initialized(pod, &init, phase, begun)),
+        condition(CONDITIONS[2], ready(pod, &containers)),
+        condition(CONDITIONS[3], containers),
+        condition(CONDITIONS[4], Verdict::yes()),
+    ];
+    let some = |v: Vec<ContainerStatus>| (!v.is_empty()).then_some(v);
+    let host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
+    // An address that was told stays while the pod is ending, as its last one.
+    let pod_ip = match (facts.pod_ip, host) {
+        (_, true) => Some(facts.host_ip.to_owned()),
+        (Some(ip), _) => Some(ip.to_owned()),
+        (None, _) => old.and_then(|s| s.pod_ip.clone()),
+    };
+    let host_ip = (!facts.host_ip.is_empty()).then(|| facts.host_ip.to_owned());
+    PodStatus {
+        phase: Some(phase.to_owned()),
+        conditions: Some(conditions),
+        reason: facts.failed.map(|(r, _)| r.to_owned()).or_else(|| old.and_then(|s| s.reason.clone())),
+        message: facts.failed.map(|(_, m)| m.to_owned()).or_else(|| old.and_then(|s| s.message.clone())),
+        host_ips: host_ip.clone().map(|ip| vec![HostIP { ip }]),
+        host_ip,
+        pod_ips: pod_ip.clone().map(|ip| vec![PodIP { ip }]),
+        pod_ip,
+        start_time: old.and_then(|s| s.start_time.clone()).or_else(|| Some(time(facts.now))),
+        qos_class: old
+            .and_then(|s| s.qos_class.clone())
+            .or_else(|| pod.spec.as_ref().map(|s| qos(s).as_str().to_owned())),
+        init_container_statuses: some(init),
+        container_statuses: some(app),
+        ephemeral_container_statuses: some(ephemeral),
+        observed_generation: generation,
+        ..PodStatus::default()
+    }
+}
+
+/// The strategic merge patch that brings `old` to `new`, or nothing if they agree. Conditions are merged by type, so that those
+/// of others stay; a field that goes is `null`.
+pub fn patch(uid: &str, old: Option<&PodStatus>, new: &PodStatus) -> Option<serde_json::Value> {
+    use serde_json::{Map, Value, json};
+    let object = |s: Option<&PodStatus>| match s.map(serde_json::to_value) {
+        Some(Ok(Value::Object(m))) => m,
+        _ => Map::new(),
+    };
+    let (old, new) = (object(old), object(Some(new)));
+    let mut changed = Map::new();
+    for (key, value) in &new {
+        if key == "conditions" {
+            let before = old.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            let differing: Vec<Value> = value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|c| {
+                    let b = before.iter().find(|b| b["type"] == c["type"]);
+                    let mut c = c.as_object()?.clone();
+                    for gone in b.and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+                        c.entry(gone.clone()).or_insert(Value::Null);
+                    }
+                    // What the server writes as null is as good as absent.
+                    let same = b.is_some_and(|b| c.iter().all(|(k, v)| b.get(k).unwrap_or(&Value::Null) == v));
+                    (!same).then_some(Value::Object(c))
+                })
+                .collect();
+            if !differing.is_empty() {
+                changed.insert(key.clone(), Value::Array(differing));
+            }
+        } else if old.get(key) != Some(value) {
+            changed.insert(key.clone(), value.clone());
+        }
+    }
+    for key in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        if old.contains_key(key) && !new.contains_key(key) {
+            changed.insert(key.to_owned(), Value::Null);
+        }
+    }
+    // The lists of addresses are merged by address: replace them when they change.
+    for (key, patch) in [("podIPs", "podIPs"), ("hostIPs", "hostIPs")] {
+        if let Some(list) = changed.get_mut(key).and_then(Value::as_array_mut)
+            && old.contains_key(patch)
+        {
+            list.push(json!({"$patch": "replace"}));
+        }
+    }
+    (!changed.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": changed}))
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,173 @@
+//! Stopping: hooks, signals, grace, and cleaning up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::Severity;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Container as Spec, Pod};
+use runtime::ContainerState;
+
+use super::hooks;
+use super::worker::{Worker, text};
+use crate::agent::Shared;
+use crate::resources::is_sidecar;
+
+/// What a container gets after its hook has used up the grace period.
+const MINIMUM: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    #[error(transparent)]
+    Network(#[from] network::Error),
+    #[error(transparent)]
+    Volumes(#[from] crate::volumes::Error),
+}
+
+/// Everything that ending one container needs, without the worker.
+struct Ending {
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    ip: Option<std::net::IpAddr>,
+}
+
+impl Ending {
+    async fn container(&self, id: &str, spec: &Spec, grace: Duration) {
+        let options = &self.shared.options;
+        let began = tokio::time::Instant::now();
+        let hook = spec.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
+        let mut left = grace;
+        if let Some(hook) = hook.filter(|_| !grace.is_zero()) {
+            let run = hooks::run(hook, &options.runtime, id, spec, self.ip, options.node_namespace.clone());
+            match tokio::time::timeout(grace, run).await {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => {
+                    tracing::debug!(container = id, why, "preStop failed");
+                    let about = super::worker::regarding(&self.pod).field(&format!("spec.containers{{{}}}", spec.name));
+                    self.shared.recorder.warning(about, "FailedPreStopHook", "PreStopHook failed");
+                }
+                Err(_) => tracing::debug!(container = id, "preStop did not end within the grace period"),
+            }
+            left = grace.saturating_sub(began.elapsed()).max(MINIMUM);
+        }
+        if let Err(error) = options.runtime.stop_container(id, left).await {
+            tracing::warn!(container = id, %error, "stopping");
+        }
+    }
+}
+
+impl Worker {
+    fn ending(&self) -> Ending {
+        Ending { shared: self.shared.clone(), pod: self.pod.clone(), ip: self.probe_ip() }
+    }
+
+    pub(super) async fn stop_container(&mut self, id: &str, spec: &Spec, grace: Duration) {
+        self.ending().container(id, spec, grace).await;
+    }
+
+    /// Ends all containers and the sandbox, sidecars after the others. A shorter grace period that arrives meanwhile holds.
+    pub(super) async fn stop_everything(&mut self, grace: Duration) {
+        let Ok(seen) = self.observe().await else { return };
+        let running: Vec<(String, Spec)> = seen
+            .running()
+            .filter(|c| c.state == ContainerState::Running)
+            .filter_map(|c| Some((c.id.clone(), self.spec_of(&c.name)?)))
+            .collect();
+        for (_, spec) in &running {
+            let message = format!("Stopping container {}", spec.name);
+            self.event(Some(&spec.name), Severity::Normal, "Killing", message);
+        }
+        let mut grace = grace;
+        loop {
+            let ending = self.ending();
+            let began = tokio::time::Instant::now();
+            let whole = grace;
+            let work = async {
+                let (sidecars, others): (Vec<_>, Vec<_>) = running.iter().partition(|(_, s)| is_sidecar(s));
+                join_all(others.iter().map(|(id, spec)| ending.container(id, spec, whole))).await;
+                for (id, spec) in sidecars.iter().rev() {
+                    let left = whole.saturating_sub(began.elapsed()).max(MINIMUM.min(whole));
+                    ending.container(id, spec, left).await;
+                }
+            };
+            tokio::pin!(work);
+            let shorter = loop {
+                tokio::select! {
+                    () = &mut work => break None,
+                    changed = self.inbox.changed() => {
+                        if changed.is_err() {
+                            work.await;
+                            break None;
+                        }
+                        let asked = match &*self.inbox.borrow_and_update() {
+                            None => Duration::from_secs(1),
+                            Some(p) => match p.metadata.deletion_grace_period_seconds {
+                                Some(s) => Duration::from_secs(s.max(0) as u64),
+                                None => continue,
+                            },
+                        };
+                        if asked < whole.saturating_sub(began.elapsed()) {
+                            break Some(asked);
+                        }
+                    }
+                }
+            };
+            match shorter {
+                Some(asked) => grace = asked,
+                None => break,
+            }
+        }
+        // What the worker has not seen while it waited is looked at in its next round.
+        self.inbox.mark_changed();
+        if let Some(sandbox) = &seen.sandbox
+            && let Err(error) = self.shared.options.runtime.stop_pod(&sandbox.id).await
+        {
+            tracing::warn!(pod = %self.name(), %error, "stopping the sandbox");
+        }
+        if let Some(network) = &self.shared.options.network
+            && let Err(error) = network.detach(&self.uid).await
+        {
+            tracing::warn!(pod = %self.name(), %error, "detaching from the network");
+        }
+    }
+
+    /// Removes every trace of the pod from the node.
+    pub(super) async fn remove(&mut self) -> Result<(), Error> {
+        self.shared.remove_pod(&self.uid).await?;
+        self.shared.objects.forget(&self.uid);
+        self.shared.tokens.forget(&self.uid);
+        let logs = self.log_directory();
+        if let Err(error) = tokio::fs::remove_dir_all(&logs).await
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::debug!(pod = text(&self.pod.metadata.name), %error, "removing logs");
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Sandboxes, containers, network and volumes of a pod.
+    pub(super) async fn remove_pod(&self, uid: &str) -> Result<(), Error> {
+        let runtime = &self.options.runtime;
+        for pod in runtime.list_pods().await? {
+            if pod.config.labels.get(super::container::POD_UID).is_some_and(|u| u == uid) {
+                runtime.remove_pod(&pod.id).await?;
+            }
+        }
+        if let Some(network) = &self.options.network {
+            network.detach(uid).await?;
+        }
+        self.volumes.tear_down(uid).await?;
+        Ok(())
+    }
+
+    /// A pod that the API does not know (any more).
+    pub(crate) async fn remove_orphan(&self, uid: &str) {
+        if let Err(error) = self.remove_pod(uid).await {
+            tracing::warn!(uid, %error, "an orphan cannot be removed");
+        }
+    }
+}

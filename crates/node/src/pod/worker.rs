@@ -1,0 +1,530 @@
+//! The task of one pod.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
+use runtime::{Container, ContainerState, PodState};
+use tokio::sync::{Notify, watch};
+
+use super::backoff::{Backoffs, go_duration};
+use super::plan::{self, Plan, Role, Sandbox, Seen};
+use super::probes::{Context, Probes};
+use super::status::{self, Facts, Waiting};
+use super::{container, messages};
+use crate::agent::Shared;
+use crate::fields::Place;
+use crate::objects;
+
+/// The pod as the API has it; `None` when it is gone from there.
+pub type Inbox = watch::Receiver<Option<Arc<Pod>>>;
+
+/// How long a worker sleeps at most; volumes and tokens are refreshed then.
+const RESYNC: Duration = Duration::from_secs(60);
+/// A round that does not come to an end in so many steps reports and goes on later.
+const MAX_STEPS: usize = 32;
+
+/// What the runtime has of this pod.
+#[derive(Default)]
+pub(super) struct Observed {
+    pub sandbox: Option<runtime::Pod>,
+    /// Every container, oldest first.
+    pub all: Vec<Container>,
+    pub newest: BTreeMap<String, Container>,
+    pub previous: BTreeMap<String, Container>,
+}
+
+impl Observed {
+    pub fn state(&self) -> Sandbox {
+        match &self.sandbox {
+            None => Sandbox::Absent,
+            Some(s) if s.state == PodState::Ready => Sandbox::Ready,
+            Some(_) => Sandbox::Dead,
+        }
+    }
+
+    pub fn id(&self) -> &str {
+        self.sandbox.as_ref().map_or("", |s| s.id.as_str())
+    }
+
+    pub fn running(&self) -> impl Iterator<Item = &Container> {
+        self.newest.values().filter(|c| matches!(c.state, ContainerState::Running | ContainerState::Created))
+    }
+}
+
+/// Why a container that should start may not be tried again yet.
+pub(super) struct Hold {
+    pub until: Timestamp,
+    pub delay: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Running,
+    /// Nothing runs any more, and nothing will; the records are kept until the pod is deleted.
+    Over,
+    /// Everything is removed from the node.
+    Removed,
+}
+
+pub(crate) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) uid: String,
+    pub(super) pod: Arc<Pod>,
+    pub(super) inbox: Inbox,
+    pub(super) wake: Arc<Notify>,
+    /// The status as the API has it, and its revision.
+    pub(super) base: (u64, PodStatus),
+    pub(super) waiting: BTreeMap<String, Waiting>,
+    pub(super) holds: BTreeMap<String, Hold>,
+    pub(super) backoffs: Backoffs,
+    pub(super) probes: Probes,
+    pub(super) messages: BTreeMap<String, String>,
+    pub(super) ip: Option<IpAddr>,
+    /// Why the agent ended the pod.
+    pub(super) failed: Option<(String, String)>,
+    pub(super) stage: Stage,
+    /// When volumes were made or brought up to date.
+    pub(super) refreshed: Option<tokio::time::Instant>,
+}
+
+pub(super) fn text(o: &Option<String>) -> &str {
+    o.as_deref().unwrap_or_default()
+}
+
+fn revision(pod: &Pod) -> u64 {
+    text(&pod.metadata.resource_version).parse().unwrap_or(0)
+}
+
+impl Worker {
+    pub fn new(shared: Arc<Shared>, pod: Arc<Pod>, inbox: Inbox, wake: Arc<Notify>) -> Self {
+        let base = (revision(&pod), pod.status.clone().unwrap_or_default());
+        Self {
+            uid: text(&pod.metadata.uid).to_owned(),
+            shared,
+            pod,
+            inbox,
+            wake,
+            base,
+            waiting: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            backoffs: Backoffs::default(),
+            probes: Probes::default(),
+            messages: BTreeMap::new(),
+            ip: None,
+            failed: None,
+            stage: Stage::Running,
+            refreshed: None,
+        }
+    }
+
+    /// Runs until the pod is gone from the API and from the node.
+    pub async fn run(mut self) {
+        loop {
+            let latest = self.inbox.borrow_and_update().clone();
+            let gone = latest.is_none();
+            if let Some(pod) = latest {
+                self.take(pod);
+            }
+            let sleep = if gone || self.pod.metadata.deletion_timestamp.is_some() {
+                self.end(gone).await
+            } else {
+                self.sync().await
+            };
+            if gone && self.stage == Stage::Removed {
+                return;
+            }
+            tokio::select! {
+                r = self.inbox.changed() => if r.is_err() { return },
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(sleep.min(RESYNC)) => {}
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, pod: Arc<Pod>) {
+        let rv = revision(&pod);
+        if rv > self.base.0 {
+            self.base = (rv, pod.status.clone().unwrap_or_default());
+        }
+        self.pod = pod;
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.shared.options.clock.now()
+    }
+
+    pub(super) fn event(&self, container: Option<&str>, severity: Severity, reason: &str, message: impl Into<String>) {
+        let mut about = regarding(&self.pod);
+        if let Some(c) = container {
+            about.field_path = self.field_path(c);
+        }
+        self.shared.recorder.event(about, severity, reason, message);
+    }
+
+    fn field_path(&self, name: &str) -> String {
+        let spec = self.pod.spec.as_ref();
+        let has = |list: Option<&Vec<Spec>>| list.is_some_and(|l| l.iter().any(|c| c.name == name));
+        if has(spec.and_then(|s| s.init_containers.as_ref())) {
+            format!("spec.initContainers{{{name}}}")
+        } else if has(spec.map(|s| &s.containers)) {
+            format!("spec.containers{{{name}}}")
+        } else {
+            format!("spec.ephemeralContainers{{{name}}}")
+        }
+    }
+
+    /// The spec of a container of any role.
+    pub(super) fn spec_of(&self, name: &str) -> Option<Spec> {
+        let spec = self.pod.spec.as_ref()?;
+        let plain = spec.init_containers.iter().flatten().chain(&spec.containers).find(|c| c.name == name);
+        plain.cloned().or_else(|| {
+            spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(container::of_ephemeral)
+        })
+    }
+
+    pub(super) fn place(&self) -> Place {
+        Place {
+            node_name: self.shared.options.node_name.clone(),
+            host_ip: self.shared.options.node_ip.to_string(),
+            pod_ip: self.ip.map(|ip| ip.to_string()),
+            allocatable: self.shared.allocatable.clone(),
+        }
+    }
+
+    pub(super) async fn observe(&mut self) -> Result<Observed, runtime::Error> {
+        let runtime = &self.shared.options.runtime;
+        let own = |labels: &BTreeMap<String, String>| labels.get(container::POD_UID) == Some(&self.uid);
+        let mut sandboxes: Vec<_> = runtime.list_pods().await?.into_iter().filter(|p| own(&p.config.labels)).collect();
+        sandboxes.sort_by_key(|p| p.config.attempt);
+        let mut all: Vec<_> = runtime.list_containers().await?.into_iter().filter(|c| own(&c.labels)).collect();
+        all.sort_by(|a, b| (a.attempt, a.created_at).cmp(&(b.attempt, b.created_at)));
+        let mut out = Observed { sandbox: sandboxes.pop(), ..Observed::default() };
+        for c in &all {
+            if let Some(before) = out.newest.insert(c.name.clone(), c.clone()) {
+                out.previous.insert(c.name.clone(), before);
+            }
+        }
+        out.all = all;
+        for c in out.newest.values().chain(out.previous.values()) {
+            if matches!(c.state, ContainerState::Exited | ContainerState::Unknown) && !self.messages.contains_key(&c.id)
+            {
+                let policy = self.spec_of(&c.name).and_then(|s| s.termination_message_policy);
+                let message = messages::read(c, policy.as_deref() == Some("FallbackToLogsOnError"));
+                self.messages.insert(c.id.clone(), message);
+            }
+        }
+        let keep: Vec<&String> = out.all.iter().map(|c| &c.id).collect();
+        self.messages.retain(|id, _| keep.contains(&id));
+        Ok(out)
+    }
+
+    /// Sees to it that what runs is probed.
+    fn probe(&mut self, seen: &Observed) {
+        self.probes
+            .retain(|name, id| seen.newest.get(name).is_some_and(|c| c.id == id && c.state == ContainerState::Running));
+        let (recorder, about) = (self.shared.recorder.clone(), regarding(&self.pod));
+        let paths: BTreeMap<String, String> =
+            seen.newest.keys().map(|name| (name.clone(), self.field_path(name))).collect();
+        let context = Arc::new(Context {
+            runtime: self.shared.options.runtime.clone(),
+            node_namespace: self.shared.options.node_namespace.clone(),
+            clock: self.shared.options.clock.clone(),
+            pod_ip: self.probe_ip(),
+            wake: self.wake.clone(),
+            unhealthy: Arc::new(move |name, message| {
+                let about = about.clone().field(paths.get(name).map_or("", String::as_str));
+                recorder.warning(about, "Unhealthy", message);
+            }),
+        });
+        let status = &self.base.1;
+        let told: Vec<_> =
+            status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
+        let spec = self.pod.spec.as_ref();
+        for c in spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers)) {
+            let Some(running) = seen.newest.get(&c.name).filter(|r| r.state == ContainerState::Running) else {
+                continue;
+            };
+            let id = status::container_id(&running.id);
+            let before = told.iter().find(|s| s.container_id.as_deref() == Some(id.as_str()));
+            let was = |f: fn(&k8s_openapi::api::core::v1::ContainerStatus) -> bool| before.is_some_and(|s| f(s));
+            self.probes.watch(&context, c, running, was(|s| s.started == Some(true)), was(|s| s.ready));
+        }
+    }
+
+    pub(super) fn probe_ip(&self) -> Option<IpAddr> {
+        let host = self.pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
+        if host { Some(IpAddr::V4(self.shared.options.node_ip)) } else { self.ip }
+    }
+
+    /// How much is left of `activeDeadlineSeconds`.
+    fn deadline(&self) -> Option<Duration> {
+        let seconds = self.pod.spec.as_ref()?.active_deadline_seconds?;
+        let start = self.base.1.start_time.as_ref()?.0;
+        let end = start + Duration::from_secs(seconds.max(0) as u64);
+        Some(Duration::try_from(end.duration_since(self.now())).unwrap_or_default())
+    }
+
+    /// One round: observe, plan, act, until there is nothing to do but wait. Gives how long.
+    async fn sync(&mut self) -> Duration {
+        let terminal = matches!(self.base.1.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if self.stage == Stage::Over || terminal {
+            if self.stage != Stage::Over {
+                self.stop_everything(self.grace()).await;
+                self.stage = Stage::Over;
+            }
+            return RESYNC;
+        }
+        self.shared.objects.register(&self.uid, &objects::references(&self.pod));
+        self.refresh().await;
+        for _ in 0..MAX_STEPS {
+            let seen = match self.observe().await {
+                Ok(seen) => seen,
+                Err(error) => {
+                    tracing::warn!(pod = %self.name(), %error, "cannot read the runtime's state");
+                    return Duration::from_secs(5);
+                }
+            };
+            if seen.state() == Sandbox::Ready && self.ip.is_none() {
+                self.ip = self.shared.address(&self.uid).await;
+            }
+            self.probe(&seen);
+            let deadline = self.deadline();
+            if deadline == Some(Duration::ZERO) {
+                let message = "Pod was active on the node longer than the specified deadline";
+                self.event(None, Severity::Normal, "DeadlineExceeded", message);
+                return self.fail("DeadlineExceeded", message).await;
+            }
+            let mut plan = self.plan(&seen);
+            if let Some(left) = deadline {
+                plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
+            }
+            let acted = self.act(&plan, &seen).await;
+            if plan.finished {
+                return self.finish().await;
+            }
+            if !acted {
+                let retry = self.report(false).await;
+                let waits = [plan.wake, retry, self.next_hold()];
+                return waits.into_iter().flatten().min().unwrap_or(RESYNC);
+            }
+        }
+        self.report(false).await.unwrap_or(Duration::from_millis(100))
+    }
+
+    /// Brings volumes up to date when something they are made from has changed, and once in a while for tokens and the pod's
+    /// own labels. What waited for an object need not wait longer.
+    async fn refresh(&mut self) {
+        let dirty = self.shared.take_dirty(&self.uid);
+        if dirty {
+            self.holds.clear();
+        }
+        let spec = self.pod.spec.as_ref();
+        let has_volumes = spec.is_some_and(|s| s.volumes.as_ref().is_some_and(|v| !v.is_empty()));
+        let due = self.refreshed.is_some_and(|at| at.elapsed() >= RESYNC || dirty);
+        if !has_volumes || !due {
+            return;
+        }
+        self.refreshed = Some(tokio::time::Instant::now());
+        let (shared, place) = (self.shared.clone(), self.place());
+        if let Err(e) = shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &place).await {
+            self.event(None, Severity::Warning, "FailedMount", e.to_string());
+        }
+    }
+
+    fn next_hold(&self) -> Option<Duration> {
+        let now = self.now();
+        let left = |h: &Hold| Duration::try_from(h.until.duration_since(now)).unwrap_or_default();
+        self.holds.values().map(left).min().map(|d| d.max(Duration::from_millis(10)))
+    }
+
+    fn plan(&mut self, seen: &Observed) -> Plan {
+        let now = self.now();
+        let health = self.probes.health();
+        let mut plan = plan::plan(
+            &self.pod,
+            &Seen {
+                sandbox: seen.state(),
+                sandbox_id: seen.id(),
+                newest: &seen.newest,
+                health: &health,
+                backoffs: &self.backoffs,
+                now,
+            },
+        );
+        let held: Vec<String> = self.holds.iter().filter(|(_, h)| h.until > now).map(|(n, _)| n.clone()).collect();
+        plan.start.retain(|s| !held.contains(&s.name));
+        if held.iter().any(|n| n == super::start::SANDBOX) {
+            plan.new_sandbox = false;
+            plan.start.clear();
+        }
+        // What is neither held nor backing off waits for nothing in particular.
+        let backing: Vec<&String> = plan.backing_off.iter().map(|(n, _)| n).collect();
+        self.waiting.retain(|n, _| held.contains(n) || backing.contains(&n));
+        for (name, delay) in &plan.backing_off {
+            let message = format!(
+                "back-off {} restarting failed container={name} pod={}_{}({})",
+                go_duration(*delay),
+                text(&self.pod.metadata.name),
+                text(&self.pod.metadata.namespace),
+                self.uid
+            );
+            let waiting = Waiting { reason: "CrashLoopBackOff".into(), message };
+            if self.waiting.get(name) != Some(&waiting) {
+                let m = &self.pod.metadata;
+                let said = format!(
+                    "Back-off restarting failed container {name} in pod {}_{}({})",
+                    text(&m.name),
+                    text(&m.namespace),
+                    self.uid
+                );
+                self.event(Some(name), Severity::Warning, "BackOff", said);
+                self.waiting.insert(name.clone(), waiting);
+            }
+        }
+        plan
+    }
+
+    /// Does what the plan says. Whether anything was done.
+    async fn act(&mut self, plan: &Plan, seen: &Observed) -> bool {
+        let mut acted = false;
+        for kill in &plan.kill {
+            self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
+            let grace = kill.grace.map_or(self.grace(), |g| Duration::from_secs(g.max(0) as u64));
+            self.probes.stop(&kill.name);
+            if let Some(spec) = self.spec_of(&kill.name) {
+                self.stop_container(&kill.id, &spec, grace).await;
+            }
+            acted = true;
+        }
+        if plan.new_sandbox {
+            return self.make_sandbox(seen).await || acted;
+        }
+        if plan.start.is_empty() || plan.finished {
+            return acted;
+        }
+        let Some(volumes) = self.volumes(plan).await else { return acted };
+        self.refreshed = Some(tokio::time::Instant::now());
+        for s in &plan.start {
+            acted |= self.start(&s.name, s.role, seen, &volumes).await;
+            // Init containers are one after the other; app containers do not wait for each other's failures.
+            if s.role == Role::Init {
+                break;
+            }
+        }
+        acted
+    }
+
+    /// The pod ran to its end: what still runs (sidecars) is ended, the records stay.
+    async fn finish(&mut self) -> Duration {
+        self.stop_everything(self.grace()).await;
+        self.stage = Stage::Over;
+        self.waiting.clear();
+        self.report(true).await.unwrap_or(RESYNC)
+    }
+
+    async fn fail(&mut self, reason: &str, message: &str) -> Duration {
+        self.failed = Some((reason.to_owned(), message.to_owned()));
+        self.stop_everything(self.grace()).await;
+        self.stage = Stage::Over;
+        self.report(true).await.unwrap_or(RESYNC)
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        let seconds = self.pod.metadata.deletion_grace_period_seconds;
+        let seconds = seconds.or(self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds)).unwrap_or(30);
+        Duration::from_secs(seconds.max(0) as u64)
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{}/{}", text(&self.pod.metadata.namespace), text(&self.pod.metadata.name))
+    }
+
+    /// Tells the API what has changed. `Some` is when to try again.
+    pub(super) async fn report(&mut self, over: bool) -> Option<Duration> {
+        let seen = self.observe().await.ok()?;
+        self.probe(&seen);
+        let health = self.probes.health();
+        let host_ip = self.shared.options.node_ip.to_string();
+        let mut pod = (*self.pod).clone();
+        pod.status = Some(self.base.1.clone());
+        let ip = self.ip.map(|ip| ip.to_string());
+        let new = status::status(&Facts {
+            pod: &pod,
+            newest: &seen.newest,
+            previous: &seen.previous,
+            waiting: &self.waiting,
+            health: &health,
+            messages: &self.messages,
+            sandbox_ready: seen.state() == Sandbox::Ready && !over,
+            pod_ip: ip.as_deref(),
+            host_ip: &host_ip,
+            now: self.now(),
+            failed: self.failed.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
+            over,
+        });
+        let patch = status::patch(&self.uid, Some(&self.base.1), &new)?;
+        let m = &self.pod.metadata;
+        let api = self.shared.client.api::<Pod>().namespace(text(&m.namespace));
+        let patch = Patch::Strategic(patch);
+        match api.patch_subresource::<Pod>(text(&m.name), "status", &WriteOptions::default(), &patch).await {
+            Ok(p) => {
+                self.base = (revision(&p), p.status.unwrap_or_default());
+                None
+            }
+            Err(e) if e.is_not_found() || e.is_conflict() => None,
+            Err(error) => {
+                tracing::warn!(pod = %self.name(), %error, "the status was not taken");
+                Some(Duration::from_secs(1))
+            }
+        }
+    }
+
+    /// The pod is being deleted, or is gone: end it, clean up, and let the API forget it.
+    async fn end(&mut self, gone: bool) -> Duration {
+        if self.stage != Stage::Removed {
+            if self.stage == Stage::Running {
+                self.stop_everything(if gone { Duration::from_secs(1) } else { self.grace() }).await;
+                self.stage = Stage::Over;
+            }
+            if !gone && let Some(retry) = self.report(true).await {
+                return retry;
+            }
+            if let Err(error) = self.remove().await {
+                tracing::warn!(pod = %self.name(), %error, "cleaning up");
+                return Duration::from_secs(2);
+            }
+            self.stage = Stage::Removed;
+        }
+        if gone {
+            return RESYNC;
+        }
+        let m = &self.pod.metadata;
+        let api = self.shared.client.api::<Pod>().namespace(text(&m.namespace));
+        match api.delete(text(&m.name), &DeleteOptions::uid(&self.uid).with_grace(0)).await {
+            Ok(_) => RESYNC,
+            Err(e) if e.is_not_found() || e.is_conflict() => RESYNC,
+            Err(error) => {
+                tracing::warn!(pod = %self.name(), %error, "the pod cannot be deleted from the API");
+                Duration::from_secs(1)
+            }
+        }
+    }
+}
+
+pub(crate) fn regarding(pod: &Pod) -> Regarding {
+    let m = &pod.metadata;
+    Regarding {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        namespace: text(&m.namespace).into(),
+        name: text(&m.name).into(),
+        uid: text(&m.uid).into(),
+        resource_version: text(&m.resource_version).into(),
+        field_path: String::new(),
+    }
+}

@@ -1,0 +1,103 @@
+//! `grpc`: the health checking protocol (`grpc.health.v1.Health/Check`) over plain HTTP/2, written by hand: one string goes
+//! out, one enum comes back.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::GRPCAction;
+
+use super::Target;
+
+const SERVING: u64 = 1;
+
+pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration) -> Result<(), String> {
+    let host = target.host(None)?;
+    let port = u16::try_from(a.port).map_err(|_| format!("invalid port number: {}", a.port))?;
+    let service = a.service.clone().unwrap_or_default();
+    let late = || format!("timeout: failed to connect service \"{host}:{port}\" within {}s", timeout.as_secs());
+    let work = async {
+        let stream = target
+            .connect(&host, port)
+            .await
+            .map_err(|e| format!("error: connection error: desc = \"transport: Error while dialing: {e}\""))?;
+        let said = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(said)?;
+        let request = http::Request::post(format!("http://{host}:{port}/grpc.health.v1.Health/Check"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("user-agent", super::http::USER_AGENT)
+            .body(Full::new(encode(&service)))
+            .map_err(|e| e.to_string())?;
+        let call = async {
+            let response = sender.send_request(request).await.map_err(said)?;
+            let head = response.headers().clone();
+            let body = response.into_body().collect().await.map_err(said)?;
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            let code = |h: &http::HeaderMap| h.get("grpc-status").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
+            match code(&trailers).or_else(|| code(&head)) {
+                Some(0) | None => Ok(decode(&body.to_bytes())),
+                Some(12) => {
+                    Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): \
+                                 unknown service"
+                        .to_owned())
+                }
+                Some(5) => Err("error: health rpc probe failed: service unknown".to_owned()),
+                Some(n) => Err(format!("error: health rpc probe failed with gRPC status {n}")),
+            }
+        };
+        tokio::select! {
+            answer = call => answer,
+            ended = connection => Err(ended.map_or_else(said, |()| "error: the connection was closed".to_owned())),
+        }
+    };
+    match tokio::time::timeout(timeout, work).await.map_err(|_| late())?? {
+        SERVING => Ok(()),
+        n => {
+            let name = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"].get(n as usize).unwrap_or(&"UNKNOWN");
+            Err(format!("service unhealthy (responded with \"{name}\")"))
+        }
+    }
+}
+
+/// A gRPC frame with a `HealthCheckRequest`: field 1, the service's name.
+fn encode(service: &str) -> Bytes {
+    let mut message = BytesMut::new();
+    if !service.is_empty() {
+        message.put_u8(0x0a);
+        let mut n = service.len();
+        while n >= 0x80 {
+            message.put_u8((n as u8 & 0x7f) | 0x80);
+            n >>= 7;
+        }
+        message.put_u8(n as u8);
+        message.put_slice(service.as_bytes());
+    }
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(message.len() as u32);
+    frame.put_slice(&message);
+    frame.freeze()
+}
+
+/// The status in a frame with a `HealthCheckResponse`: field 1, a varint.
+fn decode(frame: &[u8]) -> u64 {
+    match frame.get(5..) {
+        Some([0x08, value, ..]) if *value < 0x80 => u64::from(*value),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn frames_are_those_of_grpc() {
+        assert_eq!(&super::encode("")[..], [0, 0, 0, 0, 0]);
+        assert_eq!(&super::encode("ab")[..], [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
+        assert_eq!(super::encode(&"x".repeat(200))[5..8], [0x0a, 0xc8, 0x01]);
+        assert_eq!(super::decode(&[0, 0, 0, 0, 2, 8, 1]), 1);
+        assert_eq!(super::decode(&[0, 0, 0, 0, 0]), 0);
+    }
+}

@@ -1,0 +1,338 @@
+//! The volumes of a pod as directories of the host, below `DATA/pods/UID/volumes`.
+//!
+//! Invariant: a volume exists before any container that mounts it starts, survives restarts of containers, and goes with the
+//! pod. Secrets, tokens and memory-backed directories lie on file systems in memory. Left out: volumes of storage drivers
+//! (persistent volume claims, CSI and the network file systems); a pod that asks for one waits with an event that says so.
+
+pub mod atomic;
+mod host_path;
+mod payload;
+pub mod token;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume, VolumeMount};
+use meta::{Clock, Quantity};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use runtime::{Mount, MountSource, Propagation};
+
+use crate::env::{Source, expand};
+use crate::fields::Place;
+use payload::Sources;
+use token::Tokens;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Objects(#[from] crate::objects::Error),
+    #[error(transparent)]
+    Token(#[from] token::Error),
+    #[error(transparent)]
+    Field(#[from] crate::fields::Error),
+    #[error("{0}")]
+    Content(String),
+    #[error("{0} is not supported by this node")]
+    Unsupported(&'static str),
+    #[error("{what}: {source}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}
+
+/// Which volume could not be set up, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {source}")]
+pub struct SetUpError {
+    pub volume: String,
+    #[source]
+    pub source: Error,
+}
+
+pub struct Volumes {
+    /// `DATA/pods`.
+    root: PathBuf,
+    clock: Arc<dyn Clock>,
+    /// Whether file systems in memory are mounted; without, everything is plain directories.
+    memory: Memory,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    Mounted,
+    Plain,
+}
+
+impl Volumes {
+    pub fn new(root: PathBuf, clock: Arc<dyn Clock>, memory: Memory) -> Self {
+        Self { root, clock, memory }
+    }
+
+    pub fn pod_directory(&self, uid: &str) -> PathBuf {
+        self.root.join(uid)
+    }
+
+    fn directory(&self, uid: &str, kind: &str, name: &str) -> PathBuf {
+        self.pod_directory(uid).join("volumes").join(format!("kubernetes.io~{kind}")).join(name)
+    }
+
+    /// Makes or refreshes every volume of the pod. Gives their directories by name.
+    pub async fn set_up(
+        &self,
+        pod: &Pod,
+        objects: &dyn Source,
+        tokens: &dyn Tokens,
+        place: &Place,
+    ) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
+        let mut out = BTreeMap::new();
+        for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+            let path = self
+                .one(pod, v, objects, tokens, place)
+                .await
+                .map_err(|source| SetUpError { volume: v.name.clone(), source })?;
+            out.insert(v.name.clone(), path);
+        }
+        Ok(out)
+    }
+
+    async fn one(
+        &self,
+        pod: &Pod,
+        v: &Volume,
+        objects: &dyn Source,
+        tokens: &dyn Tokens,
+        place: &Place,
+    ) -> Result<PathBuf, Error> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let spec = pod.spec.as_ref();
+        let group = spec.and_then(|s| s.security_context.as_ref()?.fs_group).and_then(|g| u32::try_from(g).ok());
+        let sources = Sources { pod, objects, tokens, place, user: one_user(pod), has_group: group.is_some() };
+        if let Some(h) = &v.host_path {
+            host_path::check(h)?;
+            return Ok(PathBuf::from(&h.path));
+        }
+        if let Some(e) = &v.empty_dir {
+            return self.empty_dir(uid, &v.name, e, group);
+        }
+        let (kind, payload, memory) = if let Some(s) = &v.config_map {
+            ("configmap", sources.config_map(s).await?, Memory::Plain)
+        } else if let Some(s) = &v.secret {
+            ("secret", sources.secret(s).await?, self.memory)
+        } else if let Some(s) = &v.downward_api {
+            let mode = s.default_mode.unwrap_or(0o644);
+            ("downward-api", sources.downward(s.items.as_deref().unwrap_or_default(), mode)?, self.memory)
+        } else if let Some(s) = &v.projected {
+            ("projected", sources.projected(s).await?, self.memory)
+        } else {
+            return Err(Error::Unsupported("this kind of volume"));
+        };
+        let directory = self.directory(uid, kind, &v.name);
+        let stamp = self.clock.now();
+        let stamp = format!("{}.{}", stamp.strftime("%Y_%m_%d_%H_%M_%S"), stamp.subsec_nanosecond());
+        let target = directory.clone();
+        blocking(move || {
+            fs::create_dir_all(&directory)?;
+            if memory == Memory::Mounted {
+                in_memory(&directory, None)?;
+            }
+            atomic::write(&directory, &payload, &stamp, group)
+        })
+        .await
+        .map_err(failed("writing files"))?;
+        Ok(target)
+    }
+
+    fn empty_dir(
+        &self,
+        uid: &str,
+        name: &str,
+        source: &EmptyDirVolumeSource,
+        group: Option<u32>,
+    ) -> Result<PathBuf, Error> {
+        let path = self.directory(uid, "empty-dir", name);
+        let what = || failed(path.display().to_string());
+        let fresh = !path.exists();
+        fs::create_dir_all(&path).map_err(what())?;
+        let medium = source.medium.as_deref().unwrap_or_default();
+        match medium {
+            "" => {}
+            "Memory" => {
+                let size = source.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
+                if self.memory == Memory::Mounted {
+                    in_memory(&path, size.map(|q| q.value()).filter(|v| *v > 0)).map_err(what())?;
+                }
+            }
+            _ => return Err(Error::Unsupported("huge pages as the medium of an emptyDir volume")),
+        }
+        if fresh {
+            // Everyone may write, since nobody knows as whom the containers run.
+            let mode = if group.is_some() { 0o2777 } else { 0o777 };
+            if let Some(gid) = group {
+                chown(&path, None, Some(gid)).map_err(what())?;
+            }
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(what())?;
+        }
+        Ok(path)
+    }
+
+    /// Removes everything of a pod that is gone.
+    pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
+        let directory = self.pod_directory(uid);
+        blocking(move || {
+            let below = directory.join("volumes");
+            for kind in fs::read_dir(&below).into_iter().flatten().flatten() {
+                for volume in fs::read_dir(kind.path()).into_iter().flatten().flatten() {
+                    if is_mounted(&volume.path()) {
+                        umount2(&volume.path(), MntFlags::MNT_DETACH)?;
+                    }
+                }
+            }
+            match fs::remove_dir_all(&directory) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            }
+        })
+        .await
+        .map_err(failed("removing a pod's directory"))
+    }
+
+    /// Uids of the pods that have a directory here.
+    pub fn pods(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+/// The user that all containers run as, if it is one.
+fn one_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let default = spec.security_context.as_ref().and_then(|c| c.run_as_user);
+    let mut users = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+        .map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(default));
+    let first = users.next()??;
+    users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok()).flatten()
+}
+
+async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn is_mounted(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |p: &Path| fs::symlink_metadata(p).ok().map(|m| m.dev());
+    path.parent().is_some_and(|parent| device(path).is_some() && device(path) != device(parent))
+}
+
+/// Mounts a file system in memory, unless there is one.
+fn in_memory(path: &Path, size: Option<i64>) -> io::Result<()> {
+    if is_mounted(path) {
+        return Ok(());
+    }
+    let size = size.map(|s| format!(",size={s}")).unwrap_or_default();
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    // Secrets must not reach a swap device; older kernels do not know the word.
+    let options = format!("mode=0755{size},noswap");
+    if mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str())).is_ok() {
+        return Ok(());
+    }
+    let options = format!("mode=0755{size}");
+    mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str())).map_err(io::Error::from)
+}
+
+/// The mounts of a container. `env` is for `subPathExpr`.
+pub fn mounts(
+    pod: &Pod,
+    c: &Container,
+    volumes: &BTreeMap<String, PathBuf>,
+    env: &[(String, String)],
+) -> Result<Vec<Mount>, Error> {
+    let mut out = Vec::new();
+    for m in c.volume_mounts.iter().flatten() {
+        let Some(root) = volumes.get(&m.name) else {
+            let name = &m.name;
+            return Err(Error::Content(format!("volume {name:?} of mount {:?} does not exist", m.mount_path)));
+        };
+        let volume = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).find(|v| v.name == m.name);
+        let always_read_only = volume.is_some_and(|v| {
+            v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
+        });
+        let source = match sub_path(m, env)? {
+            Some(sub) => within(root, &sub)?,
+            None => root.clone(),
+        };
+        let target = if m.mount_path.starts_with('/') { m.mount_path.clone() } else { format!("/{}", m.mount_path) };
+        let read_only = always_read_only || m.read_only == Some(true);
+        out.push(Mount {
+            source: MountSource::Host(source),
+            target: target.into(),
+            read_only,
+            recursive_read_only: read_only
+                && matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
+            propagation: match m.mount_propagation.as_deref() {
+                Some("HostToContainer") => Propagation::HostToContainer,
+                Some("Bidirectional") => Propagation::Bidirectional,
+                _ => Propagation::Private,
+            },
+        });
+    }
+    Ok(out)
+}
+
+fn sub_path(m: &VolumeMount, env: &[(String, String)]) -> Result<Option<String>, Error> {
+    if let Some(s) = m.sub_path.as_deref().filter(|s| !s.is_empty()) {
+        return Ok(Some(s.to_owned()));
+    }
+    let Some(expression) = m.sub_path_expr.as_deref().filter(|s| !s.is_empty()) else { return Ok(None) };
+    let missing = std::cell::Cell::new(false);
+    let text = expand(expression, |name| {
+        let value = env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
+        missing.set(missing.get() || value.is_none());
+        value
+    });
+    if missing.get() {
+        return Err(Error::Content(format!("missing value for subPathExpr {expression:?}")));
+    }
+    Ok(Some(text))
+}
+
+/// A path below `root`, made if missing; symbolic links must not lead out of it.
+fn within(root: &Path, sub: &str) -> Result<PathBuf, Error> {
+    if Path::new(sub).components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
+        return Err(Error::Content(format!("subPath {sub:?} must be relative and must not contain '..'")));
+    }
+    let root = fs::canonicalize(root).map_err(failed(root.display().to_string()))?;
+    let mut at = root.clone();
+    for part in Path::new(sub).components() {
+        let next = at.join(part);
+        if fs::symlink_metadata(&next).is_err() {
+            fs::create_dir(&next).map_err(failed(next.display().to_string()))?;
+            // As the volume, so that whoever may write there may write here.
+            if let Ok(parent) = fs::metadata(&at) {
+                let _ = fs::set_permissions(&next, parent.permissions());
+            }
+        }
+        at = fs::canonicalize(&next).map_err(failed(next.display().to_string()))?;
+        if !at.starts_with(&root) {
+            return Err(Error::Content(format!("subPath {sub:?} leads out of its volume")));
+        }
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+use crate::objects::{Data, Kind};
+use serde_json::json;
+
+struct At(jiff::Timestamp);
+
+impl Clock for At {
+    fn now(&self) -> jiff::Timestamp {
+        self.0
+    }
+}
+
+struct Objects;
+
+#[async_trait::async_trait]
+impl Source for Objects {
+    async fn data(&self, kind: Kind, _: &str, name: &str) -> Result<Option<Data>, crate::objects::Error> {
+        let data = |p: &[(&str, &str)]| Some(p.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect());
+        Ok(match (kind, name) {
+            (Kind::ConfigMap, "cm") => data(&[("one", "1"), (".two", "2")]),
+            (Kind::Secret, "s") => data(&[("password", "pw")]),
+            _ => None,
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl Tokens for Objects {
+    async fn token(&self, _: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<String, token::Error> {
+        Ok(format!("token for {}", audience.unwrap_or("the API")))
+    }
+}
+
+fn pod(volumes: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": "u1", "labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c"}], "volumes": volumes}
+    }))
+    .unwrap()
+}
+
+async fn set_up(root: &Path, volumes: serde_json::Value) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
+    let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
+    let all = Volumes::new(root.to_owned(), clock, Memory::Plain);
+    all.set_up(&pod(volumes), &Objects, &Objects, &Place::default()).await
+}
+
+fn files(at: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(at).unwrap().flatten().filter(|e| !e.file_name().to_string_lossy().starts_with(".."));
+    entries
+        .filter(|e| e.path().is_file())
+        .map(|e| (e.file_name().to_string_lossy().into_owned(), fs::read_to_string(e.path()).unwrap()))
+        .collect()
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+/// Clauses: K06
+#[tokio::test]
+async fn volumes_hold_what_they_are_made_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let got = set_up(
+        dir.path(),
+        json!([
+            {"name": "all", "configMap": {"name": "cm"}},
+            {"name": "some", "configMap": {"name": "cm", "items": [{"key": "one", "path": "uno", "mode": 0o400}]}},
+            {"name": "secret", "secret": {"secretName": "s", "defaultMode": 0o440}},
+            {"name": "absent", "secret": {"secretName": "none", "optional": true}},
+            {"name": "self", "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+            {"name": "mix", "projected": {"sources": [
+                {"configMap": {"name": "cm", "items": [{"key": "one", "path": "one"}]}},
+                {"serviceAccountToken": {"path": "token", "audience": "vault"}},
+                {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}},
+            {"name": "scratch", "emptyDir": {}},
+        ]),
+    )
+    .await
+    .unwrap();
+    let check = |name: &str, want: &[(&str, &str)]| assert_eq!(files(&got[name]), map(want), "{name}");
+    check("all", &[("one", "1"), (".two", "2")]);
+    check("some", &[("uno", "1")]);
+    check("secret", &[("password", "pw")]);
+    check("absent", &[]);
+    check("self", &[("labels", "a=\"b\"")]);
+    check("mix", &[("one", "1"), ("token", "token for vault"), ("name", "p")]);
+    let mode = |p: PathBuf| fs::metadata(p).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(got["some"].join("uno")), 0o400);
+    assert_eq!(mode(got["secret"].join("password")), 0o440);
+    assert_eq!(mode(got["scratch"].clone()), 0o777);
+    let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
+    Volumes::new(dir.path().to_owned(), clock, Memory::Plain).tear_down("u1").await.unwrap();
+    assert!(!dir.path().join("u1").exists());
+}
+
+#[tokio::test]
+async fn what_is_missing_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = async |v: serde_json::Value, want: &str| {
+        let e = set_up(dir.path(), json!([v])).await.unwrap_err();
+        assert_eq!(e.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {want}"));
+    };
+    check(json!({"name": "v", "configMap": {"name": "none"}}), "configmap \"none\" not found").await;
+    check(json!({"name": "v", "secret": {"secretName": "none"}}), "secret \"none\" not found").await;
+    let items = json!([{"key": "nope", "path": "x"}]);
+    check(
+        json!({"name": "v", "configMap": {"name": "cm", "items": items}}),
+        "references non-existent config key: nope",
+    )
+    .await;
+    check(
+        json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
+        "this kind of volume is not supported by this node",
+    )
+    .await;
+}
+
+#[test]
+fn sub_paths_stay_inside() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("v");
+    fs::create_dir(&root).unwrap();
+    std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
+    fs::write(root.join("file"), "x").unwrap();
+    let pod = pod(json!([{"name": "v", "emptyDir": {}}]));
+    let volumes = BTreeMap::from([("v".to_owned(), root.clone())]);
+    let env = [("POD".to_owned(), "p1".to_owned())];
+    let check = |mount: serde_json::Value| {
+        let c: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": [mount]})).unwrap();
+        mounts(&pod, &c, &volumes, &env).map(|m| match &m[0].source {
+            MountSource::Host(p) => p.strip_prefix(fs::canonicalize(&root).unwrap()).unwrap().display().to_string(),
+            MountSource::Tmpfs { .. } => String::new(),
+        })
+    };
+    let at = |extra: serde_json::Value| {
+        let mut m = json!({"name": "v", "mountPath": "/v"});
+        m.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        m
+    };
+    assert_eq!(check(at(json!({"subPath": "a/b"}))).unwrap(), "a/b");
+    assert_eq!(check(at(json!({"subPath": "file"}))).unwrap(), "file");
+    assert_eq!(check(at(json!({"subPathExpr": "logs/$(POD)"}))).unwrap(), "logs/p1");
+    assert!(check(at(json!({"subPathExpr": "$(NOPE)"}))).is_err());
+    assert!(check(at(json!({"subPath": "../x"}))).is_err());
+    assert!(check(at(json!({"subPath": "out/passwd"}))).is_err());
+}

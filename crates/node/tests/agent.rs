@@ -1,0 +1,202 @@
+//! An agent with the embedded runtime, in a network namespace of its own, against a small API.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod fake;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fake::Fake;
+use kemudi_node::{Agent, DnsOptions, Handle, Options};
+use network::PodNetwork;
+use runtime::Embedded;
+use serde_json::{Value, json};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+const PODS: &str = "api/v1/pods";
+
+struct Wall;
+
+impl meta::Clock for Wall {
+    fn now(&self) -> jiff::Timestamp {
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).unwrap();
+        jiff::Timestamp::new(now.tv_sec(), now.tv_nsec() as i32).unwrap()
+    }
+}
+
+struct Count(AtomicU64);
+
+impl meta::Rng for Count {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}
+
+struct Machine {
+    directory: tempfile::TempDir,
+    api: Fake,
+    runtime: runtime::Options,
+    network: network::Options,
+    embedded: Embedded,
+    node: PathBuf,
+    agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
+    handle: Option<Handle>,
+}
+
+impl Machine {
+    async fn new() -> Machine {
+        assert!(nix::unistd::geteuid().is_root(), "these tests start containers: run them as root");
+        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let directory = tempfile::Builder::new().prefix("kemudi-node-").tempdir_in(target).unwrap();
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("kemudi-node-test-{}-{n}", std::process::id());
+        let clock: runtime::Clock = Arc::new(|| {
+            let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).unwrap();
+            runtime::Timestamp { secs: now.tv_sec() as u64, nanos: now.tv_nsec() as u32 }
+        });
+        let mut options = runtime::Options::new(directory.path().join("runtime"), prefix, clock);
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_kemudi-node-testbed"));
+        options.shim_program = program.clone();
+        let embedded = Embedded::open(options.clone()).await.unwrap();
+        embedded.images().ensure_builtin("kemudi.local/demo", &program).unwrap();
+        let node = directory.path().join("node-netns");
+        network::namespace::create(&node, || Ok(())).unwrap();
+        let up = ["--net", node.to_str().unwrap(), "ip", "link", "set", "lo", "up"];
+        let up = std::process::Command::new("nsenter").arg(format!("--net={}", up[1])).args(&up[2..]).status();
+        assert!(up.unwrap().success());
+        let network = network::Options {
+            id: format!("t{:x}", std::process::id() as u64 * 16 + u64::from(n)),
+            state_directory: directory.path().join("network"),
+            namespace_directory: directory.path().join("netns"),
+            node_namespace: Some(node.clone()),
+            pod_range: "10.201.0.0/24".parse().unwrap(),
+            cluster_range: "10.201.0.0/16".parse().unwrap(),
+            service_range: "10.202.0.0/16".parse().unwrap(),
+            more_devices: Vec::new(),
+            mtu: None,
+            masquerade: false,
+            forward: false,
+        };
+        let mut machine = Machine {
+            directory,
+            api: Fake::new(),
+            runtime: options,
+            network,
+            embedded,
+            node,
+            agent: None,
+            handle: None,
+        };
+        machine.start().await;
+        machine
+    }
+
+    async fn start(&mut self) {
+        let network = PodNetwork::open(self.network.clone()).await.unwrap();
+        let agent = Agent::new(Options {
+            client: self.api.client(),
+            node_name: "n1".into(),
+            node_ip: "192.0.2.7".parse().unwrap(),
+            hostname: "machine".into(),
+            runtime: Arc::new(self.embedded.clone()),
+            host: Arc::new(self.embedded.clone()),
+            network: Some(network),
+            node_namespace: Some(self.node.clone()),
+            data_dir: self.directory.path().to_owned(),
+            log_dir: self.directory.path().join("logs"),
+            dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
+            pod_cidr: Some("10.201.0.0/24".into()),
+            max_pods: 110,
+            pod_pids_limit: None,
+            port: 10250,
+            version: "v1.36.0".into(),
+            labels: BTreeMap::new(),
+            clock: Arc::new(Wall),
+            rng: Arc::new(Count(AtomicU64::new(1))),
+        });
+        self.handle = Some(agent.handle());
+        let (trigger, shutdown) = client::shutdown();
+        let task = tokio::spawn(async move { agent.run(shutdown).await.unwrap() });
+        self.agent = Some((trigger, task));
+    }
+
+    async fn stop(&mut self) {
+        let (trigger, task) = self.agent.take().unwrap();
+        trigger.trigger();
+        task.await.unwrap();
+    }
+
+    fn pod(&self, name: &str, spec: Value) -> Value {
+        let mut spec = spec;
+        spec["nodeName"] = "n1".into();
+        self.api.put(PODS, json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec}))
+    }
+
+    async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.api.until(PODS, "default", name, |p| p.is_some_and(&wanted)).await.unwrap()
+    }
+
+    async fn gone(&self, name: &str) {
+        self.api.until(PODS, "default", name, |p| p.is_none()).await;
+    }
+
+    async fn finish(mut self) {
+        self.stop().await;
+        for e in std::fs::read_dir(self.directory.path().join("pods")).into_iter().flatten().flatten() {
+            for kind in std::fs::read_dir(e.path().join("volumes")).into_iter().flatten().flatten() {
+                for v in std::fs::read_dir(kind.path()).into_iter().flatten().flatten() {
+                    let _ = nix::mount::umount2(&v.path(), nix::mount::MntFlags::MNT_DETACH);
+                }
+            }
+        }
+        Embedded::purge(&self.runtime).await.unwrap();
+        PodNetwork::purge(&self.network).await.unwrap();
+        network::namespace::remove(&self.node).unwrap();
+    }
+}
+
+fn demo(name: &str, args: Value) -> Value {
+    json!({"name": name, "image": "kemudi.local/demo", "args": args})
+}
+
+fn is_ready(p: &Value) -> bool {
+    let conditions = p["status"]["conditions"].as_array();
+    conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+/// Clauses: P01.hostname P04 P06 P07 P08
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_runs_is_probed_and_goes() {
+    let m = Machine::new().await;
+    m.api.put(
+        "api/v1/configmaps",
+        json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"K": "from cm"}}),
+    );
+    let mut c = demo("web", json!(["--port", "8081"]));
+    c["readinessProbe"] = json!({"httpGet": {"path": "/healthz", "port": 8081}, "periodSeconds": 1});
+    c["env"] = json!([{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "K"}}}]);
+    c["volumeMounts"] = json!([{"name": "v", "mountPath": "/config"}]);
+    m.pod("web", json!({"containers": [c], "volumes": [{"name": "v", "configMap": {"name": "cm"}}]}));
+    let p = m.until("web", is_ready).await;
+    assert_eq!(p["status"]["phase"], "Running");
+    assert_eq!(p["status"]["qosClass"], "BestEffort");
+    assert_eq!(p["status"]["hostIP"], "192.0.2.7");
+    assert!(p["status"]["podIP"].as_str().unwrap().starts_with("10.201.0."));
+    let s = &p["status"]["containerStatuses"][0];
+    assert!(s["containerID"].as_str().unwrap().starts_with("kemudi://"));
+    assert_eq!((&s["ready"], &s["started"], &s["restartCount"]), (&json!(true), &json!(true), &json!(0)));
+
+    let node = m.api.until("api/v1/nodes", "", "n1", |n| n.is_some_and(|n| is_ready(n))).await.unwrap();
+    assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
+    m.api.until("apis/coordination.k8s.io/v1/leases", "kube-node-lease", "n1", |l| l.is_some()).await;
+
+    m.api.delete_gracefully(PODS, "default", "web", 30);
+    m.gone("web").await;
+    let left = m.embedded.clone();
+    use runtime::Runtime;
+    assert!(left.list_pods().await.unwrap().is_empty());
+    m.finish().await;
+}
