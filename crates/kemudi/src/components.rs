@@ -5,7 +5,6 @@ use apiserver::handle::as_identity;
 use auth::User;
 use bytes::Bytes;
 use client::{Client, InProcess, Informers, Shutdown};
-use controllers::Context;
 use http::Request;
 use meta::{Clock, Rng};
 use std::sync::Arc;
@@ -40,35 +39,27 @@ impl Parts {
         Informers::new(client, self.rng.clone(), self.shutdown.clone())
     }
 
-    /// The context of a controller under its own service account.
-    fn controller(&self, name: &str, informers: &Informers) -> Context {
+    /// A client of a controller under its own service account.
+    fn controller(&self, name: &str) -> Client {
         let groups = [auth::user::GROUP_SERVICE_ACCOUNTS, "system:serviceaccounts:kube-system"];
         let user = User::new(format!("system:serviceaccount:kube-system:{name}"), &groups);
-        Context {
-            client: self.client(user, &format!("kube-controller-manager/{name}")),
-            informers: informers.clone(),
-            clock: self.clock.clone(),
-            rng: self.rng.clone(),
-            shutdown: self.shutdown.clone(),
-        }
+        self.client(user, &format!("kube-controller-manager/{name}"))
     }
 }
 
 /// Starts the controllers and the scheduler. Their caches are shared: one per kind in this process.
 pub fn start(parts: &Parts) -> Informers {
     let informers = parts.informers("system:kube-controller-manager");
-    let context = |name: &str| parts.controller(name, &informers);
-    use controllers::{endpointslice, replicaset};
-    tokio::spawn(controllers::namespace::run(context("namespace-controller")));
-    tokio::spawn(controllers::serviceaccount::run(context("service-account-controller")));
-    tokio::spawn(controllers::root_ca_cert_publisher::run(context("root-ca-cert-publisher"), parts.ca_pem.clone()));
-    tokio::spawn(controllers::garbagecollector::run(context("generic-garbage-collector")));
-    tokio::spawn(controllers::podgc::run(context("pod-garbage-collector"), TERMINATED_PODS));
-    tokio::spawn(replicaset::run(replicaset::Family::ReplicaSet, context("replicaset-controller")));
-    tokio::spawn(replicaset::run(replicaset::Family::ReplicationController, context("replication-controller")));
-    tokio::spawn(controllers::deployment::run(context("deployment-controller")));
-    tokio::spawn(endpointslice::run(endpointslice::Form::Slices, context("endpointslice-controller")));
-    tokio::spawn(endpointslice::run(endpointslice::Form::Endpoints, context("endpoint-controller")));
+    let options = controllers::Options {
+        informers: informers.clone(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
+        shutdown: parts.shutdown.clone(),
+        root_ca: parts.ca_pem.clone(),
+        terminated_pods: TERMINATED_PODS,
+    };
+    let mut running = controllers::start(&options, |name| parts.controller(name));
+    tokio::spawn(async move { while running.join_next().await.is_some() {} });
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
     let options = scheduler::Options::new(client, informers.clone(), parts.clock.clone(), parts.rng.clone());
     tokio::spawn(scheduler::run(options, parts.shutdown.clone()));
