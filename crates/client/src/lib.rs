@@ -1,1 +1,26 @@
 //! One API client over an in-process or HTTPS transport, informers, work queues and the event recorder.
+//!
+//! [`Client`] is one caller's way to the server; [`Api`] is the verbs on one resource, for [`meta::Object`] or a typed view of
+//! `k8s-openapi`. Invariant: nothing here knows a kind's meaning, and no component reaches the server by another way.
+
+pub mod api;
+pub mod client;
+pub mod error;
+pub mod https;
+pub mod kubeconfig;
+pub mod options;
+pub mod resource;
+pub mod transport;
+pub mod watch;
+
+pub use api::{Api, List};
+pub use client::{Client, Impersonation};
+pub use error::{Error, optional};
+pub use https::Https;
+pub use options::{
+    DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
+    WatchOptions, WriteOptions,
+};
+pub use resource::ApiResource;
+pub use transport::{Body, Duplex, InProcess, Transport, Upgrade, Upgraded};
+pub use watch::{Events, RawEvents, WatchEvent};

@@ -1,0 +1,301 @@
+//! The verbs on one resource.
+
+use crate::client::{Client, JSON, decode, request};
+use crate::error::Error;
+use crate::options::{DeleteOptions, ListOptions, Patch, Query, WatchOptions, WriteOptions};
+use crate::resource::ApiResource;
+use crate::watch::{Events, RawEvents};
+use bytes::Bytes;
+use http::{Method, Request};
+use meta::Object;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::marker::PhantomData;
+
+/// The objects of one resource, in one namespace or in all. `T` is [`Object`] or a typed view.
+pub struct Api<T> {
+    client: Client,
+    resource: ApiResource,
+    namespace: Option<String>,
+    accept: &'static str,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Api<T> {
+    fn clone(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            resource: self.resource.clone(),
+            namespace: self.namespace.clone(),
+            accept: self.accept,
+            of: PhantomData,
+        }
+    }
+}
+
+/// One page of a list.
+#[derive(Clone, Debug, Default)]
+pub struct List<T> {
+    pub resource_version: String,
+    /// Empty on the last page.
+    pub continue_token: String,
+    pub remaining: Option<i64>,
+    pub items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct RawList<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+    r#continue: String,
+    remaining_item_count: Option<i64>,
+}
+
+impl<T> Api<T> {
+    pub fn new(client: Client, resource: ApiResource) -> Self {
+        Self { client, resource, namespace: None, accept: JSON, of: PhantomData }
+    }
+
+    /// Narrows to one namespace. Without effect on a cluster-scoped resource.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// Asks for another representation; see [`crate::client::PARTIAL_METADATA`].
+    #[must_use]
+    pub fn accept(mut self, accept: &'static str) -> Self {
+        self.accept = accept;
+        self
+    }
+
+    pub fn resource(&self) -> &ApiResource {
+        &self.resource
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn build(
+        &self,
+        method: Method,
+        name: Option<&str>,
+        sub: Option<&str>,
+        query: &Query,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Request<Bytes>, Error> {
+        let mut path = self.resource.path(self.namespace.as_deref(), name, sub)?;
+        path.push_str(query.as_str());
+        request(method, &path, self.accept, body)
+    }
+
+    fn encode<B: Serialize>(&self, body: &B) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(body).map_err(|source| Error::Encode { what: "request body", source })
+    }
+
+    /// A page with its items still encoded, each a slice of the answer.
+    pub async fn list_raw(&self, options: &ListOptions) -> Result<List<Bytes>, Error> {
+        let bytes = self.client.bytes(self.build(Method::GET, None, None, &options.query(), None)?).await?;
+        let list: RawList<'_> = serde_json::from_slice(&bytes)
+            .map_err(|source| Error::Decode { what: format!("list of {:?}", self.resource), source })?;
+        let items = list.items.unwrap_or_default();
+        Ok(List {
+            items: items.into_iter().map(|r| bytes.slice_ref(r.get().as_bytes())).collect(),
+            resource_version: list.metadata.resource_version,
+            continue_token: list.metadata.r#continue,
+            remaining: list.metadata.remaining_item_count,
+        })
+    }
+
+    /// Events with their objects still encoded. Ends when the server ends the watch, or after an error.
+    pub async fn watch_raw(&self, options: &WatchOptions) -> Result<RawEvents, Error> {
+        let r = self.build(Method::GET, None, None, &options.query(), None)?;
+        Ok(RawEvents::new(self.client.checked(r).await?.into_body()))
+    }
+
+    /// Deletes one object. Gives back what the server answers: the object while it goes away gracefully, else a `Status`.
+    pub async fn delete(&self, name: &str, options: &DeleteOptions) -> Result<Value, Error> {
+        let body = Some((JSON, options.body()?));
+        self.client.json(self.build(Method::DELETE, Some(name), None, &Query::default(), body)?).await
+    }
+
+    /// Deletes what `list` selects. Gives back the list of what was deleted.
+    pub async fn delete_collection(&self, options: &DeleteOptions, list: &ListOptions) -> Result<Value, Error> {
+        let body = Some((JSON, options.body()?));
+        self.client.json(self.build(Method::DELETE, None, None, &list.query(), body)?).await
+    }
+
+    /// GET of a subresource whose answer is of another kind: `scale`.
+    pub async fn get_subresource<R: DeserializeOwned>(&self, name: &str, sub: &str) -> Result<R, Error> {
+        self.client.json(self.build(Method::GET, Some(name), Some(sub), &Query::default(), None)?).await
+    }
+
+    /// POST to a subresource: `binding`, `eviction`, `token`.
+    pub async fn create_subresource<B: Serialize, R: DeserializeOwned>(
+        &self,
+        name: &str,
+        sub: &str,
+        options: &WriteOptions,
+        body: &B,
+    ) -> Result<R, Error> {
+        let body = Some((JSON, self.encode(body)?));
+        self.client.json(self.build(Method::POST, Some(name), Some(sub), &options.query(), body)?).await
+    }
+
+    /// PUT of a subresource: `status`, `scale`, `finalize`, `approval`.
+    pub async fn update_subresource<B: Serialize, R: DeserializeOwned>(
+        &self,
+        name: &str,
+        sub: &str,
+        options: &WriteOptions,
+        body: &B,
+    ) -> Result<R, Error> {
+        let body = Some((JSON, self.encode(body)?));
+        self.client.json(self.build(Method::PUT, Some(name), Some(sub), &options.query(), body)?).await
+    }
+
+    pub async fn patch_subresource<R: DeserializeOwned>(
+        &self,
+        name: &str,
+        sub: &str,
+        options: &WriteOptions,
+        patch: &Patch,
+    ) -> Result<R, Error> {
+        let body = Some((patch.content_type(), self.encode(patch.document())?));
+        self.client.json(self.build(Method::PATCH, Some(name), Some(sub), &options.query(), body)?).await
+    }
+
+    /// A request on a subresource that streams (`log`), or that switches protocols: for [`Client::checked`] and
+    /// [`Client::upgrade`].
+    pub fn subresource_request(
+        &self,
+        method: Method,
+        name: &str,
+        sub: &str,
+        query: &Query,
+    ) -> Result<Request<Bytes>, Error> {
+        self.build(method, Some(name), Some(sub), query, None)
+    }
+
+    /// Binds a pod to a node (`pods/binding`).
+    pub async fn bind(&self, pod: &str, uid: &str, node: &str) -> Result<Value, Error> {
+        let mut metadata = json!({"name": pod, "uid": uid});
+        if let Some(ns) = &self.namespace {
+            metadata["namespace"] = ns.as_str().into();
+        }
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        self.create_subresource(pod, "binding", &WriteOptions::default(), &binding).await
+    }
+
+    /// Evicts a pod (`pods/eviction`), which a disruption budget may refuse with *too many requests*.
+    pub async fn evict(&self, pod: &str, options: &DeleteOptions) -> Result<Value, Error> {
+        let mut metadata = json!({"name": pod});
+        if let Some(ns) = &self.namespace {
+            metadata["namespace"] = ns.as_str().into();
+        }
+        let options =
+            serde_json::to_value(options).map_err(|source| Error::Encode { what: "DeleteOptions", source })?;
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options,
+        });
+        self.create_subresource(pod, "eviction", &WriteOptions::default(), &eviction).await
+    }
+}
+
+impl<T: DeserializeOwned> Api<T> {
+    pub async fn get(&self, name: &str) -> Result<T, Error> {
+        self.get_at(name, "").await
+    }
+
+    /// As [`Self::get`], from a state at least as new as `resource_version` (`0`: any).
+    pub async fn get_at(&self, name: &str, resource_version: &str) -> Result<T, Error> {
+        let mut q = Query::default();
+        q.add("resourceVersion", resource_version);
+        self.client.json(self.build(Method::GET, Some(name), None, &q, None)?).await
+    }
+
+    pub async fn get_opt(&self, name: &str) -> Result<Option<T>, Error> {
+        crate::error::optional(self.get(name).await)
+    }
+
+    /// One page.
+    pub async fn list(&self, options: &ListOptions) -> Result<List<T>, Error> {
+        let raw = self.list_raw(options).await?;
+        let mut items = Vec::with_capacity(raw.items.len());
+        for b in &raw.items {
+            items.push(decode(b, || format!("item of {:?}", self.resource))?);
+        }
+        let (resource_version, continue_token) = (raw.resource_version, raw.continue_token);
+        Ok(List { resource_version, continue_token, remaining: raw.remaining, items })
+    }
+
+    /// All pages of one consistent list.
+    pub async fn list_all(&self, options: &ListOptions) -> Result<List<T>, Error> {
+        let mut options = options.clone();
+        let mut all = self.list(&options).await?;
+        while !all.continue_token.is_empty() {
+            options.continue_token = std::mem::take(&mut all.continue_token);
+            options.resource_version.clear();
+            let page = self.list(&options).await?;
+            all.items.extend(page.items);
+            all.continue_token = page.continue_token;
+            all.remaining = page.remaining;
+        }
+        Ok(all)
+    }
+
+    pub async fn watch(&self, options: &WatchOptions) -> Result<Events<T>, Error> {
+        Ok(Events::new(self.watch_raw(options).await?))
+    }
+
+    pub async fn patch(&self, name: &str, options: &WriteOptions, patch: &Patch) -> Result<T, Error> {
+        let body = Some((patch.content_type(), self.encode(patch.document())?));
+        self.client.json(self.build(Method::PATCH, Some(name), None, &options.query(), body)?).await
+    }
+}
+
+impl<T: DeserializeOwned + Serialize> Api<T> {
+    pub async fn create(&self, options: &WriteOptions, object: &T) -> Result<T, Error> {
+        let body = Some((JSON, self.encode(object)?));
+        self.client.json(self.build(Method::POST, None, None, &options.query(), body)?).await
+    }
+
+    /// Replaces the object of that name. With a `resourceVersion` in it, only if it is still that one.
+    pub async fn update(&self, name: &str, options: &WriteOptions, object: &T) -> Result<T, Error> {
+        let body = Some((JSON, self.encode(object)?));
+        self.client.json(self.build(Method::PUT, Some(name), None, &options.query(), body)?).await
+    }
+
+    pub async fn update_status(&self, name: &str, options: &WriteOptions, object: &T) -> Result<T, Error> {
+        self.update_subresource(name, "status", options, object).await
+    }
+
+    pub async fn patch_status(&self, name: &str, options: &WriteOptions, patch: &Patch) -> Result<T, Error> {
+        self.patch_subresource(name, "status", options, patch).await
+    }
+}
+
+impl Api<Object> {
+    /// Creates or replaces, whatever is there.
+    pub async fn put(&self, object: &Object, options: &WriteOptions) -> Result<Object, Error> {
+        match self.update(object.name(), options, object).await {
+            Err(e) if e.is_not_found() => self.create(options, object).await,
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The client: a transport, and what every request of one caller has in common.
+
+use crate::api::Api;
+use crate::error::Error;
+use crate::resource::{ApiResource, encode};
+use crate::transport::{Body, Transport, Upgrade};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use meta::{Object, Reason, Status};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const JSON: &str = "application/json";
+/// Asks for metadata only.
+pub const PARTIAL_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+pub const PARTIAL_METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// Asks for a table, as `kubectl get` does.
+pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+/// Whom to act as (`kubectl --as`). Empty fields are not sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Impersonation {
+    pub user: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: Vec<(String, String)>,
+}
+
+type Warn = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A caller of the API. Cheap to clone; clones share the transport.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<dyn Transport>,
+    headers: Arc<HeaderMap>,
+    warn: Option<Warn>,
+    timeout: Option<Duration>,
+}
+
+impl Client {
+    /// `user_agent` is what the server writes as field manager when none is given, up to its first slash.
+    pub fn new(transport: impl Transport, user_agent: &str) -> Self {
+        Self::shared(Arc::new(transport), user_agent)
+    }
+
+    pub fn shared(transport: Arc<dyn Transport>, user_agent: &str) -> Self {
+        let mut headers = HeaderMap::new();
+        if let Ok(v) = HeaderValue::from_str(user_agent) {
+            headers.insert(USER_AGENT, v);
+        }
+        Self { transport, headers: Arc::new(headers), warn: None, timeout: None }
+    }
+
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
+    }
+
+    /// The same connection under another user agent.
+    #[must_use]
+    pub fn with_user_agent(mut self, user_agent: &str) -> Self {
+        if let Ok(v) = HeaderValue::from_str(user_agent) {
+            Arc::make_mut(&mut self.headers).insert(USER_AGENT, v);
+        }
+        self
+    }
+
+    pub fn with_impersonation(mut self, who: &Impersonation) -> Result<Self, Error> {
+        let h = Arc::make_mut(&mut self.headers);
+        let value = |v: &str| HeaderValue::from_str(v).map_err(|e| Error::Request(format!("impersonation {v:?}: {e}")));
+        if !who.user.is_empty() {
+            h.insert("impersonate-user", value(&who.user)?);
+        }
+        if !who.uid.is_empty() {
+            h.insert("impersonate-uid", value(&who.uid)?);
+        }
+        for g in &who.groups {
+            h.append("impersonate-group", value(g)?);
+        }
+        for (k, v) in &who.extra {
+            let mut name = String::from("impersonate-extra-");
+            encode(&mut name, k);
+            let name = HeaderName::try_from(name).map_err(|e| Error::Request(format!("impersonation {k:?}: {e}")))?;
+            h.append(name, value(v)?);
+        }
+        Ok(self)
+    }
+
+    /// Called with the text of every `Warning` header.
+    #[must_use]
+    pub fn with_warnings(mut self, warn: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.warn = Some(Arc::new(warn));
+        self
+    }
+
+    /// How long an answer may take, watches and streams aside.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// The objects of a typed view, in all namespaces until [`Api::namespace`] narrows it.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: k8s_openapi::Resource,
+        K::Scope: 'static,
+    {
+        Api::new(self.clone(), ApiResource::of::<K>())
+    }
+
+    /// The objects of any resource, as JSON.
+    pub fn dynamic(&self, resource: &ApiResource) -> Api<Object> {
+        Api::new(self.clone(), resource.clone())
+    }
+
+    /// Sends a request as it is, with the caller's headers added where the request has none of that name. Gives back whatever
+    /// the server answers; see [`Self::checked`].
+    pub async fn raw(&self, mut request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        self.dress(&mut request);
+        let response = self.transport.send(request).await?;
+        self.pass_warnings(&response);
+        Ok(response)
+    }
+
+    /// Asks for another protocol on the connection (exec, attach, port-forward).
+    pub async fn upgrade(&self, mut request: Request<Bytes>) -> Result<Upgrade, Error> {
+        self.dress(&mut request);
+        self.transport.upgrade(request).await
+    }
+
+    /// [`Self::raw`], where an answer that is no success becomes an error.
+    pub async fn checked(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let response = self.raw(request).await?;
+        if response.status().is_success() { Ok(response) } else { Err(failure(response).await) }
+    }
+
+    /// Sends a request and reads the whole answer, within the client's time limit.
+    pub async fn bytes(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
+        let work = async { collect(self.checked(request).await?.into_body()).await };
+        match self.timeout {
+            None => work.await,
+            Some(t) => tokio::time::timeout(t, work).await.map_err(|_| Error::Timeout(t))?,
+        }
+    }
+
+    pub async fn json<T: DeserializeOwned>(&self, request: Request<Bytes>) -> Result<T, Error> {
+        let what = format!("{} {}", request.method(), request.uri().path());
+        decode(&self.bytes(request).await?, || what)
+    }
+
+    /// GET of any path, decoded.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.json(request(Method::GET, path, JSON, None)?).await
+    }
+
+    fn dress(&self, request: &mut Request<Bytes>) {
+        let to = request.headers_mut();
+        for name in self.headers.keys() {
+            if !to.contains_key(name) {
+                for v in self.headers.get_all(name) {
+                    to.append(name.clone(), v.clone());
+                }
+            }
+        }
+    }
+
+    fn pass_warnings(&self, response: &Response<Body>) {
+        let Some(warn) = &self.warn else { return };
+        for v in response.headers().get_all("warning") {
+            if let Some(text) = v.to_str().ok().and_then(warning_text) {
+                warn(&text);
+            }
+        }
+    }
+}
+
+/// A request with the headers of the API. `body` is its media type and its bytes.
+pub fn request(
+    method: Method,
+    path: &str,
+    accept: &str,
+    body: Option<(&str, Vec<u8>)>,
+) -> Result<Request<Bytes>, Error> {
+    let mut b = Request::builder().method(method).uri(path).header(ACCEPT, accept);
+    let bytes = match body {
+        Some((media_type, bytes)) => {
+            b = b.header(CONTENT_TYPE, media_type);
+            bytes
+        }
+        None => Vec::new(),
+    };
+    b.body(Bytes::from(bytes)).map_err(|e| Error::Request(format!("{path}: {e}")))
+}
+
+pub async fn collect(body: Body) -> Result<Bytes, Error> {
+    Ok(body.collect().await?.to_bytes())
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], what: impl FnOnce() -> String) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|source| Error::Decode { what: what(), source })
+}
+
+/// Reads an answer that is no success.
+pub async fn failure(response: Response<Body>) -> Error {
+    let code = response.status();
+    let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
+    let bytes = match collect(response.into_body()).await {
+        Ok(b) => b,
+        Err(e) => return e,
+    };
+    let sent = serde_json::from_slice(&bytes).ok().and_then(|v| Status::from_value(&v)).filter(|s| s.code != 0);
+    let mut status = sent.unwrap_or_else(|| without_status(code, &bytes));
+    if let Some(seconds) = retry_after {
+        let d = status.details.get_or_insert_with(Default::default);
+        if d.retry_after_seconds == 0 {
+            d.retry_after_seconds = seconds;
+        }
+    }
+    Error::Api(Box::new(status))
+}
+
+/// The meaning of an answer that carries no `Status` (client-go `NewGenericServerResponse`).
+fn without_status(code: StatusCode, body: &[u8]) -> Status {
+    let (reason, text) = match code.as_u16() {
+        400 => (Reason::BadRequest, "the server rejected our request for an unknown reason"),
+        401 => (Reason::Unauthorized, "the server has asked for the client to provide credentials"),
+        403 => (Reason::Forbidden, "the server does not allow access to the requested resource"),
+        404 => (Reason::NotFound, "the server could not find the requested resource"),
+        405 => (Reason::MethodNotAllowed, "the server does not allow this method on the requested resource"),
+        406 => (Reason::NotAcceptable, "the server was unable to respond with a content type that the client supports"),
+        409 => (Reason::Conflict, "the server reported a conflict"),
+        410 => (Reason::Gone, "the resource is gone"),
+        413 => (Reason::RequestEntityTooLarge, "the request is too large"),
+        415 => (Reason::UnsupportedMediaType, "the body of the request was in an unknown format"),
+        422 => (Reason::Invalid, "the server rejected our request due to an error in our request"),
+        429 => {
+            (Reason::TooManyRequests, "the server has received too many requests and has asked us to try again later")
+        }
+        500 => (Reason::InternalError, "an error on the server"),
+        503 => (Reason::ServiceUnavailable, "the server is currently unable to handle the request"),
+        504 => (Reason::Timeout, "the server was unable to return a response in the time allotted"),
+        _ => (Reason::Unknown, "the server responded with an unexpected status"),
+    };
+    let said = String::from_utf8_lossy(&body[..body.len().min(2048)]);
+    let message = match said.trim() {
+        "" => text.to_owned(),
+        said => format!("{text}: {said}"),
+    };
+    Status::new(code.as_u16(), reason, message)
+}
+
+/// The text of a `Warning` header: `299 - "text"`, with backslashes escaping.
+fn warning_text(header: &str) -> Option<String> {
+    let quoted = header.strip_prefix("299 ")?.split_once(' ')?.1.strip_prefix('"')?;
+    let mut out = String::new();
+    let mut chars = quoted.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => return Some(out),
+            '\\' => out.push(chars.next()?),
+            c => out.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_unquoted() {
+        assert_eq!(warning_text(r#"299 - "a \"b\" c""#).as_deref(), Some("a \"b\" c"));
+        assert_eq!(warning_text(r#"299 - "open"#), None);
+        assert_eq!(warning_text("100 - \"x\""), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! The API server over the network: HTTP/2 or HTTP/1.1 with kept-alive connections, over TLS, a proxy if there is one.
+//!
+//! Invariant: one provider of cryptography (aws-lc-rs), and no connection that was not verified unless `insecure` says so.
+
+mod connect;
+mod tls;
+
+pub use connect::Proxy;
+pub use tls::{ClientIdentity, Roots};
+
+use crate::error::Error;
+use crate::transport::{Body, Transport, Upgrade};
+use async_trait::async_trait;
+use base64::Engine;
+use bytes::Bytes;
+use connect::Connector;
+use http::header::{AUTHORIZATION, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How a bearer token file is trusted before it is read again.
+const TOKEN_TTL: Duration = Duration::from_secs(10);
+
+/// Who the caller is, besides a client certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Credentials {
+    #[default]
+    None,
+    Bearer(String),
+    /// Read again now and then: service account tokens are renewed in place.
+    BearerFile(PathBuf),
+    Basic {
+        user: String,
+        password: String,
+    },
+}
+
+/// Where the server is and how to talk to it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `https://host:port[/prefix]`; `http` is allowed.
+    pub server: String,
+    pub roots: Roots,
+    pub identity: Option<ClientIdentity>,
+    pub credentials: Credentials,
+    /// The name the certificate must carry, when it is not the host of `server`.
+    pub server_name: Option<String>,
+    pub insecure: bool,
+    pub proxy: Option<Proxy>,
+    pub connect_timeout: Duration,
+    pub disable_http2: bool,
+}
+
+impl Config {
+    pub fn new(server: impl Into<String>) -> Self {
+        Self {
+            server: server.into(),
+            roots: Roots::System,
+            identity: None,
+            credentials: Credentials::None,
+            server_name: None,
+            insecure: false,
+            proxy: None,
+            connect_timeout: Duration::from_secs(30),
+            disable_http2: false,
+        }
+    }
+}
+
+type Pool = legacy::Client<Connector, Full<Bytes>>;
+
+/// A transport to one server.
+pub struct Https {
+    pool: Pool,
+    /// HTTP/1.1 only: HTTP/2 has no upgrades.
+    upgrades: Pool,
+    scheme: Scheme,
+    authority: Authority,
+    prefix: String,
+    credentials: Credentials,
+    token: Mutex<Option<(Instant, HeaderValue)>>,
+}
+
+impl Https {
+    /// Reads certificates and keys; makes no connection yet.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let uri: Uri = config.server.parse().map_err(|e| Error::Request(format!("server {:?}: {e}", config.server)))?;
+        let Some(authority) = uri.authority().cloned() else {
+            return Err(Error::Request(format!("server {:?} has no host", config.server)));
+        };
+        let scheme = uri.scheme().cloned().unwrap_or(Scheme::HTTPS);
+        if scheme != Scheme::HTTPS && scheme != Scheme::HTTP {
+            return Err(Error::Request(format!("server {:?}: only https and http are supported", config.server)));
+        }
+        let pool = |http2: bool| -> Result<Pool, Error> {
+            Ok(legacy::Client::builder(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(Duration::from_secs(90))
+                .http2_keep_alive_interval(Duration::from_secs(30))
+                .http2_keep_alive_timeout(Duration::from_secs(15))
+                .http2_adaptive_window(true)
+                .build(Connector::new(config, http2)?))
+        };
+        Ok(Self {
+            pool: pool(!config.disable_http2)?,
+            upgrades: pool(false)?,
+            scheme,
+            authority,
+            prefix: uri.path().trim_end_matches('/').to_owned(),
+            credentials: config.credentials.clone(),
+            token: Mutex::new(None),
+        })
+    }
+
+    async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
+        let bearer = |t: &str| {
+            let mut v = HeaderValue::from_str(&format!("Bearer {}", t.trim()))
+                .map_err(|_| Error::Credentials("the token has characters that no header may have".into()))?;
+            v.set_sensitive(true);
+            Ok::<_, Error>(v)
+        };
+        match &self.credentials {
+            Credentials::None => Ok(None),
+            Credentials::Bearer(t) => bearer(t).map(Some),
+            Credentials::Basic { user, password } => {
+                let code = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+                HeaderValue::from_str(&format!("Basic {code}")).map(Some).map_err(|e| Error::Credentials(e.to_string()))
+            }
+            Credentials::BearerFile(path) => {
+                let held = self.token.lock().clone();
+                if let Some((at, v)) = &held
+                    && at.elapsed() < TOKEN_TTL
+                {
+                    return Ok(Some(v.clone()));
+                }
+                match (tokio::fs::read_to_string(path).await, held) {
+                    (Ok(t), _) => {
+                        let v = bearer(&t)?;
+                        *self.token.lock() = Some((Instant::now(), v.clone()));
+                        Ok(Some(v))
+                    }
+                    // What was read before may still be good.
+                    (Err(_), Some((_, v))) => Ok(Some(v)),
+                    (Err(e), None) => Err(Error::Credentials(format!("{}: {e}", path.display()))),
+                }
+            }
+        }
+    }
+
+    async fn address(&self, request: Request<Bytes>) -> Result<Request<Full<Bytes>>, Error> {
+        let (mut parts, body) = request.into_parts();
+        if !parts.headers.contains_key(AUTHORIZATION)
+            && let Some(v) = self.authorization().await?
+        {
+            parts.headers.insert(AUTHORIZATION, v);
+        }
+        let asked = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        parts.uri = Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(format!("{}{asked}", self.prefix))
+            .build()
+            .map_err(|e| Error::Request(e.to_string()))?;
+        parts.version = http::Version::default();
+        Ok(Request::from_parts(parts, Full::new(body)))
+    }
+
+    async fn exchange(&self, pool: &Pool, request: Request<Bytes>) -> Result<Response<hyper::body::Incoming>, Error> {
+        let request = self.address(request).await?;
+        pool.request(request).await.map_err(|e| {
+            if e.is_connect() {
+                let source = std::error::Error::source(&e).map_or_else(|| e.to_string(), chain);
+                Error::Connect { to: self.authority.to_string(), source: source.into() }
+            } else {
+                Error::Send(chain(&e).into())
+            }
+        })
+    }
+}
+
+/// An error and its causes in one line.
+fn chain(e: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        let c = cause.to_string();
+        if !text.ends_with(&c) {
+            text = format!("{text}: {c}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+fn arriving(body: hyper::body::Incoming) -> Body {
+    body.map_err(|e| Error::Body(chain(&e).into())).boxed_unsync()
+}
+
+#[async_trait]
+impl Transport for Https {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        Ok(self.exchange(&self.pool, request).await?.map(arriving))
+    }
+
+    async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {
+        let mut response = self.exchange(&self.upgrades, request).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Upgrade::Refused(response.map(arriving)));
+        }
+        let stream = hyper::upgrade::on(&mut response).await.map_err(|e| Error::Send(e.into()))?;
+        Ok(Upgrade::Switched(response.into_parts().0, Box::new(TokioIo::new(stream))))
+    }
+}

@@ -1,0 +1,132 @@
+//! TLS as a client: whom to trust and who we are.
+
+use super::Config;
+use crate::error::Error;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whose certificates are believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Roots {
+    /// What the machine trusts.
+    #[default]
+    System,
+    /// PEM.
+    Pem(Vec<u8>),
+}
+
+/// A client certificate chain and its key, both PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    pub certificates: Vec<u8>,
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for ClientIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClientIdentity")
+    }
+}
+
+/// Where systems keep the certificates they trust, as Go looks for them.
+const SYSTEM: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/ssl/cert.pem",
+];
+
+pub(super) fn config(c: &Config, http2: bool) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::Credentials(e.to_string()))?;
+    let builder = if c.insecure {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+    } else {
+        builder.with_root_certificates(roots(&c.roots)?)
+    };
+    let mut config = match &c.identity {
+        None => builder.with_no_client_auth(),
+        Some(id) => {
+            let chain = certificates(&id.certificates, "client certificate")?;
+            let key =
+                PrivateKeyDer::from_pem_slice(&id.key).map_err(|e| Error::Credentials(format!("client key: {e}")))?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| Error::Credentials(format!("client key: {e}")))?
+        }
+    };
+    config.alpn_protocols = if http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
+    Ok(Arc::new(config))
+}
+
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(v) if v.is_empty() => Err(Error::Credentials(format!("{what}: no certificate in it"))),
+        Ok(v) => Ok(v),
+        Err(e) => Err(Error::Credentials(format!("{what}: {e}"))),
+    }
+}
+
+fn roots(r: &Roots) -> Result<RootCertStore, Error> {
+    let mut store = RootCertStore::empty();
+    match r {
+        Roots::Pem(pem) => {
+            for c in certificates(pem, "certificate authority")? {
+                store.add(c).map_err(|e| Error::Credentials(format!("certificate authority: {e}")))?;
+            }
+        }
+        Roots::System => {
+            // A machine that trusts nobody is no error until it meets a certificate.
+            if let Some(pem) = SYSTEM.iter().find_map(|p| std::fs::read(Path::new(p)).ok()) {
+                store.add_parsable_certificates(certificates(&pem, "system certificates").unwrap_or_default());
+            }
+        }
+    }
+    Ok(store)
+}
+
+/// `insecure-skip-tls-verify`: signatures are checked, names and chains are not.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

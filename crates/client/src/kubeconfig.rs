@@ -1,0 +1,312 @@
+//! Kubeconfig files: which server, as whom, in which namespace.
+//!
+//! Follows client-go `tools/clientcmd`: `KUBECONFIG` is a list of files of which the first to say a thing wins, relative paths
+//! are relative to their file, and flags override what files say. Left out: writing files, and auth provider plugins.
+
+mod exec;
+mod load;
+
+pub use load::{Sources, in_cluster, in_cluster_namespace};
+
+use crate::error::Error;
+use crate::https::{ClientIdentity, Config, Credentials, Https, Proxy, Roots};
+use crate::{Client, Impersonation};
+use base64::Engine;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A kubeconfig, as it is written. What is not known here is kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Kubeconfig {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub current_context: String,
+    #[serde(deserialize_with = "list")]
+    pub clusters: Vec<Named<Cluster>>,
+    #[serde(deserialize_with = "list")]
+    pub contexts: Vec<Named<Context>>,
+    #[serde(deserialize_with = "list")]
+    pub users: Vec<Named<User>>,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// Go writes an empty list as `null`.
+fn list<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
+}
+
+/// An entry of one of the three lists; the key of its value is the list's name in the singular.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Named<T> {
+    pub name: String,
+    #[serde(alias = "cluster", alias = "context", alias = "user")]
+    #[serde(default)]
+    pub value: T,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Cluster {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub server: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub certificate_authority: String,
+    /// Base64 of PEM.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub certificate_authority_data: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_skip_tls_verify: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tls_server_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub proxy_url: String,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Context {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cluster: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct User {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client_certificate: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client_certificate_data: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client_key: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client_key_data: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub token: String,
+    #[serde(rename = "tokenFile", skip_serializing_if = "String::is_empty")]
+    pub token_file: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub username: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub password: String,
+    #[serde(rename = "as", skip_serializing_if = "String::is_empty")]
+    pub impersonate: String,
+    #[serde(rename = "as-uid", skip_serializing_if = "String::is_empty")]
+    pub impersonate_uid: String,
+    #[serde(rename = "as-groups", skip_serializing_if = "Vec::is_empty")]
+    pub impersonate_groups: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<exec::Exec>,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// What flags say; empty fields say nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    pub context: String,
+    pub cluster: String,
+    pub user: String,
+    pub namespace: String,
+    pub server: String,
+    pub certificate_authority: String,
+    pub insecure_skip_tls_verify: bool,
+    pub tls_server_name: String,
+    pub client_certificate: String,
+    pub client_key: String,
+    pub token: String,
+    pub username: String,
+    pub password: String,
+    pub impersonation: Impersonation,
+    pub request_timeout: Option<Duration>,
+    pub disable_http2: bool,
+}
+
+/// A kubeconfig's answer for one context.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    pub context: String,
+    /// `default` when nothing says another.
+    pub namespace: String,
+    /// Whether a flag or the context named the namespace.
+    pub namespace_given: bool,
+    pub https: Config,
+    pub impersonation: Impersonation,
+    pub request_timeout: Option<Duration>,
+    exec: Option<exec::Exec>,
+}
+
+impl Resolved {
+    /// A client over HTTPS. Runs the credential plugin if the user has one.
+    pub async fn client(&self, user_agent: &str) -> Result<Client, Error> {
+        let mut config = self.https.clone();
+        if let Some(plugin) = &self.exec {
+            plugin.apply(&mut config).await?;
+        }
+        let mut client = Client::new(Https::new(&config)?, user_agent);
+        if self.impersonation != Impersonation::default() {
+            client = client.with_impersonation(&self.impersonation)?;
+        }
+        Ok(match self.request_timeout {
+            Some(t) => client.with_timeout(t),
+            None => client,
+        })
+    }
+}
+
+fn find<'a, T>(list: &'a [Named<T>], name: &str) -> Option<&'a T> {
+    list.iter().find(|n| n.name == name).map(|n| &n.value)
+}
+
+fn first<'a>(a: &'a str, b: &'a str) -> &'a str {
+    if a.is_empty() { b } else { a }
+}
+
+fn read(path: &str) -> Result<Vec<u8>, Error> {
+    std::fs::read(Path::new(path)).map_err(|e| Error::Credentials(format!("unable to read {path}: {e}")))
+}
+
+fn decode(what: &str, data: &str) -> Result<Vec<u8>, Error> {
+    let compact: String = data.split_whitespace().collect();
+    base64::engine::general_purpose::STANDARD
+        .decode(compact)
+        .map_err(|e| Error::Credentials(format!("{what}: illegal base64 data: {e}")))
+}
+
+/// Data wins over the file. `None` when neither is given.
+fn pem(what: &str, file: &str, data: &str) -> Result<Option<Vec<u8>>, Error> {
+    if !data.is_empty() {
+        return decode(what, data).map(Some);
+    }
+    if file.is_empty() { Ok(None) } else { read(file).map(Some) }
+}
+
+impl Kubeconfig {
+    /// Reads YAML or JSON. Relative paths stay as they are; see [`Sources::load`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let wrong = |e: &dyn std::fmt::Display| Error::Credentials(format!("kubeconfig: {e}"));
+        let document = codec::yaml::parse(text).map_err(|e| wrong(&e))?.into_iter().next().unwrap_or_default();
+        if document.is_null() {
+            return Ok(Self::default());
+        }
+        serde_json::from_value(document).map_err(|e| wrong(&e))
+    }
+
+    /// Answers for the context that `o` or the file names.
+    pub fn resolve(&self, o: &Overrides) -> Result<Resolved, Error> {
+        let missing = |what: &str, name: &str| Error::Credentials(format!("{what} {name:?} does not exist"));
+        let name = first(&o.context, &self.current_context);
+        let context = match find(&self.contexts, name) {
+            Some(c) => c.clone(),
+            None if name.is_empty() => Context::default(),
+            None => return Err(Error::Credentials(format!("context was not found for specified context: {name}"))),
+        };
+        let cluster_name = first(&o.cluster, &context.cluster);
+        let cluster = match find(&self.clusters, cluster_name) {
+            Some(c) => c.clone(),
+            None if cluster_name.is_empty() => Cluster::default(),
+            None => return Err(missing("cluster", cluster_name)),
+        };
+        let user_name = first(&o.user, &context.user);
+        let user = match find(&self.users, user_name) {
+            Some(u) => u.clone(),
+            None if user_name.is_empty() => User::default(),
+            None => return Err(missing("auth info", user_name)),
+        };
+
+        let server = first(&o.server, &cluster.server);
+        let mut https = Config::new(match server {
+            "" => "http://localhost:8080",
+            s if s.contains("://") => s,
+            s => return self.resolve(&Overrides { server: format!("http://{s}"), ..o.clone() }),
+        });
+        https.insecure = o.insecure_skip_tls_verify || cluster.insecure_skip_tls_verify;
+        if !https.insecure {
+            let ca = match o.certificate_authority.as_str() {
+                "" => pem(
+                    "certificate-authority-data",
+                    &cluster.certificate_authority,
+                    &cluster.certificate_authority_data,
+                )?,
+                file => Some(read(file)?),
+            };
+            https.roots = ca.map_or(Roots::System, Roots::Pem);
+        }
+        let given = |s: &str| (!s.is_empty()).then(|| s.to_owned());
+        https.server_name = given(first(&o.tls_server_name, &cluster.tls_server_name));
+        https.proxy = match cluster.proxy_url.as_str() {
+            "" => None,
+            url => Some(Proxy::parse(url)?),
+        };
+        https.disable_http2 = o.disable_http2;
+
+        let certificates = match o.client_certificate.as_str() {
+            "" => pem("client-certificate-data", &user.client_certificate, &user.client_certificate_data)?,
+            file => Some(read(file)?),
+        };
+        let key = match o.client_key.as_str() {
+            "" => pem("client-key-data", &user.client_key, &user.client_key_data)?,
+            file => Some(read(file)?),
+        };
+        https.identity = match (certificates, key) {
+            (Some(certificates), Some(key)) => Some(ClientIdentity { certificates, key }),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(Error::Credentials(format!("user {user_name:?} has a certificate without a key")));
+            }
+            (None, Some(_)) => {
+                return Err(Error::Credentials(format!("user {user_name:?} has a key without a certificate")));
+            }
+        };
+        // A flag replaces every other way to say who one is.
+        https.credentials = if !o.token.is_empty() {
+            Credentials::Bearer(o.token.clone())
+        } else if !o.username.is_empty() {
+            Credentials::Basic { user: o.username.clone(), password: o.password.clone() }
+        } else if !user.token_file.is_empty() {
+            Credentials::BearerFile(PathBuf::from(&user.token_file))
+        } else if !user.token.is_empty() {
+            Credentials::Bearer(user.token.clone())
+        } else if !user.username.is_empty() {
+            Credentials::Basic { user: user.username.clone(), password: user.password.clone() }
+        } else {
+            Credentials::None
+        };
+        let exec = match https.credentials {
+            Credentials::None => user.exec,
+            _ => None,
+        };
+        let impersonation = if o.impersonation == Impersonation::default() {
+            Impersonation {
+                user: user.impersonate,
+                uid: user.impersonate_uid,
+                groups: user.impersonate_groups,
+                extra: Vec::new(),
+            }
+        } else {
+            o.impersonation.clone()
+        };
+        let namespace = first(&o.namespace, &context.namespace);
+        Ok(Resolved {
+            context: name.to_owned(),
+            namespace_given: !namespace.is_empty(),
+            namespace: first(namespace, "default").to_owned(),
+            https,
+            impersonation,
+            request_timeout: o.request_timeout,
+            exec,
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! The query of a request and the bodies that go with deletes and patches.
+
+use crate::resource::encode;
+use meta::{FieldSelector, LabelSelector};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Names and values of a query, encoded as they are added; empty values are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query(String);
+
+impl Query {
+    pub fn add(&mut self, name: &str, value: &str) {
+        if value.is_empty() {
+            return;
+        }
+        self.0.push(if self.0.is_empty() { '?' } else { '&' });
+        encode(&mut self.0, name);
+        self.0.push('=');
+        encode(&mut self.0, value);
+    }
+
+    /// Empty, or with its question mark.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VersionMatch {
+    #[default]
+    Unset,
+    NotOlderThan,
+    Exact,
+}
+
+/// What to list. `Default` is everything, at the newest revision, in one answer.
+#[derive(Clone, Debug, Default)]
+pub struct ListOptions {
+    pub label_selector: String,
+    pub field_selector: String,
+    /// `0` is no limit.
+    pub limit: u32,
+    pub continue_token: String,
+    /// Empty is the newest; `0` is any the server has at hand.
+    pub resource_version: String,
+    pub version_match: VersionMatch,
+    pub timeout_seconds: Option<u32>,
+}
+
+impl ListOptions {
+    pub fn labels(selector: &LabelSelector) -> Self {
+        Self { label_selector: selector.to_string(), ..Self::default() }
+    }
+
+    pub fn fields(selector: &FieldSelector) -> Self {
+        Self { field_selector: selector.to_string(), ..Self::default() }
+    }
+
+    pub(crate) fn query(&self) -> Query {
+        let mut q = Query::default();
+        q.add("labelSelector", &self.label_selector);
+        q.add("fieldSelector", &self.field_selector);
+        if self.limit > 0 {
+            q.add("limit", &self.limit.to_string());
+        }
+        q.add("continue", &self.continue_token);
+        q.add("resourceVersion", &self.resource_version);
+        match self.version_match {
+            VersionMatch::Unset => {}
+            VersionMatch::NotOlderThan => q.add("resourceVersionMatch", "NotOlderThan"),
+            VersionMatch::Exact => q.add("resourceVersionMatch", "Exact"),
+        }
+        if let Some(t) = self.timeout_seconds {
+            q.add("timeoutSeconds", &t.to_string());
+        }
+        q
+    }
+}
+
+/// What to watch.
+#[derive(Clone, Debug, Default)]
+pub struct WatchOptions {
+    pub label_selector: String,
+    pub field_selector: String,
+    /// Events after this revision. Empty: the state as synthetic `ADDED` events first.
+    pub resource_version: String,
+    pub bookmarks: bool,
+    /// The streaming list: the state first, then a bookmark with the annotation `k8s.io/initial-events-end`.
+    pub send_initial_events: bool,
+    pub timeout_seconds: Option<u32>,
+}
+
+impl WatchOptions {
+    pub(crate) fn query(&self) -> Query {
+        let mut q = Query::default();
+        q.add("watch", "true");
+        q.add("labelSelector", &self.label_selector);
+        q.add("fieldSelector", &self.field_selector);
+        q.add("resourceVersion", &self.resource_version);
+        if self.bookmarks || self.send_initial_events {
+            q.add("allowWatchBookmarks", "true");
+        }
+        if self.send_initial_events {
+            q.add("sendInitialEvents", "true");
+            q.add("resourceVersionMatch", "NotOlderThan");
+        }
+        if let Some(t) = self.timeout_seconds {
+            q.add("timeoutSeconds", &t.to_string());
+        }
+        q
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// The server's default.
+    #[default]
+    Unset,
+    Ignore,
+    Warn,
+    Strict,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DryRun {
+    #[default]
+    No,
+    All,
+}
+
+/// Options of create, update and patch.
+#[derive(Clone, Debug, Default)]
+pub struct WriteOptions {
+    /// Empty: the server takes the user agent.
+    pub field_manager: String,
+    pub dry_run: DryRun,
+    pub field_validation: FieldValidation,
+    /// Server-side apply only: take fields over from other managers.
+    pub force: bool,
+}
+
+impl WriteOptions {
+    pub fn manager(name: &str) -> Self {
+        Self { field_manager: name.into(), ..Self::default() }
+    }
+
+    pub(crate) fn query(&self) -> Query {
+        let mut q = Query::default();
+        q.add("fieldManager", &self.field_manager);
+        if self.dry_run == DryRun::All {
+            q.add("dryRun", "All");
+        }
+        match self.field_validation {
+            FieldValidation::Unset => {}
+            FieldValidation::Ignore => q.add("fieldValidation", "Ignore"),
+            FieldValidation::Warn => q.add("fieldValidation", "Warn"),
+            FieldValidation::Strict => q.add("fieldValidation", "Strict"),
+        }
+        if self.force {
+            q.add("force", "true");
+        }
+        q
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Propagation {
+    Orphan,
+    Background,
+    Foreground,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preconditions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+}
+
+/// `metav1.DeleteOptions`, sent as the body.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeleteOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_period_seconds: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub propagation_policy: Option<Propagation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preconditions: Option<Preconditions>,
+    #[serde(skip_serializing_if = "is_no", serialize_with = "dry_run")]
+    pub dry_run: DryRun,
+}
+
+fn is_no(d: &DryRun) -> bool {
+    *d == DryRun::No
+}
+
+fn dry_run<S: serde::Serializer>(_: &DryRun, s: S) -> Result<S::Ok, S::Error> {
+    ["All"].serialize(s)
+}
+
+impl DeleteOptions {
+    /// Only this very object, not one of the same name made later.
+    pub fn uid(uid: &str) -> Self {
+        Self { preconditions: Some(Preconditions { uid: Some(uid.into()), resource_version: None }), ..Self::default() }
+    }
+
+    pub fn propagation(policy: Propagation) -> Self {
+        Self { propagation_policy: Some(policy), ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn with_grace(mut self, seconds: i64) -> Self {
+        self.grace_period_seconds = Some(seconds);
+        self
+    }
+
+    pub(crate) fn body(&self) -> Result<Vec<u8>, crate::Error> {
+        let encode = |source| crate::Error::Encode { what: "DeleteOptions", source };
+        let mut v = serde_json::to_value(self).map_err(encode)?;
+        v["kind"] = "DeleteOptions".into();
+        v["apiVersion"] = "v1".into();
+        serde_json::to_vec(&v).map_err(encode)
+    }
+}
+
+/// A patch and its kind.
+#[derive(Clone, Debug)]
+pub enum Patch {
+    /// RFC 6902: a list of operations.
+    Json(Value),
+    /// RFC 7386.
+    Merge(Value),
+    /// Built-in kinds only.
+    Strategic(Value),
+    /// Server-side apply; needs a field manager.
+    Apply(Value),
+}
+
+impl Patch {
+    pub fn content_type(&self) -> &'static str {
+        match self {
+            Self::Json(_) => "application/json-patch+json",
+            Self::Merge(_) => "application/merge-patch+json",
+            Self::Strategic(_) => "application/strategic-merge-patch+json",
+            // JSON is YAML; this is the media type that every server of v1.36 takes.
+            Self::Apply(_) => "application/apply-patch+yaml",
+        }
+    }
+
+    pub fn document(&self) -> &Value {
+        let (Self::Json(v) | Self::Merge(v) | Self::Strategic(v) | Self::Apply(v)) = self;
+        v
+    }
+}

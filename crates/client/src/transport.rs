@@ -1,0 +1,58 @@
+//! How a request reaches the server: in the same process, or over HTTPS ([`crate::https`]).
+//!
+//! A transport gets a whole request with a path and no host, and gives back the answer with its body still arriving. Dropping
+//! the body ends a watch. What is left out: retries (callers know what is safe to repeat) and decoding.
+
+use crate::error::{BoxError, Error};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use std::future::Future;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// The body of an answer, arriving.
+pub type Body = UnsyncBoxBody<Bytes, Error>;
+
+/// The bytes of a connection after `101 Switching Protocols`.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+pub type Upgraded = Box<dyn Duplex>;
+
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error>;
+
+    /// Sends a request that asks for another protocol (`Connection: Upgrade`), as exec, attach and port-forward do. The answer
+    /// is `101` with the stream, or any other answer with its body.
+    async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {
+        let _ = request;
+        Err(Error::NoUpgrade)
+    }
+}
+
+/// What became of a request to switch protocols.
+pub enum Upgrade {
+    Switched(http::response::Parts, Upgraded),
+    Refused(Response<Body>),
+}
+
+/// Calls a handler in the same process. Who is calling is put into the request by the handler's maker, as an extension that
+/// no socket can set; see DESIGN "In one process".
+pub struct InProcess<F>(pub F);
+
+#[async_trait]
+impl<F, Fut, B> Transport for InProcess<F>
+where
+    F: Fn(Request<Bytes>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Response<B>> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let response = (self.0)(request).await;
+        Ok(response.map(|b| b.map_err(|e| Error::Body(e.into())).boxed_unsync()))
+    }
+}

@@ -1,0 +1,240 @@
+//! The events of a watch, cut out of the body as they arrive.
+
+use crate::error::Error;
+use crate::transport::Body;
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
+use http_body::Body as _;
+use meta::Status;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// What happened to one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WatchEvent<T> {
+    Added(T),
+    Modified(T),
+    /// The object as it was last.
+    Deleted(T),
+    /// Nothing happened up to this revision.
+    Bookmark {
+        resource_version: String,
+        initial_events_end: bool,
+    },
+}
+
+/// Events whose objects stay encoded: a slice of what arrived.
+pub struct RawEvents {
+    body: Body,
+    /// What arrived last and is not yet cut.
+    chunk: Bytes,
+    /// The beginning of a line whose end has not arrived.
+    partial: BytesMut,
+    ended: bool,
+}
+
+impl RawEvents {
+    pub(crate) fn new(body: Body) -> Self {
+        Self { body, chunk: Bytes::new(), partial: BytesMut::new(), ended: false }
+    }
+
+    /// The next line. A chunk that is one line (as the server in the same process sends them) is shared, not copied; a line
+    /// out of a chunk of many is copied, so that whoever keeps it does not keep its neighbours.
+    fn line(&mut self) -> Option<Bytes> {
+        if let Some(i) = self.chunk.iter().position(|b| *b == b'\n') {
+            let alone = i + 1 == self.chunk.len();
+            let line = self.chunk.split_to(i + 1);
+            if !self.partial.is_empty() {
+                self.partial.extend_from_slice(&line);
+                return Some(self.partial.split().freeze());
+            }
+            return Some(if alone { line } else { Bytes::copy_from_slice(&line) });
+        }
+        self.partial.extend_from_slice(&self.chunk);
+        self.chunk.clear();
+        (self.ended && !self.partial.is_empty()).then(|| self.partial.split().freeze())
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.chunk.clear();
+        self.partial.clear();
+    }
+}
+
+impl Stream for RawEvents {
+    type Item = Result<WatchEvent<Bytes>, Error>;
+
+    /// Ends after an error, and when the server ends the watch.
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            while let Some(line) = self.line() {
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                let event = event(&line);
+                if event.is_err() {
+                    self.end();
+                }
+                return Poll::Ready(Some(event));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => self.ended = true,
+                Poll::Ready(Some(Err(e))) => {
+                    self.end();
+                    return Poll::Ready(Some(Err(e)));
+                }
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.chunk = data;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct BookmarkView {
+    metadata: BookmarkMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMeta {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+fn event(line: &Bytes) -> Result<WatchEvent<Bytes>, Error> {
+    let wrong = |source| Error::Decode { what: "watch event".into(), source };
+    let e: Envelope<'_> = serde_json::from_slice(line).map_err(wrong)?;
+    let object = || line.slice_ref(e.object.get().as_bytes());
+    match e.r#type {
+        "ADDED" => Ok(WatchEvent::Added(object())),
+        "MODIFIED" => Ok(WatchEvent::Modified(object())),
+        "DELETED" => Ok(WatchEvent::Deleted(object())),
+        "BOOKMARK" => {
+            let b: BookmarkView = serde_json::from_str(e.object.get()).map_err(wrong)?;
+            Ok(WatchEvent::Bookmark {
+                initial_events_end: b
+                    .metadata
+                    .annotations
+                    .get("k8s.io/initial-events-end")
+                    .is_some_and(|v| v == "true"),
+                resource_version: b.metadata.resource_version,
+            })
+        }
+        "ERROR" => {
+            let v = serde_json::from_str(e.object.get()).map_err(wrong)?;
+            match Status::from_value(&v) {
+                Some(s) => Err(s.into()),
+                None => Err(Error::Unexpected(format!("watch error that is no Status: {v}"))),
+            }
+        }
+        other => Err(Error::Unexpected(format!("watch event of type {other:?}"))),
+    }
+}
+
+/// Events with decoded objects.
+pub struct Events<T> {
+    raw: RawEvents,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Events<T> {
+    pub(crate) fn new(raw: RawEvents) -> Self {
+        Self { raw, of: PhantomData }
+    }
+
+    /// The same events, their objects left encoded.
+    pub fn into_raw(self) -> RawEvents {
+        self.raw
+    }
+}
+
+impl<T: DeserializeOwned> Stream for Events<T> {
+    type Item = Result<WatchEvent<T>, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let decode = |b: Bytes| {
+            serde_json::from_slice(&b).map_err(|source| Error::Decode { what: "watched object".into(), source })
+        };
+        Pin::new(&mut self.raw).poll_next(cx).map(|next| {
+            next.map(|event| {
+                Ok(match event? {
+                    WatchEvent::Added(b) => WatchEvent::Added(decode(b)?),
+                    WatchEvent::Modified(b) => WatchEvent::Modified(decode(b)?),
+                    WatchEvent::Deleted(b) => WatchEvent::Deleted(decode(b)?),
+                    WatchEvent::Bookmark { resource_version, initial_events_end } => {
+                        WatchEvent::Bookmark { resource_version, initial_events_end }
+                    }
+                })
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+    use http_body_util::{BodyExt, StreamBody};
+
+    fn body(chunks: &[&'static str]) -> Body {
+        let frames: Vec<Result<_, Error>> =
+            chunks.iter().map(|c| Ok(http_body::Frame::data(Bytes::from_static(c.as_bytes())))).collect();
+        StreamBody::new(futures::stream::iter(frames)).boxed_unsync()
+    }
+
+    #[tokio::test]
+    async fn events_are_found_whatever_the_chunks() {
+        let whole = concat!(
+            r#"{"type":"ADDED","object":{"kind":"Pod","metadata":{"name":"a"}}}"#,
+            "\n",
+            r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+            "\n",
+            r#"{"type":"DELETED","object":{"kind":"Pod"}}"#,
+        );
+        for cut in 0..whole.len() {
+            let (a, b) = whole.split_at(cut);
+            let got: Vec<_> = RawEvents::new(body(&[a, b])).map(Result::unwrap).collect().await;
+            assert_eq!(
+                got,
+                vec![
+                    WatchEvent::Added(Bytes::from_static(br#"{"kind":"Pod","metadata":{"name":"a"}}"#)),
+                    WatchEvent::Bookmark { resource_version: "7".into(), initial_events_end: true },
+                    WatchEvent::Deleted(Bytes::from_static(br#"{"kind":"Pod"}"#)),
+                ]
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_event_is_an_error_and_the_end() {
+        let text = concat!(
+            r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old"}}"#,
+            "\n{}\n"
+        );
+        let got: Vec<_> = RawEvents::new(body(&[text])).collect().await;
+        assert_eq!(got.len(), 1);
+        assert!(got[0].as_ref().unwrap_err().is_expired());
+    }
+}
