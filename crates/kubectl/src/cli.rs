@@ -109,6 +109,18 @@ commands! {
     Create(create),
     /// Delete objects.
     Delete(delete),
+    /// Show objects with what belongs to them.
+    Describe(describe),
+    /// Run a command in a container.
+    Exec(exec),
+    /// Print what a container wrote.
+    Logs(logs),
+    /// See and steer the rollout of a workload.
+    Rollout(rollout),
+    /// Set the number of replicas.
+    Scale(scale),
+    /// Wait for a condition of objects.
+    Wait(wait),
 }
 
 /// Parses a command line, the program's name first.

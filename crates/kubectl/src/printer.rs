@@ -2,6 +2,7 @@
 
 pub mod columns;
 pub mod table;
+pub mod tabwriter;
 
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, PrintFlags};
@@ -203,7 +204,7 @@ pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String>
 
 fn failed(template: &str, e: &crate::jsonpath::Error, v: &Value) -> Error {
     Error::Text(format!(
-        "error executing jsonpath {template:?}: Error executing template: {e}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{template}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n",
+        "error executing jsonpath {template:?}: Error executing template: {e}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{template}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n\n",
         go_syntax(v)
     ))
 }

@@ -3,7 +3,7 @@
 use crate::shell::{Connect, Shell, Stream};
 use async_trait::async_trait;
 use bytes::Bytes;
-use client::{Body, Client, Error, Transport};
+use client::{Body, Client, Error, Transport, Upgrade};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use meta::Value;
@@ -20,6 +20,8 @@ pub struct Asked {
 }
 
 type Answer = (u16, Vec<u8>);
+type Socket = tokio_tungstenite::WebSocketStream<tokio::io::DuplexStream>;
+type Talk = dyn Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync;
 
 /// Answers by method and path with query. What is asked twice gets the second answer the second time, and so on; the last
 /// is repeated.
@@ -27,6 +29,7 @@ type Answer = (u16, Vec<u8>);
 pub struct Server {
     answers: Arc<Mutex<Vec<(String, Vec<Answer>)>>>,
     pub asked: Arc<Mutex<Vec<Asked>>>,
+    talk: Option<Arc<Talk>>,
 }
 
 impl Server {
@@ -68,6 +71,16 @@ impl Server {
         self.on_bytes(line, code, answer.to_string().into_bytes())
     }
 
+    /// What the other side of a WebSocket does.
+    #[must_use]
+    pub fn on_upgrade(
+        mut self,
+        talk: impl Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        self.talk = Some(Arc::new(talk));
+        self
+    }
+
     #[must_use]
     pub fn on_bytes(self, line: &str, code: u16, answer: Vec<u8>) -> Self {
         let mut all = self.answers.lock().unwrap();
@@ -93,6 +106,20 @@ impl Server {
 
 #[async_trait]
 impl Transport for Server {
+    async fn upgrade(&self, r: Request<Bytes>) -> Result<Upgrade, Error> {
+        let Some(talk) = self.talk.clone() else { return Err(Error::NoUpgrade) };
+        let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let line = format!("{} {path}", r.method());
+        self.asked.lock().unwrap().push(Asked { line, content_type: String::new(), body: Value::Null });
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        tokio::spawn(async move {
+            talk(Socket::from_raw_socket(theirs, tokio_tungstenite::tungstenite::protocol::Role::Server, None).await)
+                .await;
+        });
+        let answer = Response::builder().status(101).header("sec-websocket-protocol", "v5.channel.k8s.io");
+        Ok(Upgrade::Switched(answer.body(()).unwrap().into_parts().0, Box::new(ours)))
+    }
+
     async fn send(&self, r: Request<Bytes>) -> Result<Response<Body>, Error> {
         let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         let line = format!("{} {path}", r.method());

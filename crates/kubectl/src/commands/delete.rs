@@ -168,16 +168,6 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
                     continue;
                 }
             }
-        } else if i.object.is_none() || !i.source.is_empty() {
-            // A rehearsal finds out what is not there as well.
-            match i.fetch(k).await {
-                Ok(_) => {}
-                Err(e) if e.is_not_found() && ignore => continue,
-                Err(e) => {
-                    errors.push(e);
-                    continue;
-                }
-            }
         }
         found += 1;
         say(k, &a, dry, &i);
@@ -263,6 +253,7 @@ pub async fn gone(k: &mut Kube, i: &Info, uid: &str, limit: tokio::time::Instant
                     Err(e) => return Err(Error::from(e)),
                 }
             }
+            tokio::time::sleep(super::wait::AGAIN).await;
         }
     };
     match tokio::time::timeout_at(limit, wait).await {

@@ -9,7 +9,7 @@ use crate::flags::{FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::table::{self, Aligner};
 use crate::printer::{Formats, Output, document};
-use crate::resource::select::{Selection, info, targets};
+use crate::resource::select::{Selection, info, targets, unlisted};
 use crate::resource::{Collection, Info, Target, from_files};
 use client::Query;
 use client::client::{JSON, TABLE, request};
@@ -172,14 +172,13 @@ impl<'a> Show<'a> {
         let mut resources: Vec<Arc<Resource>> = all.iter().map(of).collect();
         resources.dedup();
         let namespaced = resources.iter().any(|r| r.namespaced);
-        let several = resources.iter().any(|r| r != &resources[0]);
         Ok(Self {
             a,
             table: table::Options {
                 no_headers: a.no_headers,
                 wide: a.print.output == "wide",
                 with_namespace: a.all_namespaces && namespaced,
-                with_kind: (a.show_kind || several).then(String::new),
+                with_kind: a.show_kind.then(String::new),
                 show_labels: a.show_labels,
                 label_columns: a.label_columns.clone(),
             },
@@ -215,6 +214,9 @@ impl<'a> Show<'a> {
                 Err(e) if e.is_not_found() && self.a.ignore_not_found => {}
                 Err(e) => errors.push(e),
             }
+        }
+        if groups.iter().any(|g| g.resource != groups[0].resource) {
+            self.table.with_kind = Some(String::new());
         }
         groups.retain(|g| g.table["rows"].as_array().is_some_and(|r| !r.is_empty()));
         let mut first = true;
@@ -362,7 +364,8 @@ async fn list_page(
     }
     q.add("continue", go_on);
     let path = format!("{}{}", c.resource.api().path(namespace(&c.namespace), None, None)?, q.as_str());
-    Ok(k.client().await?.json(request(Method::GET, &path, accept, None)?).await?)
+    let asked = k.client().await?.json(request(Method::GET, &path, accept, None)?).await;
+    asked.map_err(|e| unlisted(&c.resource, &a.selector, &a.field_selector, e))
 }
 
 /// What a server without tables answered, as a table of names and ages.

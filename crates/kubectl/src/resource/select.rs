@@ -69,7 +69,10 @@ pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result
                     "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form (e.g. 'kubectl get resource/<resource_name>' instead of 'kubectl get resource resource/<resource_name>'",
                 );
             };
-            if kind.is_empty() || name.is_empty() || name.contains('/') || kind.contains(',') {
+            if name.contains('/') {
+                return text("arguments in resource/name form may not have more than one slash");
+            }
+            if kind.is_empty() || name.is_empty() || kind.contains(',') {
                 return text("arguments in resource/name form must have a single resource and name");
             }
             let resource = k.resource(kind).await?;
@@ -122,7 +125,7 @@ fn named(
         .collect()
 }
 
-/// Fetches what the targets mean, in order. With `missing`, names that are not there are passed over.
+/// Fetches what the targets mean, in order.
 pub async fn fetch(
     k: &mut Kube,
     targets: Vec<Target>,
@@ -154,8 +157,44 @@ const PAGE: u32 = 500;
 pub async fn list(k: &mut Kube, c: &Collection, s: &Selection<'_>) -> Result<Vec<Info>> {
     let api = k.api(&c.resource, &c.namespace).await?;
     let options = ListOptions { limit: PAGE, ..s.options() };
-    let all = api.list_all(&options).await?;
+    let all = api.list_all(&options).await.map_err(|e| unlisted(&c.resource, s.labels, s.fields, e))?;
     Ok(all.items.into_iter().map(|o| info(&c.resource, o)).collect())
+}
+
+/// Adds to a refusal what was looked for.
+pub fn unlisted(r: &Resource, labels: &str, fields: &str, e: client::Error) -> Error {
+    let client::Error::Api(mut status) = e else { return e.into() };
+    if matches!(status.reason, meta::Reason::BadRequest | meta::Reason::NotFound) {
+        let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
+        status.message = if labels.is_empty() && fields.is_empty() {
+            format!("Unable to list {gvr:?}: {}", status.message)
+        } else {
+            format!(
+                "Unable to find {gvr:?} that match label selector {labels:?}, field selector {fields:?}: {}",
+                status.message
+            )
+        };
+    }
+    client::Error::Api(status).into()
+}
+
+/// Fetches what a command names by arguments or files. What cannot be fetched is among the errors.
+pub async fn gather(
+    k: &mut Kube,
+    args: &[String],
+    files: &crate::flags::FileFlags,
+    s: &Selection<'_>,
+) -> Result<(Vec<Info>, Vec<Error>)> {
+    let mut errors = Vec::new();
+    let mut all = targets(k, args, s).await?;
+    for i in super::from_files(k, files).await? {
+        match i {
+            Ok(i) => all.push(Target::Named(i)),
+            Err(e) => errors.push(e),
+        }
+    }
+    let found = fetch(k, all, s, &mut errors).await?;
+    Ok((found, errors))
 }
 
 /// An object of the server. Items of lists do not say their kind.
