@@ -1,4 +1,13 @@
-//! `kubectl create`: objects from files. The generators are in [`super::create_of`].
+//! `kubectl create`: objects from files, or of a kind from arguments, a file for each family of kinds.
+
+mod config;
+mod ingress;
+mod policy;
+mod rbac;
+mod service;
+mod simple;
+mod token;
+pub mod workload;
 
 use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
@@ -18,6 +27,108 @@ pub struct Arguments {
     pub files: FileFlags,
     #[command(flatten)]
     pub write: WriteFlags,
+    #[command(subcommand)]
+    pub of: Option<Of>,
+}
+
+macro_rules! generators {
+    ($($(#[$attribute:meta])* $variant:ident($arguments:ty),)*) => {
+        #[derive(clap::Subcommand, Clone, Debug)]
+        pub enum Of {
+            $($(#[$attribute])* $variant($arguments),)*
+            /// Create a secret of one of its types.
+            Secret(config::Secret),
+            /// Create a service of one of its types.
+            #[command(visible_alias = "svc")]
+            Service(service::Service),
+            /// Ask for a token of a service account.
+            Token(token::Arguments),
+        }
+
+        impl Of {
+            fn generator(&self) -> Option<(&dyn Generator, &WriteFlags)> {
+                match self {
+                    $(Self::$variant(a) => Some((a, &a.write)),)*
+                    Self::Secret(s) => Some(s.generator()),
+                    Self::Service(s) => Some(s.generator()),
+                    Self::Token(_) => None,
+                }
+            }
+        }
+    };
+}
+
+generators! {
+    /// Create a cluster role.
+    #[command(name = "clusterrole")]
+    ClusterRole(rbac::ClusterRole),
+    /// Bind a cluster role for the whole cluster.
+    #[command(name = "clusterrolebinding")]
+    ClusterRoleBinding(rbac::ClusterRoleBinding),
+    /// Create a config map from literals, files and directories.
+    #[command(name = "configmap", visible_alias = "cm")]
+    ConfigMap(config::ConfigMap),
+    /// Create a cron job.
+    #[command(name = "cronjob", visible_alias = "cj")]
+    CronJob(workload::CronJob),
+    /// Create a deployment.
+    #[command(visible_alias = "deploy")]
+    Deployment(workload::Deployment),
+    /// Create an ingress.
+    #[command(visible_alias = "ing")]
+    Ingress(ingress::Ingress),
+    /// Create a job, also from a cron job.
+    Job(workload::Job),
+    /// Create a namespace.
+    #[command(visible_alias = "ns")]
+    Namespace(simple::Namespace),
+    /// Create a pod disruption budget.
+    #[command(name = "poddisruptionbudget", visible_alias = "pdb")]
+    Budget(policy::Budget),
+    /// Create a priority class.
+    #[command(name = "priorityclass", visible_alias = "pc")]
+    PriorityClass(policy::PriorityClass),
+    /// Create a quota.
+    #[command(name = "quota", visible_alias = "resourcequota")]
+    Quota(policy::Quota),
+    /// Create a role.
+    Role(rbac::Role),
+    /// Bind a role in a namespace.
+    #[command(name = "rolebinding")]
+    RoleBinding(rbac::RoleBinding),
+    /// Create a service account.
+    #[command(name = "serviceaccount", visible_alias = "sa")]
+    ServiceAccount(simple::ServiceAccount),
+}
+
+/// Makes an object from arguments.
+pub trait Generator: Send + Sync {
+    fn make(&self) -> Result<meta::Value>;
+
+    /// What only the server knows: a cron job to make a job of, a resource to name its group.
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    /// [`Self::make`] with what was needed.
+    fn make_with(&self, found: Found) -> Result<meta::Value> {
+        let _ = found;
+        self.make()
+    }
+}
+
+pub enum Needs<'a> {
+    Nothing,
+    /// `cronjob/NAME`.
+    Object(&'a str),
+    /// The resources of these words.
+    Resources(Vec<&'a str>),
+}
+
+pub enum Found {
+    Nothing,
+    Object(Object),
+    Resources(Vec<std::sync::Arc<crate::discovery::Resource>>),
 }
 
 /// What every way of creating has.
@@ -64,7 +175,77 @@ pub fn annotate(o: &mut Object) {
     o.set_annotation(LAST_APPLIED, &text);
 }
 
+/// Creates what a generator makes.
+pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
+    let dry = w.dry.strategy()?;
+    let mut printer = Printer::new(&w.print, dry)?;
+    let (namespace, explicit) = k.namespace()?;
+    let found = match g.needs() {
+        Needs::Nothing => Found::Nothing,
+        Needs::Object(word) => {
+            let info = super::pods::target(k, &[word.to_owned()]).await?;
+            let mut o = info.fetch(k).await?;
+            o.set_gvk(&info.resource.gvk());
+            Found::Object(o)
+        }
+        Needs::Resources(words) => {
+            let mut all = Vec::new();
+            for w in words {
+                all.push(k.resource(w).await?);
+            }
+            Found::Resources(all)
+        }
+    };
+    let mut o = Object::from_value(g.make_with(found)?).unwrap_or_default();
+    let cluster_scoped = CLUSTER_SCOPED.contains(&o.kind());
+    if explicit && !cluster_scoped {
+        o.set_namespace(&namespace);
+    }
+    if w.save_config {
+        annotate(&mut o);
+    }
+    let o = submit(k, w, o, &namespace).await?;
+    printer.print(k, &o, "created")
+}
+
+/// Kinds of generators that live outside of namespaces.
+const CLUSTER_SCOPED: [&str; 4] = ["Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"];
+
+/// Sends an object, unless the rehearsal is the client's.
+pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) -> Result<Object> {
+    if w.dry.strategy()? == crate::flags::Dry::Client {
+        return Ok(o);
+    }
+    let gvk = o.gvk().unwrap_or_default();
+    let Some(r) = k.resource_of(&gvk).await? else {
+        return text(format!("no matches for kind {:?} in version {:?}", gvk.kind, gvk.api_version()));
+    };
+    let namespace = if !r.namespaced {
+        ""
+    } else if o.namespace().is_empty() {
+        namespace
+    } else {
+        o.namespace()
+    };
+    let made = k.api(&r, namespace).await?.create(&w.options()?, &o).await;
+    let word =
+        KIND_WORDS.iter().find(|(kind, _)| *kind == gvk.kind).map_or(gvk.kind.to_lowercase(), |(_, w)| (*w).into());
+    made.map_err(|e| Error::Text(format!("failed to create {word}: {e}")))
+}
+
+/// Kinds that messages do not name by their lower-case name.
+const KIND_WORDS: [(&str, &str); 2] = [("PodDisruptionBudget", "poddisruptionbudgets"), ("ResourceQuota", "quota")];
+
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    match &a.of {
+        Some(Of::Token(t)) => return token::run(t, k).await,
+        Some(of) => {
+            if let Some((g, w)) = of.generator() {
+                return generate(k, g, w).await;
+            }
+        }
+        None => {}
+    }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
     }
