@@ -21,8 +21,8 @@ pub struct GlobalFlags {
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub cluster: String,
     /// The user of the kubeconfig to use.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub user: String,
+    #[arg(long, global = true, value_delimiter = ',')]
+    pub user: Vec<String>,
     /// The namespace to work in.
     #[arg(short = 'n', long, global = true, default_value = "", hide_default_value = true)]
     pub namespace: String,
@@ -121,6 +121,43 @@ commands! {
     Scale(scale),
     /// Wait for a condition of objects.
     Wait(wait),
+    /// Set or remove annotations.
+    Annotate(annotate),
+    /// List the resources of the server.
+    #[command(name = "api-resources")]
+    ApiResources(api_resources),
+    /// List the group versions of the server.
+    #[command(name = "api-versions")]
+    ApiVersions(api_versions),
+    /// Ask what one may do, and who one is.
+    Auth(auth),
+    /// Show where the cluster is.
+    #[command(name = "cluster-info")]
+    ClusterInfo(cluster_info),
+    /// See and change the kubeconfig.
+    Config(config),
+    /// Take no more pods on a node.
+    Cordon(cordon),
+    /// List events.
+    Events(events),
+    /// Show the fields of a kind.
+    Explain(explain),
+    /// Make a service for a workload or pod.
+    Expose(expose),
+    /// Set or remove labels.
+    Label(label),
+    /// Change fields of an object.
+    Patch(patch),
+    /// Replace objects by what files say.
+    Replace(replace),
+    /// Run an image in a pod.
+    Run(run),
+    /// Change images of a workload.
+    Set(set),
+    /// Take pods on a node again.
+    Uncordon(uncordon),
+    /// Show the versions of client and server.
+    Version(version),
 }
 
 /// Parses a command line, the program's name first.

@@ -57,7 +57,7 @@ impl Kube {
         let overrides = Overrides {
             context: g.context.clone(),
             cluster: g.cluster.clone(),
-            user: g.user.clone(),
+            user: g.user.last().cloned().unwrap_or_default(),
             namespace: g.namespace.clone(),
             server: g.server.clone(),
             certificate_authority: g.certificate_authority.clone(),

@@ -228,15 +228,24 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
         o.namespace()
     };
     let made = k.api(&r, namespace).await?.create(&w.options()?, &o).await;
-    let word =
-        KIND_WORDS.iter().find(|(kind, _)| *kind == gvk.kind).map_or(gvk.kind.to_lowercase(), |(_, w)| (*w).into());
-    made.map_err(|e| Error::Text(format!("failed to create {word}: {e}")))
+    let word = match gvk.kind.as_str() {
+        "PodDisruptionBudget" => "poddisruptionbudgets".to_owned(),
+        "ResourceQuota" => "quota".to_owned(),
+        "Service" => format!("{} service", o.str_at(&["spec", "type"]).unwrap_or_default()),
+        other => other.to_lowercase(),
+    };
+    made.map_err(|e| match gvk.kind.as_str() {
+        "Namespace" | "Role" | "ClusterRole" | "Pod" => e.into(),
+        _ => Error::Text(format!("failed to create {word}: {e}")),
+    })
 }
 
-/// Kinds that messages do not name by their lower-case name.
-const KIND_WORDS: [(&str, &str); 2] = [("PodDisruptionBudget", "poddisruptionbudgets"), ("ResourceQuota", "quota")];
-
-pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    match &mut a.of {
+        Some(Of::RoleBinding(b)) => b.users = std::mem::take(&mut k.global.user),
+        Some(Of::ClusterRoleBinding(b)) => b.users = std::mem::take(&mut k.global.user),
+        _ => {}
+    }
     match &a.of {
         Some(Of::Token(t)) => return token::run(t, k).await,
         Some(of) => {

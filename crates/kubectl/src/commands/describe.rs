@@ -1,6 +1,6 @@
 //! `kubectl describe`: an object with what belongs to it, for people.
 
-mod events;
+pub mod events;
 mod generic;
 mod node;
 mod page;

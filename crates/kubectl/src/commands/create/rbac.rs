@@ -19,7 +19,7 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found)
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for r in resources {
         let (group, name) = match r.as_str() {
-            "*" => ("*".to_owned(), "*".to_owned()),
+            "*" => (String::new(), "*".to_owned()),
             r => {
                 let Some(of) = found.next() else { continue };
                 let sub = r.split_once('/').map(|(_, s)| format!("/{s}")).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Generator for ClusterRole {
                 labels.insert(k.to_owned(), v.into());
             }
             o["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": labels}]});
-            o["rules"] = json!([]);
+            o["rules"] = Value::Null;
             return Ok(o);
         }
         if self.verb.is_empty() {
@@ -187,8 +187,8 @@ pub struct RoleBinding {
     /// The cluster role, in place of a role.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub clusterrole: String,
-    /// Users; this hides the global flag of the same name.
-    #[arg(long = "user", id = "subject-user", value_delimiter = ',')]
+    /// From the flag --user, which here is no user of the kubeconfig.
+    #[arg(skip)]
     pub users: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub group: Vec<String>,
@@ -215,8 +215,8 @@ pub struct ClusterRoleBinding {
     pub name: String,
     #[arg(long, required = true)]
     pub clusterrole: String,
-    /// Users; this hides the global flag of the same name.
-    #[arg(long = "user", id = "subject-user", value_delimiter = ',')]
+    /// From the flag --user, which here is no user of the kubeconfig.
+    #[arg(skip)]
     pub users: Vec<String>,
     #[arg(long, value_delimiter = ',')]
     pub group: Vec<String>,

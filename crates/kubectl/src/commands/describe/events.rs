@@ -31,7 +31,7 @@ fn first(e: &Object) -> String {
     e.str_at(&["firstTimestamp"]).or_else(|| e.str_at(&["eventTime"])).unwrap_or_default().to_owned()
 }
 
-fn last(e: &Object) -> String {
+pub fn last(e: &Object) -> String {
     e.str_at(&["series", "lastObservedTime"])
         .or_else(|| e.str_at(&["lastTimestamp"]))
         .or_else(|| e.str_at(&["eventTime"]))
