@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -102,7 +103,10 @@ impl<V: View> Entry<V> {
             metadata: Meta,
         }
         let head: Head = serde_json::from_slice(&bytes)?;
-        Ok(Self { meta: head.metadata, view: serde_json::from_slice(&bytes)?, bytes })
+        // Serde reads the unit type from `null` alone; as a view it means metadata and nothing else.
+        let nothing = TypeId::of::<V>() == TypeId::of::<()>();
+        let view = serde_json::from_slice(if nothing { b"null" } else { &bytes })?;
+        Ok(Self { meta: head.metadata, view, bytes })
     }
 }
 
