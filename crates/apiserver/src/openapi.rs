@@ -126,8 +126,17 @@ fn add_paths(paths: &mut Map<String, Value>, r: &Resource, reference: impl Fn(&s
             "update" => "put",
             v => v,
         };
-        json!({"operationId": format!("{verb}{}{}", k.version, k.kind), "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": gvk, "responses": {"200": body(reference(schema))}})
+        let mut o = json!({"operationId": format!("{verb}{}{}", k.version, k.kind), "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": gvk, "responses": {"200": body(reference(schema))}});
+        // Clients look here whether the server validates fields and tries without writing.
+        if matches!(verb, "create" | "update" | "patch") {
+            let parameter = |name: &str| match v3 {
+                true => json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}}),
+                false => json!({"name": name, "in": "query", "type": "string", "uniqueItems": true}),
+            };
+            o["parameters"] = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter).to_vec().into();
+        }
+        o
     };
     let mut collection = Map::new();
     let mut item = Map::new();

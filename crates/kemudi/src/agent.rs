@@ -88,6 +88,10 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
     let gateway = network.gateway();
     let user = User::new(format!("system:node:{}", config.node_name), &[auth::user::GROUP_NODES]);
     let log_dir = config.data_dir.join("logs");
+    let data_dir = config.data_dir.join("node");
+    for d in [&log_dir, &data_dir] {
+        std::fs::create_dir_all(d).map_err(|source| Error::File { path: d.clone(), source })?;
+    }
     let runtime = Arc::new(embedded.clone());
     let agent = Agent::new(node::Options {
         client: parts.client(user, "kubelet"),
@@ -98,7 +102,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         host: Arc::new(embedded),
         network: Some(network),
         node_namespace: None,
-        data_dir: config.data_dir.join("node"),
+        data_dir,
         log_dir,
         dns: DnsOptions {
             server: Some(config.dns.to_string()),
@@ -163,5 +167,21 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     Embedded::purge(&config.runtime(clock)).await?;
     ServiceRules::purge(&config.services()).await?;
     PodNetwork::purge(&config.network()).await?;
+    unmount_below(data_dir);
     Ok(())
+}
+
+/// Takes away what is still mounted below a directory: volumes of pods that nobody ended. The deepest first.
+fn unmount_below(dir: &Path) {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<PathBuf> =
+        table.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(p.replace("\\040", " "))).collect();
+    points.retain(|p| p.starts_with(&dir));
+    points.sort_by_key(|p| std::cmp::Reverse(p.as_os_str().len()));
+    for p in points {
+        if let Err(e) = nix::mount::umount2(&p, nix::mount::MntFlags::MNT_DETACH) {
+            tracing::warn!("{} stays mounted: {e}", p.display());
+        }
+    }
 }

@@ -5,10 +5,12 @@ use apiserver::handle::as_identity;
 use auth::User;
 use bytes::Bytes;
 use client::{Client, InProcess, Informers, Shutdown};
-use controllers::Context;
 use http::Request;
 use meta::{Clock, Rng};
 use std::sync::Arc;
+
+/// Terminated pods that are kept, as upstream's default.
+const TERMINATED_PODS: usize = 12_500;
 
 /// What components are made of.
 #[derive(Clone)]
@@ -37,31 +39,29 @@ impl Parts {
         Informers::new(client, self.rng.clone(), self.shutdown.clone())
     }
 
-    /// The context of a controller under its own service account.
-    fn controller(&self, name: &str, informers: &Informers) -> Context {
+    /// A client of a controller under its own service account.
+    fn controller(&self, name: &str) -> Client {
         let groups = [auth::user::GROUP_SERVICE_ACCOUNTS, "system:serviceaccounts:kube-system"];
         let user = User::new(format!("system:serviceaccount:kube-system:{name}"), &groups);
-        Context {
-            client: self.client(user, &format!("kube-controller-manager/{name}")),
-            informers: informers.clone(),
-            clock: self.clock.clone(),
-            rng: self.rng.clone(),
-            shutdown: self.shutdown.clone(),
-        }
+        self.client(user, &format!("kube-controller-manager/{name}"))
     }
 }
 
 /// Starts the controllers and the scheduler. Their caches are shared: one per kind in this process.
 pub fn start(parts: &Parts) -> Informers {
     let informers = parts.informers("system:kube-controller-manager");
-    let context = |name: &str| parts.controller(name, &informers);
-    use controllers::{endpointslice, per_namespace, replicaset};
-    tokio::spawn(per_namespace::run(per_namespace::default_service_account(), context("service-account-controller")));
-    tokio::spawn(per_namespace::run(per_namespace::root_ca(&parts.ca_pem), context("root-ca-cert-publisher")));
-    tokio::spawn(replicaset::run(replicaset::Family::ReplicaSet, context("replicaset-controller")));
-    tokio::spawn(replicaset::run(replicaset::Family::ReplicationController, context("replication-controller")));
-    tokio::spawn(controllers::deployment::run(context("deployment-controller")));
-    tokio::spawn(endpointslice::run(endpointslice::Form::Slices, context("endpointslice-controller")));
-    tokio::spawn(endpointslice::run(endpointslice::Form::Endpoints, context("endpoint-controller")));
+    let options = controllers::Options {
+        informers: informers.clone(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
+        shutdown: parts.shutdown.clone(),
+        root_ca: parts.ca_pem.clone(),
+        terminated_pods: TERMINATED_PODS,
+    };
+    let mut running = controllers::start(&options, |name| parts.controller(name));
+    tokio::spawn(async move { while running.join_next().await.is_some() {} });
+    let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
+    let options = scheduler::Options::new(client, informers.clone(), parts.clock.clone(), parts.rng.clone());
+    tokio::spawn(scheduler::run(options, parts.shutdown.clone()));
     informers
 }

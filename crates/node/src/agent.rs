@@ -14,7 +14,7 @@ use runtime::{Embedded, Resources, Runtime};
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::node::{Capacity, Reporter};
-use crate::objects::Objects;
+use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
 use crate::pod::files::DnsOptions;
 use crate::pod::worker::Worker;
@@ -109,7 +109,7 @@ pub(crate) struct Shared {
     pub objects: Arc<Objects>,
     pub tokens: Arc<TokenRequests>,
     pub volumes: Volumes,
-    pub services: Informer<()>,
+    pub services: Informer<Whole>,
     pub allocatable: BTreeMap<String, String>,
     /// Bytes of memory of the node.
     pub memory: u64,
@@ -185,7 +185,7 @@ impl Agent {
             objects: Arc::new(Objects::new(informers.clone(), changed)),
             tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
             volumes: Volumes::new(options.data_dir.join("pods"), options.clock.clone(), Memory::Mounted),
-            services: informers.of::<Service, ()>(),
+            services: informers.of::<Service, Whole>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
             client,
@@ -194,7 +194,7 @@ impl Agent {
         });
         let reporter = Reporter::new(options.clone(), capacity, recorder);
         let events = options.runtime.subscribe();
-        let pods = informers.informer::<()>(
+        let pods = informers.informer::<Whole>(
             &ApiResource::of::<Pod>(),
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
@@ -237,7 +237,7 @@ async fn listen(mut events: broadcast::Receiver<runtime::Event>, wakes: Wakes, r
 }
 
 /// Gives every pod of this node a worker, and every change to its worker.
-async fn dispatch(shared: Arc<Shared>, pods: Informer<()>, wakes: Wakes) {
+async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, wakes: Wakes) {
     let changes = Arc::new(Notify::new());
     let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
     {
@@ -300,7 +300,7 @@ async fn dispatch(shared: Arc<Shared>, pods: Informer<()>, wakes: Wakes) {
 }
 
 /// What the runtime, the network and the disk have of pods that the API does not know.
-async fn remove_orphans(shared: &Shared, pods: &Informer<()>) {
+async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
     let known: BTreeSet<String> = pods.cache().all().map(|e| e.meta.uid.to_string()).collect();
     let mut orphans: BTreeSet<String> = shared.volumes.pods().into_iter().collect();
     match shared.options.runtime.list_pods().await {

@@ -107,42 +107,48 @@ struct State {
 fn serve(port: u16) -> io::Result<()> {
     let signals = signals()?;
     let listener = TcpListener::bind(("0.0.0.0", port))?;
-    listener.set_nonblocking(true)?;
     println!("listening on port {port} as {}", hostname());
     let state = Arc::new(State::default());
-    loop {
-        let ending = state.ending.load(Ordering::SeqCst);
-        let limit = if ending { LINGER.as_millis() as u16 } else { 0 };
-        let limit = if ending { PollTimeout::from(limit) } else { PollTimeout::NONE };
-        let before = state.served.load(Ordering::SeqCst);
-        let fds = [
-            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
-            PollFd::new(signals.as_fd(), if ending { PollFlags::empty() } else { PollFlags::POLLIN }),
-        ];
-        let ready = wait(&fds, limit)?;
-        if ready[1] && !ending {
-            let _ = signals.read_signal();
-            println!("told to end: finishing what is under way");
-            state.ending.store(true, Ordering::SeqCst);
-            continue;
-        }
-        if ready[0] {
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    let state = state.clone();
-                    let named = std::thread::Builder::new().stack_size(128 * 1024);
-                    // Without a thread to serve it, the connection is closed, which the client sees.
-                    let _ = named.spawn(move || connection(stream, &state));
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => eprintln!("demo-app: accept: {e}"),
+    {
+        let state = state.clone();
+        let end = move || {
+            if wait(&[PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).is_ok() {
+                println!("told to end: finishing what is under way");
+                state.ending.store(true, Ordering::SeqCst);
+                linger(&state);
+                println!("done");
             }
-            continue;
+            std::process::exit(0);
+        };
+        std::thread::Builder::new().stack_size(128 * 1024).spawn(end)?;
+    }
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => {
+                let state = state.clone();
+                let named = std::thread::Builder::new().stack_size(128 * 1024);
+                // Without a thread to serve it, the connection is closed, which the client sees.
+                let _ = named.spawn(move || connection(stream, &state));
+            }
+            Err(e) => eprintln!("demo-app: accept: {e}"),
         }
-        let quiet = before == state.served.load(Ordering::SeqCst);
-        if ending && quiet && state.in_flight.load(Ordering::SeqCst) == 0 {
-            println!("done");
-            return Ok(());
+    }
+    Ok(())
+}
+
+/// Returns when no request has come for [`LINGER`], at the latest after five times that once nothing is under way.
+fn linger(state: &State) {
+    const TICK: u16 = 100;
+    let ticks = LINGER.as_millis() as u32 / u32::from(TICK);
+    let (mut quiet, mut served) = (0, state.served.load(Ordering::SeqCst));
+    for tick in 0.. {
+        let _ = wait(&[], PollTimeout::from(TICK));
+        let now = state.served.load(Ordering::SeqCst);
+        let idle = state.in_flight.load(Ordering::SeqCst) == 0;
+        quiet = if idle && now == served { quiet + 1 } else { 0 };
+        served = now;
+        if quiet >= ticks || (idle && tick >= 5 * ticks) {
+            return;
         }
     }
 }
@@ -174,7 +180,10 @@ fn connection(stream: TcpStream, state: &State) {
                 || request.line.ends_with("HTTP/1.0")
                 || state.ending.load(Ordering::SeqCst);
             let answered = answer(&request, close, &mut writer);
-            state.served.fetch_add(1, Ordering::SeqCst);
+            // Probes go on to the end; they are nobody's request.
+            if !request.line.contains(" /healthz ") {
+                state.served.fetch_add(1, Ordering::SeqCst);
+            }
             state.in_flight.fetch_sub(1, Ordering::SeqCst);
             if let Some(code) = answered? {
                 std::process::exit(code);

@@ -48,6 +48,10 @@ impl Reference {
     }
 }
 
+/// A view without fields: who reads these caches decodes the whole object, once.
+#[derive(Debug, serde::Deserialize)]
+pub struct Whole {}
+
 /// How long a first answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -64,7 +68,7 @@ pub enum Error {
 pub type Data = BTreeMap<String, Vec<u8>>;
 
 struct Held {
-    informer: Informer<()>,
+    informer: Informer<Whole>,
     /// Uids of the pods that refer to it.
     users: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -88,7 +92,7 @@ impl Objects {
         let mut held = self.held.lock();
         for r in references {
             let h = held.entry(r.clone()).or_insert_with(|| {
-                let informer = self.informers.informer::<()>(&r.kind.resource(), &r.scope());
+                let informer = self.informers.informer::<Whole>(&r.kind.resource(), &r.scope());
                 let users: Arc<Mutex<BTreeSet<String>>> = Arc::default();
                 let (of, changed) = (users.clone(), self.changed.clone());
                 informer.on_change(move |_| {
@@ -106,7 +110,7 @@ impl Objects {
                 users.remove(uid);
             }
             if users.is_empty() {
-                self.informers.stop::<()>(&r.kind.resource(), &r.scope());
+                self.informers.stop::<Whole>(&r.kind.resource(), &r.scope());
                 return false;
             }
             true

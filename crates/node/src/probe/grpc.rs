@@ -48,9 +48,11 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
                 Some(n) => Err(format!("error: health rpc probe failed with gRPC status {n}")),
             }
         };
+        tokio::pin!(call, connection);
         tokio::select! {
-            answer = call => answer,
-            ended = connection => Err(ended.map_or_else(said, |()| "error: the connection was closed".to_owned())),
+            biased;
+            answer = &mut call => answer,
+            _ = &mut connection => call.await,
         }
     };
     match tokio::time::timeout(timeout, work).await.map_err(|_| late())?? {

@@ -67,9 +67,13 @@ where
     let said = |e: hyper::Error| if e.is_incomplete_message() { "EOF".to_owned() } else { e.to_string() };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
     // The connection is worked on only as long as somebody waits for the answer.
+    let answer = async move { sender.send_request(request).await.map(|r| r.status().as_u16()).map_err(said) };
+    tokio::pin!(answer, connection);
     tokio::select! {
-        answer = sender.send_request(request) => answer.map(|r| r.status().as_u16()).map_err(said),
-        ended = connection => Err(ended.map_or_else(said, |()| "EOF".to_owned())),
+        biased;
+        answer = &mut answer => answer,
+        // The peer may have answered and closed at once.
+        _ = &mut connection => answer.await,
     }
 }
 

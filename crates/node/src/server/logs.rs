@@ -1,1 +1,294 @@
-//! logs
+//! Log files of containers: from the end, since a time, on and on.
+
+use std::convert::Infallible;
+use std::io::SeekFrom;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use jiff::Timestamp;
+use runtime::ContainerState;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::sync::mpsc;
+
+use super::{Body, Error, Handle, Query};
+use crate::agent::Options;
+
+/// How often a file that is followed is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+const BLOCK: usize = 64 * 1024;
+
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    follow: bool,
+    timestamps: bool,
+    tail: Option<usize>,
+    since: Option<Timestamp>,
+    limit: Option<usize>,
+}
+
+impl Wanted {
+    fn of(q: &Query, now: Timestamp) -> Result<Self, Error> {
+        let positive = |name: &str| -> Result<Option<usize>, Error> {
+            match q.number(name)? {
+                None => Ok(None),
+                Some(n) => usize::try_from(n)
+                    .map(Some)
+                    .map_err(|_| Error::BadRequest(format!("{name}: must be greater than or equal to 0"))),
+            }
+        };
+        let since = match (q.number("sinceSeconds")?, q.get("sinceTime")) {
+            (Some(s), _) => Some(now - Duration::from_secs(s.max(0) as u64)),
+            (None, Some(t)) => {
+                let wrong = || Error::BadRequest(format!("sinceTime: {t:?} is not a time"));
+                Some(meta::time::parse(t).ok_or_else(wrong)?)
+            }
+            (None, None) => None,
+        };
+        Ok(Self {
+            follow: q.flag("follow"),
+            timestamps: q.flag("timestamps"),
+            tail: positive("tailLines")?,
+            since,
+            limit: positive("limitBytes")?,
+        })
+    }
+}
+
+pub(super) async fn serve(
+    handle: &Handle,
+    ns: &str,
+    pod: &str,
+    name: &str,
+    q: &Query,
+) -> Result<Response<Body>, Error> {
+    let wanted = Wanted::of(q, handle.options.clock.now())?;
+    let mut all = handle.containers(ns, pod, name).await?;
+    let newest = all.pop();
+    let container = if q.flag("previous") {
+        let current = newest.as_ref().map(|c| c.labels.get(crate::pod::container::POD_UID).cloned());
+        let previous = all.pop().filter(|c| Some(c.labels.get(crate::pod::container::POD_UID).cloned()) == current);
+        previous.ok_or_else(|| {
+            Error::BadRequest(format!("previous terminated container {name:?} in pod {pod:?} not found"))
+        })?
+    } else {
+        newest.ok_or_else(|| Error::NotFound(format!("container {name:?} in pod {pod:?} is not available")))?
+    };
+    let (sender, receiver) = mpsc::channel::<Bytes>(16);
+    let (options, path) = (handle.options.clone(), container.log_path.clone());
+    tokio::spawn(async move {
+        if let Err(error) = send(&options, &path, &container.id, &wanted, &sender).await {
+            tracing::debug!(path = %path.display(), %error, "reading a log");
+        }
+    });
+    let stream = futures::stream::unfold(receiver, |mut r| async move {
+        let bytes = r.recv().await?;
+        Some((Ok::<_, Infallible>(Frame::data(bytes)), r))
+    });
+    let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+    Ok(response)
+}
+
+/// Renders lines of the file as they are wanted.
+struct Renderer {
+    timestamps: bool,
+    since: Option<Timestamp>,
+    left: Option<usize>,
+    /// The line before was cut into parts, and this is where it goes on.
+    partial: bool,
+}
+
+impl Renderer {
+    /// Adds a line of the file. `false` when the limit is reached.
+    fn line(&mut self, line: &[u8], out: &mut BytesMut) -> bool {
+        let mut parts = line.splitn(4, |b| *b == b' ');
+        let (Some(time), Some(_), Some(tag), Some(content)) = (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return true;
+        };
+        if let Some(since) = self.since {
+            let at = std::str::from_utf8(time).ok().and_then(meta::time::parse);
+            if at.is_none_or(|t| t < since) {
+                return true;
+            }
+        }
+        let before = out.len();
+        if self.timestamps && !self.partial {
+            out.extend_from_slice(time);
+            out.extend_from_slice(b" ");
+        }
+        out.extend_from_slice(content);
+        self.partial = tag == b"P";
+        if !self.partial {
+            out.extend_from_slice(b"\n");
+        }
+        if let Some(left) = &mut self.left {
+            let added = out.len() - before;
+            if added >= *left {
+                out.truncate(before + *left);
+                *left = 0;
+                return false;
+            }
+            *left -= added;
+        }
+        true
+    }
+}
+
+/// Where the last `lines` lines begin.
+async fn tail_start(file: &mut File, lines: usize) -> std::io::Result<u64> {
+    let size = file.metadata().await?.len();
+    if lines == 0 {
+        return Ok(size);
+    }
+    let (mut end, mut seen) = (size, 0);
+    let mut block = vec![0; BLOCK];
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK as u64);
+        let part = &mut block[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start)).await?;
+        file.read_exact(part).await?;
+        for (i, b) in part.iter().enumerate().rev() {
+            // The newline that ends the file ends its last line.
+            if *b == b'\n' && start + i as u64 + 1 < size {
+                seen += 1;
+                if seen == lines {
+                    return Ok(start + i as u64 + 1);
+                }
+            }
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+async fn send(
+    options: &Arc<Options>,
+    path: &Path,
+    id: &str,
+    wanted: &Wanted,
+    sender: &mpsc::Sender<Bytes>,
+) -> std::io::Result<()> {
+    let path = PathBuf::from(path);
+    let mut file = loop {
+        match File::open(&path).await {
+            Ok(f) => break f,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && wanted.follow && runs(options, id).await => {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(e) => return Err(e),
+        }
+    };
+    let mut at = match wanted.tail {
+        Some(n) => tail_start(&mut file, n).await?,
+        None => 0,
+    };
+    file.seek(SeekFrom::Start(at)).await?;
+    let mut renderer =
+        Renderer { timestamps: wanted.timestamps, since: wanted.since, left: wanted.limit, partial: false };
+    let mut rest = BytesMut::new();
+    let mut block = vec![0; BLOCK];
+    loop {
+        // Asked before the file is read, so that what was written until then is seen.
+        let goes_on = wanted.follow && runs(options, id).await;
+        loop {
+            let n = file.read(&mut block).await?;
+            if n == 0 {
+                break;
+            }
+            at += n as u64;
+            rest.extend_from_slice(&block[..n]);
+            let mut out = BytesMut::new();
+            let mut more = true;
+            while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+                let line = rest.split_to(end + 1);
+                more = renderer.line(&line[..end], &mut out);
+                if !more {
+                    break;
+                }
+            }
+            if !out.is_empty() && sender.send(out.freeze()).await.is_err() {
+                return Ok(());
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+        if !goes_on {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = sender.closed() => return Ok(()),
+        }
+        // The file was moved away and begun anew.
+        if let Ok(now) = tokio::fs::metadata(&path).await
+            && now.len() < at
+        {
+            file = File::open(&path).await?;
+            at = 0;
+        }
+    }
+}
+
+async fn runs(options: &Arc<Options>, id: &str) -> bool {
+    let status = options.runtime.container_status(id).await;
+    status.is_ok_and(|c| matches!(c.state, ContainerState::Running | ContainerState::Created))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(renderer: &mut Renderer, lines: &[&str]) -> String {
+        let mut out = BytesMut::new();
+        for l in lines {
+            if !renderer.line(l.as_bytes(), &mut out) {
+                break;
+            }
+        }
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    fn renderer() -> Renderer {
+        Renderer { timestamps: false, since: None, left: None, partial: false }
+    }
+
+    #[test]
+    fn lines_are_rendered_as_wanted() {
+        let log = [
+            "2026-11-20T10:00:00.1Z stdout F one",
+            "2026-11-20T10:00:01.1Z stderr P tw",
+            "2026-11-20T10:00:01.2Z stderr F o",
+            "2026-11-20T10:00:02.1Z stdout F ",
+        ];
+        assert_eq!(render(&mut renderer(), &log), "one\ntwo\n\n");
+        assert_eq!(
+            render(&mut Renderer { timestamps: true, ..renderer() }, &log[..3]),
+            "2026-11-20T10:00:00.1Z one\n2026-11-20T10:00:01.1Z two\n"
+        );
+        let since = meta::time::parse("2026-11-20T10:00:02Z");
+        assert_eq!(render(&mut Renderer { since, ..renderer() }, &log), "\n");
+        assert_eq!(render(&mut Renderer { left: Some(5), ..renderer() }, &log), "one\nt");
+    }
+
+    #[tokio::test]
+    async fn tails_start_at_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let text: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
+        std::fs::write(&path, &text).unwrap();
+        let mut f = File::open(&path).await.unwrap();
+        for n in [0, 1, 2, 9_999, 20_000, 30_000] {
+            let at = tail_start(&mut f, n).await.unwrap() as usize;
+            assert_eq!(text[at..].lines().count(), n.min(20_000), "{n}");
+        }
+    }
+}

@@ -177,7 +177,8 @@ impl Fake {
             |name: &str| query.split('&').find_map(|p| p.strip_prefix(&format!("{name}=")[..])).map(str::to_owned);
         let from: Option<u64> = param("resourceVersion").and_then(|v| v.parse().ok());
         let initial = param("sendInitialEvents").is_some() || from.is_none();
-        let (now, list) = (self.state.lock().unwrap().revision, self.list(&collection));
+        let now = self.state.lock().unwrap().revision;
+        let list = self.list(&collection);
         let line = |kind: &str, v: &Value| format!("{}\n", json!({"type": kind, "object": v}));
         let mut first: Vec<String> = Vec::new();
         for v in &list {

@@ -1,0 +1,290 @@
+//! Exec and attach over WebSocket, subprotocols `v4.channel.k8s.io` and `v5.channel.k8s.io`.
+//!
+//! The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the final `Status`, 4 the terminal's size, and in
+//! v5 255, which closes the channel named by the second byte.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use runtime::{ExecRequest, Reader, Resizer, TerminalSize, Writer};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Mutex;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Message, Role};
+
+use super::{Body, Error, Query};
+use crate::agent::Options;
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const STATUS: u8 = 3;
+const RESIZE: u8 = 4;
+const CLOSE: u8 = 255;
+
+pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
+
+/// Answers 101 and hands the socket to `work` when the connection is ours. `protocols`: those understood, best first.
+pub(super) fn take_over<F>(
+    mut request: Request<Bytes>,
+    protocols: &[&'static str],
+    work: impl FnOnce(Socket, &'static str) -> F + Send + 'static,
+) -> Result<Response<Body>, Error>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let headers = request.headers();
+    let has = |name: header::HeaderName, word: &str| {
+        headers.get_all(name).iter().any(|v| v.to_str().is_ok_and(|v| v.to_ascii_lowercase().contains(word)))
+    };
+    if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
+        return Err(Error::BadRequest("unable to upgrade: only WebSocket is understood here".into()));
+    }
+    let Some(key) = headers.get(header::SEC_WEBSOCKET_KEY).map(|k| derive_accept_key(k.as_bytes())) else {
+        return Err(Error::BadRequest("Sec-WebSocket-Key is missing".into()));
+    };
+    let offered: Vec<String> = headers
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(',').map(|p| p.trim().to_owned()))
+        .collect();
+    let Some(protocol) = protocols.iter().copied().find(|p| offered.iter().any(|o| o == p)) else {
+        let known = protocols.join(", ");
+        return Err(Error::BadRequest(format!("none of the subprotocols {offered:?} is understood; known: {known}")));
+    };
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
+        return Err(Error::Internal("this connection cannot be upgraded".into()));
+    };
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(upgraded) => {
+                work(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await, protocol)
+                    .await;
+            }
+            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+        }
+    });
+    let mut response = Response::new(Empty::new().boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let h = response.headers_mut();
+    h.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    h.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    if let Ok(v) = HeaderValue::from_str(&key) {
+        h.insert(header::SEC_WEBSOCKET_ACCEPT, v);
+    }
+    h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    Ok(response)
+}
+
+const PROTOCOLS: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
+
+/// How messages are coded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Binary,
+    Base64,
+}
+
+impl Coding {
+    fn of(protocol: &str) -> Self {
+        if protocol.contains("base64") { Self::Base64 } else { Self::Binary }
+    }
+
+    fn write(self, channel: u8, data: &[u8]) -> Message {
+        match self {
+            Self::Binary => {
+                let mut bytes = Vec::with_capacity(data.len() + 1);
+                bytes.push(channel);
+                bytes.extend_from_slice(data);
+                Message::Binary(bytes.into())
+            }
+            Self::Base64 => {
+                let text = base64::engine::general_purpose::STANDARD.encode(data);
+                Message::Text(format!("{channel}{text}").into())
+            }
+        }
+    }
+
+    fn read(self, message: Message) -> Option<(u8, Vec<u8>)> {
+        match (self, message) {
+            (_, Message::Binary(b)) => Some((*b.first()?, b.get(1..)?.to_vec())),
+            (Self::Base64, Message::Text(t)) => {
+                let bytes = t.as_bytes();
+                let channel = bytes.first()?.checked_sub(b'0')?;
+                Some((channel, base64::engine::general_purpose::STANDARD.decode(bytes.get(1..)?).ok()?))
+            }
+            (Self::Binary, Message::Text(t)) => Some((*t.as_bytes().first()?, t.as_bytes().get(1..)?.to_vec())),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+    let q = Query::of(&request);
+    let command = q.all("command");
+    if command.is_empty() {
+        return Err(Error::BadRequest("you must specify at least one command for the container".into()));
+    }
+    let tty = q.flag("tty");
+    let wanted = ExecRequest {
+        command,
+        tty,
+        stdin: q.flag("stdin") || q.flag("input"),
+        stdout: q.flag("stdout") || q.flag("output"),
+        stderr: (q.flag("stderr") || q.flag("error")) && !tty,
+    };
+    if !(wanted.stdin || wanted.stdout || wanted.stderr) {
+        return Err(Error::BadRequest("you must specify at least 1 of stdin, stdout, stderr".into()));
+    }
+    let options = options.clone();
+    take_over(request, PROTOCOLS, move |socket, protocol| async move {
+        let coding = Coding::of(protocol);
+        let (sink, stream) = socket.split();
+        let sink: Sink = Arc::new(Mutex::new(sink));
+        let status = match options.runtime.exec(&id, wanted).await {
+            Err(e) => internal(&e.to_string()),
+            Ok(mut session) => {
+                let input = Input { stdin: session.stdin.take(), resizer: session.control.resizer(), coding };
+                let input = tokio::spawn(input.run(stream));
+                let out = copy(session.stdout.take(), STDOUT, coding, &sink);
+                let err = copy(session.stderr.take(), STDERR, coding, &sink);
+                // Output first: a command that ends has said all it had to say.
+                let ((), (), code) = tokio::join!(out, err, session.control.wait());
+                input.abort();
+                match code {
+                    Ok(0) => json!({"metadata": {}, "status": "Success"}),
+                    Ok(code) => non_zero(code),
+                    Err(e) => internal(&e.to_string()),
+                }
+            }
+        };
+        finish(&sink, coding, &status).await;
+    })
+}
+
+pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+    let q = Query::of(&request);
+    let (stdin, stdout, stderr) = (q.flag("stdin"), q.flag("stdout"), q.flag("stderr"));
+    let options = options.clone();
+    take_over(request, PROTOCOLS, move |socket, protocol| async move {
+        let coding = Coding::of(protocol);
+        let (sink, stream) = socket.split();
+        let sink: Sink = Arc::new(Mutex::new(sink));
+        let status = match options.runtime.attach(&id).await {
+            Err(e) => internal(&e.to_string()),
+            Ok(session) => {
+                let input = Input { stdin: session.stdin.filter(|_| stdin), resizer: session.resizer, coding };
+                let input = tokio::spawn(input.run(stream));
+                let out = copy(Some(session.stdout).filter(|_| stdout), STDOUT, coding, &sink);
+                let err = copy(session.stderr.filter(|_| stderr), STDERR, coding, &sink);
+                tokio::join!(out, err);
+                input.abort();
+                json!({"metadata": {}, "status": "Success"})
+            }
+        };
+        finish(&sink, coding, &status).await;
+    })
+}
+
+fn internal(message: &str) -> Value {
+    json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500,
+        "details": {"causes": [{"message": message}]}})
+}
+
+/// How clients learn the exit code (`remotecommand.NonZeroExitCodeReason`).
+fn non_zero(code: i32) -> Value {
+    json!({
+        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+        "message": format!("command terminated with non-zero exit code: command terminated with exit code {code}"),
+        "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+    })
+}
+
+async fn finish(sink: &Sink, coding: Coding, status: &Value) {
+    let mut sink = sink.lock().await;
+    let _ = sink.send(coding.write(STATUS, status.to_string().as_bytes())).await;
+    let _ = sink.close().await;
+}
+
+/// Sends everything that comes, until it ends or nobody listens.
+async fn copy(from: Option<Reader>, channel: u8, coding: Coding, sink: &Sink) {
+    let Some(mut from) = from else { return };
+    let mut block = vec![0; 32 * 1024];
+    loop {
+        match from.read(&mut block).await {
+            Ok(0) | Err(_) => return,
+            Ok(n) => {
+                if sink.lock().await.send(coding.write(channel, &block[..n])).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Input {
+    stdin: Option<Writer>,
+    resizer: Resizer,
+    coding: Coding,
+}
+
+impl Input {
+    async fn run(mut self, mut stream: SplitStream<Socket>) {
+        while let Some(Ok(message)) = stream.next().await {
+            if message.is_close() {
+                return;
+            }
+            match self.coding.read(message) {
+                Some((STDIN, data)) => {
+                    let Some(stdin) = &mut self.stdin else { continue };
+                    let written = async {
+                        stdin.write_all(&data).await?;
+                        stdin.flush().await
+                    };
+                    if written.await.is_err() {
+                        self.stdin = None;
+                    }
+                }
+                Some((CLOSE, data)) if data.first() == Some(&STDIN) => {
+                    if let Some(mut stdin) = self.stdin.take() {
+                        let _ = stdin.shutdown().await;
+                    }
+                }
+                Some((RESIZE, data)) => {
+                    let size: Value = serde_json::from_slice(&data).unwrap_or_default();
+                    let get = |name: &str| size[name].as_u64().and_then(|n| u16::try_from(n).ok());
+                    if let (Some(columns), Some(rows)) = (get("Width"), get("Height")) {
+                        (self.resizer)(TerminalSize { rows, columns });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_their_channel() {
+        for coding in [Coding::Binary, Coding::Base64] {
+            let message = coding.write(STDOUT, b"hi\n");
+            assert_eq!(coding.read(message), Some((STDOUT, b"hi\n".to_vec())));
+        }
+        assert_eq!(Coding::Base64.write(STDOUT, b"hi"), Message::Text("1aGk=".into()));
+        assert_eq!(Coding::Binary.read(Message::Binary(Vec::new().into())), None);
+    }
+}
