@@ -62,3 +62,6 @@ impl<V: View> Informer<V> {
         let _ = s.wait_for(|s| *s).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -282,8 +282,8 @@ impl Kubeconfig {
             };
             https.roots = ca.map_or(Roots::System, Roots::Pem);
         }
-        let given = |s: &str| (!s.is_empty()).then(|| s.to_owned());
-        https.server_name = given(first(&o.tls_server_name, &cluster.tls_server_name));
+        let server_name = first(&o.tls_server_name, &cluster.tls_server_name);
+        https.server_name = (!server_name.is_empty()).then(|| server_name.to_owned());
         https.proxy = match cluster.proxy_url.as_str() {
             "" => None,
             url => Some(Proxy::parse(url)?),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -102,12 +103,9 @@ impl<V: View> Entry<V> {
             metadata: Meta,
         }
         let head: Head = serde_json::from_slice(&bytes)?;
-        // `()` wants nothing of the object.
-        let nothing = std::mem::size_of::<V>() == 0;
-        let view = match serde_json::from_slice(&bytes) {
-            Err(_) if nothing => serde_json::from_slice(b"null")?,
-            v => v?,
-        };
+        // Serde reads the unit type from `null` alone; as a view it means metadata and nothing else.
+        let nothing = TypeId::of::<V>() == TypeId::of::<()>();
+        let view = serde_json::from_slice(if nothing { b"null" } else { &bytes })?;
         Ok(Self { meta: head.metadata, view, bytes })
     }
 }

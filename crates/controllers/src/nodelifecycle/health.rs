@@ -131,7 +131,7 @@ mod tests {
             t.iter().map(|t| format!("{}:{}", t["key"].as_str().unwrap(), t["effect"].as_str().unwrap())).collect()
         };
         let mine = json!({"key": "mine", "effect": "NoExecute"});
-        let t = taints(&[mine.clone()], &silent, false, now).unwrap();
+        let t = taints(std::slice::from_ref(&mine), &silent, false, now).unwrap();
         let expect =
             ["mine:NoExecute", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"];
         assert_eq!(keys(t.clone()), expect);

@@ -1,0 +1,200 @@
+//! The reflector against a server of a few lines: what it lists and watches, and how it takes losses.
+
+use super::*;
+use crate::{Client, InProcess};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use meta::Rng;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+struct Zero;
+impl Rng for Zero {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Server {
+    revision: u64,
+    objects: BTreeMap<String, Value>,
+    watchers: Vec<mpsc::UnboundedSender<Result<http_body::Frame<Bytes>, Infallible>>>,
+    requests: Vec<String>,
+    /// Watches from before this revision are refused.
+    compacted: u64,
+}
+
+impl Server {
+    fn send(&mut self, kind: &str, object: &Value) {
+        let line = format!("{}\n", json!({"type": kind, "object": object}));
+        self.watchers.retain(|w| w.send(Ok(http_body::Frame::data(Bytes::from(line.clone())))).is_ok());
+    }
+
+    fn put(&mut self, name: &str, n: u64, owner: &str) {
+        self.revision += 1;
+        let o = json!({
+            "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": self.revision.to_string(),
+                "ownerReferences": [{"uid": owner, "controller": true}]},
+            "spec": {"n": n},
+        });
+        let kind = if self.objects.insert(name.into(), o.clone()).is_some() { "MODIFIED" } else { "ADDED" };
+        self.send(kind, &o);
+    }
+
+    fn delete(&mut self, name: &str) {
+        self.revision += 1;
+        let mut o = self.objects.remove(name).unwrap();
+        o["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        self.send("DELETED", &o);
+    }
+
+    fn answer(&mut self, request: &Request<Bytes>) -> Response<crate::Body> {
+        use http_body_util::BodyExt;
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        self.requests.push(query.clone());
+        let full = |code: u16, v: Value| {
+            let body = http_body_util::Full::new(Bytes::from(v.to_string())).map_err(|e| match e {}).boxed_unsync();
+            Response::builder().status(code).body(body).unwrap()
+        };
+        if !query.contains("watch=true") {
+            let items: Vec<&Value> = self.objects.values().collect();
+            return full(200, json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items}));
+        }
+        let from = query.split('&').find_map(|p| p.strip_prefix("resourceVersion=")).unwrap();
+        if from.parse::<u64>().unwrap() < self.compacted {
+            return full(
+                410,
+                json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "old"}),
+            );
+        }
+        let (tx, rx) = mpsc::unbounded_channel();
+        self.watchers.push(tx);
+        let frames = futures::stream::unfold(rx, |mut rx| async move { rx.recv().await.map(|f| (f, rx)) });
+        let body = StreamBody::new(frames).map_err(|e: Infallible| match e {}).boxed_unsync();
+        Response::new(body)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Spec {
+    spec: N,
+}
+
+#[derive(Debug, Deserialize)]
+struct N {
+    n: u64,
+}
+
+struct Test {
+    server: Arc<Mutex<Server>>,
+    informer: Informer<Spec>,
+    seen: Arc<Mutex<Vec<String>>>,
+    _trigger: crate::Trigger,
+}
+
+fn start() -> Test {
+    let server: Arc<Mutex<Server>> = Arc::default();
+    let s = server.clone();
+    let client = Client::new(
+        InProcess(move |r: Request<Bytes>| {
+            let answer = s.lock().answer(&r);
+            async move { answer }
+        }),
+        "test",
+    );
+    let (trigger, shutdown) = crate::shutdown();
+    let informers = Informers::new(client, Arc::new(Zero), shutdown);
+    server.lock().put("a", 1, "x");
+    server.lock().put("b", 2, "x");
+    let resource = crate::ApiResource::named("", "v1", "things", "Thing", true);
+    let informer: Informer<Spec> = informers.informer(&resource, &Scope::default());
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let s = seen.clone();
+    informer.on_change(move |c| {
+        let n = |e: &Option<Arc<Entry<Spec>>>| e.as_ref().map_or("-".into(), |e| e.view.spec.n.to_string());
+        s.lock().push(format!("{} {}>{}", c.key(), n(&c.old), n(&c.new)));
+    });
+    Test { server, informer, seen, _trigger: trigger }
+}
+
+impl Test {
+    async fn expect(&self, events: &[&str]) {
+        for _ in 0..1000 {
+            if self.seen.lock().len() >= events.len() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(std::mem::take(&mut *self.seen.lock()), events);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_then_follows() {
+    let t = start();
+    assert!(!t.informer.has_synced());
+    t.informer.synced().await;
+    t.expect(&["d/a ->1", "d/b ->2"]).await;
+    t.server.lock().put("a", 5, "y");
+    t.server.lock().delete("b");
+    t.expect(&["d/a 1>5", "d/b 2>-"]).await;
+    let cache = t.informer.cache();
+    assert_eq!((cache.len(), cache.controlled_by("x").count(), cache.controlled_by("y").count()), (1, 0, 1));
+    assert_eq!(cache.in_namespace("d").count(), 1);
+    let whole: Value = cache.all().next().unwrap().decode().unwrap();
+    assert_eq!(whole["spec"]["n"], 5);
+    drop(cache);
+    // Who comes later is told of what there is.
+    let late: Arc<Mutex<usize>> = Arc::default();
+    let l = late.clone();
+    t.informer.on_change(move |_| *l.lock() += 1);
+    assert_eq!(*late.lock(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_watch_goes_on_where_it_was() {
+    let t = start();
+    t.informer.synced().await;
+    t.expect(&["d/a ->1", "d/b ->2"]).await;
+    while t.server.lock().watchers.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    t.server.lock().watchers.clear();
+    while t.server.lock().watchers.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    t.server.lock().put("c", 3, "x");
+    t.expect(&["d/c ->3"]).await;
+    let lists = t.server.lock().requests.iter().filter(|q| !q.contains("watch")).count();
+    assert_eq!(lists, 1, "nothing was listed again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_revision_is_listed_again_and_only_differences_are_told() {
+    let t = start();
+    t.informer.synced().await;
+    t.expect(&["d/a ->1", "d/b ->2"]).await;
+    {
+        let mut s = t.server.lock();
+        s.watchers.clear();
+        s.put("a", 7, "x");
+        s.delete("b");
+        s.put("c", 3, "x");
+        s.compacted = s.revision;
+    }
+    t.expect(&["d/b 2>-", "d/a 1>7", "d/c ->3"]).await;
+}
+
+#[test]
+fn metadata_alone_is_a_view() {
+    let e = Entry::<()>::new(Bytes::from_static(br#"{"metadata":{"name":"n","labels":null}}"#)).unwrap();
+    assert_eq!((&*e.meta.name, e.meta.labels.len()), ("n", 0));
+}

@@ -1,0 +1,213 @@
+//! A whole control plane in virtual time: the real API server, all controllers and the scheduler, and nodes that only pretend.
+
+use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
+use kemudi_testkit::Cluster;
+use meta::{Object, Value};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub struct Plane {
+    pub cluster: Cluster,
+    pub client: Client,
+    /// Nodes that have fallen silent.
+    dead: Arc<Mutex<BTreeSet<String>>>,
+    /// Images whose containers never become ready.
+    broken: Arc<Mutex<BTreeSet<String>>>,
+    _trigger: Trigger,
+}
+
+fn admin() -> auth::User {
+    auth::User::new("system:admin", &[auth::user::GROUP_MASTERS])
+}
+
+impl Plane {
+    pub async fn start() -> Self {
+        let cluster = Cluster::start(7).await;
+        for ns in ["kube-node-lease"] {
+            cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
+        }
+        let client = cluster.client(admin());
+        let (trigger, shutdown) = client::shutdown();
+        let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
+        let options = controllers::Options {
+            informers: informers.clone(),
+            clock: cluster.clock.clone(),
+            rng: cluster.rng.clone(),
+            shutdown: shutdown.clone(),
+            root_ca: "PEM".into(),
+            terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
+        };
+        controllers::start(&options, |name| client.clone().with_user_agent(name)).detach_all();
+        let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
+        tokio::spawn(scheduler::run(s, shutdown));
+        let p = Self { cluster, client, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };
+        p.kubelet(&informers);
+        p
+    }
+
+    pub fn api(&self, resource: &str) -> client::Api<Object> {
+        let kind = |g: &str, r: &str, k: &str, ns| ApiResource::named(g, "v1", r, k, ns);
+        let r = match resource {
+            "pods" => kind("", "pods", "Pod", true),
+            "nodes" => kind("", "nodes", "Node", false),
+            "events" => kind("", "events", "Event", true),
+            "services" => kind("", "services", "Service", true),
+            "endpoints" => kind("", "endpoints", "Endpoints", true),
+            "configmaps" => kind("", "configmaps", "ConfigMap", true),
+            "namespaces" => kind("", "namespaces", "Namespace", false),
+            "leases" => kind("coordination.k8s.io", "leases", "Lease", true),
+            "deployments" => kind("apps", "deployments", "Deployment", true),
+            "replicasets" => kind("apps", "replicasets", "ReplicaSet", true),
+            "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
+            other => panic!("{other}"),
+        };
+        let api = self.client.dynamic(&r);
+        if r.namespaced() { api.namespace("default") } else { api }
+    }
+
+    pub async fn create(&self, resource: &str, v: Value) -> Object {
+        let o = Object::from_value(v).unwrap();
+        self.api(resource).create(&WriteOptions::default(), &o).await.unwrap_or_else(|e| panic!("{resource}: {e}"))
+    }
+
+    pub async fn patch(&self, resource: &str, name: &str, v: Value) -> Object {
+        let p = client::Patch::Strategic(v);
+        self.api(resource).patch(name, &WriteOptions::default(), &p).await.unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    pub async fn list(&self, resource: &str) -> Vec<Object> {
+        self.api(resource).list(&client::ListOptions::default()).await.unwrap().items
+    }
+
+    pub async fn node(&self, name: &str, cpu: &str) {
+        let amounts = json!({"cpu": cpu, "memory": "8Gi", "pods": "110"});
+        self.create("nodes", json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+            "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .await;
+        let leases = self.client.dynamic(self.api("leases").resource()).namespace("kube-node-lease");
+        let (name, dead, clock) = (name.to_owned(), self.dead.clone(), self.cluster.clock.clone());
+        let (nodes, o) =
+            (self.api("nodes"), json!({"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}));
+        tokio::spawn(async move {
+            use meta::Clock;
+            loop {
+                if !dead.lock().unwrap().contains(&name) {
+                    let now = clock.now();
+                    let spec = json!({"holderIdentity": name, "renewTime": meta::time::format_micro(now)});
+                    let renew = client::Patch::Merge(json!({"spec": spec}));
+                    if leases.patch(&name, &WriteOptions::default(), &renew).await.is_err() {
+                        let lease = Object::from_value(json!({
+                            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                            "metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": spec,
+                        }));
+                        leases.create(&WriteOptions::default(), &lease.unwrap()).await.unwrap();
+                    }
+                    let o = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
+                        "lastHeartbeatTime": meta::time::format(now)}]});
+                    let p = client::Patch::Strategic(json!({"status": o}));
+                    let _ = nodes.patch_status(&name, &WriteOptions::default(), &p).await;
+                }
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+        });
+    }
+
+    pub fn kill_node(&self, name: &str) {
+        self.dead.lock().unwrap().insert(name.into());
+    }
+
+    pub fn break_image(&self, image: &str) {
+        self.broken.lock().unwrap().insert(image.into());
+    }
+
+    /// Runs pods that have a node and lets go of those that are deleted, after a second.
+    fn kubelet(&self, informers: &Informers) {
+        let pods = informers.informer::<Value>(self.api("pods").resource(), &Scope::default());
+        let (client, dead, broken) = (self.client.clone(), self.dead.clone(), self.broken.clone());
+        let counter = Arc::new(Mutex::new(0u32));
+        let resource = self.api("pods").resource().clone();
+        let clock = self.cluster.clock.clone();
+        pods.on_change(move |c| {
+            let Some(p) = c.new.clone() else { return };
+            let node = p.view["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+            if node.is_empty() || dead.lock().unwrap().contains(&node) {
+                return;
+            }
+            let api = client.dynamic(&resource).namespace(&p.meta.namespace);
+            let (name, uid) = (p.meta.name.clone(), p.meta.uid.clone());
+            if p.meta.is_deleting() {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    let _ = api.delete(&name, &DeleteOptions::uid(&uid).with_grace(0)).await;
+                });
+            } else if p.view["status"]["phase"] == "Pending" {
+                let ip = {
+                    let mut n = counter.lock().unwrap();
+                    *n += 1;
+                    format!("10.0.{}.{}", *n / 250, *n % 250 + 1)
+                };
+                let bad = broken.lock().unwrap().contains(p.view["spec"]["containers"][0]["image"].as_str().unwrap());
+                let clock = clock.clone();
+                tokio::spawn(async move {
+                    use meta::Clock;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    let status = if bad { "False" } else { "True" };
+                    let p = client::Patch::Strategic(json!({"metadata": {"uid": &*uid}, "status": {
+                        "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+                        "conditions": [{"type": "Ready", "status": status,
+                            "lastTransitionTime": meta::time::format(clock.now())}],
+                    }}));
+                    let _ = api.patch_status(&name, &WriteOptions::default(), &p).await;
+                });
+            }
+        });
+    }
+
+    /// Waits, in virtual time, until `f` has something to give.
+    pub async fn until<T, F: AsyncFn() -> Option<T>>(&self, what: &str, f: F) -> T {
+        for _ in 0..20_000 {
+            if let Some(v) = f().await {
+                return v;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for r in ["nodes", "deployments", "replicasets", "pods", "events"] {
+            for mut o in self.list(r).await {
+                o.metadata_mut().remove("managedFields");
+                eprintln!("{r}: {}", Value::Object(o.0));
+            }
+        }
+        panic!("waited in vain for {what}");
+    }
+
+    pub async fn deployment(&self, name: &str, replicas: i64, image: &str) -> Object {
+        self.create("deployments", json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": {"app": name}},
+                    "spec": {"containers": [{"name": "c", "image": image, "ports": [{"name": "http", "containerPort": 8080}]}]},
+                },
+            },
+        }))
+        .await
+    }
+
+    /// Waits until a deployment has rolled out as wished.
+    pub async fn rolled_out(&self, name: &str) -> Object {
+        self.until(&format!("{name} to roll out"), async || {
+            let d = self.api("deployments").get(name).await.unwrap();
+            let n = |f: &str| d.int_at(&["status", f]).unwrap_or(0);
+            let wish = d.int_at(&["spec", "replicas"]).unwrap();
+            let done = n("observedGeneration") == d.generation()
+                && [n("replicas"), n("updatedReplicas"), n("availableReplicas")].iter().all(|x| *x == wish);
+            done.then_some(d)
+        })
+        .await
+    }
+}
