@@ -20,7 +20,9 @@ const MOST_UDP: u16 = 1232;
 pub enum Answer {
     Response(Box<Message>),
     /// A name that is not ours; `refusal` is what to say if nobody can be asked.
-    Foreign { refusal: Box<Message> },
+    Foreign {
+        refusal: Box<Message>,
+    },
 }
 
 fn name(text: &str) -> Name {
@@ -105,7 +107,9 @@ pub fn answer(zone: &Zone, query: &Message) -> Answer {
             && let Found::Records(addresses) = zone.find(target)
         {
             let owner = name(target);
-            m.add_additionals(addresses.iter().filter(|a| matches!(a, Record::A(_))).map(|a| put(&owner, a)).collect::<Vec<_>>());
+            m.add_additionals(
+                addresses.iter().filter(|a| matches!(a, Record::A(_))).map(|a| put(&owner, a)).collect::<Vec<_>>(),
+            );
         }
     }
     if wanted == RecordType::SOA && asked.trim_end_matches('.').eq_ignore_ascii_case(zone.domain()) {

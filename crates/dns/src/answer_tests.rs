@@ -8,9 +8,7 @@ fn zone() -> Zone {
     let service = |ns: &str, name: &str, spec: Value| -> Service {
         serde_json::from_value(json!({"metadata": {"namespace": ns, "name": name}, "spec": spec})).unwrap()
     };
-    let endpoint = |ip: &str, hostname: Option<&str>, ready: bool| {
-        json!({"addresses": [ip], "hostname": hostname, "conditions": {"ready": ready}})
-    };
+    let endpoint = |ip: &str, hostname: Option<&str>, ready: bool| json!({"addresses": [ip], "hostname": hostname, "conditions": {"ready": ready}});
     let slice: EndpointSlice = serde_json::from_value(json!({
         "metadata": {"namespace": "db", "labels": {"kubernetes.io/service-name": "mysql"}}, "addressType": "IPv4",
         "ports": [{"name": "sql", "port": 3306, "protocol": "TCP"}],
@@ -18,7 +16,11 @@ fn zone() -> Zone {
     }))
     .unwrap();
     let services = [
-        service("default", "web", json!({"clusterIP": "10.96.0.5", "ports": [{"name": "http", "port": 80}, {"port": 81}]})),
+        service(
+            "default",
+            "web",
+            json!({"clusterIP": "10.96.0.5", "ports": [{"name": "http", "port": 80}, {"port": 81}]}),
+        ),
         service("db", "mysql", json!({"clusterIP": "None", "ports": [{"name": "sql", "port": 3306}]})),
         service("db", "empty", json!({"clusterIP": "None"})),
         service("default", "out", json!({"type": "ExternalName", "externalName": "example.ORG."})),

@@ -108,7 +108,8 @@ impl Zone {
         self.add(&full, Record::A(address));
         self.pointer(address, &full);
         for p in spec.ports.iter().flatten() {
-            let (Some(port_name), Ok(port)) = (p.name.as_deref().filter(|n| !n.is_empty()), u16::try_from(p.port)) else {
+            let (Some(port_name), Ok(port)) = (p.name.as_deref().filter(|n| !n.is_empty()), u16::try_from(p.port))
+            else {
                 continue;
             };
             let srv = format!("_{port_name}._{}.{full}", protocol(p.protocol.as_deref()));
@@ -135,7 +136,9 @@ impl Zone {
                     self.pointer(address, &own);
                     for p in slice.ports.iter().flatten() {
                         let port = p.port.and_then(|n| u16::try_from(n).ok());
-                        let (Some(n), Some(port)) = (p.name.as_deref().filter(|n| !n.is_empty()), port) else { continue };
+                        let (Some(n), Some(port)) = (p.name.as_deref().filter(|n| !n.is_empty()), port) else {
+                            continue;
+                        };
                         let proto = p.protocol.as_deref().unwrap_or("TCP").to_ascii_lowercase();
                         self.add(&format!("_{n}._{proto}.{full}"), Record::Srv { port, target: own.clone() });
                     }

@@ -54,7 +54,9 @@ fn parse_port(args: &[String]) -> io::Result<u16> {
         let value = match arg.split_once('=') {
             Some(("--port", v)) => v.to_owned(),
             None if arg == "--port" => args.next().cloned().ok_or_else(|| invalid("--port needs a number".into()))?,
-            _ => return Err(invalid(format!("unknown argument {arg:?}; usage: demo-app [--port N] | sleep [SECONDS]"))),
+            _ => {
+                return Err(invalid(format!("unknown argument {arg:?}; usage: demo-app [--port N] | sleep [SECONDS]")));
+            }
         };
         port = value.parse().map_err(|_| invalid(format!("{value:?} is not a port")))?;
     }

@@ -106,7 +106,8 @@ pub async fn build(
     }
     for e in container.env.iter().flatten() {
         let Some(from) = &e.value_from else {
-            let lookup = |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str)).map(str::to_owned);
+            let lookup =
+                |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str)).map(str::to_owned);
             let value = expand(e.value.as_deref().unwrap_or_default(), lookup);
             out.set(&e.name, value);
             continue;

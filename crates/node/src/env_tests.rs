@@ -19,9 +19,10 @@ fn table() -> Table {
 }
 
 async fn env(container: serde_json::Value) -> Result<Environment, Error> {
-    let pod: Pod =
-        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": [container]}}))
-            .unwrap();
+    let pod: Pod = serde_json::from_value(
+        json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": [container]}}),
+    )
+    .unwrap();
     let services = BTreeMap::from([("SVC_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned())]);
     let c = pod.spec.as_ref().unwrap().containers[0].clone();
     build(&pod, &c, &table(), &services, &Place::default()).await
@@ -30,15 +31,15 @@ async fn env(container: serde_json::Value) -> Result<Environment, Error> {
 #[tokio::test]
 async fn variables_come_from_everywhere_in_order() {
     let got = env(json!({"name": "c",
-        "envFrom": [{"prefix": "P_", "configMapRef": {"name": "cm"}}, {"secretRef": {"name": "none", "optional": true}}],
-        "env": [
-            {"name": "X", "value": "$(P_A)-$(SVC_SERVICE_HOST)-$(NOPE)-$$(P_A)-$"},
-            {"name": "P_A", "value": "2"},
-            {"name": "Y", "value": "$(P_A)"},
-            {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
-            {"name": "O", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "none", "optional": true}}},
-            {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-        ]}))
+    "envFrom": [{"prefix": "P_", "configMapRef": {"name": "cm"}}, {"secretRef": {"name": "none", "optional": true}}],
+    "env": [
+        {"name": "X", "value": "$(P_A)-$(SVC_SERVICE_HOST)-$(NOPE)-$$(P_A)-$"},
+        {"name": "P_A", "value": "2"},
+        {"name": "Y", "value": "$(P_A)"},
+        {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
+        {"name": "O", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "none", "optional": true}}},
+        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    ]}))
     .await
     .unwrap();
     let want = [
@@ -53,13 +54,16 @@ async fn variables_come_from_everywhere_in_order() {
     let own: Vec<_> =
         got.variables.iter().filter(|(k, _)| k != "P_bad key").map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(own, want);
-    assert!(got.skipped.iter().any(|(from, names)| from == "ConfigMap ns/cm" && names.contains(&"P_also=bad".to_owned())));
+    assert!(
+        got.skipped.iter().any(|(from, names)| from == "ConfigMap ns/cm" && names.contains(&"P_also=bad".to_owned()))
+    );
 }
 
 #[tokio::test]
 async fn what_is_missing_is_said() {
     let check = async |c, want: &str| assert_eq!(env(c).await.unwrap_err().to_string(), want);
-    let key = |r: &str, name, key| json!({"name": "c", "env": [{"name": "A", "valueFrom": {r: {"name": name, "key": key}}}]});
+    let key =
+        |r: &str, name, key| json!({"name": "c", "env": [{"name": "A", "valueFrom": {r: {"name": name, "key": key}}}]});
     check(key("configMapKeyRef", "none", "k"), "configmap \"none\" not found").await;
     check(key("secretKeyRef", "s", "k"), "couldn't find key k in Secret ns/s").await;
     check(json!({"name": "c", "envFrom": [{"secretRef": {"name": "x"}}]}), "secret \"x\" not found").await;

@@ -126,13 +126,10 @@ impl Pressure {
 fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str); 4] {
     [
         match p.memory {
-            false => (
-                "MemoryPressure",
-                false,
-                "KubeletHasSufficientMemory",
-                "kubelet has sufficient memory available",
-            ),
-            true => ("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+            false => ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            true => {
+                ("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+            }
         },
         match p.disk {
             false => ("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -266,13 +263,8 @@ impl Reporter {
                     "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
             })
             .collect();
-        let images: Vec<Value> = o
-            .host
-            .images()
-            .into_iter()
-            .take(50)
-            .map(|i| json!({"names": i.names, "sizeBytes": i.size}))
-            .collect();
+        let images: Vec<Value> =
+            o.host.images().into_iter().take(50).map(|i| json!({"names": i.names, "sizeBytes": i.size})).collect();
         let (runtime, version) = o.runtime.version();
         let kernel = file("/proc/sys/kernel/osrelease");
         json!({

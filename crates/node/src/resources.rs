@@ -202,7 +202,8 @@ pub fn field(
         (None, Side::Limits) => Quantity::parse(&allocatable(name)?).ok()?,
         (None, Side::Requests) => amount(resources, Side::Limits, name).unwrap_or(Quantity::from_int(0)),
     };
-    let divisor = Quantity::parse(divisor.unwrap_or("1")).ok().filter(|d| !d.is_zero()).unwrap_or(Quantity::from_int(1));
+    let divisor =
+        Quantity::parse(divisor.unwrap_or("1")).ok().filter(|d| !d.is_zero()).unwrap_or(Quantity::from_int(1));
     let (v, d) = (value.nano_value(), divisor.nano_value());
     Some((if v > 0 { (v + d - 1) / d } else { v / d }).to_string())
 }

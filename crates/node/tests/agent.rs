@@ -171,7 +171,10 @@ fn is_ready(p: &Value) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_runs_is_probed_and_goes() {
     let m = Machine::new().await;
-    m.api.put("api/v1/configmaps", json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"K": "from cm"}}));
+    m.api.put(
+        "api/v1/configmaps",
+        json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"K": "from cm"}}),
+    );
     let mut c = demo("web", json!(["--port", "8081"]));
     c["readinessProbe"] = json!({"httpGet": {"path": "/healthz", "port": 8081}, "periodSeconds": 1});
     c["env"] = json!([{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "K"}}}]);

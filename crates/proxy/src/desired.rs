@@ -72,10 +72,18 @@ fn one(service: &Service, slices: &Slices<'_>, node: &str, out: &mut Vec<Service
     };
     let ingress = service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref());
     let balanced = ingress.into_iter().flatten().filter_map(|i| i.ip.as_deref());
-    let external_ips: Vec<Ipv4Addr> =
-        spec.external_ips.iter().flatten().map(String::as_str).chain(balanced).filter_map(|ip| ip.parse().ok()).collect();
+    let external_ips: Vec<Ipv4Addr> = spec
+        .external_ips
+        .iter()
+        .flatten()
+        .map(String::as_str)
+        .chain(balanced)
+        .filter_map(|ip| ip.parse().ok())
+        .collect();
     for port in spec.ports.iter().flatten() {
-        let (Some(proto), Ok(number)) = (protocol(port.protocol.as_deref()), u16::try_from(port.port)) else { continue };
+        let (Some(proto), Ok(number)) = (protocol(port.protocol.as_deref()), u16::try_from(port.port)) else {
+            continue;
+        };
         let port_name = port.name.as_deref().unwrap_or_default();
         let found = candidates(slices.get(&(ns, name)).map_or(&[], Vec::as_slice), port_name, proto, node);
         let endpoints = choose(&found, internal, external);

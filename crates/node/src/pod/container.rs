@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    Container, EphemeralContainer, Pod, PodSecurityContext, SeccompProfile, SecurityContext,
+};
 use runtime::{ContainerConfig, Mount, Seccomp, Security};
 
 use crate::env::expand;
@@ -204,7 +206,8 @@ mod tests {
 
     #[test]
     fn containers_win_over_pods() {
-        let s = check(json!({"runAsUser": 1, "fsGroup": 7, "supplementalGroups": [8]}), json!({"runAsUser": 2}), "").unwrap();
+        let s = check(json!({"runAsUser": 1, "fsGroup": 7, "supplementalGroups": [8]}), json!({"runAsUser": 2}), "")
+            .unwrap();
         assert_eq!((s.run_as_user, s.supplemental_groups), (Some(2), vec![8, 7]));
     }
 

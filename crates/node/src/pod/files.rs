@@ -167,8 +167,12 @@ mod tests {
         check(json!({"containers": [], "dnsPolicy": "Default"}), node);
         check(json!({"containers": [], "hostNetwork": true}), node);
         check(json!({"containers": [], "hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"}), cluster);
-        let config = json!({"nameservers": ["9.9.9.9"], "searches": ["x"], "options": [{"name": "ndots", "value": "2"}]});
-        check(json!({"containers": [], "dnsPolicy": "None", "dnsConfig": config}), "search x\nnameserver 9.9.9.9\noptions ndots:2\n");
+        let config =
+            json!({"nameservers": ["9.9.9.9"], "searches": ["x"], "options": [{"name": "ndots", "value": "2"}]});
+        check(
+            json!({"containers": [], "dnsPolicy": "None", "dnsConfig": config}),
+            "search x\nnameserver 9.9.9.9\noptions ndots:2\n",
+        );
         let both = "search n.svc.cluster.local svc.cluster.local cluster.local example.org x\n\
                     nameserver 10.96.0.10\nnameserver 9.9.9.9\noptions ndots:2\n";
         check(json!({"containers": [], "dnsConfig": config}), both);

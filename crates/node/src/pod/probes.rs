@@ -257,7 +257,8 @@ mod tests {
 
     #[test]
     fn verdicts_need_equal_results_in_a_row() {
-        let mut t = Threshold::of(&Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Probe::default() });
+        let mut t =
+            Threshold::of(&Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Probe::default() });
         let got: Vec<_> =
             [false, false, true, false, false, false, true, true].into_iter().map(|g| t.count(g)).collect();
         assert_eq!(got, [None, None, None, None, None, Some(false), None, Some(true)]);

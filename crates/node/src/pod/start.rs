@@ -253,7 +253,12 @@ impl Worker {
                     );
                     if !self.holds.contains_key(name) {
                         self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
-                        self.event(Some(name), Severity::Warning, "Failed", format!("Failed to pull image \"{image}\": {m}"));
+                        self.event(
+                            Some(name),
+                            Severity::Warning,
+                            "Failed",
+                            format!("Failed to pull image \"{image}\": {m}"),
+                        );
                         ("ErrImagePull", m)
                     } else {
                         let back = format!("Back-off pulling image \"{image}\"");

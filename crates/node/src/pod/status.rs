@@ -167,8 +167,7 @@ impl Facts<'_> {
                 s
             })
             .collect();
-        let app =
-            spec.containers.iter().map(|c| self.container(&c.name, &image(&c.image), Some(c), default)).collect();
+        let app = spec.containers.iter().map(|c| self.container(&c.name, &image(&c.image), Some(c), default)).collect();
         let ephemeral = spec
             .ephemeral_containers
             .iter()
@@ -323,7 +322,9 @@ fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
         .filter_map(|g| match has(&g.condition_type).as_deref() {
             Some("True") => None,
             Some(_) => Some(format!("the status of pod readiness gate \"{}\" is not \"True\"", g.condition_type)),
-            None => Some(format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type)),
+            None => {
+                Some(format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
+            }
         })
         .collect();
     if missing.is_empty() {

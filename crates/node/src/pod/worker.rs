@@ -199,8 +199,7 @@ impl Worker {
     pub(super) async fn observe(&mut self) -> Result<Observed, runtime::Error> {
         let runtime = &self.shared.options.runtime;
         let own = |labels: &BTreeMap<String, String>| labels.get(container::POD_UID) == Some(&self.uid);
-        let mut sandboxes: Vec<_> =
-            runtime.list_pods().await?.into_iter().filter(|p| own(&p.config.labels)).collect();
+        let mut sandboxes: Vec<_> = runtime.list_pods().await?.into_iter().filter(|p| own(&p.config.labels)).collect();
         sandboxes.sort_by_key(|p| p.config.attempt);
         let mut all: Vec<_> = runtime.list_containers().await?.into_iter().filter(|c| own(&c.labels)).collect();
         all.sort_by(|a, b| (a.attempt, a.created_at).cmp(&(b.attempt, b.created_at)));
@@ -212,7 +211,8 @@ impl Worker {
         }
         out.all = all;
         for c in out.newest.values().chain(out.previous.values()) {
-            if matches!(c.state, ContainerState::Exited | ContainerState::Unknown) && !self.messages.contains_key(&c.id) {
+            if matches!(c.state, ContainerState::Exited | ContainerState::Unknown) && !self.messages.contains_key(&c.id)
+            {
                 let policy = self.spec_of(&c.name).and_then(|s| s.termination_message_policy);
                 let message = messages::read(c, policy.as_deref() == Some("FallbackToLogsOnError"));
                 self.messages.insert(c.id.clone(), message);
@@ -225,9 +225,8 @@ impl Worker {
 
     /// Sees to it that what runs is probed.
     fn probe(&mut self, seen: &Observed) {
-        self.probes.retain(|name, id| {
-            seen.newest.get(name).is_some_and(|c| c.id == id && c.state == ContainerState::Running)
-        });
+        self.probes
+            .retain(|name, id| seen.newest.get(name).is_some_and(|c| c.id == id && c.state == ContainerState::Running));
         let (recorder, about) = (self.shared.recorder.clone(), regarding(&self.pod));
         let paths: BTreeMap<String, String> =
             seen.newest.keys().map(|name| (name.clone(), self.field_path(name))).collect();
@@ -247,7 +246,9 @@ impl Worker {
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
         let spec = self.pod.spec.as_ref();
         for c in spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers)) {
-            let Some(running) = seen.newest.get(&c.name).filter(|r| r.state == ContainerState::Running) else { continue };
+            let Some(running) = seen.newest.get(&c.name).filter(|r| r.state == ContainerState::Running) else {
+                continue;
+            };
             let id = status::container_id(&running.id);
             let before = told.iter().find(|s| s.container_id.as_deref() == Some(id.as_str()));
             let was = |f: fn(&k8s_openapi::api::core::v1::ContainerStatus) -> bool| before.is_some_and(|s| f(s));

@@ -39,9 +39,11 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
             let code = |h: &http::HeaderMap| h.get("grpc-status").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
             match code(&trailers).or_else(|| code(&head)) {
                 Some(0) | None => Ok(decode(&body.to_bytes())),
-                Some(12) => Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): \
+                Some(12) => {
+                    Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): \
                                  unknown service"
-                    .to_owned()),
+                        .to_owned())
+                }
                 Some(5) => Err("error: health rpc probe failed: service unknown".to_owned()),
                 Some(n) => Err(format!("error: health rpc probe failed with gRPC status {n}")),
             }

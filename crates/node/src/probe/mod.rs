@@ -93,13 +93,9 @@ impl Target<'_> {
             IntOrString::Int(n) => Some(*n),
             IntOrString::String(name) => match name.parse() {
                 Ok(n) => Some(n),
-                Err(_) => self
-                    .spec
-                    .ports
-                    .iter()
-                    .flatten()
-                    .find(|p| p.name.as_ref() == Some(name))
-                    .map(|p| p.container_port),
+                Err(_) => {
+                    self.spec.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name)).map(|p| p.container_port)
+                }
             },
         };
         match (number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0), port) {

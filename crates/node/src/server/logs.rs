@@ -73,7 +73,9 @@ pub(super) async fn serve(
     let container = if q.flag("previous") {
         let current = newest.as_ref().map(|c| c.labels.get(crate::pod::container::POD_UID).cloned());
         let previous = all.pop().filter(|c| Some(c.labels.get(crate::pod::container::POD_UID).cloned()) == current);
-        previous.ok_or_else(|| Error::BadRequest(format!("previous terminated container {name:?} in pod {pod:?} not found")))?
+        previous.ok_or_else(|| {
+            Error::BadRequest(format!("previous terminated container {name:?} in pod {pod:?} not found"))
+        })?
     } else {
         newest.ok_or_else(|| Error::NotFound(format!("container {name:?} in pod {pod:?} is not available")))?
     };

@@ -69,7 +69,8 @@ where
     tokio::spawn(async move {
         match upgrade.await {
             Ok(upgraded) => {
-                work(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await, protocol).await;
+                work(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await, protocol)
+                    .await;
             }
             Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
         }
@@ -86,11 +87,7 @@ where
     Ok(response)
 }
 
-const PROTOCOLS: &[&str] = &[
-    "v5.channel.k8s.io",
-    "v4.channel.k8s.io",
-    "v4.base64.channel.k8s.io",
-];
+const PROTOCOLS: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
 /// How messages are coded.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -125,7 +125,10 @@ mod tests {
         let v = dir.path();
         write(v, &payload(&[("a", "1"), (".hidden", "h"), ("deep/er/b", "2")]), "one", None).unwrap();
         let read = |p: &str| fs::read_to_string(v.join(p)).ok();
-        assert_eq!((read("a"), read(".hidden"), read("deep/er/b")), (Some("1".into()), Some("h".into()), Some("2".into())));
+        assert_eq!(
+            (read("a"), read(".hidden"), read("deep/er/b")),
+            (Some("1".into()), Some("h".into()), Some("2".into()))
+        );
         assert_eq!(fs::metadata(v.join("a")).unwrap().permissions().mode() & 0o777, 0o640);
         let first = fs::read_link(v.join(DATA)).unwrap();
         write(v, &payload(&[("a", "1"), (".hidden", "h"), ("deep/er/b", "2")]), "two", None).unwrap();

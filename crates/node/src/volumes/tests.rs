@@ -104,10 +104,16 @@ async fn what_is_missing_is_said() {
     check(json!({"name": "v", "configMap": {"name": "none"}}), "configmap \"none\" not found").await;
     check(json!({"name": "v", "secret": {"secretName": "none"}}), "secret \"none\" not found").await;
     let items = json!([{"key": "nope", "path": "x"}]);
-    check(json!({"name": "v", "configMap": {"name": "cm", "items": items}}), "references non-existent config key: nope")
-        .await;
-    check(json!({"name": "v", "nfs": {"server": "s", "path": "/"}}), "this kind of volume is not supported by this node")
-        .await;
+    check(
+        json!({"name": "v", "configMap": {"name": "cm", "items": items}}),
+        "references non-existent config key: nope",
+    )
+    .await;
+    check(
+        json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
+        "this kind of volume is not supported by this node",
+    )
+    .await;
 }
 
 #[test]

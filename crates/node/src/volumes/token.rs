@@ -70,7 +70,8 @@ impl Tokens for TokenRequests {
         {
             return Ok(h.token.clone());
         }
-        let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".into());
+        let account =
+            pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".into());
         let mut spec = json!({
             "expirationSeconds": seconds,
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": text(&m.name), "uid": text(&m.uid)},

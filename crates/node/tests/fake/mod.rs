@@ -133,7 +133,13 @@ impl Fake {
     }
 
     /// Waits until an object is as wanted.
-    pub async fn until(&self, collection: &str, ns: &str, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -> Option<Value> {
+    pub async fn until(
+        &self,
+        collection: &str,
+        ns: &str,
+        name: &str,
+        wanted: impl Fn(Option<&Value>) -> bool,
+    ) -> Option<Value> {
         let mut events = self.events.subscribe();
         let wait = async {
             loop {
@@ -167,7 +173,8 @@ impl Fake {
 
     fn watch(&self, collection: String, ns: Option<String>, query: String) -> Response<Body> {
         let events = self.events.subscribe();
-        let param = |name: &str| query.split('&').find_map(|p| p.strip_prefix(&format!("{name}=")[..])).map(str::to_owned);
+        let param =
+            |name: &str| query.split('&').find_map(|p| p.strip_prefix(&format!("{name}=")[..])).map(str::to_owned);
         let from: Option<u64> = param("resourceVersion").and_then(|v| v.parse().ok());
         let initial = param("sendInitialEvents").is_some() || from.is_none();
         let now = self.state.lock().unwrap().revision;
@@ -181,7 +188,8 @@ impl Fake {
             }
         }
         if initial {
-            let metadata = json!({"resourceVersion": now.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
+            let metadata =
+                json!({"resourceVersion": now.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
             first.push(line("BOOKMARK", &json!({"metadata": metadata})));
         }
         let stream = futures::stream::unfold((first.into_iter(), events, now), move |(mut first, mut events, seen)| {
@@ -195,7 +203,10 @@ impl Fake {
                     let rv: u64 = v["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
                     if of == collection && rv > seen && Self::selects(&query, ns.as_deref(), &v) {
                         let text = format!("{}\n", json!({"type": kind, "object": v}));
-                        return Some((Ok::<_, Error>(http_body::Frame::data(Bytes::from(text))), (first, events, seen)));
+                        return Some((
+                            Ok::<_, Error>(http_body::Frame::data(Bytes::from(text))),
+                            (first, events, seen),
+                        ));
                     }
                 }
             }
