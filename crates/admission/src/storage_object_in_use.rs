@@ -18,6 +18,8 @@ impl Plugin for StorageObjectInUseProtection {
             "kubernetes.io/pv-protection"
         } else if review.is("", "persistentvolumeclaims") {
             "kubernetes.io/pvc-protection"
+        } else if review.is("storage.k8s.io", "volumeattributesclasses") {
+            "kubernetes.io/vac-protection"
         } else {
             return Ok(());
         };

@@ -59,8 +59,8 @@ impl Wanted {
                 "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Shape::PartialMetadata,
                 _ => continue,
             };
-            // Protobuf tables do not exist here; the next clause is usually JSON.
-            if encoding == Encoding::Protobuf {
+            // There are no tables in protobuf here; the next clause is usually JSON.
+            if encoding == Encoding::Protobuf && shape != Shape::Object {
                 continue;
             }
             return Ok(Self { encoding, shape, pretty });
@@ -94,6 +94,7 @@ pub fn read(media: &str, body: &[u8]) -> Result<Sent, Status> {
     match media {
         "application/json" | "*/*" => json(body),
         "application/yaml" => yaml(body),
+        PROTOBUF => protobuf(body),
         other => {
             Err(unsupported(other, &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"]))
         }
@@ -142,6 +143,19 @@ fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Se
     })
 }
 
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The schema of a kind in any version, for messages that carry no field names.
+fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
+    let gv = meta::GroupVersion::parse(version)?;
+    kinds::catalog().schema_of(&gv.with_kind(kind)).map(|s| &**s)
+}
+
+fn protobuf(body: &[u8]) -> Result<Sent, Status> {
+    let object = codec::protobuf::decode(body, schema_of).map_err(|e| Status::bad_request(e.to_string()))?;
+    Ok(Sent { value: object.into_value(), duplicates: Vec::new() })
+}
+
 fn yaml(body: &[u8]) -> Result<Sent, Status> {
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
     let documents =
@@ -154,11 +168,26 @@ fn yaml(body: &[u8]) -> Result<Sent, Status> {
     Ok(Sent { value, duplicates })
 }
 
+const JSON: &str = "application/json";
+
+/// A value as protobuf; none when its kind has no messages (custom resources).
+pub fn to_protobuf(v: &Value) -> Option<Vec<u8>> {
+    let schema = schema_of(v["apiVersion"].as_str()?, v["kind"].as_str()?)?;
+    let object = meta::Object::from_value(v.clone())?;
+    codec::protobuf::encode(&object, schema).ok()
+}
+
 /// Encodes an answer.
 pub fn write(wanted: &Wanted, v: &Value) -> (&'static str, Vec<u8>) {
     match wanted.encoding {
         Encoding::Yaml => ("application/yaml", codec::yaml::to_string(v).into_bytes()),
-        Encoding::Json | Encoding::Protobuf => {
+        Encoding::Protobuf => {
+            if let Some(bytes) = to_protobuf(v) {
+                return (PROTOBUF, bytes);
+            }
+            (JSON, v.to_string().into_bytes())
+        }
+        Encoding::Json => {
             let mut bytes = Vec::with_capacity(1024);
             // Writing to memory does not fail.
             let _ = if wanted.pretty {
@@ -169,7 +198,7 @@ pub fn write(wanted: &Wanted, v: &Value) -> (&'static str, Vec<u8>) {
             if wanted.pretty {
                 bytes.push(b'\n');
             }
-            ("application/json", bytes)
+            (JSON, bytes)
         }
     }
 }

@@ -208,6 +208,8 @@ fn described(r: &Resource) -> Value {
         .iter()
         .map(|s| {
             let speaks = match &s.speaks {
+                // Kinds of the core group are named without their version, as upstream has it.
+                Some(g) if g.group.is_empty() => kind("", "", &g.kind),
                 Some(g) => kind(&g.group, &g.version, &g.kind),
                 None if r.bare_items => kind("", "", &k.kind),
                 None => kind(&k.group, &k.version, &k.kind),

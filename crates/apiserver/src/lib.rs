@@ -9,7 +9,7 @@ pub mod body;
 mod connect;
 mod content;
 pub mod discovery;
-mod handle;
+pub mod handle;
 mod health;
 pub mod listen;
 mod openapi;
@@ -21,6 +21,7 @@ mod verbs;
 pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
 pub use body::Body;
 pub use connect::NodeConnector;
+pub use health::VERSION;
 pub use rbac_cache::RbacCache;
 
 use parking_lot::RwLock;

@@ -15,15 +15,11 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Documents that were made, by path. Forgotten when a row changes.
+/// Documents that were made, by path.
 #[derive(Default)]
 pub struct Documents(Mutex<BTreeMap<String, Arc<str>>>);
 
 impl Documents {
-    pub fn forget(&self) {
-        self.0.lock().clear();
-    }
-
     fn get(&self, path: &str, make: impl FnOnce() -> Value) -> Arc<str> {
         if let Some(d) = self.0.lock().get(path) {
             return d.clone();
@@ -130,8 +126,17 @@ fn add_paths(paths: &mut Map<String, Value>, r: &Resource, reference: impl Fn(&s
             "update" => "put",
             v => v,
         };
-        json!({"operationId": format!("{verb}{}{}", k.version, k.kind), "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": gvk, "responses": {"200": body(reference(schema))}})
+        let mut o = json!({"operationId": format!("{verb}{}{}", k.version, k.kind), "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": gvk, "responses": {"200": body(reference(schema))}});
+        // Clients look here whether the server validates fields and tries without writing.
+        if matches!(verb, "create" | "update" | "patch") {
+            let parameter = |name: &str| match v3 {
+                true => json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}}),
+                false => json!({"name": name, "in": "query", "type": "string", "uniqueItems": true}),
+            };
+            o["parameters"] = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter).to_vec().into();
+        }
+        o
     };
     let mut collection = Map::new();
     let mut item = Map::new();
@@ -272,7 +277,12 @@ fn node(s: &Schema, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, Str
     if s.ty == Type::Struct {
         let mut properties = Map::new();
         for f in &s.fields {
-            properties.insert(f.name.to_string(), property(f, prefix, dialect, texts));
+            let mut p = property(f, prefix, dialect, texts);
+            // The items of a list kind have no topology: nobody applies a list.
+            if &*f.name == "items" && s.name.as_deref().is_some_and(|n| n.ends_with("List")) {
+                p.as_object_mut().map(|p| p.remove("x-kubernetes-list-type"));
+            }
+            properties.insert(f.name.to_string(), p);
         }
         if !properties.is_empty() {
             v["properties"] = properties.into();
@@ -297,8 +307,10 @@ fn reference(r: &SchemaRef, prefix: &str, dialect: Dialect, texts: &BTreeMap<Str
 
 fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, String>) -> Value {
     let none = BTreeMap::new();
+    // What has nothing to say beside the reference is the reference.
+    let bare = !texts.contains_key(&*f.name) && published_default(f).is_none();
     let mut v = match (f.schema.name(), dialect) {
-        (Some(name), Dialect::V3) => json!({"allOf": [{"$ref": format!("{prefix}{name}")}]}),
+        (Some(name), Dialect::V3) if !bare => json!({"allOf": [{"$ref": format!("{prefix}{name}")}]}),
         _ => reference(&f.schema, prefix, dialect, &none),
     };
     if let Some(d) = texts.get(&*f.name) {

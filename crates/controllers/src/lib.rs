@@ -6,9 +6,18 @@
 
 pub mod context;
 pub mod deployment;
+pub mod discovery;
+pub mod endpointslice;
+pub mod garbagecollector;
+pub mod namespace;
+pub mod nodelifecycle;
 pub mod ownership;
+pub mod per_namespace;
 pub mod pod_control;
+pub mod podgc;
 pub mod replicaset;
+mod start;
 pub mod views;
 
 pub use context::{Context, Error};
+pub use start::{Options, service_accounts, start};

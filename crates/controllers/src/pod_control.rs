@@ -13,7 +13,7 @@ pub const BURST: usize = 500;
 pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
     let mut metadata = json!({
         "namespace": owner.namespace(),
-        "generateName": meta::names::as_prefix(&format!("{}-", owner.name())),
+        "generateName": format!("{}-", owner.name()),
         "ownerReferences": [controller_reference(owner)],
     });
     for k in ["labels", "annotations", "finalizers"] {

@@ -37,6 +37,24 @@ pub struct PodSpec {
     pub host_network: bool,
     #[serde(deserialize_with = "or_default")]
     pub tolerations: Vec<Toleration>,
+    #[serde(deserialize_with = "or_default")]
+    pub containers: Vec<Container>,
+}
+
+/// A container, as far as services look for its ports.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    #[serde(deserialize_with = "or_default")]
+    pub ports: Vec<ContainerPort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    pub name: Box<str>,
+    pub container_port: i64,
+    pub protocol: Box<str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

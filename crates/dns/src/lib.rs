@@ -1,15 +1,9 @@
-//! The cluster DNS server: names of services and pods, by the Kubernetes DNS specification 1.1.
+//! The cluster's DNS server (the specification that `kubernetes/dns` publishes): services, headless services and pods.
 //!
-//! [`Zone`] is the state as names, made from Services and EndpointSlices by a pure function; [`answer`] turns a query into a
-//! response; [`Server`] listens on UDP and TCP. Runs as `system:kube-dns`.
-//!
-//! **Invariants.** A name under the cluster's domain is never asked of anybody else. Nothing is forwarded unless upstream servers
-//! were given. Left out: IPv6 addresses, zone transfers, DNSSEC.
+//! [`zone`] decides answers from what the informers hold, [`server`] carries them over UDP and TCP. Left out: forwarding of names
+//! outside the cluster's domain, which are refused, so that nothing leaves the machine unasked; IPv6.
 
-pub mod answer;
-mod server;
+pub mod server;
 pub mod zone;
 
-pub use answer::answer;
-pub use server::{Error, Options, Server};
-pub use zone::{Found, Record, Zone};
+pub use server::{Options, run};

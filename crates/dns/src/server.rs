@@ -1,285 +1,212 @@
-//! Listening, following the API, and asking others where that is allowed.
+//! Questions over UDP and TCP.
 
-use std::net::{SocketAddr, TcpListener as StdTcp, UdpSocket as StdUdp};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-use client::{Client, Informer, Informers, Shutdown};
-use hickory_proto::op::{Message, MessageType};
+use crate::zone::{Answer, Kind, Record as Rr, ServiceView, SliceView, Zone};
+use client::{ApiResource, Informer, Informers, Scope, Shutdown};
+use hickory_proto::op::{Message, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, CNAME, PTR, SOA, SRV};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use network::namespace;
 use parking_lot::RwLock;
-use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Notify, Semaphore};
 
-use crate::answer::{Answer, answer, udp_bytes};
-use crate::zone::Zone;
+/// Seconds an answer may be remembered, as CoreDNS's default for the cluster.
+const TTL: u32 = 30;
+/// The largest answer over UDP when the client does not say.
+const UDP_MAX: usize = 512;
+/// How long a TCP client may stay quiet.
+const QUIET: Duration = Duration::from_secs(10);
 
-/// Changes that come within this are taken together.
-const TOGETHER: Duration = Duration::from_millis(10);
-/// How long another server is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a TCP connection may be idle.
-const IDLE: Duration = Duration::from_secs(10);
-/// Queries that are forwarded, and TCP connections, at a time.
-const AT_A_TIME: usize = 256;
-
-/// How a server is set up.
 pub struct Options {
-    /// As `system:kube-dns`.
-    pub client: Client,
-    /// Where it listens, on UDP and TCP.
-    pub listen: SocketAddr,
-    /// The network namespace it listens in; `None` is the process's.
-    pub namespace: Option<PathBuf>,
-    /// `cluster.local`.
+    /// As the service account of the DNS server.
+    pub informers: Informers,
     pub domain: String,
-    /// Asked for names that are not the cluster's; nobody if empty.
-    pub upstreams: Vec<SocketAddr>,
-    pub rng: Arc<dyn meta::Rng>,
+    /// Where to listen, inside `namespace` if there is one.
+    pub address: SocketAddr,
+    pub namespace: Option<PathBuf>,
+    pub shutdown: Shutdown,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("cannot listen on {address}: {source}")]
-    Listen { address: SocketAddr, source: std::io::Error },
+#[error("listening on {address}: {source}")]
+pub struct Error {
+    address: SocketAddr,
+    source: std::io::Error,
 }
 
-/// A view without fields: the whole object is decoded when the zone is made.
-#[derive(Deserialize)]
-struct Whole {}
-
-struct Shared {
-    zone: RwLock<Arc<Zone>>,
-    upstreams: Vec<SocketAddr>,
-    namespace: Option<PathBuf>,
-    slots: Semaphore,
-}
-
-pub struct Server {
-    udp: Arc<UdpSocket>,
-    tcp: TcpListener,
-    shared: Arc<Shared>,
-    client: Client,
+struct Server {
+    services: Informer<ServiceView>,
+    slices: Informer<SliceView>,
     domain: String,
-    rng: Arc<dyn meta::Rng>,
+    /// Made anew at the first question after a change.
+    zone: RwLock<Arc<Zone>>,
+    stale: Arc<AtomicBool>,
+}
+
+/// Listens, and then answers until shutdown.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let address = options.address;
+    let fail = |source| Error { address, source };
+    let handle = tokio::runtime::Handle::current();
+    let (udp, tcp) = namespace::run_in(options.namespace.as_deref(), move || {
+        let _entered = handle.enter();
+        let udp = std::net::UdpSocket::bind(address).and_then(|s| {
+            s.set_nonblocking(true)?;
+            UdpSocket::from_std(s)
+        });
+        let tcp = std::net::TcpListener::bind(address).and_then(|s| {
+            s.set_nonblocking(true)?;
+            TcpListener::from_std(s)
+        });
+        Ok((udp, tcp))
+    })
+    .map_err(|e| fail(std::io::Error::other(e.to_string())))?;
+    let (udp, tcp) = (Arc::new(udp.map_err(fail)?), tcp.map_err(fail)?);
+    let server = Server::new(&options);
+    let (s, u) = (server.clone(), udp.clone());
+    let datagrams = async move {
+        let mut buffer = vec![0; 4096];
+        loop {
+            let Ok((n, from)) = u.recv_from(&mut buffer).await else { continue };
+            if let Some(answer) = s.answer(&buffer[..n], Carrier::Udp) {
+                let _ = u.send_to(&answer, from).await;
+            }
+        }
+    };
+    let streams = async move {
+        loop {
+            if let Ok((stream, _)) = tcp.accept().await {
+                let s = server.clone();
+                tokio::spawn(async move { s.stream(stream).await });
+            }
+        }
+    };
+    let _ = options.shutdown.race(async { tokio::join!(datagrams, streams) }).await;
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Udp,
+    Tcp,
 }
 
 impl Server {
-    /// Listens, so that the address is known to work before anyone is told of it. Must be called inside the runtime.
-    pub fn bind(options: Options) -> Result<Self, Error> {
-        let failed = |source| Error::Listen { address: options.listen, source };
-        let (udp, tcp) = network::namespace::run_in(options.namespace.as_deref(), || {
-            let udp = StdUdp::bind(options.listen)?;
-            let tcp = StdTcp::bind(udp.local_addr()?)?;
-            udp.set_nonblocking(true)?;
-            tcp.set_nonblocking(true)?;
-            Ok((udp, tcp))
-        })
-        .map_err(failed)?;
-        let shared = Shared {
-            zone: RwLock::new(Arc::new(Zone::build(&[], &[], &options.domain))),
-            upstreams: options.upstreams,
-            namespace: options.namespace,
-            slots: Semaphore::new(AT_A_TIME),
-        };
-        Ok(Self {
-            udp: Arc::new(UdpSocket::from_std(udp).map_err(failed)?),
-            tcp: TcpListener::from_std(tcp).map_err(failed)?,
-            shared: Arc::new(shared),
-            client: options.client,
-            domain: options.domain,
-            rng: options.rng,
-        })
+    fn new(options: &Options) -> Arc<Self> {
+        let stale = Arc::new(AtomicBool::new(true));
+        let services = options.informers.informer(&ApiResource::of::<Service>(), &Scope::default());
+        let slices = options.informers.informer(&ApiResource::of::<EndpointSlice>(), &Scope::default());
+        let (a, b) = (stale.clone(), stale.clone());
+        services.on_change(move |_| a.store(true, Ordering::Release));
+        slices.on_change(move |_| b.store(true, Ordering::Release));
+        let zone = RwLock::new(Arc::new(Zone::new(&options.domain)));
+        Arc::new(Self { services, slices, domain: options.domain.clone(), zone, stale })
     }
 
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.udp.local_addr()
-    }
-
-    /// Runs until `shutdown`. Until the first lists have come nothing is answered: clients ask again, and a wrong answer would
-    /// be kept.
-    pub async fn run(self, shutdown: Shutdown) {
-        let informers = Informers::new(self.client, self.rng, shutdown.clone());
-        let services: Informer<Whole> = informers.of::<Service, Whole>();
-        let slices: Informer<Whole> = informers.of::<EndpointSlice, Whole>();
-        let changed = Arc::new(Notify::new());
-        for informer in [&services, &slices] {
-            let changed = changed.clone();
-            informer.on_change(move |_| changed.notify_one());
+    fn zone(&self) -> Arc<Zone> {
+        if self.stale.swap(false, Ordering::AcqRel) {
+            let mut z = Zone::new(&self.domain);
+            self.services.cache().all().for_each(|s| z.add_service(&s.meta, &s.view));
+            self.slices.cache().all().for_each(|s| z.add_slice(&s.meta, &s.view));
+            *self.zone.write() = Arc::new(z);
         }
-        let rebuild = || {
-            let services: Vec<Service> = services.cache().all().filter_map(|e| e.decode().ok()).collect();
-            let slices: Vec<EndpointSlice> = slices.cache().all().filter_map(|e| e.decode().ok()).collect();
-            *self.shared.zone.write() = Arc::new(Zone::build(&services, &slices, &self.domain));
-        };
-        let follow = async {
-            loop {
-                rebuild();
-                changed.notified().await;
-                tokio::time::sleep(TOGETHER).await;
-            }
-        };
-        let work = async {
-            services.synced().await;
-            slices.synced().await;
-            rebuild();
-            tokio::join!(follow, serve_udp(&self.udp, &self.shared), serve_tcp(&self.tcp, &self.shared))
-        };
-        shutdown.race(work).await;
+        self.zone.read().clone()
     }
-}
 
-async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<Shared>) {
-    let mut buffer = vec![0; 4096];
-    loop {
-        let (length, peer) = match socket.recv_from(&mut buffer).await {
-            Ok(got) => got,
-            // An earlier answer could not be delivered.
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => continue,
-            Err(error) => {
-                tracing::warn!(%error, "receiving a query");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
+    async fn stream(&self, mut stream: TcpStream) {
+        loop {
+            let Ok(Ok(n)) = tokio::time::timeout(QUIET, stream.read_u16()).await else { return };
+            let mut buffer = vec![0; n.into()];
+            if stream.read_exact(&mut buffer).await.is_err() {
+                return;
             }
+            let Some(answer) = self.answer(&buffer, Carrier::Tcp) else { return };
+            let mut out = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes().to_vec();
+            out.extend_from_slice(&answer);
+            if stream.write_all(&out).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The answer to a message; none to what is no question.
+    fn answer(&self, bytes: &[u8], carrier: Carrier) -> Option<Vec<u8>> {
+        let question = Message::from_vec(bytes).ok()?;
+        let id = question.metadata.id;
+        let mut m = Message::response(id, question.metadata.op_code);
+        m.metadata.recursion_desired = question.metadata.recursion_desired;
+        m.metadata.recursion_available = true;
+        m.add_queries(question.queries.iter().cloned());
+        match (question.metadata.op_code, question.queries.first()) {
+            (OpCode::Query, Some(q)) => {
+                let name = q.name().to_ascii();
+                let found = self.zone().answer(name.trim_end_matches('.'), kind_of(q.query_type()));
+                self.fill(&mut m, found);
+            }
+            (OpCode::Query, None) => m.metadata.response_code = ResponseCode::FormErr,
+            _ => m.metadata.response_code = ResponseCode::NotImp,
+        }
+        let limit = if carrier == Carrier::Tcp {
+            usize::from(u16::MAX)
+        } else {
+            usize::from(question.max_payload()).max(UDP_MAX)
         };
-        let Some(query) = parse(&buffer[..length]) else { continue };
-        let zone = shared.zone.read().clone();
-        match answer(&zone, &query) {
-            Answer::Response(m) => {
-                if let Some(bytes) = udp_bytes(&query, &m) {
-                    let _ = socket.send_to(&bytes, peer).await;
+        let out = m.to_vec().ok()?;
+        if out.len() > limit { m.truncate().to_vec().ok() } else { Some(out) }
+    }
+
+    fn fill(&self, m: &mut Message, answer: Answer) {
+        match answer {
+            Answer::Found(records) => {
+                m.metadata.authoritative = true;
+                let made: Vec<Record> = records.iter().filter_map(record).collect();
+                if made.is_empty() {
+                    m.add_authorities(self.authority());
                 }
+                m.add_answers(made);
             }
-            Answer::Foreign { refusal } => {
-                let (shared, socket, bytes) = (shared.clone(), socket.clone(), buffer[..length].to_vec());
-                tokio::spawn(async move {
-                    let reply = match forward_udp(&shared, &bytes).await {
-                        Some(reply) => Some(reply),
-                        None => udp_bytes(&query, &refusal),
-                    };
-                    if let Some(reply) = reply {
-                        let _ = socket.send_to(&reply, peer).await;
-                    }
-                });
+            Answer::NoSuchName => {
+                m.metadata.authoritative = true;
+                m.metadata.response_code = ResponseCode::NXDomain;
+                m.add_authorities(self.authority());
             }
+            Answer::Elsewhere => m.metadata.response_code = ResponseCode::Refused,
         }
     }
-}
 
-/// A query; anything else is nothing to answer.
-fn parse(bytes: &[u8]) -> Option<Message> {
-    Message::from_vec(bytes).ok().filter(|m| m.metadata.message_type == MessageType::Query)
-}
-
-async fn serve_tcp(listener: &TcpListener, shared: &Arc<Shared>) {
-    let connections = Arc::new(Semaphore::new(AT_A_TIME));
-    loop {
-        let Ok(permit) = connections.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &shared).await {
-                        tracing::debug!(%error, "a connection");
-                    }
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
+    /// The record that says how long a name's absence may be remembered.
+    fn authority(&self) -> Option<Record> {
+        let zone = Name::from_ascii(format!("{}.", self.domain)).ok()?;
+        let host = Name::from_ascii(format!("ns.dns.{}.", self.domain)).ok()?;
+        let admin = Name::from_ascii(format!("hostmaster.{}.", self.domain)).ok()?;
+        Some(Record::from_rdata(zone, TTL, RData::SOA(SOA::new(host, admin, 1, 7200, 1800, 86400, TTL))))
     }
 }
 
-async fn converse(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
-    loop {
-        let Ok(bytes) = tokio::time::timeout(IDLE, framed(&mut stream)).await else { return Ok(()) };
-        let Some(bytes) = bytes? else { return Ok(()) };
-        let Some(query) = parse(&bytes) else { return Ok(()) };
-        let zone = shared.zone.read().clone();
-        let reply = match answer(&zone, &query) {
-            Answer::Response(m) => m.to_vec().ok(),
-            Answer::Foreign { refusal } => match forward_tcp(shared, &bytes).await {
-                Some(reply) => Some(reply),
-                None => refusal.to_vec().ok(),
-            },
-        };
-        let Some(reply) = reply else { return Ok(()) };
-        send_framed(&mut stream, &reply).await?;
+fn kind_of(t: RecordType) -> Kind {
+    match t {
+        RecordType::A => Kind::A,
+        RecordType::SRV => Kind::Srv,
+        RecordType::CNAME => Kind::Cname,
+        RecordType::PTR => Kind::Ptr,
+        _ => Kind::Other,
     }
 }
 
-/// A message with its length before it; `None` at the end.
-async fn framed(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
-    let length = match stream.read_u16().await {
-        Ok(n) => n,
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(e) => return Err(e),
+fn record(r: &Rr) -> Option<Record> {
+    let absolute = |n: &str| Name::from_ascii(format!("{}.", n.trim_end_matches('.'))).ok();
+    let (name, data) = match r {
+        Rr::A(n, ip) => (n, RData::A(A(*ip))),
+        Rr::Srv { name, port, target } => (name, RData::SRV(SRV::new(0, 100, *port, absolute(target)?))),
+        Rr::Cname(n, t) => (n, RData::CNAME(CNAME(absolute(t)?))),
+        Rr::Ptr(n, t) => (n, RData::PTR(PTR(absolute(t)?))),
     };
-    let mut bytes = vec![0; usize::from(length)];
-    stream.read_exact(&mut bytes).await?;
-    Ok(Some(bytes))
-}
-
-async fn send_framed(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
-    let length = u16::try_from(bytes.len()).map_err(std::io::Error::other)?;
-    let mut out = length.to_be_bytes().to_vec();
-    out.extend_from_slice(bytes);
-    stream.write_all(&out).await
-}
-
-/// Asks one server after the other.
-async fn forward_udp(shared: &Shared, query: &[u8]) -> Option<Vec<u8>> {
-    let _slot = shared.slots.try_acquire().ok()?;
-    for upstream in &shared.upstreams {
-        let ask = async {
-            let any: SocketAddr = if upstream.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-            let socket = network::namespace::run_in(shared.namespace.as_deref(), || {
-                let s = StdUdp::bind(any)?;
-                s.set_nonblocking(true)?;
-                Ok(s)
-            })?;
-            let socket = UdpSocket::from_std(socket)?;
-            socket.connect(upstream).await?;
-            socket.send(query).await?;
-            let mut buffer = vec![0; 4096];
-            loop {
-                let n = socket.recv(&mut buffer).await?;
-                // Only the answer to this very query.
-                if buffer.get(..2) == query.get(..2) {
-                    buffer.truncate(n);
-                    return Ok::<_, std::io::Error>(buffer);
-                }
-            }
-        };
-        if let Ok(Ok(reply)) = tokio::time::timeout(PATIENCE, ask).await {
-            return Some(reply);
-        }
-    }
-    None
-}
-
-async fn forward_tcp(shared: &Shared, query: &[u8]) -> Option<Vec<u8>> {
-    let _slot = shared.slots.try_acquire().ok()?;
-    for upstream in &shared.upstreams {
-        let ask = async {
-            let socket = network::namespace::run_in(shared.namespace.as_deref(), || match upstream {
-                SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
-                SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
-            })?;
-            let mut stream = socket.connect(*upstream).await?;
-            send_framed(&mut stream, query).await?;
-            framed(&mut stream).await
-        };
-        if let Ok(Ok(Some(reply))) = tokio::time::timeout(PATIENCE, ask).await {
-            return Some(reply);
-        }
-    }
-    None
+    Some(Record::from_rdata(absolute(name)?, TTL, data))
 }

@@ -1,1 +1,56 @@
-fn main() {}
+//! The binary: it reads the command line, and puts together what the other crates are.
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+mod agent;
+mod bootstrap;
+mod components;
+mod control_plane;
+mod pki;
+mod system;
+mod tokens;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "kemudi", version, about = "Kubernetes in one binary")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a whole cluster on this machine until it is stopped.
+    Up(up::Options),
+    /// Stops the cluster that runs on a data directory.
+    Down(up::DownOptions),
+}
+
+fn main() -> ExitCode {
+    // A shim is a process of its own kind: no runtime, no threads, nothing of what follows.
+    if std::env::args_os().nth(1).is_some_and(|a| a == runtime::shim::COMMAND) {
+        let args: Vec<String> = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()).collect();
+        return runtime::shim::main(&args);
+    }
+    // The program of the built-in image.
+    if std::env::args_os().nth(1).is_some_and(|a| a == "demo-app") {
+        let args: Vec<String> = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()).collect();
+        return node::demo::main(&args);
+    }
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Up(o) => up::up(o),
+        Command::Down(o) => up::down(&o),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -35,7 +35,8 @@ fn main() {
         "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent".into(),
         json!({"type": "object", "required": ["type", "object"], "description": "One event of a watch.", "properties": {
             "type": {"type": "string"},
-            "object": {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"}}}),
+            "object": {"description": "The object as it is now; of a deletion, as it was last; of an error, a Status.",
+                "$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"}}}),
     );
     let data = data::read(Path::new("data"));
     let mut texts = Map::new();

@@ -1,47 +1,123 @@
-//! Which endpoints answer for which service port.
+//! What the kernel is to do for the services there are.
 
+use client::Meta;
+use network::{Affinity, Endpoint, Policy, Protocol, ServicePort};
+use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use network::{Affinity, Endpoint, Policy, Protocol, ServicePort};
-
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-const DEFAULT_AFFINITY_SECONDS: u64 = 10_800;
 
-/// An endpoint and what may be sent to it.
-struct Candidate {
-    endpoint: Endpoint,
-    ready: bool,
-    serving: bool,
-    terminating: bool,
+/// A service, as the proxy sees it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct View {
+    spec: Spec,
+    status: Value,
 }
 
-/// Slices by namespace and service.
-type Slices<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a EndpointSlice>>;
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    r#type: String,
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    #[serde(rename = "externalIPs")]
+    external_ips: Vec<String>,
+    ports: Vec<Port>,
+    session_affinity: String,
+    session_affinity_config: Value,
+    internal_traffic_policy: String,
+    external_traffic_policy: String,
+}
 
-/// The ports of all services with their endpoints, as seen from `node`, in a stable order.
-pub fn desired(services: &[Service], slices: &[EndpointSlice], node: &str) -> Vec<ServicePort> {
-    let mut by_service: Slices<'_> = BTreeMap::new();
-    for s in slices.iter().filter(|s| s.address_type == "IPv4") {
-        let name = s.metadata.labels.as_ref().and_then(|l| l.get(SERVICE_NAME));
-        if let (Some(ns), Some(name)) = (s.metadata.namespace.as_deref(), name) {
-            by_service.entry((ns, name)).or_default().push(s);
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Port {
+    name: String,
+    protocol: String,
+    port: u16,
+    node_port: u16,
+}
+
+/// An endpoint slice, as the proxy sees it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Slice {
+    endpoints: Option<Vec<SliceEndpoint>>,
+    ports: Option<Vec<SlicePort>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SliceEndpoint {
+    addresses: Vec<String>,
+    conditions: Conditions,
+    node_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Conditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct SlicePort {
+    name: Option<String>,
+    port: Option<u16>,
+    protocol: Option<String>,
+}
+
+/// The ports of all services with what is behind them. Ready endpoints first; those that are ending but still serve only where no
+/// other is left, as upstream does.
+pub fn desired<'a>(
+    services: impl Iterator<Item = (&'a Meta, &'a View)>,
+    slices: impl Iterator<Item = (&'a Meta, &'a Slice)>,
+    node: &str,
+) -> Vec<ServicePort> {
+    let mut by_service: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
+    for (meta, slice) in slices {
+        if let Some(name) = meta.label(SERVICE_NAME) {
+            by_service.entry((&meta.namespace, name)).or_default().push(slice);
         }
     }
     let mut out = Vec::new();
-    for service in services {
-        one(service, &by_service, node, &mut out);
+    for (meta, service) in services {
+        let spec = &service.spec;
+        let Ok(cluster_ip) = spec.cluster_ip.parse::<Ipv4Addr>() else { continue };
+        let own = by_service.get(&(&*meta.namespace, &*meta.name)).map(Vec::as_slice).unwrap_or_default();
+        for port in &spec.ports {
+            let Some(protocol) = protocol(&port.protocol) else { continue };
+            out.push(ServicePort {
+                name: format!("{}/{}:{}", meta.namespace, meta.name, port_name(port)),
+                cluster_ip,
+                protocol,
+                port: port.port,
+                node_port: Some(port.node_port).filter(|p| *p > 0),
+                external_ips: external(service),
+                endpoints: endpoints(own, port, node),
+                affinity: affinity(spec),
+                internal_policy: policy(&spec.internal_traffic_policy),
+                external_policy: policy(&spec.external_traffic_policy),
+            });
+        }
     }
     out.sort_by(|a, b| a.name.cmp(&b.name));
     out
 }
 
-fn protocol(text: Option<&str>) -> Option<Protocol> {
-    match text.unwrap_or("TCP") {
+fn port_name(p: &Port) -> String {
+    if p.name.is_empty() { format!("{}-{}", p.port, p.protocol.to_lowercase()) } else { p.name.clone() }
+}
+
+fn protocol(text: &str) -> Option<Protocol> {
+    match text {
         "TCP" => Some(Protocol::Tcp),
         "UDP" => Some(Protocol::Udp),
         "SCTP" => Some(Protocol::Sctp),
@@ -49,107 +125,48 @@ fn protocol(text: Option<&str>) -> Option<Protocol> {
     }
 }
 
-fn one(service: &Service, slices: &Slices<'_>, node: &str, out: &mut Vec<ServicePort>) {
-    let Some(spec) = &service.spec else { return };
-    let (Some(ns), Some(name)) = (service.metadata.namespace.as_deref(), service.metadata.name.as_deref()) else {
-        return;
-    };
-    let other_proxy = service.metadata.labels.as_ref().is_some_and(|l| l.contains_key(PROXY_NAME));
-    let address = spec.cluster_ip.as_deref().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
-    let Some(cluster_ip) = address.filter(|_| spec.type_.as_deref() != Some("ExternalName") && !other_proxy) else {
-        return;
-    };
-    let local = |text: Option<&str>| if text == Some("Local") { Policy::Local } else { Policy::Cluster };
-    let (internal, external) =
-        (local(spec.internal_traffic_policy.as_deref()), local(spec.external_traffic_policy.as_deref()));
-    let affinity = match spec.session_affinity.as_deref() {
-        Some("ClientIP") => {
-            let seconds = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref()?.timeout_seconds);
-            let seconds = seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(DEFAULT_AFFINITY_SECONDS);
-            Affinity::ClientIp(Duration::from_secs(seconds))
-        }
-        _ => Affinity::None,
-    };
-    let ingress = service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref());
-    let balanced = ingress.into_iter().flatten().filter_map(|i| i.ip.as_deref());
-    let external_ips: Vec<Ipv4Addr> = spec
-        .external_ips
-        .iter()
-        .flatten()
-        .map(String::as_str)
-        .chain(balanced)
-        .filter_map(|ip| ip.parse().ok())
-        .collect();
-    for port in spec.ports.iter().flatten() {
-        let (Some(proto), Ok(number)) = (protocol(port.protocol.as_deref()), u16::try_from(port.port)) else {
-            continue;
-        };
-        let port_name = port.name.as_deref().unwrap_or_default();
-        let found = candidates(slices.get(&(ns, name)).map_or(&[], Vec::as_slice), port_name, proto, node);
-        let endpoints = choose(&found, internal, external);
-        out.push(ServicePort {
-            name: match port_name {
-                "" => format!("{ns}/{name}/{number}/{proto:?}"),
-                p => format!("{ns}/{name}:{p}"),
-            },
-            cluster_ip,
-            protocol: proto,
-            port: number,
-            node_port: port.node_port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0),
-            external_ips: external_ips.clone(),
-            endpoints,
-            affinity,
-            internal_policy: internal,
-            external_policy: external,
-        });
-    }
+fn policy(text: &str) -> Policy {
+    if text == "Local" { Policy::Local } else { Policy::Cluster }
 }
 
-fn candidates(slices: &[&EndpointSlice], port_name: &str, proto: Protocol, node: &str) -> Vec<Candidate> {
-    // An address may be in two slices for a moment; the one that is ready counts.
-    let mut found: BTreeMap<(Ipv4Addr, u16), Candidate> = BTreeMap::new();
-    for slice in slices {
-        let port = slice.ports.iter().flatten().find(|p| {
-            p.name.as_deref().unwrap_or_default() == port_name && protocol(p.protocol.as_deref()) == Some(proto)
-        });
-        let Some(port) = port.and_then(|p| u16::try_from(p.port?).ok()) else { continue };
-        for e in slice.endpoints.iter().flatten() {
-            let conditions = e.conditions.as_ref();
-            let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
-            let serving = conditions.and_then(|c| c.serving).unwrap_or(ready);
-            let terminating = conditions.and_then(|c| c.terminating).unwrap_or(false);
-            let Some(address) = e.addresses.first().and_then(|a| a.parse::<Ipv4Addr>().ok()) else { continue };
-            let endpoint = Endpoint { address, port, local: e.node_name.as_deref() == Some(node) };
-            let candidate = Candidate { endpoint, ready, serving, terminating };
-            let better = found.get(&(address, port)).is_none_or(|o| !o.ready && ready);
-            if better {
-                found.insert((address, port), candidate);
+fn affinity(spec: &Spec) -> Affinity {
+    if spec.session_affinity != "ClientIP" {
+        return Affinity::None;
+    }
+    let seconds = spec.session_affinity_config["clientIP"]["timeoutSeconds"].as_u64().unwrap_or(10_800);
+    Affinity::ClientIp(Duration::from_secs(seconds))
+}
+
+fn external(service: &View) -> Vec<Ipv4Addr> {
+    let balanced = service.spec.r#type == "LoadBalancer";
+    let ingress = service.status["loadBalancer"]["ingress"].as_array().filter(|_| balanced);
+    let balancer = ingress.into_iter().flatten().filter_map(|i| i["ip"].as_str());
+    service.spec.external_ips.iter().map(String::as_str).chain(balancer).filter_map(|ip| ip.parse().ok()).collect()
+}
+
+fn endpoints(slices: &[&Slice], port: &Port, node: &str) -> Vec<Endpoint> {
+    let (mut ready, mut ending) = (Vec::new(), Vec::new());
+    for s in slices {
+        let same = |p: &&SlicePort| {
+            p.name.as_deref().unwrap_or_default() == port.name
+                && p.protocol.as_deref().unwrap_or("TCP") == port.protocol
+        };
+        let Some(number) = s.ports.iter().flatten().find(same).and_then(|p| p.port) else { continue };
+        for e in s.endpoints.iter().flatten() {
+            let Some(address) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
+            let endpoint = Endpoint { address, port: number, local: e.node_name.as_deref() == Some(node) };
+            let c = &e.conditions;
+            if c.ready.unwrap_or(true) {
+                ready.push(endpoint);
+            } else if c.serving.unwrap_or(false) && c.terminating.unwrap_or(false) {
+                ending.push(endpoint);
             }
         }
     }
-    found.into_values().collect()
-}
-
-/// Ready endpoints; if there are none, those that still serve while they end. With node-local traffic the same is asked of this
-/// node's own, so that a last local pod drains (KEP-1669).
-fn choose(found: &[Candidate], internal: Policy, external: Policy) -> Vec<Endpoint> {
-    let pick = |among: &dyn Fn(&Candidate) -> bool| -> Vec<Endpoint> {
-        let some = |want: &dyn Fn(&Candidate) -> bool| {
-            found.iter().filter(|c| among(c) && want(c)).map(|c| c.endpoint).collect::<Vec<_>>()
-        };
-        let ready = some(&|c| c.ready);
-        if ready.is_empty() { some(&|c| c.serving && c.terminating) } else { ready }
-    };
-    let mut all = Vec::new();
-    if internal == Policy::Cluster || external == Policy::Cluster {
-        all = pick(&|_| true);
-    }
-    if internal == Policy::Local || external == Policy::Local {
-        let local = pick(&|c| c.endpoint.local);
-        all.extend(local.into_iter().filter(|e| !all.contains(e)).collect::<Vec<_>>());
-    }
-    all.sort();
-    all
+    let mut out = if ready.is_empty() { ending } else { ready };
+    out.sort();
+    out.dedup();
+    out
 }
 
 #[cfg(test)]
@@ -157,62 +174,28 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn service(spec: serde_json::Value) -> Service {
-        serde_json::from_value(json!({"metadata": {"namespace": "d", "name": "web"}, "spec": spec})).unwrap()
-    }
-
-    fn slice(endpoints: serde_json::Value) -> EndpointSlice {
-        serde_json::from_value(json!({"metadata": {"namespace": "d", "labels": {"kubernetes.io/service-name": "web"}},
-            "addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}], "endpoints": endpoints}))
-        .unwrap()
-    }
-
-    fn addresses(spec: serde_json::Value, endpoints: serde_json::Value) -> Vec<String> {
-        let got = desired(&[service(spec)], &[slice(endpoints)], "n1");
-        got[0].endpoints.iter().map(|e| format!("{}:{}{}", e.address, e.port, if e.local { "*" } else { "" })).collect()
-    }
-
-    fn plain() -> serde_json::Value {
-        json!({"clusterIP": "10.96.0.5", "ports": [{"name": "http", "port": 80}]})
-    }
-
-    fn endpoint(ip: &str, node: &str, ready: bool, serving: bool, terminating: bool) -> serde_json::Value {
-        json!({"addresses": [ip], "nodeName": node,
-            "conditions": {"ready": ready, "serving": serving, "terminating": terminating}})
-    }
-
-    /// Clauses: K01
-    #[test]
-    fn ready_endpoints_come_first_and_draining_ones_last() {
-        let ready = endpoint("10.0.0.1", "n1", true, true, false);
-        let draining = endpoint("10.0.0.2", "n2", false, true, true);
-        let dead = endpoint("10.0.0.3", "n2", false, false, false);
-        assert_eq!(addresses(plain(), json!([ready, draining, dead])), ["10.0.0.1:8080*"]);
-        assert_eq!(addresses(plain(), json!([draining, dead])), ["10.0.0.2:8080"]);
-        assert!(addresses(plain(), json!([dead])).is_empty());
-        assert_eq!(addresses(plain(), json!([{"addresses": ["10.0.0.4"]}])), ["10.0.0.4:8080"], "unknown is ready");
+    fn addresses(conditions: &[Value]) -> Vec<String> {
+        let all: Vec<Value> = conditions
+            .iter()
+            .enumerate()
+            .map(|(i, c)| json!({"addresses": [format!("10.0.0.{i}")], "conditions": c}))
+            .collect();
+        let slice: Slice = serde_json::from_value(
+            json!({"endpoints": all, "ports": [{"name": "a", "port": 8080, "protocol": "TCP"}]}),
+        )
+        .unwrap();
+        let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
+        endpoints(&[&slice], &port, "n").iter().map(|e| e.address.to_string()).collect()
     }
 
     #[test]
-    fn the_service_is_told_whole() {
-        let got = desired(
-            &[service(json!({"clusterIP": "10.96.0.5", "externalIPs": ["192.0.2.9"], "sessionAffinity": "ClientIP",
-                "externalTrafficPolicy": "Local",
-                "ports": [{"name": "http", "port": 80, "nodePort": 30080}, {"name": "dns", "port": 53, "protocol": "UDP"}]}))],
-            &[slice(json!([{"addresses": ["10.0.0.1"], "nodeName": "n2"}]))],
-            "n1",
-        );
-        let ports: Vec<_> = got.iter().map(|p| (p.name.as_str(), p.port, p.node_port, p.endpoints.len())).collect();
-        assert_eq!(ports, [("d/web:dns", 53, None, 0), ("d/web:http", 80, Some(30080), 1)]);
-        assert_eq!(got[1].affinity, Affinity::ClientIp(Duration::from_secs(10_800)));
-        assert_eq!((got[1].internal_policy, got[1].external_policy), (Policy::Cluster, Policy::Local));
-        assert_eq!(got[1].external_ips, ["192.0.2.9".parse::<Ipv4Addr>().unwrap()]);
-    }
-
-    #[test]
-    fn headless_and_external_names_have_no_rules() {
-        let check = |spec| assert!(desired(&[service(spec)], &[], "n1").is_empty());
-        check(json!({"clusterIP": "None", "ports": [{"port": 80}]}));
-        check(json!({"type": "ExternalName", "externalName": "example.org"}));
+    fn ending_endpoints_serve_only_when_nobody_else_does() {
+        let ready = json!({"ready": true});
+        let ending = json!({"ready": false, "serving": true, "terminating": true});
+        let down = json!({"ready": false, "serving": false});
+        assert_eq!(addresses(&[ready.clone(), ending.clone(), down.clone()]), ["10.0.0.0"]);
+        assert_eq!(addresses(&[down.clone(), ending]), ["10.0.0.1"]);
+        assert!(addresses(&[down]).is_empty());
+        assert_eq!(addresses(&[json!({})]), ["10.0.0.0"]);
     }
 }

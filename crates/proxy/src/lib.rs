@@ -1,82 +1,67 @@
-//! The service proxy: from Services and EndpointSlices to packet rules.
+//! The service proxy: Services and EndpointSlices become packet rules.
 //!
-//! [`desired`] is pure: it says which endpoint answers for which port. [`Proxy`] follows both kinds and applies the result,
-//! changes that come together as one. Follows kube-proxy's `pkg/proxy`: ready endpoints first; serving but terminating ones only
-//! where no ready one is left; node-local policies. Runs as `system:kube-proxy`.
-//!
-//! Left out: IPv6, load balancer source ranges, health check node ports, topology hints.
+//! [`desired`] is a pure function from what the API says to what the kernel is to do; [`run`] keeps the kernel there, many changes
+//! in one transaction. Left out: session affinity for more than client addresses, IPv6.
 
 mod desired;
 
-use std::sync::Arc;
-use std::time::Duration;
+pub use desired::{Slice, View, desired};
 
-use client::{Client, Informer, Informers, Shutdown};
+use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::ServiceRules;
-use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 
-pub use desired::desired;
+/// Changes that come together are written together.
+const GATHER: Duration = Duration::from_millis(10);
+/// After a failed transaction.
+const AGAIN: Duration = Duration::from_secs(1);
 
-/// Changes that come within this are applied together.
-const TOGETHER: Duration = Duration::from_millis(10);
-/// Until a refused change is tried again.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// How a proxy is set up.
 pub struct Options {
     /// As `system:kube-proxy`.
-    pub client: Client,
-    pub node_name: String,
+    pub informers: Informers,
     pub rules: ServiceRules,
-    pub rng: Arc<dyn meta::Rng>,
+    pub node_name: String,
+    pub shutdown: Shutdown,
 }
 
-/// A view without fields: the whole object is decoded when rules are made.
-#[derive(Deserialize)]
-struct Whole {}
-
-pub struct Proxy {
-    options: Options,
-}
-
-impl Proxy {
-    pub fn new(options: Options) -> Self {
-        Self { options }
+/// Runs until shutdown. The rules stay: connections outlive a restart.
+pub async fn run(options: Options) {
+    let services = options.informers.informer::<View>(&ApiResource::of::<Service>(), &Scope::default());
+    let slices = options.informers.informer::<Slice>(&ApiResource::of::<EndpointSlice>(), &Scope::default());
+    let changed = Arc::new(Notify::new());
+    let (a, b) = (changed.clone(), changed.clone());
+    services.on_change(move |_| a.notify_one());
+    slices.on_change(move |_| b.notify_one());
+    let synced = async {
+        services.synced().await;
+        slices.synced().await;
+    };
+    if options.shutdown.race(synced).await.is_none() {
+        return;
     }
-
-    /// Runs until `shutdown`. The rules stay in force after it.
-    pub async fn run(self, shutdown: Shutdown) {
-        let Options { client, node_name, rules, rng } = self.options;
-        let informers = Informers::new(client, rng, shutdown.clone());
-        let services: Informer<Whole> = informers.of::<Service, Whole>();
-        let slices: Informer<Whole> = informers.of::<EndpointSlice, Whole>();
-        let changed = Arc::new(Notify::new());
-        for on_change in [changed.clone(), changed.clone()].into_iter().zip([&services, &slices]) {
-            let (changed, informer) = on_change;
-            informer.on_change(move |_| changed.notify_one());
+    changed.notify_one();
+    loop {
+        if options.shutdown.race(changed.notified()).await.is_none() {
+            return;
         }
-        let work = async {
-            // Rules made from half of the state would refuse what works.
-            services.synced().await;
-            slices.synced().await;
-            loop {
-                let wanted = {
-                    let services: Vec<Service> = services.cache().all().filter_map(|e| e.decode().ok()).collect();
-                    let slices: Vec<EndpointSlice> = slices.cache().all().filter_map(|e| e.decode().ok()).collect();
-                    desired(&services, &slices, &node_name)
-                };
-                if let Err(error) = rules.apply(&wanted).await {
-                    tracing::warn!(%error, "the service rules cannot be applied");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-                changed.notified().await;
-                tokio::time::sleep(TOGETHER).await;
-            }
+        if options.shutdown.race(tokio::time::sleep(GATHER)).await.is_none() {
+            return;
+        }
+        let wanted = {
+            let (s, e) = (services.cache(), slices.cache());
+            desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
         };
-        shutdown.race(work).await;
+        if let Err(e) = options.rules.apply(&wanted).await {
+            tracing::error!("writing the rules of {} service ports: {e}", wanted.len());
+            let changed = changed.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(AGAIN).await;
+                changed.notify_one();
+            });
+        }
     }
 }

@@ -75,8 +75,8 @@ impl Registry {
     ) -> Result<Object, Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
+        managed::on_create(self, request, &mut object, options);
         strategy.prepare_for_create(self.env(), request, &mut object);
-        managed::on_create(self, request, &mut object, &options.manager);
         admit.mutate(Operation::Create, &mut object, None).await?;
         let mut errors = Vec::new();
         metadata::validate(&object, row, &mut errors);

@@ -1,23 +1,86 @@
 //! `managedFields` of every write.
 
 use crate::Registry;
+use crate::options::WriteOptions;
 use crate::strategy::Request;
-use meta::Object;
+use merge::fieldset::Set;
+use merge::managed::{self, Context, Force, OneVersion};
+use meta::{Object, Status, time};
+use std::sync::LazyLock;
 
-pub fn on_create(_registry: &Registry, _request: &Request, object: &mut Object, _manager: &str) {
-    object.metadata_mut().remove("managedFields");
+static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
+static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
+
+/// What no write through this path owns, since the strategy resets it.
+fn reset_fields(request: &Request) -> &'static Set {
+    let has_status = request.resource.kind.subresource("status").is_some();
+    match request.subresource.as_str() {
+        "" if has_status => &STATUS,
+        "status" => &SPEC,
+        _ => Set::EMPTY,
+    }
 }
 
-pub fn on_update(_registry: &Registry, _request: &Request, new: &mut Object, old: &Object, _manager: &str) {
-    match old.at(&["metadata", "managedFields"]).cloned() {
-        Some(m) => new.set(&["metadata", "managedFields"], m),
-        None => {
-            new.remove(&["metadata", "managedFields"]);
-        }
+fn with_context<T>(
+    registry: &Registry,
+    request: &Request,
+    manager: &str,
+    subresource: &str,
+    work: impl FnOnce(&Context<'_>) -> T,
+) -> T {
+    let kind = &request.resource.kind;
+    let (now, version) = (time::format(registry.clock.now()), kind.group_version().to_string());
+    work(&Context {
+        manager,
+        api_version: &version,
+        subresource,
+        schema: Some(&kind.schema),
+        time: &now,
+        reset_fields: reset_fields(request),
+        versions: &OneVersion,
+    })
+}
+
+pub fn on_create(registry: &Registry, request: &Request, object: &mut Object, options: &WriteOptions) {
+    if options.applied {
+        return;
+    }
+    let empty = request.resource.empty();
+    with_context(registry, request, &options.manager, "", |cx| managed::update(Some(&empty), object, cx));
+}
+
+pub fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
+    if options.applied {
+        return;
+    }
+    match options.through {
+        Some((subresource, field)) => with_context(registry, request, &options.manager, subresource, |cx| {
+            managed::update_field(old, new, field, cx);
+        }),
+        None => with_context(registry, request, &options.manager, &request.subresource, |cx| {
+            managed::update(Some(old), new, cx);
+        }),
     }
 }
 
 /// Nothing but the times in `managedFields` differs.
 pub fn same(new: &Object, old: &Object) -> bool {
-    new == old
+    new == old || managed::same_but_for_times(new, old)
+}
+
+impl Registry {
+    /// Server-side apply: merges a configuration into the live object (none: it is created). The result carries its managed
+    /// fields and is not yet typed and defaulted; none when nothing changes.
+    pub fn apply(
+        &self,
+        request: &Request,
+        live: Option<&Object>,
+        configuration: &Object,
+        manager: &str,
+        force: Force,
+    ) -> Result<Option<Object>, Status> {
+        with_context(self, request, manager, &request.subresource, |cx| {
+            managed::apply(live, configuration, force, cx).map_err(|e| e.status())
+        })
+    }
 }

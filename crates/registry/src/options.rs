@@ -7,6 +7,10 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// The `fieldManager` parameter, or what stands before the slash of the user agent.
     pub manager: String,
+    /// The object comes from server-side apply, which has already said who manages what.
+    pub applied: bool,
+    /// The write goes through a subresource that shows one field of the object (`scale`).
+    pub through: Option<(&'static str, &'static [&'static str])>,
 }
 
 #[derive(Clone, Debug, Default)]

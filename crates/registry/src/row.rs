@@ -48,6 +48,14 @@ impl Resource {
         GroupKind { group: self.kind.group.to_string(), kind: self.kind.kind.to_string() }
     }
 
+    /// What a new object is compared with: a struct by value is there before anyone sets it, and so nobody owns it.
+    pub fn empty(&self) -> Object {
+        let mut v = serde_json::json!({"apiVersion": self.kind.gvk().api_version(), "kind": &*self.kind.kind});
+        // An object without fields has no field of a wrong type.
+        let _ = schema::typed(&mut v, &self.kind.schema);
+        Object::from_value(v).unwrap_or_default()
+    }
+
     pub fn key(&self, namespace: &str, name: &str) -> Option<Key> {
         match &self.backend {
             Backend::Stored { resource, .. } => {

@@ -140,9 +140,9 @@ impl Registry {
         } else if row.kind.subresource("status").is_some() {
             keep_status(&mut new, old);
         }
+        managed::on_update(self, request, &mut new, old, options);
         strategy.prepare_for_update(self.env(), request, &mut new, old);
         self.count_generation(row, &mut new, old);
-        managed::on_update(self, request, &mut new, old, &options.manager);
         admit.mutate(Operation::Update, &mut new, Some(old)).await?;
         let mut errors = Vec::new();
         metadata::validate(&new, row, &mut errors);

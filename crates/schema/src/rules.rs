@@ -10,14 +10,29 @@ use std::str::FromStr;
 pub enum Rule {
     /// Neither absent nor empty.
     Required,
+    /// Neither absent nor zero.
+    NonZero,
     /// One of the values the schema lists.
     Enum,
     /// One of these.
     OneOf(Vec<Str>),
+    /// One of these; anything else is said to be invalid, not unsupported.
+    Valid(Vec<Str>),
     Min(i64),
     Max(i64),
     /// 1 to 65535; a port's name too where the type allows.
     Port,
+    /// 0 to 65535.
+    PortOrZero,
+    Ip,
+    /// An address range.
+    Cidr,
+    /// A path from the root.
+    Absolute,
+    /// A qualified name, also when it is empty.
+    LabelKey,
+    /// One segment of a URL path.
+    PathSegment,
     DnsLabel,
     Dns1035,
     DnsSubdomain,
@@ -53,6 +68,14 @@ impl FromStr for Rule {
         let number = || value.parse::<i64>().map_err(|e| format!("{text}: {e}"));
         Ok(match name {
             "required" => Self::Required,
+            "nonzero" => Self::NonZero,
+            "valid" => Self::Valid(value.split(',').map(Into::into).collect()),
+            "port-or-zero" => Self::PortOrZero,
+            "ip" => Self::Ip,
+            "cidr" => Self::Cidr,
+            "absolute" => Self::Absolute,
+            "label-key" => Self::LabelKey,
+            "path-segment" => Self::PathSegment,
             "enum" if value.is_empty() => Self::Enum,
             "enum" => Self::OneOf(value.split(',').map(Into::into).collect()),
             "min" => Self::Min(number()?),
@@ -142,6 +165,15 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                     return;
                 }
             }
+            (Rule::NonZero, v) => {
+                if v.is_none_or(|v| v.as_i64() == Some(0)) {
+                    errors.push(FieldError::required(path, ""));
+                    return;
+                }
+            }
+            (Rule::LabelKey | Rule::Valid(_), None) => {
+                value(rule, &Value::String(String::new()), &f.schema, path, errors)
+            }
             (_, None) => {}
             (Rule::Unique(key), Some(Value::Array(a))) => unique(a, key.as_deref(), path, errors),
             (Rule::MaxItems(max), Some(Value::Array(a))) => {
@@ -198,6 +230,37 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
                 errors.push(FieldError::invalid(path, v.clone(), format!("must be less than or equal to {max}")));
             }
         }
+        Rule::Valid(values) => {
+            if !values.iter().any(|x| **x == *text) {
+                errors.push(FieldError::invalid(path, v.clone(), format!("must be one of {}", values.join(", "))));
+            }
+        }
+        Rule::PortOrZero => {
+            if v.as_i64().is_some_and(|n| !(0..=65535).contains(&n)) {
+                errors.push(FieldError::invalid(path, v.clone(), "must be between 0 and 65535, inclusive"));
+            }
+        }
+        Rule::Ip => {
+            if text.parse::<std::net::IpAddr>().is_err() {
+                let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+                errors.push(FieldError::invalid(path, v.clone(), why));
+            }
+        }
+        Rule::Cidr => {
+            if !is_cidr(text) {
+                let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+                errors.push(FieldError::invalid(path, v.clone(), why));
+            }
+        }
+        Rule::Absolute => {
+            if !text.is_empty() && !text.starts_with('/') {
+                errors.push(FieldError::invalid(path, v.clone(), "must be an absolute path"));
+            }
+        }
+        Rule::LabelKey => {
+            errors.extend(names::qualified_name(text).into_iter().map(|m| FieldError::invalid(path, v.clone(), m)));
+        }
+        Rule::PathSegment => each(names::path_segment(text)),
         Rule::Port => match v.as_i64() {
             Some(n) => {
                 errors.extend(names::port_number(n).into_iter().map(|m| FieldError::invalid(path, v.clone(), m)))
@@ -232,8 +295,18 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
                 errors.push(FieldError::too_long(path, *max));
             }
         }
-        Rule::Required | Rule::Unique(_) | Rule::MaxItems(_) | Rule::Immutable | Rule::Frozen => {}
+        Rule::Required | Rule::NonZero | Rule::Unique(_) | Rule::MaxItems(_) | Rule::Immutable | Rule::Frozen => {}
     }
+}
+
+fn is_cidr(text: &str) -> bool {
+    let Some((ip, bits)) = text.split_once('/') else { return false };
+    let max = match ip.parse::<std::net::IpAddr>() {
+        Ok(std::net::IpAddr::V4(_)) => 32,
+        Ok(std::net::IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    bits.parse::<u8>().is_ok_and(|b| b <= max)
 }
 
 fn allowed(text: &str, values: &[Str], path: &FieldPath, errors: &mut ErrorList) {

@@ -5,6 +5,19 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object};
 use registry::{Env, Request, Strategy, Sub};
 
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// What may change in a stateful set.
+const STATEFUL_MUTABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
 pub struct Workload {
     pub selector_is_immutable: bool,
 }
@@ -12,11 +25,17 @@ pub struct Workload {
 impl Strategy for Workload {
     fn default(&self, o: &mut Object) {
         pod_template::default(o, &["spec", "template", "spec"]);
-        if o.kind() == "ReplicaSet"
-            && o.labels().next().is_none()
-            && let Some(l) = o.at(&["spec", "template", "metadata", "labels"]).cloned()
-        {
-            o.set(&["metadata", "labels"], l);
+        match o.kind() {
+            "DaemonSet" if o.annotation(TEMPLATE_GENERATION).is_none() => o.set_annotation(TEMPLATE_GENERATION, "1"),
+            "StatefulSet" => {
+                let Some(meta::Value::Array(mut claims)) = o.remove(&["spec", "volumeClaimTemplates"]) else { return };
+                for c in &mut claims {
+                    c["apiVersion"] = "v1".into();
+                    c["kind"] = "PersistentVolumeClaim".into();
+                }
+                o.set(&["spec", "volumeClaimTemplates"], claims);
+            }
+            _ => {}
         }
     }
 
@@ -46,8 +65,11 @@ impl Strategy for Workload {
                 ));
             }
             Some(s) => {
+                let before = errors.len();
                 schema::rules::selector(s, &spec.child("selector"), errors);
-                if let (Ok(s), Some(t)) = (LabelSelector::from_value(Some(s)), template) {
+                if errors.len() > before {
+                    errors.push(FieldError::invalid(&spec.child("selector"), s.clone(), "invalid label selector"));
+                } else if let (Ok(s), Some(t)) = (LabelSelector::from_value(Some(s)), template) {
                     let labels = &t["metadata"]["labels"];
                     if !s.matches(|k| labels.get(k).and_then(meta::Value::as_str)) {
                         let why = "`selector` does not match template `labels`";
@@ -57,16 +79,40 @@ impl Strategy for Workload {
             }
         }
         if let Some(t) = template {
-            pod_template::validate(Some(t), &at, errors);
-            pod_template::always_restarts(t, &at, errors);
+            let mut t = t.clone();
+            // A claim is mounted like a volume.
+            for c in o.at(&["spec", "volumeClaimTemplates"]).and_then(meta::Value::as_array).into_iter().flatten() {
+                let volume = serde_json::json!({"name": c["metadata"]["name"], "persistentVolumeClaim": {}});
+                match t["spec"]["volumes"].as_array_mut() {
+                    Some(v) => v.push(volume),
+                    None => t["spec"]["volumes"] = vec![volume].into(),
+                }
+            }
+            pod_template::validate(Some(&t), &at, errors);
+            pod_template::always_restarts(&t, &at, errors);
         }
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let (new, was) = (o.at(&["spec", "selector"]), old.at(&["spec", "selector"]));
-        if self.selector_is_immutable && new != was {
+        if self.selector_is_immutable && o.kind() != "StatefulSet" && new != was {
             let value = new.cloned().unwrap_or_default();
             errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
+        }
+        if o.kind() == "StatefulSet" {
+            let mut allowed = old.clone();
+            for k in STATEFUL_MUTABLE {
+                match o.at(&["spec", k]).cloned() {
+                    Some(v) => allowed.set(&["spec", k], v),
+                    None => {
+                        allowed.remove(&["spec", k]);
+                    }
+                }
+            }
+            if allowed.get("spec") != o.get("spec") {
+                let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+                errors.push(FieldError::forbidden(&FieldPath::new("spec"), why));
+            }
         }
     }
 

@@ -6,12 +6,29 @@ use serde_json::json;
 
 pub struct HorizontalPodAutoscaler;
 
+/// What a behaviour that is given leaves out.
+fn default_behavior(o: &mut Object) {
+    let up = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [
+        {"type": "Pods", "value": 4, "periodSeconds": 15}, {"type": "Percent", "value": 100, "periodSeconds": 15}]});
+    let down = json!({"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]});
+    for (side, defaults) in [("scaleUp", up), ("scaleDown", down)] {
+        for (k, v) in defaults.as_object().into_iter().flatten() {
+            if o.at(&["spec", "behavior", side, k]).is_none() {
+                o.set(&["spec", "behavior", side, k], v.clone());
+            }
+        }
+    }
+}
+
 impl Strategy for HorizontalPodAutoscaler {
     fn default(&self, o: &mut Object) {
         if o.api_version() == "autoscaling/v2" && o.at(&["spec", "metrics"]).is_none() {
             let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
                 "target": {"type": "Utilization", "averageUtilization": 80}}}]);
             o.set(&["spec", "metrics"], cpu);
+        }
+        if o.at(&["spec", "behavior"]).is_some() {
+            default_behavior(o);
         }
     }
 

@@ -12,6 +12,19 @@ pub struct CronJob;
 fn default_job(o: &mut Object, path: &[&str]) {
     let at = |k: &'static str| -> Vec<&str> { path.iter().copied().chain([k]).collect() };
     let absent = |o: &Object, k: &'static str| o.at(&at(k)).is_none();
+    if absent(o, "completionMode") {
+        o.set(&at("completionMode"), "NonIndexed");
+    }
+    if absent(o, "suspend") {
+        o.set(&at("suspend"), false);
+    }
+    if absent(o, "manualSelector") {
+        o.set(&at("manualSelector"), false);
+    }
+    if absent(o, "backoffLimit") {
+        let limit = if absent(o, "backoffLimitPerIndex") { 6 } else { i64::from(i32::MAX) };
+        o.set(&at("backoffLimit"), limit);
+    }
     if absent(o, "completions") && absent(o, "parallelism") {
         o.set(&at("completions"), 1);
     }
@@ -51,9 +64,11 @@ impl Strategy for Job {
         if o.at(&["spec", "manualSelector"]) == Some(&Value::Bool(true)) {
             return;
         }
-        // The labels that make a job's pods its own.
+        // The labels that make a job's pods its own; a job that took its labels from the template takes these as well.
         let (uid, name) = (o.uid().to_owned(), o.name().to_owned());
         let labels = ["spec", "template", "metadata", "labels"];
+        let own = o.at(&["metadata", "labels"]);
+        let shared = own.is_none() || own == o.at(&labels);
         for (k, v) in [
             ("batch.kubernetes.io/controller-uid", &uid),
             ("controller-uid", &uid),
@@ -63,6 +78,9 @@ impl Strategy for Job {
             let path: Vec<&str> = labels.into_iter().chain([k]).collect();
             if o.at(&path).is_none() {
                 o.set(&path, v.as_str());
+            }
+            if shared {
+                o.set_label(k, v);
             }
         }
         o.set(&["spec", "selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));

@@ -2,6 +2,7 @@
 //!
 //! A kind without a file has no peculiarities; what can be said of one field is a rule in the description instead.
 
+pub mod apiextensions;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;

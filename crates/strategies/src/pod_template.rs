@@ -53,6 +53,12 @@ fn container(c: &mut Value) {
 /// `Always` for the tag `latest` or none, else `IfNotPresent`.
 pub fn pull_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or(image);
+    // What is no reference at all has no tag either.
+    if name.bytes().any(|b| !(b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-:@".contains(&b)))
+        && !name.contains(':')
+    {
+        return "IfNotPresent";
+    }
     if image.contains('@') {
         return "IfNotPresent";
     }
@@ -65,10 +71,10 @@ pub fn pull_policy(image: &str) -> &'static str {
 /// The rules of a template: its labels and its pod spec.
 pub fn validate(template: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let Some(t) = template else { return };
-    schema::rules::labels(&t["metadata"]["labels"], &path.child("metadata").child("labels"), errors);
+    schema::rules::labels(&t["metadata"]["labels"], &path.child("labels"), errors);
     for (k, _) in t["metadata"]["annotations"].as_object().into_iter().flatten() {
         for m in names::qualified_name(&k.to_lowercase()) {
-            errors.push(FieldError::invalid(&path.child("metadata").child("annotations"), k.as_str(), m));
+            errors.push(FieldError::invalid(&path.child("annotations"), k.as_str(), m));
         }
     }
     spec(&t["spec"], &path.child("spec"), errors);
@@ -98,6 +104,7 @@ pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
     let volumes: HashSet<&str> = items(spec, "volumes").iter().filter_map(|v| v["name"].as_str()).collect();
     volume_sources(spec, path, errors);
+    token_volumes(spec, path, errors);
     let mut seen: HashSet<&str> = HashSet::new();
     let mut host_ports = HashSet::new();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
@@ -140,6 +147,22 @@ pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         if !t["tolerationSeconds"].is_null() && t["effect"] != "NoExecute" {
             let why = "effect must be 'NoExecute' when `tolerationSeconds` is set";
             errors.push(FieldError::invalid(&at.child("effect"), t["effect"].clone(), why));
+        }
+    }
+}
+
+/// A token needs an account to be a token of.
+fn token_volumes(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    if !spec["serviceAccountName"].as_str().unwrap_or_default().is_empty() {
+        return;
+    }
+    for (i, v) in items(spec, "volumes").iter().enumerate() {
+        for (j, s) in items(&v["projected"], "sources").iter().enumerate() {
+            if s["serviceAccountToken"].is_object() {
+                let at = path.child("volumes").index(i).child("projected").child("sources").index(j);
+                let why = "must not be specified when serviceAccountName is not set";
+                errors.push(FieldError::forbidden(&at.child("serviceAccountToken"), why));
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The rows of all built-in kinds: the description, and the strategy of those that have one.
 
 use crate::plain::Plain;
-use crate::{apps, authentication, authorization, autoscaling, batch, core, networking, rbac};
+use crate::{apiextensions, apps, authentication, authorization, autoscaling, batch, core, networking, rbac};
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
 use registry::row::storage_name;
@@ -96,6 +96,7 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
             Arc::new(apps::Workload { selector_is_immutable: true })
         }
+        ("apiextensions.k8s.io", "customresourcedefinitions") => Arc::new(apiextensions::CustomResourceDefinition),
         ("batch", "jobs") => Arc::new(batch::Job),
         ("batch", "cronjobs") => Arc::new(batch::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),

@@ -1,1 +1,170 @@
-//! An in-memory cluster in virtual time for tests.
+//! An API server without a disk, a socket or a clock of its own, for tests: the real stack over a store in memory.
+//!
+//! Time stands at a fixed moment until a test moves it (or runs in tokio's virtual time, which it follows), and randomness comes
+//! from a seed, so that a run can be repeated exactly.
+
+use admission::default_plugins;
+use apiserver::handle::as_identity;
+use apiserver::{Authenticators, RbacCache, Server};
+use async_trait::async_trait;
+use auth::User;
+use bytes::Bytes;
+use http::{Method, Request};
+use meta::{Clock, Rng, Value};
+use parking_lot::Mutex;
+use registry::{Registry, encode};
+use serde_json::json;
+use std::sync::Arc;
+use store::{Memory, Options, Retention, Store};
+use strategies::authentication::{Claims, TokenIssuer};
+
+/// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves.
+pub struct VirtualClock {
+    start: jiff::Timestamp,
+    zero: tokio::time::Instant,
+}
+
+impl VirtualClock {
+    /// Must be made inside a tokio runtime.
+    pub fn new() -> Arc<Self> {
+        let start = meta::time::parse("2026-01-01T00:00:00Z").unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        Arc::new(Self { start, zero: tokio::time::Instant::now() })
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> jiff::Timestamp {
+        let passed = self.zero.elapsed();
+        self.start + jiff::SignedDuration::try_from(passed).unwrap_or_default()
+    }
+}
+
+/// Random numbers from a seed (SplitMix64).
+pub struct SeededRng(Mutex<u64>);
+
+impl SeededRng {
+    pub fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(seed)))
+    }
+}
+
+impl Rng for SeededRng {
+    fn next_u64(&self) -> u64 {
+        let mut state = self.0.lock();
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Tokens are the business of the binary; here nobody gets one.
+struct NoTokens;
+
+#[async_trait]
+impl TokenIssuer for NoTokens {
+    fn issue(&self, _: &Claims) -> Result<(String, String), String> {
+        Err("tokens are not issued here".into())
+    }
+
+    async fn review(&self, _: &str) -> Result<Option<(User, Vec<String>)>, String> {
+        Ok(None)
+    }
+
+    fn default_audience(&self) -> String {
+        "test".into()
+    }
+}
+
+/// A server in memory.
+pub struct Cluster {
+    pub server: Arc<Server>,
+    pub clock: Arc<VirtualClock>,
+    pub rng: Arc<SeededRng>,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Value,
+    pub warned: bool,
+}
+
+impl Cluster {
+    /// A server with the namespaces and service accounts that tests write into.
+    pub async fn start(seed: u64) -> Self {
+        let (clock, rng) = (VirtualClock::new(), SeededRng::new(seed));
+        let wall = clock.clone();
+        let options = Options {
+            index: encode::index_fn(strategies::selectable_fields()),
+            transform: None,
+            retention: Retention::default(),
+            clock: Arc::new(move || wall.now().as_millisecond().unsigned_abs()),
+        };
+        let store = match Store::open(Memory::new(), options).await {
+            Ok(s) => s,
+            Err(e) => unreachable!("a store in memory opens: {e}"),
+        };
+        let authorizer = RbacCache::new();
+        let service_cidr = match "10.96.0.0/16".parse() {
+            Ok(c) => c,
+            Err(e) => unreachable!("a range: {e}"),
+        };
+        let rows = strategies::builtin_rows(&strategies::Config {
+            service_cidr,
+            node_ports: 30000..=32767,
+            authorizer: authorizer.clone(),
+            tokens: Arc::new(NoTokens),
+        });
+        let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
+        let server = Server::new(registry, Authenticators::default(), authorizer, default_plugins());
+        let cluster = Self { server, clock, rng };
+        for ns in ["default", "kube-system", "golden"] {
+            cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
+            let path = format!("/api/v1/namespaces/{ns}/serviceaccounts");
+            cluster.call("POST", &path, json!({"metadata": {"name": "default"}})).await;
+        }
+        cluster
+    }
+
+    /// A client of the server under an identity.
+    pub fn client(&self, user: User) -> client::Client {
+        let server = self.server.clone();
+        let handler = move |request: Request<Bytes>| {
+            let (server, user) = (server.clone(), user.clone());
+            async move { server.handle(as_identity(request, user)).await }
+        };
+        client::Client::new(client::InProcess(handler), "testkit")
+    }
+
+    /// Sends JSON as an administrator.
+    pub async fn call(&self, method: &str, path: &str, body: Value) -> Answer {
+        let bytes = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        self.send(method, path, Some("application/json"), "application/json", bytes).await
+    }
+
+    /// Sends anything as an administrator, and reads the answer to its end.
+    pub async fn send(&self, method: &str, path: &str, media: Option<&str>, accept: &str, body: Bytes) -> Answer {
+        let mut request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET))
+            .uri(path)
+            .header("accept", accept)
+            .header("user-agent", "corpus/1");
+        if let Some(m) = media {
+            request = request.header("content-type", m);
+        }
+        let request = match request.body(body) {
+            Ok(r) => r,
+            Err(e) => return Answer { code: 0, body: e.to_string().into(), warned: false },
+        };
+        let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
+        let response = self.server.handle(as_identity(request, admin)).await;
+        let (code, warned) = (response.status().as_u16(), response.headers().contains_key("warning"));
+        let bytes = response.into_body().collect().await;
+        let body =
+            serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
+        Answer { code, body, warned }
+    }
+}

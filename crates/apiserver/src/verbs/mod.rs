@@ -117,7 +117,7 @@ fn write_options(call: &Call) -> Result<WriteOptions, Status> {
         let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
         return Err(Status::invalid(&gk, "", &[e]));
     }
-    Ok(WriteOptions { dry_run: !dry.is_empty(), manager: call.manager() })
+    Ok(WriteOptions { dry_run: !dry.is_empty(), manager: call.manager(), ..WriteOptions::default() })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

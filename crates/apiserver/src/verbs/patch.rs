@@ -1,14 +1,15 @@
 //! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
 
-use super::{FieldValidation, admission, answer, field_validation, to_typed, write_options};
+use super::{FieldValidation, admission, answer, field_validation, take_namespace, to_typed, write_options};
 use crate::Server;
 use crate::body::Body;
 use crate::content;
 use crate::handle::Call;
 use http::Response;
+use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
 use meta::{Object, Status, Value};
-use registry::{Preconditions, Request, Target, Updated};
+use registry::{Preconditions, Request, Target, Updated, WriteOptions};
 use std::sync::Arc;
 
 const SUPPORTED: [&str; 4] = [
@@ -18,6 +19,8 @@ const SUPPORTED: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
+const APPLY: &str = "application/apply-patch+yaml";
+
 enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
@@ -25,6 +28,9 @@ enum Patch {
 }
 
 pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    if call.media_type() == APPLY {
+        return apply_configuration(server, call, request).await;
+    }
     let options = write_options(call)?;
     if call.query.has("force") && call.media_type() != "application/apply-patch+yaml" {
         let why = "may not be specified for non-apply patch";
@@ -53,6 +59,76 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(answer(server, call, &request, code, &updated.into_object()))
+}
+
+/// Server-side apply: creates or merges, and tracks who manages what.
+async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    let options = WriteOptions { applied: true, ..write_options(call)? };
+    let manager = call.query.get("fieldManager");
+    if manager.is_empty() {
+        let e = meta::FieldError::required(&meta::FieldPath::new("fieldManager"), "is required for apply patch");
+        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
+        return Err(Status::invalid(&gk, "", &[e]));
+    }
+    let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
+    let sent = content::read("application/yaml", &call.body)?;
+    let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
+    let configuration = Object(map);
+    if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {
+        let why = format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            configuration.name(),
+            request.name
+        );
+        return Err(Status::bad_request(why));
+    }
+    if call.target.subresource.is_empty() {
+        authorize_create(server, call)?;
+    }
+    let kind = request.resource.kind.gvk();
+    let change = |live: Option<&Object>| {
+        if live.is_none() && !request.subresource.is_empty() {
+            return Err(Status::not_found(&request.group_resource(), &request.name));
+        }
+        let merged = match server.registry.apply(&request, live, &configuration, manager, force)? {
+            Some(m) => m,
+            None => live.cloned().unwrap_or_default(),
+        };
+        let mut object = to_typed(call, &request, &kind, merged.0, Vec::new())?;
+        if object.name().is_empty() {
+            object.set_name(&request.name);
+        }
+        take_namespace(&request, &mut object)?;
+        Ok(match live {
+            None => Target::Create(Box::new(object)),
+            Some(_) => Target::Object(Box::new(object)),
+        })
+    };
+    let admit = admission(server, call, &request, &options);
+    let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
+    let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
+    Ok(answer(server, call, &request, code, &updated.into_object()))
+}
+
+/// Applying what is not there creates it, which must be allowed as well.
+fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
+    let mut a = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
+    a.verb = "create".into();
+    if server.authorizer.authorize(&a).allowed() || exists(server, call) {
+        return Ok(());
+    }
+    Err(crate::handle::forbidden(&a, ""))
+}
+
+fn exists(server: &Arc<Server>, call: &Call) -> bool {
+    let rows = server.registry.rows();
+    let row = call
+        .target
+        .group_version
+        .as_ref()
+        .and_then(|gv| rows.resource(&gv.with_resource(call.target.resource.clone())));
+    let key = row.and_then(|r| r.key(&call.target.namespace, &call.target.name));
+    key.is_some_and(|k| server.registry.store.snapshot().get(&k).is_some())
 }
 
 fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> {

@@ -8,7 +8,7 @@ use crate::handle::{Call, method_not_allowed};
 use http::{Method, Response};
 use merge::{json_patch, merge_patch};
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{Preconditions, Request, Target};
+use registry::{Preconditions, Request, Target, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ async fn write(
     selector: fn(&Object) -> String,
     change: impl Fn(&Object) -> Result<Object, Status> + Send + Sync,
 ) -> Result<Response<Body>, Status> {
-    let options = write_options(call)?;
+    let options = WriteOptions { through: Some(("scale", &["spec", "replicas"])), ..write_options(call)? };
     // The object itself is updated: it is a scale only towards the client.
     let whole = Request {
         user: request.user.clone(),

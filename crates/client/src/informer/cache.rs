@@ -102,7 +102,10 @@ impl<V: View> Entry<V> {
             metadata: Meta,
         }
         let head: Head = serde_json::from_slice(&bytes)?;
-        Ok(Self { meta: head.metadata, view: serde_json::from_slice(&bytes)?, bytes })
+        // `()` wants nothing of the object.
+        let nothing = std::mem::size_of::<V>() == 0;
+        let view = serde_json::from_slice(if nothing { b"null" } else { &bytes })?;
+        Ok(Self { meta: head.metadata, view, bytes })
     }
 }
 

@@ -11,7 +11,7 @@ const DIRECTORY: &str = "KEMUDI_CRASH_DIRECTORY";
 
 /// Not a test of its own: what the killed process runs.
 #[test]
-#[ignore = "run by a_killed_process_loses_nothing_that_it_acknowledged"]
+#[ignore = "started by the crash test in a process of its own"]
 fn writer() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

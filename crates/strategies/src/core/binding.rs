@@ -64,7 +64,7 @@ impl Function for Binding {
             set_condition(&mut o, "PodScheduled", &now);
             Ok(Target::Object(Box::new(o)))
         };
-        let options = WriteOptions { dry_run: false, manager: "kube-scheduler".into() };
+        let options = WriteOptions { manager: "kube-scheduler".into(), ..WriteOptions::default() };
         let p = Preconditions { uid: Some(binding.uid().to_owned()).filter(|u| !u.is_empty()), resource_version: None };
         env.registry.update(&pod, &change, &p, &options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});

@@ -56,18 +56,13 @@ impl Strategy for Service {
             } else if ip.is_empty() && !first.is_empty() {
                 spec["clusterIP"] = first.into();
             }
-            if spec["ipFamilies"].is_null() {
-                spec["ipFamilies"] = json!(["IPv4"]);
-            }
-            if spec["ipFamilyPolicy"].is_null() {
-                spec["ipFamilyPolicy"] = "SingleStack".into();
-            }
         }
         o.set(&["spec"], spec);
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object) {
         o.set(&["status"], json!({"loadBalancer": {}}));
+        families(o);
     }
 
     fn prepare_for_update(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object, old: &Object) {
@@ -80,6 +75,7 @@ impl Strategy for Service {
             }
         }
         keep_node_ports(o, old);
+        families(o);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
@@ -207,6 +203,19 @@ impl Strategy for Service {
     fn release(&self, _env: Env<'_>, o: &Object) -> Vec<Op> {
         let ip = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None"));
         ip.map(release).into_iter().collect()
+    }
+}
+
+/// The family of the address: there is one here.
+fn families(o: &mut Object) {
+    if o.str_at(&["spec", "type"]) == Some("ExternalName") {
+        return;
+    }
+    if o.at(&["spec", "ipFamilies"]).is_none() {
+        o.set(&["spec", "ipFamilies"], json!(["IPv4"]));
+    }
+    if o.at(&["spec", "ipFamilyPolicy"]).is_none() {
+        o.set(&["spec", "ipFamilyPolicy"], "SingleStack");
     }
 }
 

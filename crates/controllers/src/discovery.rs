@@ -1,0 +1,89 @@
+//! Which resources there are, from the server's own discovery.
+
+use client::{ApiResource, Client, Error};
+use meta::GroupVersion;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+
+/// A resource and what can be done with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub resource: ApiResource,
+    pub verbs: BTreeSet<String>,
+}
+
+impl Served {
+    pub fn can(&self, verb: &str) -> bool {
+        self.verbs.contains(verb)
+    }
+}
+
+#[derive(Deserialize)]
+struct Groups {
+    #[serde(default)]
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Group {
+    preferred_version: Version,
+    #[serde(default)]
+    versions: Vec<Version>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    group_version: String,
+}
+
+#[derive(Deserialize)]
+struct Resources {
+    #[serde(default)]
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    name: String,
+    kind: String,
+    namespaced: bool,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+/// Every resource once, in its preferred version (upstream `ServerPreferredResources`). A group that does not answer is an error:
+/// what cannot be seen cannot be deleted or collected safely.
+pub async fn preferred(client: &Client) -> Result<Vec<Served>, Error> {
+    let groups: Groups = client.get("/apis").await?;
+    let mut out = Vec::new();
+    let mut seen = BTreeSet::new();
+    read(client, "/api/v1", &GroupVersion::new("", "v1"), &mut seen, &mut out).await?;
+    for g in &groups.groups {
+        let others = g.versions.iter().filter(|v| **v != g.preferred_version);
+        for v in std::iter::once(&g.preferred_version).chain(others) {
+            if let Some(gv) = GroupVersion::parse(&v.group_version) {
+                read(client, &format!("/apis/{gv}"), &gv, &mut seen, &mut out).await?;
+            }
+        }
+    }
+    Ok(out)
+}
+
+async fn read(
+    client: &Client,
+    path: &str,
+    gv: &GroupVersion,
+    seen: &mut BTreeSet<(String, String)>,
+    out: &mut Vec<Served>,
+) -> Result<(), Error> {
+    let list: Resources = client.get(path).await?;
+    for r in list.resources.into_iter().filter(|r| !r.name.contains('/')) {
+        if seen.insert((gv.group.clone(), r.name.clone())) {
+            let resource = ApiResource::new(gv.with_resource(r.name), r.kind, r.namespaced);
+            out.push(Served { resource, verbs: r.verbs.into_iter().collect() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Objects go when their owners are gone (upstream `pkg/controller/garbagecollector`), for every resource that discovery names.
+//!
+//! A [`graph`] of metadata says what might have to go; before anything is deleted the server is asked whether the object and its
+//! owners are as the graph says. Left out: events, which have no owners.
+
+mod decide;
+mod graph;
+
+use crate::context::{Context, Error};
+use crate::discovery::{self, Served};
+use client::client::PARTIAL_METADATA;
+use client::{
+    Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue,
+    WriteOptions,
+};
+use decide::{Fate, Standing, fate};
+use graph::{FOREGROUND, Graph, Item, Node, ORPHAN};
+use meta::{GroupVersion, Object};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often discovery is asked for resources that came or went.
+const DISCOVERY: Duration = Duration::from_secs(30);
+
+struct Collector {
+    context: Context,
+    graph: Mutex<Graph>,
+    queue: WorkQueue<Item>,
+    /// Every resource by group and kind.
+    kinds: Mutex<BTreeMap<(String, String), ApiResource>>,
+    watched: Mutex<BTreeMap<ApiResource, Informer<()>>>,
+    recorder: Recorder,
+}
+
+fn scope() -> Scope {
+    Scope { metadata_only: true, ..Scope::default() }
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let c = Arc::new(Collector {
+        graph: Mutex::default(),
+        queue: WorkQueue::default(),
+        kinds: Mutex::default(),
+        watched: Mutex::default(),
+        recorder: context.recorder("garbage-collector-controller"),
+        context,
+    });
+    let shutdown = c.context.shutdown.clone();
+    let work = async {
+        while !c.discover().await {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let informers: Vec<Informer<()>> = c.watched.lock().values().cloned().collect();
+        for i in informers {
+            i.synced().await;
+        }
+        let rediscover = async {
+            loop {
+                tokio::time::sleep(DISCOVERY).await;
+                c.discover().await;
+            }
+        };
+        let workers = futures::future::join_all((0..10).map(|_| c.clone().work()));
+        futures::future::join(rediscover, workers).await;
+    };
+    shutdown.race(work).await;
+}
+
+fn is_event(r: &ApiResource) -> bool {
+    r.gvr().resource == "events" && matches!(r.gvr().group.as_str(), "" | "events.k8s.io")
+}
+
+impl Collector {
+    /// Watches what discovery names, and nothing else. Whether discovery answered.
+    async fn discover(self: &Arc<Self>) -> bool {
+        let served = match discovery::preferred(&self.context.client).await {
+            Ok(s) => s,
+            Err(e) => {
+                tracing::debug!("garbage collector: discovery: {e}");
+                return false;
+            }
+        };
+        let kinds =
+            served.iter().map(|s| ((s.resource.gvr().group.clone(), s.resource.kind().to_owned()), s.resource.clone()));
+        *self.kinds.lock() = kinds.collect();
+        let collected = |s: &&Served| s.can("list") && s.can("watch") && s.can("delete") && !is_event(&s.resource);
+        let wanted: Vec<ApiResource> = served.iter().filter(collected).map(|s| s.resource.clone()).collect();
+        let mut watched = self.watched.lock();
+        let gone: Vec<ApiResource> = watched.keys().filter(|r| !wanted.contains(r)).cloned().collect();
+        for r in gone {
+            watched.remove(&r);
+            self.context.informers.stop::<()>(&r, &scope());
+        }
+        for r in wanted {
+            if watched.contains_key(&r) {
+                continue;
+            }
+            let informer: Informer<()> = self.context.informers.informer(&r, &scope());
+            let (weak, resource) = (Arc::downgrade(self), r.clone());
+            informer.on_change(move |c| {
+                let Some(this) = weak.upgrade() else { return };
+                let items = match &c.new {
+                    Some(e) => this.graph.lock().put(&resource, e.clone()),
+                    None => this.graph.lock().remove(&c.latest().meta.uid),
+                };
+                for i in items {
+                    this.queue.add(i);
+                }
+            });
+            watched.insert(r, informer);
+        }
+        true
+    }
+
+    async fn work(self: Arc<Self>) {
+        while let Some(item) = self.queue.get().await {
+            let r = match &item {
+                Item::Dependent(uid) => self.dependent(uid).await,
+                Item::Owner(uid) => self.owner(uid).await,
+            };
+            match r {
+                Ok(Outcome::Done) => self.queue.forget(&item),
+                Ok(Outcome::After(d)) => self.queue.add_after(item.clone(), d),
+                Err(e) => {
+                    tracing::debug!(?item, "collecting: {e}");
+                    self.queue.add_rate_limited(item.clone());
+                }
+            }
+            self.queue.done(&item);
+        }
+    }
+
+    fn api(&self, resource: &ApiResource, namespace: &str) -> Api<Object> {
+        let api = self.context.client.dynamic(resource).accept(PARTIAL_METADATA);
+        if resource.namespaced() { api.namespace(namespace) } else { api }
+    }
+
+    /// The object as the server has it now, if it is still that one.
+    async fn live(&self, n: &Node) -> Result<Option<Object>, Error> {
+        let live = self.api(&n.resource, &n.meta().namespace).get_opt(&n.meta().name).await?;
+        Ok(live.filter(|o| o.uid() == &*n.meta().uid))
+    }
+
+    async fn dependent(&self, uid: &str) -> Result<Outcome, Error> {
+        let node = {
+            let g = self.graph.lock();
+            match g.get(uid) {
+                Some(n) if !n.meta().is_deleting() && !g.is_held(n) => n.clone(),
+                _ => return Ok(Outcome::Done),
+            }
+        };
+        let Some(live) = self.live(&node).await? else { return Ok(Outcome::Done) };
+        if live.is_deleting() {
+            return Ok(Outcome::Done);
+        }
+        let mut owners = Vec::new();
+        for o in live.owner_references() {
+            let standing = self.standing(&node, o.api_version, o.kind, o.name, o.uid).await?;
+            match standing {
+                Some(s) => owners.push((o.uid.to_owned(), s)),
+                // It cannot be judged, so nothing is done.
+                None => return Ok(Outcome::Done),
+            }
+        }
+        let has_dependents = self.graph.lock().dependents(uid).next().is_some();
+        let finalizers: Vec<String> = live.finalizers().map(str::to_owned).collect();
+        let api = self.api(&node.resource, &node.meta().namespace);
+        match fate(&owners, &finalizers, has_dependents) {
+            Fate::Stay => {}
+            Fate::DropReferences(uids) => drop_references(&api, &live, |u| uids.iter().any(|x| x == u)).await?,
+            Fate::Delete(policy) => {
+                let mut options = DeleteOptions::uid(uid);
+                options.propagation_policy = Some(policy);
+                if let Some(p) = &mut options.preconditions {
+                    // Somebody may just be giving it an owner.
+                    p.resource_version = Some(live.resource_version().to_owned());
+                }
+                client::optional(api.delete(live.name(), &options).await)?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// How an owner stands; none when its reference makes no sense.
+    async fn standing(
+        &self,
+        dependent: &Node,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<Standing>, Error> {
+        let group = GroupVersion::parse(api_version).map(|gv| gv.group).unwrap_or_default();
+        let resource = self.kinds.lock().get(&(group, kind.to_owned())).cloned();
+        let Some(resource) = resource else {
+            return Err(Error::Waiting(format!("no resource is known for owner {api_version} {kind}")));
+        };
+        let m = dependent.meta();
+        if resource.namespaced() && m.namespace.is_empty() {
+            self.tell_invalid(dependent, kind, name, uid);
+            return Ok(None);
+        }
+        let known = self.graph.lock().get(uid).cloned();
+        if let Some(o) = &known
+            && resource.namespaced()
+            && o.meta().namespace != m.namespace
+        {
+            self.tell_invalid(dependent, kind, name, uid);
+            return Ok(Some(Standing::Dangling));
+        }
+        if let Some(o) = known.filter(|o| &*o.meta().name == name) {
+            return Ok(Some(if o.is_foreground() { Standing::Waiting } else { Standing::Solid }));
+        }
+        // Not in the graph: it may be newer than what was seen.
+        let live = self.api(&resource, &m.namespace).get_opt(name).await?;
+        Ok(Some(match live {
+            Some(o) if o.uid() == uid => {
+                let waiting = o.is_deleting() && o.finalizers().any(|f| f == FOREGROUND);
+                if waiting { Standing::Waiting } else { Standing::Solid }
+            }
+            _ => Standing::Dangling,
+        }))
+    }
+
+    fn tell_invalid(&self, dependent: &Node, kind: &str, name: &str, uid: &str) {
+        let m: &Meta = dependent.meta();
+        let text =
+            format!("ownerRef [{kind}, name: {name}, uid: {uid}] does not exist in namespace \"{}\"", m.namespace);
+        let gvk = dependent.resource.gvk();
+        let about = Regarding::of(&gvk.api_version(), &gvk.kind, m);
+        self.recorder.warning(about, "OwnerRefInvalidNamespace", text);
+    }
+
+    async fn owner(&self, uid: &str) -> Result<Outcome, Error> {
+        let (node, dependents) = {
+            let g = self.graph.lock();
+            let Some(n) = g.get(uid).cloned() else { return Ok(Outcome::Done) };
+            let d: Vec<Node> = g.dependents(uid).cloned().collect();
+            (n, d)
+        };
+        let api = self.api(&node.resource, &node.meta().namespace);
+        if node.is_orphaning() {
+            for d in &dependents {
+                if let Some(live) = self.live(d).await? {
+                    let of = self.api(&d.resource, &d.meta().namespace);
+                    drop_references(&of, &live, |u| u == uid).await?;
+                }
+            }
+            if let Some(live) = self.live(&node).await? {
+                drop_finalizer(&api, &live, ORPHAN).await?;
+            }
+        } else if node.is_foreground() {
+            let mut blocked = false;
+            for d in &dependents {
+                blocked |= d.blocks(uid);
+                if !d.meta().is_deleting() {
+                    self.queue.add(Item::Dependent(d.meta().uid.clone()));
+                }
+            }
+            if !blocked && let Some(live) = self.live(&node).await? {
+                drop_finalizer(&api, &live, FOREGROUND).await?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// A patch of metadata that holds only for the object as it was read.
+async fn patch(api: &Api<Object>, live: &Object, field: &str, value: Value) -> Result<(), Error> {
+    let body = json!({"metadata": {"uid": live.uid(), "resourceVersion": live.resource_version(), field: value}});
+    client::optional(api.patch(live.name(), &WriteOptions::default(), &Patch::Merge(body)).await)?;
+    Ok(())
+}
+
+async fn drop_references(api: &Api<Object>, live: &Object, goes: impl Fn(&str) -> bool) -> Result<(), Error> {
+    let all = live.at(&["metadata", "ownerReferences"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let left: Vec<Value> = all.iter().filter(|o| !goes(o["uid"].as_str().unwrap_or_default())).cloned().collect();
+    if left.len() == all.len() {
+        return Ok(());
+    }
+    patch(api, live, "ownerReferences", left.into()).await
+}
+
+async fn drop_finalizer(api: &Api<Object>, live: &Object, finalizer: &str) -> Result<(), Error> {
+    let all: Vec<&str> = live.finalizers().collect();
+    let left: Vec<&str> = all.iter().copied().filter(|f| *f != finalizer).collect();
+    if left.len() == all.len() {
+        return Ok(());
+    }
+    patch(api, live, "finalizers", left.into()).await
+}

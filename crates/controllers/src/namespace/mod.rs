@@ -1,0 +1,131 @@
+//! Namespaces on their way out: all their content is deleted, then their finalizer is taken off (upstream
+//! `namespaced_resources_deleter.go`). What is left and why is told in the conditions of the namespace.
+
+mod conditions;
+
+use crate::context::{Context, Error};
+use crate::discovery::{self, Served};
+use client::{
+    ApiResource, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope, WorkQueue,
+    WriteOptions,
+};
+use conditions::Progress;
+use meta::Object;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FINALIZER: &str = "kubernetes";
+
+struct Controller {
+    context: Context,
+    namespaces: Informer<()>,
+    queue: Arc<WorkQueue<Key>>,
+}
+
+fn namespaces() -> ApiResource {
+    ApiResource::of::<k8s_openapi::api::core::v1::Namespace>()
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let c = Arc::new(Controller {
+        namespaces: context.informers.informer(&namespaces(), &Scope::default()),
+        queue: Arc::default(),
+        context,
+    });
+    let queue = c.queue.clone();
+    c.namespaces.on_change(move |change| {
+        if change.new.as_ref().is_some_and(|n| n.meta.is_deleting()) {
+            queue.add(change.key());
+        }
+    });
+    c.namespaces.synced().await;
+    let (queue, shutdown) = (c.queue.clone(), c.context.shutdown.clone());
+    client::queue::work("namespace", queue, 10, shutdown, move |key| {
+        let c = c.clone();
+        async move { c.reconcile(key).await }
+    })
+    .await;
+}
+
+impl Controller {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let client = &self.context.client;
+        let api = client.dynamic(&namespaces());
+        let Some(mut ns) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
+        if !ns.is_deleting() {
+            return Ok(Outcome::Done);
+        }
+        if ns.str_at(&["status", "phase"]) != Some("Terminating") {
+            ns.set(&["status", "phase"], "Terminating");
+            ns = api.update_status(&key.name, &WriteOptions::default(), &ns).await?;
+        }
+        if !finalizers(&ns).iter().any(|f| f == FINALIZER) {
+            return Ok(Outcome::Done);
+        }
+        let progress = delete_content(client, &key.name).await;
+        let status = conditions::apply(&ns, &progress, self.context.now());
+        if ns.get("status") != Some(&status) {
+            ns.set(&["status"], status);
+            ns = api.update_status(&key.name, &WriteOptions::default(), &ns).await?;
+        }
+        if !progress.is_done() {
+            // Content with a grace period, or with finalizers of its own.
+            return Ok(Outcome::After(Duration::from_secs(progress.wait_seconds())));
+        }
+        let left: Vec<String> = finalizers(&ns).into_iter().filter(|f| f != FINALIZER).collect();
+        ns.set(&["spec", "finalizers"], left);
+        let r: Result<Object, _> = api.update_subresource(&key.name, "finalize", &WriteOptions::default(), &ns).await;
+        match r {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+fn finalizers(ns: &Object) -> Vec<String> {
+    let list = ns.at(&["spec", "finalizers"]).and_then(|f| f.as_array());
+    list.into_iter().flatten().filter_map(|f| f.as_str()).map(str::to_owned).collect()
+}
+
+/// Asks for everything in a namespace to be deleted and looks what is left.
+async fn delete_content(client: &Client, namespace: &str) -> Progress {
+    let mut p = Progress::default();
+    let served = match discovery::preferred(client).await {
+        Ok(s) => s,
+        Err(e) => {
+            p.discovery_error = Some(e.to_string());
+            return p;
+        }
+    };
+    for s in served.iter().filter(|s| s.resource.namespaced() && s.can("delete") && s.can("list")) {
+        if let Err(e) = delete_all(client, s, namespace, &mut p).await {
+            p.errors.push(e.to_string());
+        }
+    }
+    p
+}
+
+async fn delete_all(client: &Client, s: &Served, namespace: &str, p: &mut Progress) -> Result<(), client::Error> {
+    let api = client.dynamic(&s.resource).namespace(namespace);
+    let background = DeleteOptions::propagation(Propagation::Background);
+    let first = api.list(&ListOptions::default()).await?;
+    if first.items.is_empty() {
+        return Ok(());
+    }
+    if s.can("deletecollection") {
+        api.delete_collection(&background, &ListOptions::default()).await?;
+    } else {
+        for o in &first.items {
+            client::optional(api.delete(o.name(), &background).await)?;
+        }
+    }
+    let left = api.list(&ListOptions::default()).await?;
+    if !left.items.is_empty() {
+        let g = s.resource.gvr();
+        let name = if g.group.is_empty() { g.resource.clone() } else { format!("{}.{}", g.resource, g.group) };
+        let grace = left.items.iter().filter_map(Object::deletion_grace_period_seconds).max().unwrap_or(0);
+        p.remains(&name, left.items.len(), left.items.iter().flat_map(Object::finalizers), grace);
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! When a pod has to leave a tainted node, as data to data (upstream `tainteviction`).
+
+use crate::views::Toleration;
+use jiff::{SignedDuration, Timestamp};
+
+/// A taint with effect `NoExecute`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taint {
+    pub key: String,
+    pub value: String,
+    pub since: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    Forever,
+    Until(Timestamp),
+    Not,
+}
+
+fn tolerates(t: &Toleration, taint: &Taint) -> bool {
+    (t.effect.is_empty() || t.effect == "NoExecute")
+        && (t.key.is_empty() || t.key == taint.key)
+        && match t.operator.as_str() {
+            "" | "Equal" => t.value == taint.value,
+            "Exists" => true,
+            _ => false,
+        }
+}
+
+/// How long a pod may stay: as long as the shortest of the tolerations it needs; not at all when a taint has none.
+pub fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Stay {
+    let mut until: Option<Timestamp> = None;
+    for taint in taints {
+        let used: Vec<&Toleration> = tolerations.iter().filter(|t| tolerates(t, taint)).collect();
+        if used.is_empty() {
+            return Stay::Not;
+        }
+        // The shortest of them holds, and no time at all is for ever.
+        if let Some(seconds) = used.iter().filter_map(|t| t.toleration_seconds).min() {
+            let end = taint.since.unwrap_or(now) + SignedDuration::from_secs(seconds.max(0));
+            until = Some(until.map_or(end, |u| u.min(end)));
+        }
+    }
+    match until {
+        None => Stay::Forever,
+        Some(end) if end <= now => Stay::Not,
+        Some(end) => Stay::Until(end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clauses: C14.tolerationSeconds
+    #[test]
+    fn the_shortest_toleration_holds() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let taint = |key: &str| Taint { key: key.into(), value: String::new(), since: Some(now) };
+        let t = |key: &str, seconds| Toleration {
+            key: key.into(),
+            operator: "Exists".into(),
+            toleration_seconds: seconds,
+            ..Toleration::default()
+        };
+        let at = |s| Stay::Until(now + SignedDuration::from_secs(s));
+        assert_eq!(stay(&[], &[], now), Stay::Forever);
+        assert_eq!(stay(&[taint("a")], &[], now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", None)], now), Stay::Forever);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(300)), t("", Some(10))], now), at(10));
+        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now), Stay::Not);
+        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("b", None)], now), at(300));
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now), Stay::Not);
+    }
+}

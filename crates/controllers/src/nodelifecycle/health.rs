@@ -1,0 +1,141 @@
+//! Whether a node is alive, and what follows from it, as data to data (upstream `node_lifecycle_controller.go`).
+
+use jiff::Timestamp;
+use meta::Value;
+use serde_json::json;
+use std::time::Duration;
+
+/// How long a node may be silent; and how long it may take to speak for the first time.
+pub const GRACE: Duration = Duration::from_secs(50);
+pub const STARTUP_GRACE: Duration = Duration::from_secs(60);
+
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// What the agent reports, and what its silence turns into *unknown*.
+const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The state of the Ready condition that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    True,
+    False,
+    Unknown,
+}
+
+pub fn ready(conditions: &[Value]) -> Option<Ready> {
+    let c = conditions.iter().find(|c| c["type"] == "Ready")?;
+    Some(match c["status"].as_str() {
+        Some("True") => Ready::True,
+        Some("False") => Ready::False,
+        _ => Ready::Unknown,
+    })
+}
+
+/// The conditions of a node that has fallen silent; none when they say so already.
+pub fn silenced(conditions: &[Value], created: &str, now: Timestamp) -> Option<Vec<Value>> {
+    let mut all = conditions.to_vec();
+    let time = meta::time::format(now);
+    for kind in REPORTED {
+        match all.iter_mut().find(|c| c["type"] == kind) {
+            None => all.push(json!({
+                "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                "message": "Kubelet never posted node status.",
+                "lastHeartbeatTime": created, "lastTransitionTime": time,
+            })),
+            Some(c) if c["status"] != "Unknown" => {
+                c["status"] = "Unknown".into();
+                c["reason"] = "NodeStatusUnknown".into();
+                c["message"] = "Kubelet stopped posting node status.".into();
+                c["lastTransitionTime"] = time.as_str().into();
+            }
+            Some(_) => {}
+        }
+    }
+    (all != conditions).then_some(all)
+}
+
+/// The taints that a node's conditions ask for, as key and effect.
+fn wished(conditions: &[Value], unschedulable: bool) -> Vec<(&'static str, &'static str)> {
+    let status = |kind: &str| conditions.iter().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str());
+    let mut w = Vec::new();
+    match ready(conditions) {
+        Some(Ready::True) => {}
+        Some(Ready::False) => w.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
+        Some(Ready::Unknown) => w.extend([(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
+        None => w.push((NOT_READY, "NoSchedule")),
+    }
+    for (kind, key) in [
+        ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+        ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+        ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+        ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+    ] {
+        if status(kind) == Some("True") {
+            w.push((key, "NoSchedule"));
+        }
+    }
+    if unschedulable {
+        w.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    w
+}
+
+/// Which taints are this controller's to set and to take away.
+fn ours(key: &str) -> bool {
+    [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&key)
+        || [
+            "node.kubernetes.io/memory-pressure",
+            "node.kubernetes.io/disk-pressure",
+            "node.kubernetes.io/pid-pressure",
+            "node.kubernetes.io/network-unavailable",
+        ]
+        .contains(&key)
+}
+
+/// The taints a node should have; none when it has them.
+pub fn taints(now: &[Value], conditions: &[Value], unschedulable: bool, time: Timestamp) -> Option<Vec<Value>> {
+    let wished = wished(conditions, unschedulable);
+    let is = |t: &Value, w: &(&str, &str)| t["key"] == w.0 && t["effect"] == w.1;
+    let mut next: Vec<Value> = now
+        .iter()
+        .filter(|t| !ours(t["key"].as_str().unwrap_or_default()) || wished.iter().any(|w| is(t, w)))
+        .cloned()
+        .collect();
+    for w in &wished {
+        if !next.iter().any(|t| is(t, w)) {
+            next.push(json!({"key": w.0, "effect": w.1, "timeAdded": meta::time::format(time)}));
+        }
+    }
+    (next != now).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clauses: C14.node-taints
+    #[test]
+    fn silence_makes_unknown_and_unknown_makes_unreachable() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let heard = vec![json!({"type": "Ready", "status": "True", "reason": "KubeletReady"})];
+        assert_eq!(ready(&heard), Some(Ready::True));
+        assert_eq!(taints(&[], &heard, false, now), None);
+        let silent = silenced(&heard, "2026-01-01T00:00:00Z", now).unwrap();
+        assert_eq!(silent.len(), 4);
+        assert_eq!(silent[0]["message"], "Kubelet stopped posting node status.");
+        assert_eq!(silent[1]["reason"], "NodeStatusNeverUpdated");
+        assert_eq!(silenced(&silent, "2026-01-01T00:00:00Z", now), None, "told once");
+        let keys = |t: Vec<Value>| -> Vec<String> {
+            t.iter().map(|t| format!("{}:{}", t["key"].as_str().unwrap(), t["effect"].as_str().unwrap())).collect()
+        };
+        let mine = json!({"key": "mine", "effect": "NoExecute"});
+        let t = taints(&[mine.clone()], &silent, false, now).unwrap();
+        let expect =
+            ["mine:NoExecute", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"];
+        assert_eq!(keys(t.clone()), expect);
+        let back = taints(&t, &heard, true, now).unwrap();
+        assert_eq!(keys(back), ["mine:NoExecute", "node.kubernetes.io/unschedulable:NoSchedule"]);
+    }
+}

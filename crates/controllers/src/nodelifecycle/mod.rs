@@ -1,0 +1,280 @@
+//! Nodes that fall silent: their conditions become unknown, they are tainted, and their pods leave after the time they tolerate
+//! (upstream `pkg/controller/nodelifecycle` and `tainteviction`).
+//!
+//! Whether a node is silent is judged by when this process last saw its lease or its Ready condition change, never by the node's
+//! clock. Left out: slowing down when most of a zone is silent.
+
+mod evict;
+mod health;
+
+use crate::context::{Context, Error, object};
+use crate::views::{Pod, PodEntry, pods};
+use client::{
+    ApiResource, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue, WriteOptions,
+    optional,
+};
+use evict::{Stay, Taint};
+use health::{GRACE, Ready, STARTUP_GRACE};
+use meta::{Object, Value};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const EVERY: Duration = Duration::from_secs(5);
+const LEASES: &str = "kube-node-lease";
+
+/// A node's own words.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeView {
+    spec: NodeSpec,
+    status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    unschedulable: bool,
+    #[serde(deserialize_with = "client::informer::or_default")]
+    taints: Vec<Value>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    #[serde(deserialize_with = "client::informer::or_default")]
+    conditions: Vec<Value>,
+}
+
+/// A lease, as a sign of life.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct LeaseView {
+    spec: Value,
+}
+
+/// What was last heard of a node, and when.
+struct Heard {
+    heartbeat: Value,
+    renewed: Value,
+    at: Instant,
+    /// Nothing but its creation.
+    never: bool,
+}
+
+struct Controller {
+    context: Context,
+    nodes: Informer<NodeView>,
+    leases: Informer<LeaseView>,
+    pods: Informer<Pod>,
+    heard: Mutex<BTreeMap<Key, Heard>>,
+    queue: Arc<WorkQueue<Key>>,
+    evictions: Arc<WorkQueue<Key>>,
+    recorder: Recorder,
+}
+
+fn nodes() -> ApiResource {
+    ApiResource::of::<k8s_openapi::api::core::v1::Node>()
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let leases = ApiResource::of::<k8s_openapi::api::coordination::v1::Lease>();
+    let lease_scope = Scope { namespace: Some(LEASES.into()), ..Scope::default() };
+    let c = Arc::new(Controller {
+        nodes: context.informers.informer(&nodes(), &Scope::default()),
+        leases: context.informers.informer(&leases, &lease_scope),
+        pods: context.informers.informer(&pods(), &Scope::default()),
+        heard: Mutex::default(),
+        queue: Arc::default(),
+        evictions: Arc::default(),
+        recorder: context.recorder("node-controller"),
+        context,
+    });
+    c.pods.index("node", |p| match &*p.view.spec.node_name {
+        "" => Vec::new(),
+        n => vec![n.to_owned()],
+    });
+    let weak = Arc::downgrade(&c);
+    c.nodes.on_change(move |change| {
+        if let Some(c) = weak.upgrade() {
+            c.queue.add(change.key());
+            let tainted = |e: &Arc<client::Entry<NodeView>>| e.view.spec.taints.clone();
+            if change.old.as_ref().map(tainted) != change.new.as_ref().map(tainted) {
+                for p in c.pods.cache().by_index("node", &change.latest().meta.name) {
+                    c.evictions.add(p.key());
+                }
+            }
+        }
+    });
+    let evictions = c.evictions.clone();
+    c.pods.on_change(move |change| {
+        if let Some(p) = &change.new
+            && !p.view.spec.node_name.is_empty()
+            && change.old.as_ref().is_none_or(|o| {
+                o.view.spec.node_name != p.view.spec.node_name || o.view.spec.tolerations != p.view.spec.tolerations
+            })
+        {
+            evictions.add(p.key());
+        }
+    });
+    c.nodes.synced().await;
+    c.leases.synced().await;
+    c.pods.synced().await;
+    let shutdown = c.context.shutdown.clone();
+    let monitor = async {
+        loop {
+            c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
+            let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
+            for k in all {
+                c.queue.add(k);
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    };
+    let (a, b) = (c.clone(), c.clone());
+    let health = client::queue::work("node-lifecycle", c.queue.clone(), 8, shutdown.clone(), move |key| {
+        let c = a.clone();
+        async move { c.reconcile(key).await }
+    });
+    let evict = client::queue::work("taint-eviction", c.evictions.clone(), 8, shutdown.clone(), move |key| {
+        let c = b.clone();
+        async move { c.evict(key).await }
+    });
+    shutdown.race(async { tokio::join!(monitor, health, evict) }).await;
+}
+
+impl Controller {
+    /// Whether the node has said nothing for too long.
+    fn is_silent(&self, key: &Key, conditions: &[Value]) -> bool {
+        let heartbeat = conditions
+            .iter()
+            .find(|c| c["type"] == "Ready")
+            // What this controller wrote is no sign of life, so times it sets are not looked at.
+            .map(|c| c["lastHeartbeatTime"].clone())
+            .unwrap_or_default();
+        let lease = self.leases.get(&Key::new(LEASES, key.name.clone()));
+        let renewed = lease.map(|l| l.view.spec["renewTime"].clone()).unwrap_or_default();
+        let never = heartbeat.is_null() && renewed.is_null();
+        let mut heard = self.heard.lock();
+        let h = heard.entry(key.clone()).or_insert_with(|| Heard {
+            heartbeat: heartbeat.clone(),
+            renewed: renewed.clone(),
+            at: Instant::now(),
+            never,
+        });
+        if h.renewed != renewed || (h.heartbeat != heartbeat && health::ready(conditions) != Some(Ready::Unknown)) {
+            *h = Heard { heartbeat, renewed, at: Instant::now(), never };
+        }
+        h.at.elapsed() > if h.never { STARTUP_GRACE } else { GRACE }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(entry) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
+        let mut conditions = entry.view.status.conditions.clone();
+        let now = self.context.now();
+        let api = self.context.client.dynamic(&nodes());
+        if self.is_silent(&key, &conditions) {
+            let created = entry.meta.creation_timestamp.map(meta::time::format).unwrap_or_default();
+            if let Some(next) = health::silenced(&conditions, &created, now) {
+                let mut node = object(&nodes(), &entry)?;
+                let about = Regarding { uid: key.name.to_string(), ..Regarding::of("v1", "Node", &entry.meta) };
+                node.set(&["status", "conditions"], next.clone());
+                api.update_status(&key.name, &WriteOptions::default(), &node).await?;
+                if health::ready(&conditions) == Some(Ready::True) {
+                    self.recorder.normal(
+                        about,
+                        "NodeNotReady",
+                        format!("Node {} status is now: NodeNotReady", key.name),
+                    );
+                }
+                conditions = next;
+            }
+        }
+        let spec = &entry.view.spec;
+        if let Some(next) = health::taints(&spec.taints, &conditions, spec.unschedulable, now) {
+            // Only if the taints are still those: others set taints too.
+            let patch = json!({
+                "metadata": {"uid": &*entry.meta.uid, "resourceVersion": self.fresh_version(&entry, &api).await?},
+                "spec": {"taints": next},
+            });
+            match api.patch(&key.name, &WriteOptions::default(), &Patch::Merge(patch)).await {
+                Err(e) if e.is_not_found() => return Ok(Outcome::Done),
+                other => other?,
+            };
+        }
+        if matches!(health::ready(&conditions), Some(Ready::False | Ready::Unknown)) {
+            self.mark_pods(&key).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The node's version, if its taints are those of the cache.
+    async fn fresh_version(&self, entry: &client::Entry<NodeView>, api: &client::Api<Object>) -> Result<String, Error> {
+        let live = api.get(&entry.meta.name).await?;
+        let taints = live.at(&["spec", "taints"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        if live.uid() != &*entry.meta.uid || taints != entry.view.spec.taints {
+            return Err(Error::Waiting(format!("the taints of node {} have just changed", entry.meta.name)));
+        }
+        Ok(live.resource_version().to_owned())
+    }
+
+    /// Pods of a node that is not ready are not ready.
+    async fn mark_pods(&self, node: &Key) -> Result<(), Error> {
+        let ready: Vec<Arc<PodEntry>> =
+            self.pods.cache().by_index("node", &node.name).filter(|p| p.view.is_ready()).cloned().collect();
+        for p in ready {
+            let patch = json!({"metadata": {"uid": &*p.meta.uid}, "status": {"conditions": [{
+                "type": "Ready", "status": "False", "reason": "NodeNotReady",
+                "lastTransitionTime": meta::time::format(self.context.now()),
+            }]}});
+            let api = self.context.client.dynamic(&pods()).namespace(&p.meta.namespace);
+            let r = api.patch_status(&p.meta.name, &WriteOptions::default(), &Patch::Strategic(patch)).await;
+            optional(r)?;
+        }
+        Ok(())
+    }
+
+    async fn evict(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(pod) = self.pods.get(&key).filter(|p| !p.meta.is_deleting()) else { return Ok(Outcome::Done) };
+        let Some(node) = self.nodes.get(&Key::new("", &*pod.view.spec.node_name)) else { return Ok(Outcome::Done) };
+        let now = self.context.now();
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let taints: Vec<Taint> = node
+            .view
+            .spec
+            .taints
+            .iter()
+            .filter(|t| t["effect"] == "NoExecute")
+            .map(|t| Taint {
+                key: text(&t["key"]),
+                value: text(&t["value"]),
+                since: t["timeAdded"].as_str().and_then(meta::time::parse),
+            })
+            .collect();
+        match evict::stay(&taints, &pod.view.spec.tolerations, now) {
+            Stay::Forever => Ok(Outcome::Done),
+            Stay::Until(at) => {
+                let wait = at.duration_since(now);
+                Ok(Outcome::After(wait.try_into().unwrap_or(EVERY)))
+            }
+            Stay::Not => {
+                let about = Regarding::of("v1", "Pod", &pod.meta);
+                self.recorder.normal(about, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
+                let api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
+                let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [{
+                    "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+                    "message": "Taint manager: deleting due to NoExecute taint",
+                    "lastTransitionTime": meta::time::format(now),
+                }]}});
+                optional(api.patch_status(&key.name, &WriteOptions::default(), &Patch::Strategic(patch)).await)?;
+                optional(api.delete(&key.name, &DeleteOptions::uid(&pod.meta.uid)).await)?;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Starting all controllers, each as itself.
+
+use crate::context::Context;
+use crate::endpointslice::Form;
+use crate::replicaset::Family;
+use crate::{deployment, endpointslice, garbagecollector, namespace, nodelifecycle, per_namespace, podgc, replicaset};
+use client::{Client, Informers, Shutdown};
+use meta::{Clock, Rng};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// What all controllers share.
+#[derive(Clone)]
+pub struct Options {
+    /// Under the identity that reads for all of them (`system:kube-controller-manager`).
+    pub informers: Informers,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub shutdown: Shutdown,
+    /// The certificate authority of the API server, PEM.
+    pub root_ca: String,
+    /// Ended pods that may stay.
+    pub terminated_pods: usize,
+}
+
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Every controller: the name of its service account in `kube-system`, and how it is run.
+type Row = (&'static str, fn(Context, &Options) -> Running);
+
+const ALL: &[Row] = &[
+    ("namespace-controller", |c, _| Box::pin(namespace::run(c))),
+    ("service-account-controller", |c, _| Box::pin(per_namespace::run(per_namespace::default_service_account(), c))),
+    ("root-ca-cert-publisher", |c, o| Box::pin(per_namespace::run(per_namespace::root_ca(&o.root_ca), c))),
+    ("replicaset-controller", |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
+    ("replication-controller", |c, _| Box::pin(replicaset::run(Family::ReplicationController, c))),
+    ("deployment-controller", |c, _| Box::pin(deployment::run(c))),
+    ("generic-garbage-collector", |c, _| Box::pin(garbagecollector::run(c))),
+    ("endpointslice-controller", |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
+    ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
+    ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
+    ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
+];
+
+/// The service accounts (in `kube-system`) that controllers act as.
+pub fn service_accounts() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}
+
+/// Starts all controllers. `client_for` makes a client that acts as the service account of that name. They end with `shutdown`;
+/// the set is empty then.
+pub fn start(options: &Options, client_for: impl Fn(&str) -> Client) -> JoinSet<()> {
+    let mut set = JoinSet::new();
+    for (name, run) in ALL {
+        let context = Context {
+            client: client_for(name),
+            informers: options.informers.clone(),
+            clock: options.clock.clone(),
+            rng: options.rng.clone(),
+            shutdown: options.shutdown.clone(),
+        };
+        set.spawn(run(context, options));
+    }
+    set
+}

@@ -1,0 +1,171 @@
+//! The node of this machine: runtime, pod network, agent, service proxy and DNS.
+
+use crate::components::Parts;
+use auth::User;
+use client::Informers;
+use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
+use node::{Agent, DnsOptions};
+use runtime::Embedded;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The domain of the cluster.
+const DOMAIN: &str = "cluster.local";
+/// The name of the image inside this binary.
+pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
+/// The tag of everything made in the kernel.
+const ID: &str = "k0";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the pod network: {0}")]
+    Network(#[from] network::Error),
+    #[error("the container runtime: {0}")]
+    Runtime(#[from] runtime::Error),
+    #[error("the built-in image: {0}")]
+    Image(String),
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+}
+
+#[derive(Clone)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    pub node_name: String,
+    pub pod_range: Cidr,
+    pub service_range: Cidr,
+    /// The address of the cluster's DNS service.
+    pub dns: Ipv4Addr,
+}
+
+impl Config {
+    fn network(&self) -> network::Options {
+        network::Options {
+            id: ID.into(),
+            state_directory: self.data_dir.join("network"),
+            namespace_directory: self.data_dir.join("netns"),
+            node_namespace: None,
+            pod_range: self.pod_range,
+            cluster_range: self.pod_range,
+            service_range: self.service_range,
+            more_devices: Vec::new(),
+            mtu: None,
+            masquerade: false,
+            forward: false,
+        }
+    }
+
+    fn services(&self) -> ServiceOptions {
+        ServiceOptions {
+            id: ID.into(),
+            node_namespace: None,
+            cluster_range: self.pod_range,
+            service_range: self.service_range,
+        }
+    }
+
+    fn runtime(&self, clock: runtime::Clock) -> runtime::Options {
+        runtime::Options::new(self.data_dir.join("runtime"), "kemudi", clock)
+    }
+}
+
+/// Opens the pod network: its guard is up before anything can use an address of the cluster.
+pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
+    Ok(PodNetwork::open(config.network()).await?)
+}
+
+/// Starts everything of the node.
+pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informers: &Informers) -> Result<(), Error> {
+    let clock = runtime_clock(parts);
+    let embedded = Embedded::open(config.runtime(clock)).await?;
+    let exe = std::env::current_exe().map_err(|source| Error::File { path: "/proc/self/exe".into(), source })?;
+    embedded.images().ensure_builtin(DEMO_IMAGE, &exe).map_err(|e| Error::Image(e.to_string()))?;
+    for c in embedded.host_limits().complaints() {
+        tracing::warn!("{c}");
+    }
+    let gateway = network.gateway();
+    let user = User::new(format!("system:node:{}", config.node_name), &[auth::user::GROUP_NODES]);
+    let log_dir = config.data_dir.join("logs");
+    let data_dir = config.data_dir.join("node");
+    for d in [&log_dir, &data_dir] {
+        std::fs::create_dir_all(d).map_err(|source| Error::File { path: d.clone(), source })?;
+    }
+    let runtime = Arc::new(embedded.clone());
+    let agent = Agent::new(node::Options {
+        client: parts.client(user, "kubelet"),
+        node_name: config.node_name.clone(),
+        node_ip: gateway,
+        hostname: config.node_name.clone(),
+        runtime,
+        host: Arc::new(embedded),
+        network: Some(network),
+        node_namespace: None,
+        data_dir,
+        log_dir,
+        dns: DnsOptions {
+            server: Some(config.dns.to_string()),
+            domain: DOMAIN.into(),
+            node: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+        },
+        pod_cidr: Some(config.pod_range.to_string()),
+        max_pods: 110,
+        pod_pids_limit: None,
+        port: 10250,
+        version: apiserver::VERSION.into(),
+        labels: BTreeMap::new(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
+    });
+    let shutdown = parts.shutdown.clone();
+    tokio::spawn(async move {
+        if let Err(e) = agent.run(shutdown).await {
+            tracing::error!("the node agent ended: {e}");
+        }
+    });
+    let rules = ServiceRules::open(config.services())?;
+    tokio::spawn(proxy::run(proxy::Options {
+        informers: informers.clone(),
+        rules,
+        node_name: config.node_name.clone(),
+        shutdown: parts.shutdown.clone(),
+    }));
+    let dns = dns::Options {
+        informers: informers.clone(),
+        domain: DOMAIN.into(),
+        address: SocketAddr::from((gateway, 53)),
+        namespace: None,
+        shutdown: parts.shutdown.clone(),
+    };
+    tokio::spawn(async move {
+        if let Err(e) = dns::run(dns).await {
+            tracing::error!("the DNS server ended: {e}");
+        }
+    });
+    Ok(())
+}
+
+fn runtime_clock(parts: &Parts) -> runtime::Clock {
+    let clock = parts.clock.clone();
+    Arc::new(move || {
+        let now = clock.now();
+        runtime::Timestamp { secs: now.as_second().unsigned_abs(), nanos: now.subsec_nanosecond().unsigned_abs() }
+    })
+}
+
+/// Removes everything that a node made on this machine: containers, network, rules. Works without a running node.
+pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Result<(), Error> {
+    let config = Config {
+        data_dir: data_dir.to_owned(),
+        node_name: String::new(),
+        pod_range,
+        service_range,
+        dns: Ipv4Addr::UNSPECIFIED,
+    };
+    let clock: runtime::Clock = Arc::new(|| runtime::Timestamp { secs: 0, nanos: 0 });
+    Embedded::purge(&config.runtime(clock)).await?;
+    ServiceRules::purge(&config.services()).await?;
+    PodNetwork::purge(&config.network()).await?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! What every cluster starts with: namespaces, roles, priority classes, the service of the API itself. Made where missing, and
+//! left alone where somebody changed it.
+
+use auth::User;
+use meta::{Gvr, Object, Reason, Status};
+use registry::{AdmitAll, Registry, Request, WriteOptions};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+
+const ROLES: &str = include_str!("../bootstrap/roles.txt");
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// The address of the cluster's DNS service within the service range, as everywhere.
+pub const DNS_HOST: u64 = 10;
+
+/// Where the API is reached from inside the cluster.
+pub struct Place {
+    pub cluster_ip: IpAddr,
+    pub address: IpAddr,
+    pub port: u16,
+    pub service_cidr: String,
+}
+
+/// Creates what is missing.
+pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
+    for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+        create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
+    }
+    for o in roles() {
+        let resource = if o["kind"] == "ClusterRole" { "clusterroles" } else { "clusterrolebindings" };
+        create(registry, RBAC, "v1", resource, o).await?;
+    }
+    for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
+        let class = json!({"metadata": {"name": name}, "value": value,
+            "description": "For what the cluster cannot do without."});
+        create(registry, "scheduling.k8s.io", "v1", "priorityclasses", class).await?;
+    }
+    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [place.service_cidr]}});
+    create(registry, "networking.k8s.io", "v1", "servicecidrs", cidr).await?;
+    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+    let service = json!({"metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
+        "spec": {"clusterIP": place.cluster_ip.to_string(), "type": "ClusterIP",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
+    create(registry, "", "v1", "services", service).await?;
+    endpoints(registry, place).await
+}
+
+/// The service of the DNS server, which listens on an address of the node.
+pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Result<(), Status> {
+    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
+    let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+        {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53}]);
+    let service = json!({"metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
+        "spec": {"clusterIP": cluster_ip.to_string(), "type": "ClusterIP", "ports": ports}});
+    create(registry, "", "v1", "services", service).await?;
+    let metadata = json!({"name": "kube-dns", "namespace": "kube-system",
+        "labels": {"kubernetes.io/service-name": "kube-dns", "endpointslice.kubernetes.io/managed-by": "kemudi"}});
+    let slice = json!({"metadata": metadata, "addressType": "IPv4",
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]});
+    replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
+}
+
+/// The endpoints of the `kubernetes` service are this server, also when its address has changed since.
+async fn endpoints(registry: &Registry, place: &Place) -> Result<(), Status> {
+    let metadata = json!({"name": "kubernetes", "namespace": "default",
+        "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/skip-mirror": "true"}});
+    let ip = place.address.to_string();
+    let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": place.port, "protocol": "TCP"}]});
+    replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await?;
+    let old = json!({"metadata": metadata, "subsets": [{"addresses": [{"ip": ip}],
+        "ports": [{"name": "https", "port": place.port, "protocol": "TCP"}]}]});
+    replace(registry, "", "v1", "endpoints", old).await
+}
+
+fn request(registry: &Registry, group: &str, version: &str, resource: &str, o: &Value) -> Result<Request, Status> {
+    let rows = registry.rows();
+    let row = rows.resource(&Gvr { group: group.into(), version: version.into(), resource: resource.into() });
+    let text = |k: &str| o["metadata"][k].as_str().unwrap_or_default().to_owned();
+    Ok(Request {
+        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+        resource: row.ok_or_else(|| Status::internal(format!("{resource} are not served")))?.clone(),
+        subresource: String::new(),
+        namespace: text("namespace"),
+        name: text("name"),
+        warnings: Default::default(),
+    })
+}
+
+fn object(request: &Request, mut o: Value) -> Result<Object, Status> {
+    let kind = &request.resource.kind;
+    o["apiVersion"] = kind.gvk().api_version().into();
+    o["kind"] = (*kind.kind).into();
+    schema::typed(&mut o, &kind.schema).map_err(Status::internal)?;
+    schema::fill(&mut o, &kind.schema);
+    let mut o = Object::from_value(o).ok_or_else(|| Status::internal("no object"))?;
+    request.resource.strategy.default(&mut o);
+    Ok(o)
+}
+
+async fn create(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
+    let request = request(registry, group, version, resource, &o)?;
+    let key = request.resource.key(&request.namespace, &request.name);
+    if key.is_some_and(|k| registry.store.snapshot().get(&k).is_some()) {
+        return Ok(());
+    }
+    let o = object(&request, o)?;
+    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    match registry.create(&request, o, &options, &AdmitAll).await {
+        Ok(_) => Ok(()),
+        Err(s) if s.is(Reason::AlreadyExists) => Ok(()),
+        Err(s) => Err(s),
+    }
+}
+
+async fn replace(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
+    create(registry, group, version, resource, o.clone()).await?;
+    let request = request(registry, group, version, resource, &o)?;
+    let wanted = object(&request, o)?;
+    let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
+    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
+}
+
+/// Reads the table of roles.
+fn roles() -> Vec<Value> {
+    let read = ["get", "list", "watch"];
+    let write = ["create", "delete", "deletecollection", "patch", "update", "get", "list", "watch"];
+    let mut out: Vec<Value> = Vec::new();
+    let mut name = String::new();
+    for line in ROLES.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
+        match words[..] {
+            ["role", n] => {
+                name = n.to_owned();
+                out.push(json!({"kind": "ClusterRole", "metadata": {"name": n, "labels": labels}, "rules": []}));
+            }
+            ["bind", kind, who] => {
+                let subject = match who.split_once('/') {
+                    Some((ns, n)) if kind == "ServiceAccount" => json!({"kind": kind, "namespace": ns, "name": n}),
+                    _ => json!({"kind": kind, "name": who, "apiGroup": RBAC}),
+                };
+                let old = out.iter_mut().find(|o| o["kind"] == "ClusterRoleBinding" && o["metadata"]["name"] == *name);
+                match old.and_then(|o| o["subjects"].as_array_mut()) {
+                    Some(list) => list.push(subject),
+                    None => out
+                        .push(json!({"kind": "ClusterRoleBinding", "metadata": {"name": name, "labels": labels},
+                        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}, "subjects": [subject]})),
+                }
+            }
+            [verbs, ref rest @ ..] => {
+                let verbs: Vec<&str> = match verbs {
+                    "R" => read.to_vec(),
+                    "RW" => write.to_vec(),
+                    v => v.split(',').collect(),
+                };
+                let rule = if rest[0].starts_with('/') {
+                    json!({"verbs": verbs, "nonResourceURLs": rest})
+                } else {
+                    let group = if rest[0] == "core" { "" } else { rest[0] };
+                    let resources: Vec<&str> = rest[1].split(',').collect();
+                    json!({"verbs": verbs, "apiGroups": [group], "resources": resources})
+                };
+                let role = out.iter_mut().rev().find(|o| o["kind"] == "ClusterRole");
+                if let Some(rules) = role.and_then(|r| r["rules"].as_array_mut()) {
+                    rules.push(rule);
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_role_has_rules_and_every_binding_a_subject() {
+        let all = super::roles();
+        assert!(all.len() > 40);
+        for o in all {
+            let list = if o["kind"] == "ClusterRole" { &o["rules"] } else { &o["subjects"] };
+            assert!(list.as_array().is_some_and(|l| !l.is_empty()), "{o}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The control plane of one process: store, registry, API server, and the socket.
+
+use crate::bootstrap::{self, Place};
+use crate::pki::{self, Pki};
+use crate::system::{SystemClock, SystemRng};
+use crate::tokens::{AdminToken, ServiceAccountTokens};
+use apiserver::{Authenticators, RbacCache, Server};
+use meta::{Clock, Rng, Status};
+use registry::{Registry, encode};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::{Lmdb, LmdbOptions, Options, Retention, Store};
+use strategies::networking::Cidr;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("another kemudi runs on {0}; stop it with `kemudi down --data-dir {0}`")]
+    InUse(String),
+    #[error("opening the store in {path}: {source}")]
+    Store { path: PathBuf, source: store::Error },
+    #[error("opening the store in {path}: {source}")]
+    Engine { path: PathBuf, source: store::EngineError },
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    #[error("the port {0} cannot be used: {1}")]
+    Port(SocketAddr, std::io::Error),
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("making the first objects: {0}")]
+    Bootstrap(Status),
+}
+
+pub struct Config {
+    pub data_dir: PathBuf,
+    pub bind: IpAddr,
+    pub port: u16,
+    /// Where others reach the server; the bind address, unless that is everything.
+    pub advertise: IpAddr,
+    /// Where pods reach the server: an address of the node, on which it listens as well.
+    pub inside: Option<IpAddr>,
+    pub service_cidr: Cidr,
+    pub sync: bool,
+}
+
+pub struct ControlPlane {
+    pub server: Arc<Server>,
+    pub address: SocketAddr,
+    pub pki: Arc<Pki>,
+    pub admin_token: String,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+}
+
+impl ControlPlane {
+    /// Starts serving. Ready when this returns, except for the conditions that others add.
+    pub async fn start(config: &Config, shutdown: watch::Receiver<bool>) -> Result<Self, Error> {
+        let dir = &config.data_dir;
+        std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let rng: Arc<dyn Rng> = Arc::new(SystemRng);
+        let socket = SocketAddr::new(config.bind, config.port);
+        let listener = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
+        let address = listener.local_addr().map_err(|e| Error::Port(socket, e))?;
+        let store = open_store(dir, config.sync, clock.clone()).await?;
+        let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
+        let admin_token = admin_token(dir, &*rng)?;
+        let tokens = ServiceAccountTokens::new(pki.token_key()?, clock.clone());
+        let authorizer = RbacCache::new();
+        let rows = strategies::builtin_rows(&strategies::Config {
+            service_cidr: config.service_cidr,
+            node_ports: 30000..=32767,
+            authorizer: authorizer.clone(),
+            tokens: tokens.clone(),
+        });
+        let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
+        tokens.attach(&registry);
+        let cluster_ip = IpAddr::V4(config.service_cidr.nth(1));
+        let place = Place {
+            cluster_ip,
+            address: config.inside.unwrap_or(config.advertise),
+            port: address.port(),
+            service_cidr: config.service_cidr.to_string(),
+        };
+        bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
+        authorizer.load(&registry);
+        tokio::spawn(authorizer.clone().run(registry.clone()));
+        let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
+        let server = Server::new(registry, authenticators, authorizer, admission::default_plugins());
+        let names = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ];
+        let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
+        addresses.extend(config.inside);
+        let tls = pki.tls(&pki.server(&names, &addresses)?)?;
+        if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
+            let socket = SocketAddr::new(inside, address.port());
+            let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
+            tokio::spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
+        }
+        tokio::spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
+        Ok(Self { server, address, pki, admin_token, clock, rng })
+    }
+}
+
+async fn open_store(dir: &Path, sync: bool, clock: Arc<dyn Clock>) -> Result<Store, Error> {
+    let path = dir.join("store");
+    let in_use = |e: &str| e.contains("in use");
+    let engine = Lmdb::open(&path, LmdbOptions { sync, ..LmdbOptions::default() }).map_err(|source| {
+        if in_use(&source.to_string()) {
+            Error::InUse(dir.display().to_string())
+        } else {
+            Error::Engine { path: path.clone(), source }
+        }
+    })?;
+    let options = Options {
+        index: encode::index_fn(strategies::selectable_fields()),
+        transform: None,
+        retention: Retention::default(),
+        clock: Arc::new(move || clock.now().as_millisecond().unsigned_abs()),
+    };
+    Store::open(engine, options).await.map_err(|source| match source {
+        store::Error::InUse { .. } => Error::InUse(dir.display().to_string()),
+        source => Error::Store { path, source },
+    })
+}
+
+/// The administrator's token: made once, readable by the owner only.
+fn admin_token(dir: &Path, rng: &dyn Rng) -> Result<String, Error> {
+    let path = dir.join("admin.token");
+    if let Ok(t) = std::fs::read_to_string(&path) {
+        return Ok(t.trim().to_owned());
+    }
+    let mut bytes = [0; 32];
+    rng.fill(&mut bytes);
+    let token: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    pki::write_private(&path, &token)?;
+    Ok(token)
+}

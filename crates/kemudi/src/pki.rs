@@ -1,0 +1,164 @@
+//! Keys and certificates: made at the first start under `DIR/pki`, read at the next ones, renewed when they are old.
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use jiff::{SignedDuration, Timestamp};
+use meta::Clock;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("making a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("{path}: {why}")]
+    Read { path: PathBuf, why: String },
+}
+
+pub struct Pki {
+    directory: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+    pub ca_pem: String,
+    clock: Arc<dyn Clock>,
+}
+
+/// A certificate with its key, in PEM.
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Pki {
+    pub fn open(directory: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        fs::create_dir_all(directory).map_err(|source| Error::File { path: directory.into(), source })?;
+        let (crt, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+        if !crt.exists() || !key.exists() {
+            let pair = KeyPair::generate()?;
+            let mut p = CertificateParams::default();
+            p.distinguished_name.push(DnType::CommonName, "kemudi-ca");
+            p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            p.key_usages =
+                vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+            valid(&mut p, clock.now(), 10 * 365);
+            let c = p.self_signed(&pair)?;
+            write_private(&key, &pair.serialize_pem())?;
+            write(&crt, &c.pem())?;
+        }
+        let (ca_pem, key_pem) = (read(&crt)?, read(&key)?);
+        let bad = |e: rcgen::Error| Error::Read { path: key.clone(), why: e.to_string() };
+        let issuer = Issuer::from_ca_cert_pem(&ca_pem, KeyPair::from_pem(&key_pem).map_err(bad)?).map_err(bad)?;
+        Ok(Self { directory: directory.into(), issuer, ca_pem, clock })
+    }
+
+    /// The server's certificate for these names and addresses.
+    pub fn server(&self, names: &[&str], addresses: &[IpAddr]) -> Result<Pair, Error> {
+        let mut p = CertificateParams::default();
+        p.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        for n in names {
+            p.subject_alt_names.push(SanType::DnsName((*n).try_into()?));
+        }
+        p.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
+        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(p)
+    }
+
+    /// A client certificate for a user in these groups.
+    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Pair, Error> {
+        let mut p = CertificateParams::default();
+        p.distinguished_name.push(DnType::CommonName, user);
+        for g in groups {
+            p.distinguished_name.push(DnType::OrganizationName, *g);
+        }
+        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(p)
+    }
+
+    fn sign(&self, mut p: CertificateParams) -> Result<Pair, Error> {
+        let key = KeyPair::generate()?;
+        p.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        valid(&mut p, self.clock.now(), 365);
+        let c = p.signed_by(&key, &self.issuer)?;
+        Ok(Pair { certificate: c.pem(), key: key.serialize_pem() })
+    }
+
+    /// TLS for the socket; client certificates of our own CA are taken, and none is required.
+    pub fn tls(&self, pair: &Pair) -> Result<Arc<rustls::ServerConfig>, Error> {
+        let bad = |e: rustls::pki_types::pem::Error| Error::Read { path: self.directory.clone(), why: e.to_string() };
+        let mut roots = rustls::RootCertStore::empty();
+        for c in CertificateDer::pem_slice_iter(self.ca_pem.as_bytes()) {
+            roots.add(c.map_err(bad)?)?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| rustls::Error::General(e.to_string()))?;
+        let chain =
+            CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(bad)?;
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// The key that signs service account tokens (ECDSA P-256), made at the first start.
+    pub fn token_key(&self) -> Result<EcdsaKeyPair, Error> {
+        let path = self.directory.join("sa.key");
+        if !path.exists() {
+            let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
+                .map_err(|e| Error::Read { path: path.clone(), why: e.to_string() })?;
+            write_private_bytes(&path, document.as_ref())?;
+        }
+        let bytes = fs::read(&path).map_err(|source| Error::File { path: path.clone(), source })?;
+        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &bytes)
+            .map_err(|e| Error::Read { path, why: e.to_string() })
+    }
+}
+
+fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
+    let date = |t: Timestamp| {
+        let d = t.to_zoned(jiff::tz::TimeZone::UTC).date();
+        rcgen::date_time_ymd(i32::from(d.year()), d.month() as u8, d.day() as u8)
+    };
+    // Clocks of others may be a little behind.
+    p.not_before = date(now - SignedDuration::from_hours(24));
+    p.not_after = date(now + SignedDuration::from_hours(24 * days));
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(|source| Error::File { path: path.into(), source })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(|source| Error::File { path: path.into(), source })
+}
+
+/// Writes a file that only its owner can read.
+pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
+    write_private_bytes(path, text.as_bytes())
+}
+
+fn write_private_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let file = |source| Error::File { path: path.into(), source };
+    let mut f = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(file)?;
+    f.write_all(bytes).map_err(file)?;
+    f.sync_all().map_err(file)
+}

@@ -1,0 +1,221 @@
+//! `kemudi up` and `kemudi down`.
+
+use crate::components::{self, Parts};
+use crate::control_plane::{self, Config, ControlPlane};
+use crate::pki;
+use crate::{agent, bootstrap};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use strategies::networking::Cidr;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+#[derive(Args)]
+pub struct Options {
+    /// Where everything is kept: store, keys, containers.
+    #[arg(long, default_value = "/var/lib/kemudi")]
+    pub data_dir: PathBuf,
+    /// The address the API listens on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub bind_address: IpAddr,
+    /// The port the API listens on; 0 for any free one.
+    #[arg(long, default_value_t = 6443)]
+    pub secure_port: u16,
+    /// Where to write a kubeconfig for the administrator. Default: `kubeconfig` in the data directory.
+    #[arg(long)]
+    pub write_kubeconfig: Option<PathBuf>,
+    /// Only the control plane: no node on this machine.
+    #[arg(long)]
+    pub disable_agent: bool,
+    /// The name of this machine's node. Default: its host name.
+    #[arg(long)]
+    pub node_name: Option<String>,
+    /// The range of service addresses.
+    #[arg(long, default_value = "10.96.0.0/16")]
+    pub service_cluster_ip_range: Cidr,
+    /// The range of pod addresses.
+    #[arg(long, default_value = POD_RANGE)]
+    pub cluster_cidr: network::Cidr,
+}
+
+const POD_RANGE: &str = "10.244.0.0/24";
+
+#[derive(Args)]
+pub struct DownOptions {
+    /// The data directory of the cluster to stop.
+    #[arg(long, default_value = "/var/lib/kemudi")]
+    pub data_dir: PathBuf,
+    /// Also removes everything: containers, network, rules, data.
+    #[arg(long)]
+    pub purge: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    ControlPlane(#[from] control_plane::Error),
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("starting the runtime: {0}")]
+    Runtime(std::io::Error),
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
+    #[error("making the service of the DNS server: {0}")]
+    Dns(meta::Status),
+    #[error("no cluster runs on {0}")]
+    NotRunning(String),
+    #[error("the process {0} did not stop within a minute")]
+    Stuck(i32),
+}
+
+const PID_FILE: &str = "kemudi.pid";
+
+pub fn up(options: Options) -> Result<(), Error> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+    runtime.block_on(run(options))
+}
+
+async fn run(options: Options) -> Result<(), Error> {
+    let started = tokio::time::Instant::now();
+    let advertise =
+        if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
+    let node = (!options.disable_agent).then(|| agent::Config {
+        data_dir: options.data_dir.clone(),
+        node_name: options.node_name.clone().unwrap_or_else(host_name),
+        pod_range: options.cluster_cidr,
+        service_range: service_range(options.service_cluster_ip_range),
+        dns: options.service_cluster_ip_range.nth(bootstrap::DNS_HOST),
+    });
+    let network = match &node {
+        Some(n) => Some(agent::open_network(n).await?),
+        None => None,
+    };
+    let config = Config {
+        data_dir: options.data_dir.clone(),
+        bind: options.bind_address,
+        port: options.secure_port,
+        advertise,
+        inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
+        service_cidr: options.service_cluster_ip_range,
+        sync: true,
+    };
+    let (stop, shutdown) = watch::channel(false);
+    let plane = ControlPlane::start(&config, shutdown.clone()).await?;
+    let pid = options.data_dir.join(PID_FILE);
+    std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
+    let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
+    write_kubeconfig(&path, &plane, advertise)?;
+    eprintln!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
+    println!("export KUBECONFIG={}", path.display());
+    let (trigger, ending) = client::shutdown();
+    let parts = Parts {
+        server: plane.server.clone(),
+        clock: plane.clock.clone(),
+        rng: plane.rng.clone(),
+        shutdown: ending,
+        ca_pem: plane.pki.ca_pem.clone(),
+    };
+    let informers = components::start(&parts);
+    if let (Some(node), Some(network)) = (&node, network) {
+        let gateway = IpAddr::V4(network.gateway());
+        bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
+        agent::start(node, network, &parts, &informers).await?;
+        eprintln!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
+    }
+    let file = |source| Error::File { path: PathBuf::from("signals"), source };
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(file)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(file)?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    trigger.trigger();
+    let _ = stop.send(true);
+    plane.server.registry.store.clone().close().await;
+    let _ = std::fs::remove_file(&pid);
+    Ok(())
+}
+
+/// The machine's name, as a node is called.
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|n| n.into_string().ok()).unwrap_or_default();
+    let name = name.to_lowercase();
+    if meta::names::dns_subdomain(&name).is_empty() { name } else { "kemudi".into() }
+}
+
+/// The same range, as the network crate says it.
+fn service_range(range: Cidr) -> network::Cidr {
+    match range.to_string().parse() {
+        Ok(r) => r,
+        Err(e) => unreachable!("a range that was read is one: {e}"),
+    }
+}
+
+fn write_kubeconfig(path: &Path, plane: &ControlPlane, advertise: IpAddr) -> Result<(), Error> {
+    let ca = STANDARD.encode(&plane.pki.ca_pem);
+    let server = format!("https://{advertise}:{}", plane.address.port());
+    let text = format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: kemudi\n  cluster:\n    server: {server}\n    certificate-authority-data: {ca}\n\
+users:\n- name: kemudi-admin\n  user:\n    token: {}\ncontexts:\n- name: kemudi\n  context:\n    cluster: kemudi\n    user: kemudi-admin\n\
+current-context: kemudi\n",
+        plane.admin_token
+    );
+    pki::write_private(path, &text)?;
+    Ok(())
+}
+
+pub fn down(options: &DownOptions) -> Result<(), Error> {
+    let file = options.data_dir.join(PID_FILE);
+    let running =
+        std::fs::read_to_string(&file).ok().and_then(|t| t.trim().parse::<i32>().ok()).filter(|p| is_ours(*p));
+    match running {
+        Some(pid) => stop(pid)?,
+        None if !options.purge => return Err(Error::NotRunning(options.data_dir.display().to_string())),
+        None => {}
+    }
+    if options.purge && options.data_dir.exists() {
+        let pods: network::Cidr = match POD_RANGE.parse() {
+            Ok(r) => r,
+            Err(e) => unreachable!("a constant range: {e}"),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+        runtime.block_on(agent::purge(&options.data_dir, pods, pods))?;
+        std::fs::remove_dir_all(&options.data_dir)
+            .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// The process is there and is this program: a number in an old file may be somebody else's by now.
+fn is_ours(pid: i32) -> bool {
+    let exe = |p: String| std::fs::read_link(p).ok();
+    match (exe(format!("/proc/{pid}/exe")), exe("/proc/self/exe".into())) {
+        (Some(a), Some(b)) => a.file_name() == b.file_name(),
+        _ => false,
+    }
+}
+
+fn stop(pid: i32) -> Result<(), Error> {
+    let process = Pid::from_raw(pid);
+    let _ = kill(process, Signal::SIGTERM);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+    runtime.block_on(async {
+        for _ in 0..600 {
+            if kill(process, None).is_err() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(Error::Stuck(pid))
+    })
+}

@@ -1,0 +1,95 @@
+//! Node selectors: the terms of a pod's node affinity.
+
+use client::{Entry, Meta};
+use meta::LabelSelector;
+use meta::selector::{Operator, Requirement};
+use serde_json::Value;
+
+/// One term: all requirements must hold. A term without any matches nothing.
+#[derive(Clone, Debug)]
+pub struct Term {
+    labels: LabelSelector,
+    /// Requirements on fields; the only one there is is `metadata.name`.
+    fields: LabelSelector,
+}
+
+fn requirements(list: &Value) -> Option<LabelSelector> {
+    let mut s = LabelSelector::everything();
+    for e in list.as_array().into_iter().flatten() {
+        let operator = match e["operator"].as_str()? {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            "Gt" => Operator::GreaterThan,
+            "Lt" => Operator::LessThan,
+            _ => return None,
+        };
+        let values = e["values"].as_array().into_iter().flatten();
+        s.requirements.push(Requirement {
+            key: e["key"].as_str().unwrap_or_default().into(),
+            operator,
+            values: values.filter_map(Value::as_str).map(str::to_owned).collect(),
+        });
+    }
+    Some(s)
+}
+
+impl Term {
+    /// A term that cannot be read matches nothing.
+    pub fn read(v: &Value) -> Self {
+        let labels = requirements(&v["matchExpressions"]).unwrap_or_else(LabelSelector::none);
+        let fields = requirements(&v["matchFields"]).unwrap_or_else(LabelSelector::none);
+        if labels.is_everything() && fields.is_everything() {
+            return Self { labels: LabelSelector::none(), fields };
+        }
+        Self { labels, fields }
+    }
+
+    pub fn matches(&self, node: &Meta) -> bool {
+        self.labels.matches(|k| node.label(k)) && self.fields.matches(|k| (k == "metadata.name").then_some(&*node.name))
+    }
+
+    /// The node names this term is limited to, if it is (`metadata.name In (…)`, as daemon sets write it).
+    pub fn names(&self) -> Option<&[String]> {
+        let r = self.fields.requirements.iter().find(|r| r.key == "metadata.name" && r.operator == Operator::In)?;
+        Some(&r.values)
+    }
+}
+
+/// What a pod requires of its node and what it would like.
+#[derive(Clone, Debug, Default)]
+pub struct NodeAffinity {
+    pub selector: Vec<(Box<str>, Box<str>)>,
+    /// Any of these; none given is no requirement.
+    pub required: Option<Vec<Term>>,
+    pub preferred: Vec<(i64, Term)>,
+}
+
+impl NodeAffinity {
+    pub fn read(selector: &Value, affinity: &Value) -> Self {
+        let required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            .as_array()
+            .map(|t| t.iter().map(Term::read).collect());
+        let preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array().into_iter().flatten();
+        Self {
+            selector: selector
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(k, v)| (k.as_str().into(), v.as_str().unwrap_or_default().into()))
+                .collect(),
+            required,
+            preferred: preferred.map(|p| (p["weight"].as_i64().unwrap_or(0), Term::read(&p["preference"]))).collect(),
+        }
+    }
+
+    pub fn is_required(&self) -> bool {
+        !self.selector.is_empty() || self.required.is_some()
+    }
+
+    pub fn admits<V>(&self, node: &Entry<V>) -> bool {
+        self.selector.iter().all(|(k, v)| node.meta.label(k) == Some(v))
+            && self.required.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(&node.meta)))
+    }
+}

@@ -1,0 +1,276 @@
+//! The state that decisions are made on: nodes, and what runs on them.
+//!
+//! It is changed event by event and read in place, so that a decision costs no copy. A pod that was decided on is *assumed*: it
+//! counts on its node at once and until its binding fails or the cache has it.
+
+use crate::pod::{HostPort, Pod};
+use crate::pod_affinity::NamespaceLabels;
+use crate::resources::Resources;
+use crate::taint::Taint;
+use client::Entry;
+use client::informer::or_default;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+pub type NodeEntry = Entry<NodeInfo>;
+
+/// What a node offers and refuses.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Raw")]
+pub struct NodeInfo {
+    pub unschedulable: bool,
+    pub taints: Vec<Taint>,
+    pub allocatable: Resources,
+    /// Image name → bytes.
+    pub images: BTreeMap<Box<str>, i64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Raw {
+    spec: RawSpec,
+    status: RawStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawSpec {
+    unschedulable: bool,
+    #[serde(deserialize_with = "or_default")]
+    taints: Vec<Taint>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawStatus {
+    allocatable: Option<Map<String, Value>>,
+    #[serde(deserialize_with = "or_default")]
+    images: Vec<RawImage>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawImage {
+    #[serde(deserialize_with = "or_default")]
+    names: Vec<Box<str>>,
+    size_bytes: i64,
+}
+
+impl From<Raw> for NodeInfo {
+    fn from(r: Raw) -> Self {
+        let images = r.status.images.into_iter();
+        Self {
+            unschedulable: r.spec.unschedulable,
+            taints: r.spec.taints,
+            allocatable: Resources::read(r.status.allocatable.as_ref()),
+            images: images.flat_map(|i| i.names.into_iter().map(move |n| (n, i.size_bytes))).collect(),
+        }
+    }
+}
+
+/// A node and the pods on it.
+pub struct Node {
+    pub name: Arc<str>,
+    /// None while only pods of it are known.
+    pub entry: Option<Arc<NodeEntry>>,
+    pub requested: Resources,
+    pub nonzero: Resources,
+    pub ports: Vec<HostPort>,
+    /// In no order.
+    pub pods: Vec<Arc<Pod>>,
+    /// How many of them refuse neighbours.
+    pub with_anti_affinity: usize,
+}
+
+impl Node {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            entry: None,
+            requested: Resources::default(),
+            nonzero: Resources::default(),
+            ports: Vec::new(),
+            pods: Vec::new(),
+            with_anti_affinity: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, pod: Arc<Pod>) {
+        self.requested.add(&pod.view.requests);
+        self.nonzero.add(&pod.view.nonzero);
+        self.ports.extend(pod.view.host_ports.iter().cloned());
+        self.with_anti_affinity += usize::from(!pod.view.pod_affinity.anti_required.is_empty());
+        self.pods.push(pod);
+    }
+
+    pub(crate) fn remove(&mut self, uid: &str) -> Option<Arc<Pod>> {
+        let i = self.pods.iter().position(|p| &*p.meta.uid == uid)?;
+        let pod = self.pods.swap_remove(i);
+        self.requested.subtract(&pod.view.requests);
+        self.nonzero.subtract(&pod.view.nonzero);
+        for p in &pod.view.host_ports {
+            if let Some(i) = self.ports.iter().position(|q| q == p) {
+                self.ports.swap_remove(i);
+            }
+        }
+        self.with_anti_affinity -= usize::from(!pod.view.pod_affinity.anti_required.is_empty());
+        Some(pod)
+    }
+}
+
+/// All nodes, by slot; a slot stays the same until its node goes.
+#[derive(Default)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+    by_name: HashMap<Arc<str>, usize>,
+    /// Where each assigned or assumed pod is counted.
+    placed: HashMap<Arc<str>, Arc<str>>,
+    live: usize,
+    /// Nodes that hold each image.
+    images: HashMap<Box<str>, usize>,
+    /// Assigned pods that refuse neighbours; while none, nobody looks for them.
+    anti_affine: usize,
+    /// Assigned pods whose affinity speaks for or against neighbours without insisting on them.
+    preferring: usize,
+    namespaces: NamespaceLabels,
+}
+
+/// Whether a pod's affinity counts when a neighbour of it is scored.
+fn prefers(pod: &Pod) -> usize {
+    let a = &pod.view.pod_affinity;
+    usize::from(!a.preferred.is_empty() || !a.required.is_empty())
+}
+
+impl Cluster {
+    /// All slots, those without a node too.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.by_name.get(name).map(|i| &self.nodes[*i])
+    }
+
+    pub fn slot(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Nodes that exist.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    pub fn holders_of(&self, image: &str) -> usize {
+        self.images.get(image).copied().unwrap_or(0)
+    }
+
+    pub fn has_anti_affinity(&self) -> bool {
+        self.anti_affine > 0
+    }
+
+    pub fn has_preferred_affinity(&self) -> bool {
+        self.preferring > 0
+    }
+
+    pub fn namespace_labels(&self) -> &NamespaceLabels {
+        &self.namespaces
+    }
+
+    pub fn set_namespace(&mut self, name: &str, labels: BTreeMap<String, String>) {
+        self.namespaces.insert(name.into(), labels);
+    }
+
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    fn entry(&mut self, name: &str) -> usize {
+        if let Some(i) = self.by_name.get(name) {
+            return *i;
+        }
+        let node = Node::new(name);
+        self.by_name.insert(node.name.clone(), self.nodes.len());
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    pub fn set_node(&mut self, entry: Arc<NodeEntry>) {
+        let i = self.entry(&entry.meta.name.clone());
+        for name in entry.view.images.keys() {
+            *self.images.entry(name.clone()).or_default() += 1;
+        }
+        let old = self.nodes[i].entry.replace(entry);
+        match old {
+            Some(o) => self.forget_images(&o),
+            None => self.live += 1,
+        }
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        let Some(i) = self.slot(name) else { return };
+        if let Some(o) = self.nodes[i].entry.take() {
+            self.live -= 1;
+            self.forget_images(&o);
+        }
+        self.tidy(i);
+    }
+
+    fn forget_images(&mut self, old: &NodeEntry) {
+        for name in old.view.images.keys() {
+            if let Some(n) = self.images.get_mut(name) {
+                *n -= 1;
+                if *n == 0 {
+                    self.images.remove(name);
+                }
+            }
+        }
+    }
+
+    /// Gives up a slot that holds nothing.
+    fn tidy(&mut self, i: usize) {
+        let n = &self.nodes[i];
+        if n.entry.is_some() || !n.pods.is_empty() {
+            return;
+        }
+        self.by_name.remove(&n.name);
+        self.nodes.swap_remove(i);
+        if let Some(moved) = self.nodes.get(i) {
+            self.by_name.insert(moved.name.clone(), i);
+        }
+    }
+
+    /// Counts a pod on a node, instead of wherever it was counted before.
+    pub fn place(&mut self, pod: Arc<Pod>, node: &str) {
+        self.remove_pod(&pod.meta.uid);
+        let i = self.entry(node);
+        self.placed.insert(pod.meta.uid.clone(), self.nodes[i].name.clone());
+        self.anti_affine += usize::from(!pod.view.pod_affinity.anti_required.is_empty());
+        self.preferring += prefers(&pod);
+        self.nodes[i].add(pod);
+    }
+
+    /// Whether it was counted anywhere.
+    pub fn remove_pod(&mut self, uid: &str) -> bool {
+        let Some(node) = self.placed.remove(uid) else { return false };
+        if let Some(i) = self.slot(&node) {
+            if let Some(p) = self.nodes[i].remove(uid) {
+                self.anti_affine -= usize::from(!p.view.pod_affinity.anti_required.is_empty());
+                self.preferring -= prefers(&p);
+            }
+            self.tidy(i);
+        }
+        true
+    }
+
+    /// A pod that is counted, as it was when it was placed.
+    pub fn pod(&self, uid: &str) -> Option<&Arc<Pod>> {
+        let node = self.node(self.placed.get(uid)?)?;
+        node.pods.iter().find(|p| &*p.meta.uid == uid)
+    }
+
+    pub fn is_placed(&self, uid: &str) -> bool {
+        self.placed.contains_key(uid)
+    }
+}

@@ -1,0 +1,34 @@
+//! A pod that names its node and still comes to the scheduler: only that node will do.
+
+use crate::cluster::{Cluster, Node};
+use crate::framework::{Event, NodeFilter, Plugin, Refusal};
+use crate::pod::Pod;
+
+const NAME: &str = "NodeName";
+
+pub struct NodeName;
+
+struct Check<'a>(&'a str);
+
+impl Plugin for NodeName {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+        if pod.view.node_name.is_empty() { None } else { Some(Box::new(Check(&pod.view.node_name))) }
+    }
+
+    fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
+        event.node().is_some_and(|n| *n.meta.name == *pod.view.node_name)
+    }
+}
+
+impl NodeFilter for Check<'_> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
+        if *node.name == *self.0 {
+            return Ok(());
+        }
+        Err(Refusal::wrong(NAME, "node(s) didn't match the requested node name"))
+    }
+}

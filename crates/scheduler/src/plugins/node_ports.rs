@@ -1,0 +1,40 @@
+//! Ports of the host.
+
+use crate::cluster::{Cluster, Node};
+use crate::framework::{Event, NodeFilter, Plugin, Refusal};
+use crate::pod::{HostPort, Pod};
+
+const NAME: &str = "NodePorts";
+
+pub struct NodePorts;
+
+struct Check<'a>(&'a [HostPort]);
+
+impl Plugin for NodePorts {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+        if pod.view.host_ports.is_empty() { None } else { Some(Box::new(Check(&pod.view.host_ports))) }
+    }
+
+    fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
+        match event {
+            Event::NodeAdded(_) => true,
+            Event::PodGone(gone) => {
+                gone.view.host_ports.iter().any(|p| pod.view.host_ports.iter().any(|q| p.conflicts(q)))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl NodeFilter for Check<'_> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
+        if self.0.iter().any(|p| node.ports.iter().any(|q| p.conflicts(q))) {
+            return Err(Refusal::busy(NAME, "node(s) didn't have free ports for the requested pod ports"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Room for a pod's requests; and among nodes with room, those with more of it (`LeastAllocated`).
+
+use crate::cluster::{Cluster, Node};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Refusal};
+use crate::pod::Pod;
+use crate::resources::Resources;
+use std::borrow::Cow;
+
+const NAME: &str = "NodeResourcesFit";
+
+pub struct NodeResourcesFit;
+
+struct Check<'a> {
+    requests: &'a Resources,
+    nonzero: &'a Resources,
+}
+
+/// What is missing on a node for the requests, as upstream words it; and whether the node would be large enough if it were empty.
+pub fn shortfalls(
+    requests: &Resources,
+    used: &Resources,
+    pods: usize,
+    allocatable: &Resources,
+) -> (Vec<Cow<'static, str>>, bool) {
+    let mut reasons = Vec::new();
+    let mut possible = true;
+    if pods as i64 + 1 > allocatable.pods {
+        reasons.push("Too many pods".into());
+    }
+    let mut check = |name: Cow<'static, str>, wanted: i64, used: i64, there: i64| {
+        if wanted > 0 && wanted > there - used {
+            reasons.push(name);
+            possible &= wanted <= there;
+        }
+    };
+    check("Insufficient cpu".into(), requests.cpu, used.cpu, allocatable.cpu);
+    check("Insufficient memory".into(), requests.memory, used.memory, allocatable.memory);
+    check("Insufficient ephemeral-storage".into(), requests.ephemeral, used.ephemeral, allocatable.ephemeral);
+    for (name, wanted) in &requests.extended {
+        let text = format!("Insufficient {name}");
+        check(text.into(), *wanted, used.extended(name), allocatable.extended(name));
+    }
+    (reasons, possible)
+}
+
+impl Plugin for NodeResourcesFit {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+        Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero }))
+    }
+
+    fn score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+        Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero }))
+    }
+
+    fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
+        let fits = |r: &Resources| shortfalls(&pod.view.requests, &Resources::default(), 0, r).0.is_empty();
+        match event {
+            Event::NodeAdded(n) => fits(&n.view.allocatable),
+            Event::NodeChanged { old, new } => {
+                old.view.allocatable != new.view.allocatable && fits(&new.view.allocatable)
+            }
+            Event::PodGone(_) | Event::PodChanged(_) => true,
+            Event::PodPlaced(_) => false,
+        }
+    }
+}
+
+impl NodeFilter for Check<'_> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
+        let Some(n) = &node.entry else { return Ok(()) };
+        let (a, u, r) = (&n.view.allocatable, &node.requested, self.requests);
+        // The common case, without an allocation.
+        let fits = (node.pods.len() as i64) < a.pods
+            && (r.cpu == 0 || r.cpu <= a.cpu - u.cpu)
+            && (r.memory == 0 || r.memory <= a.memory - u.memory)
+            && (r.ephemeral == 0 || r.ephemeral <= a.ephemeral - u.ephemeral)
+            && r.extended.is_empty();
+        if fits {
+            return Ok(());
+        }
+        let (reasons, resolvable) = shortfalls(r, u, node.pods.len(), a);
+        if reasons.is_empty() { Ok(()) } else { Err(Refusal { plugin: NAME, reasons, resolvable }) }
+    }
+}
+
+impl NodeScore for Check<'_> {
+    fn score(&self, node: &Node) -> i64 {
+        let Some(n) = &node.entry else { return 0 };
+        let free = |wanted: i64, used: i64, there: i64| {
+            if there == 0 || used + wanted > there { 0 } else { (there - used - wanted) * MAX_SCORE / there }
+        };
+        let a = &n.view.allocatable;
+        let (mut sum, mut n) = (0, 0);
+        for (there, s) in [
+            (a.cpu, free(self.nonzero.cpu, node.nonzero.cpu, a.cpu)),
+            (a.memory, free(self.nonzero.memory, node.nonzero.memory, a.memory)),
+        ] {
+            if there > 0 {
+                sum += s;
+                n += 1;
+            }
+        }
+        if n == 0 { 0 } else { sum / n }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clauses: R02.requests
+    #[test]
+    fn every_shortfall_is_named() {
+        let r = |cpu, memory, pods| Resources { cpu, memory, pods, ..Resources::default() };
+        let mut wanted = r(500, 100, 0);
+        wanted.extended.push(("example.com/gpu".into(), 1));
+        let (reasons, possible) = shortfalls(&wanted, &r(600, 950, 0), 5, &r(1000, 1000, 5));
+        let expect = ["Too many pods", "Insufficient cpu", "Insufficient memory", "Insufficient example.com/gpu"];
+        assert_eq!(reasons, expect);
+        assert!(!possible, "the node has no such device");
+        assert!(shortfalls(&r(400, 50, 0), &r(600, 950, 0), 4, &r(1000, 1000, 5)).0.is_empty());
+        assert!(
+            shortfalls(&Resources::default(), &r(2000, 0, 0), 0, &r(1000, 1000, 5)).0.is_empty(),
+            "asks for nothing"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! Pods spread evenly over the places of the cluster. The system's default constraints are left out.
+
+use crate::cluster::{Cluster, Node};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Refusal};
+use crate::pod::Pod;
+use crate::spread::Constraint;
+use meta::LabelSelector;
+use std::collections::HashMap;
+
+const NAME: &str = "PodTopologySpread";
+
+pub struct PodTopologySpread;
+
+/// One constraint and the matching pods in each of its places.
+struct Counted<'a> {
+    constraint: &'a Constraint,
+    selector: LabelSelector,
+    places: HashMap<&'a str, i64>,
+    least: i64,
+}
+
+fn count<'a>(pod: &'a Pod, cluster: &'a Cluster, hard: bool) -> Vec<Counted<'a>> {
+    let mut all: Vec<Counted<'a>> = pod
+        .view
+        .spread
+        .iter()
+        .filter(|c| c.hard == hard)
+        .map(|c| Counted { selector: c.selector_for(pod), constraint: c, places: HashMap::new(), least: 0 })
+        .collect();
+    for node in cluster.nodes() {
+        let Some(n) = &node.entry else { continue };
+        // Nodes that lack one of the keys are no places at all.
+        if !all.iter().all(|c| n.meta.label(&c.constraint.topology_key).is_some()) {
+            continue;
+        }
+        for c in all.iter_mut().filter(|c| c.constraint.counts(pod, node)) {
+            let Some(place) = n.meta.label(&c.constraint.topology_key) else { continue };
+            let matching = node.pods.iter().filter(|o| {
+                o.meta.namespace == pod.meta.namespace
+                    && !o.meta.is_deleting()
+                    && c.selector.matches(|k| o.meta.label(k))
+            });
+            *c.places.entry(place).or_default() += matching.count() as i64;
+        }
+    }
+    for c in &mut all {
+        let enough = c.places.len() as i64 >= c.constraint.min_domains;
+        c.least = if enough { c.places.values().copied().min().unwrap_or(0) } else { 0 };
+    }
+    all
+}
+
+struct Check<'a> {
+    pod: &'a Pod,
+    counted: Vec<Counted<'a>>,
+}
+
+impl Plugin for PodTopologySpread {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+        if !pod.view.spread.iter().any(|c| c.hard) {
+            return None;
+        }
+        Some(Box::new(Check { pod, counted: count(pod, cluster, true) }))
+    }
+
+    fn score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+        if pod.view.spread.iter().all(|c| c.hard) {
+            return None;
+        }
+        Some(Box::new(Spread(count(pod, cluster, false))))
+    }
+
+    fn weight(&self) -> i64 {
+        2
+    }
+
+    fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
+        match event {
+            Event::NodeAdded(_) | Event::NodeChanged { .. } => true,
+            Event::PodPlaced(o) | Event::PodGone(o) | Event::PodChanged(o) => o.meta.namespace == pod.meta.namespace,
+        }
+    }
+}
+
+impl NodeFilter for Check<'_> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
+        for c in &self.counted {
+            let Some(place) = node.entry.as_ref().and_then(|n| n.meta.label(&c.constraint.topology_key)) else {
+                let why = "node(s) didn't match pod topology spread constraints (missing required label)";
+                return Err(Refusal::wrong(NAME, why));
+            };
+            let itself = i64::from(c.selector.matches(|k| self.pod.meta.label(k)));
+            let there = c.places.get(place).copied().unwrap_or(0);
+            if there + itself - c.least > c.constraint.max_skew {
+                return Err(Refusal::busy(NAME, "node(s) didn't match pod topology spread constraints"));
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Spread<'a>(Vec<Counted<'a>>);
+
+impl NodeScore for Spread<'_> {
+    /// The fewer matching pods the better; negative for a node that lacks a key.
+    fn score(&self, node: &Node) -> i64 {
+        let Some(n) = &node.entry else { return -1 };
+        let mut sum = 0.0;
+        for c in &self.0 {
+            let Some(place) = n.meta.label(&c.constraint.topology_key) else { return -1 };
+            let there = c.places.get(place).copied().unwrap_or(0) as f64;
+            let weight = ((c.places.len() + 2) as f64).ln();
+            sum += there * weight + (c.constraint.max_skew - 1) as f64;
+        }
+        sum.round() as i64
+    }
+
+    fn normalize(&self, scores: &mut [i64]) {
+        let known = || scores.iter().copied().filter(|s| *s >= 0);
+        let (min, max) = (known().min().unwrap_or(0), known().max().unwrap_or(0));
+        for s in scores {
+            *s = match (*s, max) {
+                (s, _) if s < 0 => 0,
+                (_, 0) => MAX_SCORE,
+                (s, max) => MAX_SCORE * (max + min - s) / max,
+            };
+        }
+    }
+}

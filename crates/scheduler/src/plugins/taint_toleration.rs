@@ -1,0 +1,55 @@
+//! Taints that keep pods away, and taints that only would rather not have them.
+
+use crate::cluster::{Cluster, Node};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Refusal, normalize};
+use crate::pod::Pod;
+use crate::taint::{Toleration, tolerated, untolerated};
+
+const NAME: &str = "TaintToleration";
+
+pub struct TaintToleration;
+
+struct Check<'a>(&'a [Toleration]);
+
+impl Plugin for TaintToleration {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+        Some(Box::new(Check(&pod.view.tolerations)))
+    }
+
+    fn score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+        Some(Box::new(Check(&pod.view.tolerations)))
+    }
+
+    fn weight(&self) -> i64 {
+        3
+    }
+
+    fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
+        event.node().is_some_and(|n| untolerated(&n.view.taints, &pod.view.tolerations).is_none())
+    }
+}
+
+impl NodeFilter for Check<'_> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
+        match node.entry.as_ref().and_then(|n| untolerated(&n.view.taints, self.0)) {
+            None => Ok(()),
+            Some(_) => Err(Refusal::wrong(NAME, "node(s) had untolerated taint(s)")),
+        }
+    }
+}
+
+impl NodeScore for Check<'_> {
+    fn score(&self, node: &Node) -> i64 {
+        let Some(n) = &node.entry else { return 0 };
+        let soft = n.view.taints.iter().filter(|t| &*t.effect == "PreferNoSchedule");
+        soft.filter(|t| !tolerated(t, self.0)).count() as i64
+    }
+
+    fn normalize(&self, scores: &mut [i64]) {
+        normalize(scores, true);
+    }
+}

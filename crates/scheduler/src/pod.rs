@@ -1,0 +1,233 @@
+//! A pod, as the scheduler sees it: decoded once per event, everything that is asked per node worked out before.
+
+use crate::affinity::NodeAffinity;
+use crate::pod_affinity::PodAffinity;
+use crate::resources::Resources;
+use crate::spread::Constraint;
+use crate::taint::Toleration;
+use client::Entry;
+use client::informer::or_default;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+pub type Pod = Entry<PodInfo>;
+
+/// Requests that count for pods that make none, so that they spread as well (upstream `GetNonzeroRequests`).
+const DEFAULT_CPU: i64 = 100;
+const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Raw")]
+pub struct PodInfo {
+    pub node_name: Box<str>,
+    pub scheduler_name: Box<str>,
+    pub priority: i64,
+    pub may_preempt: bool,
+    pub gated: bool,
+    pub phase: Box<str>,
+    pub nominated_node: Box<str>,
+    pub requests: Resources,
+    /// With the defaults for containers that request nothing; only CPU and memory.
+    pub nonzero: Resources,
+    pub affinity: NodeAffinity,
+    pub pod_affinity: PodAffinity,
+    pub spread: Vec<Constraint>,
+    pub tolerations: Vec<Toleration>,
+    pub host_ports: Vec<HostPort>,
+    pub images: Vec<Box<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    pub ip: Box<str>,
+    pub protocol: Box<str>,
+    pub port: i64,
+}
+
+impl HostPort {
+    pub fn conflicts(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || &*self.ip == "0.0.0.0" || &*other.ip == "0.0.0.0")
+    }
+}
+
+impl PodInfo {
+    pub fn is_terminal(&self) -> bool {
+        matches!(&*self.phase, "Succeeded" | "Failed")
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Raw {
+    spec: RawSpec,
+    status: RawStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawStatus {
+    phase: Box<str>,
+    nominated_node_name: Box<str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawSpec {
+    node_name: Box<str>,
+    scheduler_name: Box<str>,
+    priority: Option<i64>,
+    preemption_policy: Box<str>,
+    #[serde(deserialize_with = "or_default")]
+    scheduling_gates: Vec<Value>,
+    node_selector: Value,
+    affinity: RawAffinity,
+    #[serde(deserialize_with = "or_default")]
+    tolerations: Vec<Toleration>,
+    #[serde(deserialize_with = "or_default")]
+    topology_spread_constraints: Vec<Value>,
+    #[serde(deserialize_with = "or_default")]
+    containers: Vec<RawContainer>,
+    #[serde(deserialize_with = "or_default")]
+    init_containers: Vec<RawContainer>,
+    overhead: Option<Map<String, Value>>,
+    resources: RawResources,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawAffinity {
+    node_affinity: Value,
+    pod_affinity: Value,
+    pod_anti_affinity: Value,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawContainer {
+    image: Box<str>,
+    restart_policy: Box<str>,
+    resources: RawResources,
+    #[serde(deserialize_with = "or_default")]
+    ports: Vec<RawPort>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawResources {
+    requests: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawPort {
+    host_port: i64,
+    #[serde(rename = "hostIP")]
+    host_ip: Box<str>,
+    protocol: Box<str>,
+}
+
+/// What a pod needs at its most: its containers and sidecars together, or an init container beside the sidecars started before
+/// it (upstream `resource.PodRequests`).
+fn total(spec: &RawSpec, of: impl Fn(&RawContainer) -> Resources) -> Resources {
+    let mut all = Resources::default();
+    for c in &spec.containers {
+        all.add(&of(c));
+    }
+    let mut sidecars = Resources::default();
+    let mut peak = Resources::default();
+    for c in &spec.init_containers {
+        let mut r = of(c);
+        if &*c.restart_policy == "Always" {
+            all.add(&r);
+            sidecars.add(&r);
+            r = sidecars.clone();
+        } else {
+            r.add(&sidecars);
+        }
+        peak.at_least(&r);
+    }
+    all.at_least(&peak);
+    // Requests of the pod as a whole stand for those of its containers.
+    for (name, v) in spec.resources.requests.iter().flatten() {
+        let one = Resources::read(Some(&Map::from_iter([(name.clone(), v.clone())])));
+        match name.as_str() {
+            "cpu" => all.cpu = one.cpu,
+            "memory" => all.memory = one.memory,
+            _ => {}
+        }
+    }
+    all.add(&Resources::read(spec.overhead.as_ref()));
+    all
+}
+
+impl From<Raw> for PodInfo {
+    fn from(raw: Raw) -> Self {
+        let s = raw.spec;
+        let requests = total(&s, |c| Resources::read(c.resources.requests.as_ref()));
+        let nonzero = total(&s, |c| {
+            let given = c.resources.requests.as_ref();
+            let r = Resources::read(given);
+            let has = |n: &str| given.is_some_and(|m| m.contains_key(n));
+            Resources {
+                cpu: if has("cpu") { r.cpu } else { DEFAULT_CPU },
+                memory: if has("memory") { r.memory } else { DEFAULT_MEMORY },
+                ..Resources::default()
+            }
+        });
+        let sidecars = s.init_containers.iter().filter(|c| &*c.restart_policy == "Always");
+        let host_ports = s
+            .containers
+            .iter()
+            .chain(sidecars)
+            .flat_map(|c| &c.ports)
+            .filter(|p| p.host_port > 0)
+            .map(|p| HostPort {
+                ip: if p.host_ip.is_empty() { "0.0.0.0".into() } else { p.host_ip.clone() },
+                protocol: if p.protocol.is_empty() { "TCP".into() } else { p.protocol.clone() },
+                port: p.host_port,
+            })
+            .collect();
+        Self {
+            affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
+            pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
+            spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
+            images: s.containers.iter().map(|c| c.image.clone()).collect(),
+            node_name: s.node_name,
+            scheduler_name: s.scheduler_name,
+            priority: s.priority.unwrap_or(0),
+            may_preempt: &*s.preemption_policy != "Never",
+            gated: !s.scheduling_gates.is_empty(),
+            phase: raw.status.phase,
+            nominated_node: raw.status.nominated_node_name,
+            requests,
+            nonzero,
+            tolerations: s.tolerations,
+            host_ports,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn requests_are_what_a_pod_needs_at_its_most() {
+        let requests = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}});
+        let p: PodInfo = serde_json::from_value(json!({"spec": {
+            "containers": [{"resources": requests("100m")}, {"image": "x"}],
+            "initContainers": [
+                {"resources": requests("1")},
+                {"restartPolicy": "Always", "resources": requests("200m")},
+                {"resources": requests("1500m")},
+            ],
+            "overhead": {"cpu": "50m"},
+        }}))
+        .unwrap();
+        assert_eq!((p.requests.cpu, p.requests.memory), (1750, 2 << 30));
+        assert_eq!(p.nonzero.memory, (2 << 30) + DEFAULT_MEMORY);
+    }
+}

@@ -1,0 +1,71 @@
+//! Amounts of resources, as integers the scheduler can add up.
+
+use meta::Quantity;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// CPU in thousandths, the rest in units (bytes). Extended resources by name, sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub cpu: i64,
+    pub memory: i64,
+    pub ephemeral: i64,
+    pub pods: i64,
+    pub extended: Vec<(Arc<str>, i64)>,
+}
+
+fn quantity(v: &Value) -> Option<Quantity> {
+    match v {
+        Value::String(s) => Quantity::parse(s).ok(),
+        Value::Number(n) => Quantity::parse(&n.to_string()).ok(),
+        _ => None,
+    }
+}
+
+impl Resources {
+    /// Reads a `ResourceList`; what is no quantity counts as nothing.
+    pub fn read(list: Option<&Map<String, Value>>) -> Self {
+        let mut r = Self::default();
+        for (name, v) in list.into_iter().flatten() {
+            let Some(q) = quantity(v) else { continue };
+            match name.as_str() {
+                "cpu" => r.cpu = q.milli_value(),
+                "memory" => r.memory = q.value(),
+                "ephemeral-storage" => r.ephemeral = q.value(),
+                "pods" => r.pods = q.value(),
+                other => r.extended.push((other.into(), q.value())),
+            }
+        }
+        r.extended.sort();
+        r
+    }
+
+    pub fn extended(&self, name: &str) -> i64 {
+        self.extended.iter().find(|(n, _)| &**n == name).map_or(0, |(_, v)| *v)
+    }
+
+    fn combine(&mut self, other: &Self, f: fn(i64, i64) -> i64) {
+        self.cpu = f(self.cpu, other.cpu);
+        self.memory = f(self.memory, other.memory);
+        self.ephemeral = f(self.ephemeral, other.ephemeral);
+        self.pods = f(self.pods, other.pods);
+        for (name, v) in &other.extended {
+            match self.extended.binary_search_by(|(n, _)| n.cmp(name)) {
+                Ok(i) => self.extended[i].1 = f(self.extended[i].1, *v),
+                Err(i) => self.extended.insert(i, (name.clone(), f(0, *v))),
+            }
+        }
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, |a, b| a.saturating_add(b));
+    }
+
+    pub fn subtract(&mut self, other: &Self) {
+        self.combine(other, |a, b| a.saturating_sub(b));
+    }
+
+    pub fn at_least(&mut self, other: &Self) {
+        self.combine(other, i64::max);
+    }
+}

@@ -1,0 +1,135 @@
+//! Layers, sizes of files, and tests that nobody runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file with more lines wants to be two.
+const MAX_LINES: usize = 1000;
+/// Where `unsafe` may stand.
+const UNSAFE: [&str; 3] = ["crates/runtime/", "crates/network/", "crates/store/src/engine/lmdb/"];
+
+pub fn run(root: &Path) -> Result<(), Vec<String>> {
+    let mut problems = Vec::new();
+    layers(root, &mut problems);
+    let mut files = Vec::new();
+    for d in ["crates", "xtask"] {
+        collect(&root.join(d), &mut files);
+    }
+    for f in &files {
+        let name = f.strip_prefix(root).unwrap_or(f).display().to_string();
+        match fs::read_to_string(f) {
+            Ok(text) => check_file(&name, &text, &mut problems),
+            Err(e) => problems.push(format!("{name}: {e}")),
+        }
+    }
+    forgotten(root, &files, &mut problems);
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn collect(dir: &Path, out: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for e in entries.flatten() {
+        let p = e.path();
+        if p.is_dir() && p.file_name().is_none_or(|n| n != "target") {
+            collect(&p, out);
+        } else if p.extension().is_some_and(|x| x == "rs") {
+            out.push(p);
+        }
+    }
+    out.sort();
+}
+
+/// Every crate says its layer and depends only on lower ones.
+fn layers(root: &Path, problems: &mut Vec<String>) {
+    let mut manifests: BTreeMap<String, (u32, String)> = BTreeMap::new();
+    let Ok(entries) = fs::read_dir(root.join("crates")) else { return };
+    for e in entries.flatten() {
+        let name = e.file_name().to_string_lossy().into_owned();
+        let Ok(text) = fs::read_to_string(e.path().join("Cargo.toml")) else { continue };
+        let layer = text.lines().find_map(|l| l.strip_prefix("layer = ")).and_then(|l| l.trim().parse().ok());
+        match layer {
+            Some(l) => {
+                manifests.insert(name, (l, text));
+            }
+            None => problems.push(format!("crates/{name}/Cargo.toml says no layer in [package.metadata.kemudi]")),
+        }
+    }
+    for (name, (layer, text)) in &manifests {
+        // What only tests use may come from above.
+        let own = text.split("[dev-dependencies]").next().unwrap_or(text);
+        for (other, (theirs, _)) in &manifests {
+            let depends = own.lines().any(|l| {
+                l.strip_prefix(other.as_str())
+                    .is_some_and(|r| r.starts_with('.') || r.starts_with(' ') || r.starts_with('='))
+            });
+            // The pure crates are a layer with an order of its own.
+            let pure = |n: &str| ["meta", "schema"].iter().position(|p| *p == n).unwrap_or(2);
+            let below = theirs < layer || (*layer == 0 && pure(other) < pure(name));
+            if depends && !below {
+                problems.push(format!("{name} (layer {layer}) uses {other} (layer {theirs}), which is not below it"));
+            }
+        }
+    }
+}
+
+fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        problems.push(format!("{name} has {lines} lines; it wants to be two rooms"));
+    }
+    for (i, line) in text.lines().enumerate() {
+        let at = format!("{name}:{}", i + 1);
+        let code = line.trim_start();
+        // One that another test starts in a process of its own says so.
+        if code.starts_with("#[ignore") && !code.contains("started by") {
+            problems.push(format!("{at}: a test that is never run"));
+        }
+        let word = concat!("un", "safe");
+        let forms = [format!(" {word} {{"), format!("({word} {{"), format!(" {word} fn")];
+        let has_unsafe = code.starts_with(&format!("{word} ")) || forms.iter().any(|f| code.contains(f.as_str()));
+        if has_unsafe && !code.starts_with("//") && !UNSAFE.iter().any(|p| name.starts_with(p)) {
+            problems.push(format!("{at}: unsafe outside the rooms that may"));
+        }
+        if name.contains("/src/") && ["utils", "helpers", "misc", "common"].iter().any(|b| code == format!("mod {b};"))
+        {
+            problems.push(format!("{at}: a room without a name of its own"));
+        }
+    }
+}
+
+/// A file that no module names is compiled by nobody.
+fn forgotten(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) {
+    for f in files {
+        let name = f.strip_prefix(root).unwrap_or(f).display().to_string();
+        let (Some(stem), Some(dir)) = (f.file_stem().map(|s| s.to_string_lossy().into_owned()), f.parent()) else {
+            continue;
+        };
+        let root_like = ["lib", "main", "mod", "build"].contains(&stem.as_str());
+        let top = ["tests", "examples", "benches", "bin", "build"].iter().any(|d| dir.ends_with(d));
+        if root_like || top {
+            continue;
+        }
+        let parent = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut owners = vec![dir.join("mod.rs"), dir.join("lib.rs"), dir.join("main.rs")];
+        if let Some(up) = dir.parent() {
+            owners.push(up.join(format!("{parent}.rs")));
+        }
+        let by_path = files.iter().filter(|o| o.starts_with(dir)).filter_map(|o| fs::read_to_string(o).ok());
+        let quoted = format!("{stem}.rs\"");
+        if by_path.into_iter().any(|t| t.contains("#[path") && t.contains(&quoted)) {
+            continue;
+        }
+        let named = owners.iter().filter_map(|o| fs::read_to_string(o).ok()).any(|t| {
+            t.lines().any(|l| {
+                let l = l.trim();
+                l.ends_with(&format!("mod {stem};"))
+                    || l.contains(&format!("include!(\"{stem}.rs\")"))
+                    || l.contains(&format!("\"{stem}.rs\""))
+            })
+        });
+        if !named {
+            problems.push(format!("{name}: no module names this file"));
+        }
+    }
+}
