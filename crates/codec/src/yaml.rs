@@ -11,7 +11,7 @@ mod resolve;
 mod write;
 
 pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_strict};
-pub use write::to_string;
+pub use write::{float, to_string};
 
 /// Why a text is no YAML that Kubernetes would take.
 #[derive(Debug, thiserror::Error)]

@@ -167,5 +167,21 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     Embedded::purge(&config.runtime(clock)).await?;
     ServiceRules::purge(&config.services()).await?;
     PodNetwork::purge(&config.network()).await?;
+    unmount_below(data_dir);
     Ok(())
+}
+
+/// Takes away what is still mounted below a directory: volumes of pods that nobody ended. The deepest first.
+fn unmount_below(dir: &Path) {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<PathBuf> =
+        table.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(p.replace("\\040", " "))).collect();
+    points.retain(|p| p.starts_with(&dir));
+    points.sort_by_key(|p| std::cmp::Reverse(p.as_os_str().len()));
+    for p in points {
+        if let Err(e) = nix::mount::umount2(&p, nix::mount::MntFlags::MNT_DETACH) {
+            tracing::warn!("{} stays mounted: {e}", p.display());
+        }
+    }
 }

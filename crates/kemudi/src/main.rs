@@ -26,6 +26,8 @@ struct Cli {
 enum Command {
     /// Runs a whole cluster on this machine until it is stopped.
     Up(up::Options),
+    /// Talks to a cluster, as kubectl does.
+    Kubectl,
     /// Stops the cluster that runs on a data directory.
     Down(up::DownOptions),
 }
@@ -41,10 +43,19 @@ fn main() -> ExitCode {
         let args: Vec<String> = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()).collect();
         return node::demo::main(&args);
     }
+    // `kemudi kubectl …`, or a link named kubectl.
+    let own = std::env::args_os().next().map(std::path::PathBuf::from);
+    if own.as_deref().and_then(std::path::Path::file_name).is_some_and(|n| n == "kubectl") {
+        return kubectl::main_blocking(std::env::args_os());
+    }
+    if std::env::args_os().nth(1).is_some_and(|a| a == "kubectl") {
+        return kubectl::main_blocking(std::env::args_os().skip(1));
+    }
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Up(o) => up::up(o),
         Command::Down(o) => up::down(&o),
+        Command::Kubectl => return kubectl::main_blocking(std::env::args_os().skip(1)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,1 +1,73 @@
 //! kubectl: one file per command.
+//!
+//! A command is an argument struct and one `run`, with its snapshot test beside it. What commands share: [`resource`] (files,
+//! types, names, selectors), [`discovery`], [`printer`], [`jsonpath`], [`error`]. Output, messages and exit codes follow
+//! upstream's kubectl of v1.36, since scripts read them; the prose of the help is our own.
+//!
+//! Invariant: streams, environment, clock and chance come from the [`shell`], so that every command runs in a test as it
+//! runs in a terminal. Left out: kustomize, go-templates, URLs as files.
+
+mod cli;
+mod commands;
+mod discovery;
+mod error;
+mod flags;
+mod jsonpath;
+mod kube;
+mod printer;
+mod resource;
+pub mod shell;
+#[cfg(test)]
+mod testing;
+
+pub use error::Error;
+pub use shell::Shell;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What this kubectl says it is.
+pub const VERSION: &str = "v1.36.0";
+
+/// Runs a command line, the program's name first. Needs a tokio runtime with time and I/O.
+pub async fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(run(args.collect(), Shell::process()).await)
+}
+
+/// [`main`] on a runtime of its own, on this thread.
+pub fn main_blocking(args: impl Iterator<Item = OsString>) -> ExitCode {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => {
+            let code = runtime.block_on(main(args));
+            // A thread that waits for standard input must not hold the process.
+            runtime.shutdown_background();
+            code
+        }
+        Err(e) => {
+            eprintln!("error: starting: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a command line in a shell and gives back its exit code.
+pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
+    let (out, err) = (shell.out.clone(), shell.err.clone());
+    let result = match cli::parse(args) {
+        Ok((global, command)) => command.run(&mut kube::Kube::new(shell, global)).await,
+        Err(cli::Refusal::Help(text)) => {
+            out.write(text.as_bytes());
+            Ok(())
+        }
+        Err(cli::Refusal::Wrong(e)) => Err(e),
+    };
+    out.flush();
+    match result {
+        Ok(()) => 0,
+        Err(e) => {
+            err.write(e.report().as_bytes());
+            err.flush();
+            e.exit_code()
+        }
+    }
+}

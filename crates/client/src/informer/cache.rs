@@ -104,7 +104,10 @@ impl<V: View> Entry<V> {
         let head: Head = serde_json::from_slice(&bytes)?;
         // `()` wants nothing of the object.
         let nothing = std::mem::size_of::<V>() == 0;
-        let view = serde_json::from_slice(if nothing { b"null" } else { &bytes })?;
+        let view = match serde_json::from_slice(&bytes) {
+            Err(_) if nothing => serde_json::from_slice(b"null")?,
+            v => v?,
+        };
         Ok(Self { meta: head.metadata, view, bytes })
     }
 }

@@ -1,0 +1,5 @@
+//! kubectl alone, without the rest of the binary: `cargo run -p kemudi-kubectl --example kubectl -- get pods`.
+
+fn main() -> std::process::ExitCode {
+    kubectl::main_blocking(std::env::args_os())
+}

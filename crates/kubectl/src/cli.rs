@@ -1,0 +1,271 @@
+//! The command line: global flags, and which command is meant.
+
+use crate::commands::*;
+use crate::error::Error;
+use crate::flags::go_bool;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+
+/// Flags that every command has.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Global options")]
+pub struct GlobalFlags {
+    /// The kubeconfig file to use, in place of KUBECONFIG and ~/.kube/config.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub kubeconfig: String,
+    /// The context of the kubeconfig to use.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub context: String,
+    /// The cluster of the kubeconfig to use.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub cluster: String,
+    /// The user of the kubeconfig to use.
+    #[arg(long, global = true, value_delimiter = ',')]
+    pub user: Vec<String>,
+    /// The namespace to work in.
+    #[arg(short = 'n', long, global = true, default_value = "", hide_default_value = true)]
+    pub namespace: String,
+    /// Address of the API server.
+    #[arg(short = 's', long, global = true, default_value = "", hide_default_value = true)]
+    pub server: String,
+    /// Bearer token.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub token: String,
+    /// File with the certificates to trust.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub certificate_authority: String,
+    /// File with a client certificate.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub client_certificate: String,
+    /// File with the key of the client certificate.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub client_key: String,
+    /// Trust any certificate of the server. Whoever is in between can read and change everything.
+    #[arg(long, global = true)]
+    pub insecure_skip_tls_verify: bool,
+    /// The name that the server's certificate must carry.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub tls_server_name: String,
+    #[arg(long, global = true, default_value = "", hide = true)]
+    pub username: String,
+    #[arg(long, global = true, default_value = "", hide = true)]
+    pub password: String,
+    /// The user to act as.
+    #[arg(long = "as", global = true, default_value = "", hide_default_value = true)]
+    pub impersonate: String,
+    /// A group to act as; may be repeated.
+    #[arg(long, global = true)]
+    pub as_group: Vec<String>,
+    /// The UID to act as.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub as_uid: String,
+    /// How long one request may take; 0 is for ever.
+    #[arg(long, global = true, default_value = "0", hide_default_value = true)]
+    pub request_timeout: String,
+    /// Where answers about the server's resources are kept.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub cache_dir: String,
+    /// How much to say about what goes on.
+    #[arg(short = 'v', long = "v", global = true, default_value = "0", hide_default_value = true)]
+    pub verbosity: i32,
+    /// A warning of the server is an error.
+    #[arg(long, global = true)]
+    pub warnings_as_errors: bool,
+}
+
+#[derive(Parser, Debug)]
+#[command(name = "kubectl", about = "Controls a Kubernetes cluster.", disable_help_subcommand = false)]
+struct Cli {
+    #[command(flatten)]
+    global: GlobalFlags,
+    #[command(subcommand)]
+    command: Command,
+}
+
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $variant:ident($module:ident),)*) => {
+        #[derive(Subcommand, Debug)]
+        pub enum Command {
+            $($(#[$attribute])* $variant($module::Arguments),)*
+        }
+
+        impl Command {
+            pub async fn run(self, k: &mut crate::kube::Kube) -> crate::error::Result {
+                match self {
+                    $(Self::$variant(a) => Box::pin($module::run(a, k)).await,)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    /// Show objects.
+    Get(get),
+    /// Make the cluster's objects what files say.
+    Apply(apply),
+    /// Create objects from files or arguments.
+    Create(create),
+    /// Delete objects.
+    Delete(delete),
+    /// Show objects with what belongs to them.
+    Describe(describe),
+    /// Run a command in a container.
+    Exec(exec),
+    /// Print what a container wrote.
+    Logs(logs),
+    /// See and steer the rollout of a workload.
+    Rollout(rollout),
+    /// Set the number of replicas.
+    Scale(scale),
+    /// Wait for a condition of objects.
+    Wait(wait),
+    /// Set or remove annotations.
+    Annotate(annotate),
+    /// List the resources of the server.
+    #[command(name = "api-resources")]
+    ApiResources(api_resources),
+    /// List the group versions of the server.
+    #[command(name = "api-versions")]
+    ApiVersions(api_versions),
+    /// Ask what one may do, and who one is.
+    Auth(auth),
+    /// Show where the cluster is.
+    #[command(name = "cluster-info")]
+    ClusterInfo(cluster_info),
+    /// See and change the kubeconfig.
+    Config(config),
+    /// Take no more pods on a node.
+    Cordon(cordon),
+    /// List events.
+    Events(events),
+    /// Show the fields of a kind.
+    Explain(explain),
+    /// Make a service for a workload or pod.
+    Expose(expose),
+    /// Set or remove labels.
+    Label(label),
+    /// Change fields of an object.
+    Patch(patch),
+    /// Replace objects by what files say.
+    Replace(replace),
+    /// Run an image in a pod.
+    Run(run),
+    /// Change images of a workload.
+    Set(set),
+    /// Take pods on a node again.
+    Uncordon(uncordon),
+    /// Show the versions of client and server.
+    Version(version),
+}
+
+/// Parses a command line, the program's name first.
+pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
+    let path: Vec<String> = args.iter().skip(1).take(3).map(|a| a.to_string_lossy().into_owned()).collect();
+    let matches = command().try_get_matches_from(args);
+    let parsed = matches.and_then(|m| Cli::from_arg_matches(&m));
+    match parsed {
+        Ok(c) => Ok((c.global, c.command)),
+        Err(e) => Err(refuse(&e, &path)),
+    }
+}
+
+/// Why no command is run: help was asked for, or the line is wrong.
+#[derive(Debug)]
+pub enum Refusal {
+    Help(String),
+    Wrong(Error),
+}
+
+pub fn command() -> clap::Command {
+    let mut c = Cli::command().args_override_self(true).disable_version_flag(true);
+    relax(&mut c);
+    c
+}
+
+/// Gives flags the manners of Go's: `--flag=false`, values that begin with a dash.
+fn relax(c: &mut clap::Command) {
+    let taken = std::mem::take(c);
+    let mut changed = taken.args_override_self(true).mut_args(|a| {
+        if matches!(a.get_action(), ArgAction::SetTrue) {
+            a.action(ArgAction::Set)
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .default_value("false")
+                .value_parser(go_bool)
+                .hide_default_value(true)
+                .hide_possible_values(true)
+        } else if !a.is_positional()
+            && matches!(a.get_action(), ArgAction::Set | ArgAction::Append)
+            && !a.is_require_equals_set()
+        {
+            a.allow_hyphen_values(true)
+        } else {
+            a
+        }
+    });
+    for s in changed.get_subcommands_mut() {
+        relax(s);
+    }
+    *c = changed;
+}
+
+fn refuse(e: &clap::Error, path: &[String]) -> Refusal {
+    let of = |kind: ContextKind| match e.get(kind) {
+        Some(ContextValue::String(s)) => s.clone(),
+        Some(ContextValue::Strings(s)) => s.join(" "),
+        _ => String::new(),
+    };
+    let verb = path.first().filter(|a| !a.starts_with('-')).map(|a| format!(" {a}")).unwrap_or_default();
+    let see = format!("See 'kubectl{verb} --help' for usage.");
+    let arg = of(ContextKind::InvalidArg);
+    // `--flag <VALUE>` is how the parser names a flag.
+    let flag = arg.split([' ', '=', '[']).next().unwrap_or_default().to_owned();
+    let text = match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
+            return Refusal::Help(e.to_string());
+        }
+        ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
+        ErrorKind::UnknownArgument if flag.starts_with('-') => {
+            let c = flag.chars().nth(1).unwrap_or('-');
+            let given = path.iter().find(|p| p.starts_with('-') && !p.starts_with("--") && p.contains(c));
+            format!("unknown shorthand flag: '{c}' in {}\n{see}", given.unwrap_or(&flag))
+        }
+        ErrorKind::InvalidSubcommand => {
+            format!("unknown command {:?} for \"kubectl\"", of(ContextKind::InvalidSubcommand))
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let all = match e.get(ContextKind::InvalidArg) {
+                Some(ContextValue::Strings(s)) => s.clone(),
+                _ => vec![arg],
+            };
+            let flags: Vec<String> = all
+                .iter()
+                .filter_map(|a| a.strip_prefix("--"))
+                .map(|a| format!("{:?}", a.split([' ', '=']).next().unwrap_or_default()))
+                .collect();
+            if flags.is_empty() {
+                format!("{} must be specified\n{see}", all.join(" "))
+            } else {
+                format!("required flag(s) {} not set\n{see}", flags.join(", "))
+            }
+        }
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
+            let value = of(ContextKind::InvalidValue);
+            if value.is_empty() {
+                format!("flag needs an argument: {flag}\n{see}")
+            } else {
+                let why = std::error::Error::source(e).map(|s| format!(": {s}")).unwrap_or_default();
+                format!("invalid argument {value:?} for {:?} flag{why}\n{see}", flag)
+            }
+        }
+        _ => {
+            let all = e.to_string();
+            let line = all.lines().next().unwrap_or_default();
+            format!("{}\n{see}", line.strip_prefix("error: ").unwrap_or(line))
+        }
+    };
+    Refusal::Wrong(Error::Text(text))
+}

@@ -1,0 +1,31 @@
+//! The commands, a file each. [`pods`] and [`keys`] are what some of them share.
+
+pub mod annotate;
+pub mod api_resources;
+pub mod api_versions;
+pub mod apply;
+pub mod auth;
+pub mod cluster_info;
+pub mod config;
+pub mod cordon;
+pub mod create;
+pub mod delete;
+pub mod describe;
+pub mod events;
+pub mod exec;
+pub mod explain;
+pub mod expose;
+pub mod get;
+pub mod keys;
+pub mod label;
+pub mod logs;
+pub mod patch;
+pub mod pods;
+pub mod replace;
+pub mod rollout;
+pub mod run;
+pub mod scale;
+pub mod set;
+pub mod uncordon;
+pub mod version;
+pub mod wait;

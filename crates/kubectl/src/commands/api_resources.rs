@@ -1,0 +1,100 @@
+//! `kubectl api-resources`.
+
+use crate::discovery::Resource;
+use crate::error::{Result, text};
+use crate::kube::Kube;
+use crate::printer::table::Aligner;
+use std::sync::Arc;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// Only of this group; empty is the core group.
+    #[arg(long)]
+    pub api_group: Option<String>,
+    /// Only those inside (or outside) of namespaces.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub namespaced: Option<bool>,
+    /// Only those with all of these verbs.
+    #[arg(long, value_delimiter = ',')]
+    pub verbs: Vec<String>,
+    /// Only of these categories.
+    #[arg(long, value_delimiter = ',')]
+    pub categories: Vec<String>,
+    /// wide or name.
+    #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
+    pub output: String,
+    #[arg(long)]
+    pub no_headers: bool,
+    /// name or kind.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub sort_by: String,
+    /// Use what was learnt before.
+    #[arg(long)]
+    pub cached: bool,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if !matches!(a.output.as_str(), "" | "wide" | "name") {
+        return text(format!("--output {} is not available", a.output));
+    }
+    let d = if a.cached { k.discovery().await? } else { k.refresh().await? };
+    let mut all: Vec<&Arc<Resource>> = d
+        .resources
+        .iter()
+        .filter(|r| r.preferred && !r.verbs.is_empty())
+        .filter(|r| a.api_group.as_ref().is_none_or(|g| *g == r.group))
+        .filter(|r| a.namespaced.is_none_or(|n| n == r.namespaced))
+        .filter(|r| a.verbs.iter().all(|v| r.has_verb(v)))
+        .filter(|r| a.categories.iter().all(|c| r.categories.contains(c)))
+        .collect();
+    match a.sort_by.as_str() {
+        "" => all.sort_by(|x, y| (&x.group, &x.plural).cmp(&(&y.group, &y.plural))),
+        "name" => all.sort_by(|x, y| x.plural.cmp(&y.plural)),
+        "kind" => all.sort_by(|x, y| x.kind.cmp(&y.kind)),
+        _ => return text("--sort-by accepts only name or kind"),
+    }
+    if a.output == "name" {
+        all.iter().for_each(|r| k.say(r.group_resource()));
+        return Ok(());
+    }
+    let wide = a.output == "wide";
+    let mut rows = Vec::new();
+    if !a.no_headers {
+        let mut h: Vec<String> = ["NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND"].map(str::to_owned).to_vec();
+        if wide {
+            h.extend(["VERBS".to_owned(), "CATEGORIES".to_owned()]);
+        }
+        rows.push(h);
+    }
+    for r in all {
+        let mut row = vec![
+            r.plural.clone(),
+            r.short_names.join(","),
+            r.group_version(),
+            r.namespaced.to_string(),
+            r.kind.clone(),
+        ];
+        if wide {
+            row.extend([r.verbs.join(","), r.categories.join(",")]);
+        }
+        rows.push(row);
+    }
+    k.out.write(Aligner::default().lines(&rows).as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    #[tokio::test]
+    async fn resources_are_listed() {
+        let s = Server::new();
+        assert_eq!(
+            snapshot(&s, "api-resources --api-group=apps", "").await,
+            "NAME          SHORTNAMES   APIVERSION   NAMESPACED   KIND\ndeployments   deploy       apps/v1      true         Deployment\nreplicasets   rs           apps/v1      true         ReplicaSet\n"
+        );
+        assert_eq!(snapshot(&s, "api-resources --namespaced=false -o name", "").await, "namespaces\nnodes\n");
+        assert_eq!(snapshot(&s, "api-versions", "").await, "apps/v1\nexample.com/v1\nv1\n");
+    }
+}

@@ -1,0 +1,14 @@
+//! `kubectl api-versions`.
+
+use crate::error::Result;
+use crate::kube::Kube;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {}
+
+pub async fn run(_: Arguments, k: &mut Kube) -> Result {
+    let mut all = k.refresh().await?.versions.clone();
+    all.sort();
+    all.iter().for_each(|v| k.say(v));
+    Ok(())
+}

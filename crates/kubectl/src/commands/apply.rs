@@ -1,0 +1,429 @@
+//! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
+
+use super::create::{LAST_APPLIED, annotate};
+use super::delete::{cascade, gone, uid};
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
+use crate::kube::Kube;
+use crate::printer::{Formats, Output, Printer, document};
+use crate::resource::{Info, from_files};
+use client::{DeleteOptions, Patch, WriteOptions};
+use meta::{Map, Object, Value};
+use serde_json::json;
+use std::time::Duration;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub files: FileFlags,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+    #[command(flatten)]
+    pub validate: ValidateFlag,
+    /// Let the server merge, and track who owns which field.
+    #[arg(long)]
+    pub server_side: bool,
+    /// With --server-side, take fields that others own.
+    #[arg(long)]
+    pub force_conflicts: bool,
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_manager: String,
+    /// Delete and create anew what cannot be patched.
+    #[arg(long)]
+    pub force: bool,
+    /// With --force, the grace period of the deletion.
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub grace_period: i64,
+    /// With --force, what becomes of what the object owns.
+    #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
+    pub cascade: String,
+    /// With --force, wait until the deleted object is gone.
+    #[arg(long)]
+    pub wait: bool,
+    #[arg(long, default_value = "0s", hide = true)]
+    pub timeout: String,
+    /// What the file says wins over what others changed.
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub overwrite: bool,
+    /// With --server-side, apply to this subresource.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub subresource: String,
+    /// Only objects of the files with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    #[arg(long, hide = true)]
+    pub all: bool,
+    /// Not supported by this build.
+    #[arg(long)]
+    pub prune: bool,
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide = true)]
+    pub openapi_patch: bool,
+}
+
+const CLIENT_SIDE: &str = "kubectl-client-side-apply";
+
+/// Patches are tried again while others write in between.
+const ATTEMPTS: usize = 5;
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let dry = a.dry.strategy()?;
+    if a.prune {
+        return text("--prune is not supported by this kubectl");
+    }
+    if a.files.is_empty() {
+        return text("must specify one of -f and -k");
+    }
+    if a.force_conflicts && !a.server_side {
+        return text("--force-conflicts only works with --server-side");
+    }
+    if a.server_side && a.force {
+        return text("--force cannot be used with --server-side");
+    }
+    if a.server_side && dry == Dry::Client {
+        return text("--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)");
+    }
+    if a.force && dry == Dry::Server {
+        return text("--dry-run=server cannot be used with --force");
+    }
+    if !a.subresource.is_empty() && !a.server_side {
+        return text("--subresource can only be used with --server-side");
+    }
+    let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
+    let output = Output::parse(&a.print, Formats::Objects, true)?;
+    let apply = Apply { dry, options: options(&a, dry)?, a };
+    let mut printer = Printer::new(&apply.a.print, dry)?;
+    let mut errors = Vec::new();
+    let mut results = Vec::new();
+    let mut count = 0;
+    for i in from_files(k, &apply.a.files).await? {
+        let i = match i {
+            Ok(i) => i,
+            Err(e) => {
+                count += 1;
+                errors.push(e);
+                continue;
+            }
+        };
+        if let Some(o) = &i.object
+            && !selector.matches(|key| o.label(key))
+        {
+            continue;
+        }
+        count += 1;
+        match apply.one(k, &i).await {
+            Ok((o, what)) if output.is_human() || matches!(output, Output::Name) => printer.print(k, &o, what)?,
+            Ok((o, _)) => results.push(o),
+            Err(e) => errors.push(e),
+        }
+    }
+    if count == 0 {
+        return text("no objects passed to apply");
+    }
+    print_objects(k, &output, &apply.a.print, results)?;
+    Error::collect(errors)
+}
+
+/// One object as it is, several as a list.
+fn print_objects(k: &Kube, output: &Output, flags: &PrintFlags, mut results: Vec<Object>) -> Result {
+    let whole = match results.len() {
+        0 => return Ok(()),
+        1 => results.remove(0),
+        _ => {
+            let list = json!({"apiVersion": "v1", "items": results, "kind": "List", "metadata": {}});
+            Object::from_value(list).unwrap_or_default()
+        }
+    };
+    k.out.write(document(output, whole, flags.show_managed_fields)?.as_bytes());
+    Ok(())
+}
+
+fn options(a: &Arguments, dry: Dry) -> Result<WriteOptions> {
+    let manager = match (a.field_manager.as_str(), a.server_side) {
+        ("", true) => "kubectl",
+        ("", false) => CLIENT_SIDE,
+        (m, _) => m,
+    };
+    Ok(WriteOptions {
+        field_manager: manager.to_owned(),
+        dry_run: dry.option(),
+        field_validation: a.validate.validation()?,
+        force: a.force_conflicts,
+    })
+}
+
+struct Apply {
+    a: Arguments,
+    dry: Dry,
+    options: WriteOptions,
+}
+
+/// The patch and how to send it.
+struct Made {
+    patch: Patch,
+    text: String,
+}
+
+impl Apply {
+    async fn one(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
+        if i.name.is_empty() {
+            let generate = i.object.as_ref().map(Object::generate_name).unwrap_or_default();
+            if !generate.is_empty() {
+                return text(format!("from {generate}: cannot use generate name with apply"));
+            }
+            return text(format!(
+                "error when retrieving current configuration of:\n{}\nfrom server for: {:?}: resource name may not be empty",
+                shown(i),
+                i.source
+            ));
+        }
+        if self.a.server_side { self.on_server(k, i).await } else { self.on_client(k, i).await }
+    }
+
+    async fn on_server(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
+        let api = k.api(&i.resource, &i.namespace).await?;
+        let mut o = i.object.clone().unwrap_or_default();
+        o.remove(&["metadata", "managedFields"]);
+        let patch = Patch::Apply(o.into_value());
+        let done = match self.a.subresource.as_str() {
+            "" => api.patch(&i.name, &self.options, &patch).await,
+            sub => api.patch_subresource(&i.name, sub, &self.options, &patch).await,
+        };
+        match done {
+            Ok(o) => {
+                warn_if_deleting(k, i, &o);
+                Ok((o, "serverside-applied"))
+            }
+            Err(e) if e.is_conflict() => text(format!("{e}\n{CONFLICT_ADVICE}")),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn on_client(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
+        let api = k.api(&i.resource, &i.namespace).await?;
+        let mut modified = i.object.clone().unwrap_or_default();
+        annotate(&mut modified);
+        let Some(live) = api.get_opt(&i.name).await.map_err(|e| {
+            let doing = format!("retrieving current configuration of:\n{}\nfrom server for:", shown(i));
+            Error::from(e).about(doing, &i.source)
+        })?
+        else {
+            if self.dry == Dry::Client {
+                return Ok((modified, "created"));
+            }
+            let made = api.create(&self.options, &modified).await;
+            return match made {
+                Ok(o) => {
+                    if i.resource.group == "apiextensions.k8s.io" || i.resource.group == "apiregistration.k8s.io" {
+                        k.forget_discovery();
+                    }
+                    Ok((o, "created"))
+                }
+                Err(e) => Err(Error::from(e).about("creating", &i.source)),
+            };
+        };
+        if self.dry == Dry::Client {
+            return Ok((live, "configured"));
+        }
+        if live.annotation(LAST_APPLIED).is_none() {
+            k.warn(format!(
+                "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
+                i.resource.plural, i.name
+            ));
+        }
+        let mut current = live;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let made = self.patch(i, &current, &modified)?;
+            if made.text == "{}" {
+                warn_if_deleting(k, i, &current);
+                return Ok((current, "unchanged"));
+            }
+            let failed = match api.patch(&i.name, &self.options, &made.patch).await {
+                Ok(o) => {
+                    warn_if_deleting(k, i, &o);
+                    return Ok((o, "configured"));
+                }
+                Err(e) => e,
+            };
+            if failed.is_conflict() && attempt < ATTEMPTS {
+                current = api.get(&i.name).await?;
+            } else if self.a.force && (failed.is_conflict() || failed.is_invalid()) {
+                return self.replace(k, i, &modified).await;
+            } else {
+                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
+                return Err(Error::from(failed).about("patching", &i.source).about(doing, &i.source));
+            }
+        }
+    }
+
+    fn patch(&self, i: &Info, current: &Object, modified: &Object) -> Result<Made> {
+        let original: Map<String, Value> = match current.annotation(LAST_APPLIED) {
+            None => Map::new(),
+            Some(text) => serde_json::from_str(text)
+                .map_err(|e| Error::Text(format!("reading the last applied configuration of {}: {e}", i.to_name())))?,
+        };
+        let gvk = i.resource.gvk();
+        let made = match kinds::catalog().schema_of(&gvk) {
+            Some(schema) => {
+                let overwrite = match self.a.overwrite {
+                    true => merge::strategic::Overwrite::Yes,
+                    false => merge::strategic::Overwrite::No,
+                };
+                let m = merge::strategic::three_way(&original, &modified.0, &current.0, Some(schema), overwrite)
+                    .map_err(|e| {
+                        Error::Text(e.to_string()).about(
+                            format!(
+                                "creating patch with:\noriginal:\n{}\nmodified:\n{}\ncurrent:\n{}\nfor:",
+                                Value::Object(original.clone()),
+                                Value::Object(modified.0.clone()),
+                                Value::Object(current.0.clone())
+                            ),
+                            &i.source,
+                        )
+                    })?;
+                Patch::Strategic(Value::Object(m))
+            }
+            None => Patch::Merge(Value::Object(merge::merge_patch::three_way(&original, &modified.0, &current.0))),
+        };
+        let text = codec::json::to_string(made.document(), codec::json::Html::Escape);
+        Ok(Made { patch: made, text })
+    }
+
+    /// Deletes the object and creates it anew.
+    async fn replace(&self, k: &mut Kube, i: &Info, modified: &Object) -> Result<(Object, &'static str)> {
+        let api = k.api(&i.resource, &i.namespace).await?;
+        let mut options = DeleteOptions::propagation(cascade(&self.a.cascade)?);
+        if self.a.grace_period >= 0 {
+            options.grace_period_seconds = Some(self.a.grace_period);
+        }
+        let answer = api.delete(&i.name, &options).await?;
+        let timeout = duration("timeout", &self.a.timeout)?.filter(|d| !d.is_zero());
+        let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(300));
+        gone(k, i, &uid(&answer), limit).await?;
+        Ok((api.create(&self.options, modified).await?, "configured"))
+    }
+}
+
+fn warn_if_deleting(k: &Kube, i: &Info, o: &Object) {
+    if o.is_deleting() {
+        k.warn(format!("Warning: Detected changes to resource {} which is currently being deleted.", i.name));
+    }
+}
+
+/// The object as long messages describe it.
+fn shown(i: &Info) -> String {
+    let r = &i.resource;
+    let group = &r.group;
+    format!(
+        "Resource: \"{group}/{}, Resource={}\", GroupVersionKind: \"{group}/{}, Kind={}\"\nName: {:?}, Namespace: {:?}",
+        r.version, r.plural, r.version, r.kind, i.name, i.namespace
+    )
+}
+
+/// What kubectl says behind a conflict; scripts and people know it.
+const CONFLICT_ADVICE: &str = "Please review the fields above--they currently have other managers. Here
+are the ways you can resolve this warning:
+* If you intend to manage all of these fields, please re-run the apply
+  command with the `--force-conflicts` flag.
+* If you do not intend to manage all of the fields, please edit your
+  manifest to remove references to the fields that should keep their
+  current managers.
+* You may co-own fields by updating your manifest to match the existing
+  value; in this case, you'll become the manager if the other manager(s)
+  stop managing the field (remove it from their configuration).
+See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
+
+#[cfg(test)]
+mod tests {
+    use super::super::create::LAST_APPLIED;
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    const PATH: &str = "/api/v1/namespaces/default/configmaps";
+    const OPTIONS: &str = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
+    const FILE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";
+    const APPLIED: &str = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"}}\n";
+
+    fn live(data: meta::Value, applied: Option<&str>) -> meta::Value {
+        let mut v = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data, "metadata": {"name": "a", "namespace": "default", "resourceVersion": "3"}});
+        if let Some(a) = applied {
+            v["metadata"]["annotations"] = json!({LAST_APPLIED: a});
+        }
+        v
+    }
+
+    /// Groundwork of A01, A02: what is sent and what is said.
+    #[tokio::test]
+    async fn creates_configures_and_leaves_alone() {
+        let post = format!("POST {PATH}?{OPTIONS}");
+        let get = format!("GET {PATH}/a");
+        let patch = format!("PATCH {PATH}/a?{OPTIONS}");
+        let s = Server::new().on(&post, 201, live(json!({"k": "v"}), Some(APPLIED)));
+        assert_eq!(snapshot(&s, "apply -f -", FILE).await, "configmap/a created\n");
+        assert_eq!(s.body_of(&post)["metadata"]["annotations"][LAST_APPLIED], APPLIED);
+
+        let s = Server::new().on(&get, 200, live(json!({"k": "v", "other": "x"}), Some(APPLIED)));
+        assert_eq!(snapshot(&s, "apply -f -", FILE).await, "configmap/a unchanged\n");
+        assert_eq!(s.asked(), [get.clone()]);
+
+        let before = APPLIED.replace("\"k\":\"v\"", "\"gone\":\"1\",\"k\":\"old\"");
+        let s = Server::new().on(&get, 200, live(json!({"k": "old", "gone": "1", "other": "x"}), Some(&before))).on(
+            &patch,
+            200,
+            live(json!({"k": "v"}), Some(APPLIED)),
+        );
+        assert_eq!(snapshot(&s, "apply -f -", FILE).await, "configmap/a configured\n");
+        assert_eq!(
+            s.body_of(&patch),
+            json!({"data": {"gone": null, "k": "v"}, "metadata": {"annotations": {LAST_APPLIED: APPLIED}}})
+        );
+
+        let s = Server::new().on(&get, 200, live(json!({"k": "v"}), None)).on(&patch, 200, live(json!({}), None));
+        let said = snapshot(&s, "apply -f -", FILE).await;
+        assert!(said.starts_with("configmap/a configured\n! Warning: resource configmaps/a is missing"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn goes_on_after_a_bad_object() {
+        let post = format!("POST {PATH}?{OPTIONS}");
+        let s = Server::new().on(&post, 201, live(json!({}), None));
+        let files = format!("kind: Frob\napiVersion: v1\nmetadata: {{name: x}}\n---\n{FILE}");
+        assert_eq!(
+            snapshot(&s, "apply -f -", &files).await,
+            "configmap/a created\n! error: resource mapping not found for name: \"x\" namespace: \"\" from \"STDIN\": no matches for kind \"Frob\" in version \"v1\"\n! ensure CRDs are installed first\nexit 1\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn on_the_server() {
+        let patch = format!("PATCH {PATH}/a?fieldManager=me&fieldValidation=Strict&force=true");
+        let s = Server::new().on(&patch, 200, live(json!({}), None));
+        let line = "apply --server-side --force-conflicts --field-manager=me -f -";
+        assert_eq!(snapshot(&s, line, FILE).await, "configmap/a serverside-applied\n");
+        assert_eq!(s.body_of(&patch)["data"], json!({"k": "v"}));
+        let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "Apply failed with 1 conflict: conflict with \"x\": .data.k"});
+        let s = Server::new().on(&format!("PATCH {PATH}/a?fieldManager=kubectl&fieldValidation=Strict"), 409, conflict);
+        let said = snapshot(&s, "apply --server-side -f -", FILE).await;
+        assert!(
+            said.starts_with("! error: Apply failed with 1 conflict: conflict with \"x\": .data.k\n! Please review"),
+            "{said}"
+        );
+        for (line, want) in [
+            (
+                "apply --server-side --dry-run=client -f -",
+                "! error: --dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)\nexit 1\n",
+            ),
+            (
+                "apply -f - --dry-run",
+                "! error: --dry-run flag without a value was specified. A value must be set: \"none\", \"server\", or \"client\".\nexit 1\n",
+            ),
+            ("apply", "! error: must specify one of -f and -k\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `kubectl auth`: may I, and who am I.
+
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use crate::printer::table::Aligner;
+use client::client::{JSON, request};
+use http::Method;
+use meta::Value;
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Whether something is allowed: VERB TYPE[/NAME].
+    #[command(name = "can-i")]
+    CanI(CanI),
+    /// As whom the server sees this caller.
+    Whoami(Whoami),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct CanI {
+    pub words: Vec<String>,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Say nothing; the exit code tells.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub subresource: String,
+    /// Everything that is allowed in the namespace.
+    #[arg(long)]
+    pub list: bool,
+    #[arg(long)]
+    pub no_headers: bool,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Whoami {
+    /// json or yaml.
+    #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
+    pub output: String,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    match a.command {
+        Command::CanI(a) => can_i(a, k).await,
+        Command::Whoami(a) => whoami(a, k).await,
+    }
+}
+
+async fn review(k: &mut Kube, group: &str, resource: &str, kind: &str, spec: Option<Value>) -> Result<Value> {
+    let mut v = json!({"apiVersion": format!("{group}/v1"), "kind": kind});
+    if let Some(s) = spec {
+        v["spec"] = s;
+    }
+    let body = serde_json::to_vec(&v).map_err(|e| Error::Text(e.to_string()))?;
+    let path = format!("/apis/{group}/v1/{resource}");
+    Ok(k.client().await?.json(request(Method::POST, &path, JSON, Some((JSON, body)))?).await?)
+}
+
+async fn can_i(a: CanI, k: &mut Kube) -> Result {
+    let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
+    let group = "authorization.k8s.io";
+    if a.list {
+        let spec = json!({"namespace": namespace});
+        let v = review(k, group, "selfsubjectrulesreviews", "SelfSubjectRulesReview", Some(spec)).await?;
+        let words = |r: &Value, key: &str| {
+            r[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+        };
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        if !a.no_headers {
+            rows.push(["Resources", "Non-Resource URLs", "Resource Names", "Verbs"].map(str::to_owned).to_vec());
+        }
+        for r in v["status"]["resourceRules"].as_array().into_iter().flatten() {
+            let g = r["apiGroups"][0].as_str().unwrap_or_default();
+            let all: Vec<String> = r["resources"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(|n| crate::discovery::dotted(n, g))
+                .collect();
+            rows.push(vec![
+                all.join(","),
+                "[]".into(),
+                format!("[{}]", words(r, "resourceNames")),
+                format!("[{}]", words(r, "verbs")),
+            ]);
+        }
+        for r in v["status"]["nonResourceRules"].as_array().into_iter().flatten() {
+            rows.push(vec![
+                String::new(),
+                format!("[{}]", words(r, "nonResourceURLs")),
+                "[]".into(),
+                format!("[{}]", words(r, "verbs")),
+            ]);
+        }
+        k.out.write(Aligner::default().lines(&rows).as_bytes());
+        return Ok(());
+    }
+    let (verb, what) = match a.words.as_slice() {
+        [v, w] => (v.clone(), w.clone()),
+        [v, w, n] => (v.clone(), format!("{w}/{n}")),
+        _ => {
+            return text(
+                "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples",
+            );
+        }
+    };
+    let spec = if what.starts_with('/') {
+        json!({"nonResourceAttributes": {"path": what, "verb": verb}})
+    } else {
+        let (word, name) = what.split_once('/').unwrap_or((&what, ""));
+        let (plural, of) = match k.resource(word).await {
+            _ if word == "*" => ("*".to_owned(), "*".to_owned()),
+            Ok(r) => {
+                if !r.namespaced {
+                    k.warn(format!(
+                        "Warning: resource '{}' is not namespace scoped{}\n",
+                        r.plural,
+                        if r.group.is_empty() { String::new() } else { format!(" in group '{}'", r.group) }
+                    ));
+                }
+                (r.plural.clone(), r.group.clone())
+            }
+            Err(Error::Text(_)) => {
+                k.warn(format!("Warning: the server doesn't have a resource type '{word}'\n"));
+                let (n, g) = word.split_once('.').unwrap_or((word, ""));
+                (n.to_owned(), g.to_owned())
+            }
+            Err(e) => return Err(e),
+        };
+        json!({"resourceAttributes": {
+            "namespace": namespace, "verb": verb, "group": of, "resource": plural, "name": name, "subresource": a.subresource,
+        }})
+    };
+    let v = review(k, group, "selfsubjectaccessreviews", "SelfSubjectAccessReview", Some(spec)).await?;
+    let allowed = v["status"]["allowed"] == true;
+    if !a.quiet {
+        let mut said = if allowed { "yes" } else { "no" }.to_owned();
+        if let Some(r) = v["status"]["reason"].as_str().filter(|r| !r.is_empty() && !allowed) {
+            said.push_str(&format!(" - {r}"));
+        }
+        if let Some(e) = v["status"]["evaluationError"].as_str().filter(|e| !e.is_empty()) {
+            said.push_str(&format!(" - {e}"));
+        }
+        k.say(said);
+    }
+    if allowed { Ok(()) } else { Err(Error::Exit(1)) }
+}
+
+async fn whoami(a: Whoami, k: &mut Kube) -> Result {
+    let v = review(k, "authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview", None).await?;
+    match a.output.as_str() {
+        "json" => k.out.write(codec::json::to_string_indent(&v).as_bytes()),
+        "yaml" => k.out.write(codec::yaml::to_string(&v).as_bytes()),
+        "" => {
+            let u = &v["status"]["userInfo"];
+            let list = |v: &Value| {
+                format!(
+                    "[{}]",
+                    v.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+                )
+            };
+            let mut rows = vec![vec!["ATTRIBUTE".to_owned(), "VALUE".to_owned()]];
+            for (title, key) in [("Username", "username"), ("UID", "uid")] {
+                if let Some(t) = u[key].as_str().filter(|t| !t.is_empty()) {
+                    rows.push(vec![title.into(), t.into()]);
+                }
+            }
+            if u["groups"].is_array() {
+                rows.push(vec!["Groups".into(), list(&u["groups"])]);
+            }
+            for (name, v) in u["extra"].as_object().into_iter().flatten() {
+                rows.push(vec![format!("Extra: {name}"), list(v)]);
+            }
+            k.out.write(Aligner::default().lines(&rows).as_bytes());
+        }
+        other => {
+            return text(format!(
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `kubectl cordon`, and its opposite.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag};
+use crate::kube::Kube;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// The nodes.
+    pub nodes: Vec<String>,
+    /// The nodes with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    turn(a, k, true).await
+}
+
+pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
+    let dry = a.dry.strategy()?;
+    let verb = if off { "cordon" } else { "uncordon" };
+    if a.nodes.is_empty() && a.selector.is_empty() {
+        return text(format!("USAGE: {verb} NODE [flags]\nSee 'kubectl {verb} -h' for help and examples"));
+    }
+    let words: Vec<String> = std::iter::once("nodes".to_owned()).chain(a.nodes.clone()).collect();
+    let s = Selection { labels: &a.selector, ..Selection::default() };
+    let (found, mut errors) = gather(k, &words, &Default::default(), &s).await?;
+    for i in found {
+        let is = i.object.as_ref().and_then(|o| o.at(&["spec", "unschedulable"])) == Some(&Value::Bool(true));
+        if is == off {
+            k.say(format!("node/{} already {verb}ed", i.name));
+            continue;
+        }
+        if dry != Dry::Client {
+            let value = if off { Value::Bool(true) } else { Value::Null };
+            let patch = Patch::Strategic(json!({"spec": {"unschedulable": value}}));
+            let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
+            let patched: std::result::Result<Object, _> =
+                k.api(&i.resource, "").await?.patch(&i.name, &options, &patch).await;
+            if let Err(e) = patched {
+                errors.push(Error::Text(format!("unable to {verb} node {:?}: {e}", i.name)));
+                continue;
+            }
+        }
+        k.say(format!("node/{} {verb}ed{}", i.name, dry.suffix()));
+    }
+    Error::collect(errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn nodes_are_turned_off_and_on() {
+        let node = |off: bool| json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}, "spec": {"unschedulable": off}});
+        let s = Server::new().on("GET /api/v1/nodes/n", 200, node(false)).on("PATCH /api/v1/nodes/n", 200, node(true));
+        assert_eq!(snapshot(&s, "cordon n", "").await, "node/n cordoned\n");
+        assert_eq!(s.body_of("PATCH /api/v1/nodes/n"), json!({"spec": {"unschedulable": true}}));
+        assert_eq!(snapshot(&s, "uncordon n", "").await, "node/n already uncordoned\n");
+    }
+}

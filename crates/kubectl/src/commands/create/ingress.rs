@@ -1,0 +1,125 @@
+//! Ingresses.
+
+use super::{Generator, WriteFlags};
+use crate::error::{Error, Result, text};
+use meta::{Map, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Ingress {
+    pub name: String,
+    /// HOST/PATH[*]=SERVICE:PORT[,tls[=SECRET]]; may be repeated.
+    #[arg(long)]
+    pub rule: Vec<String>,
+    /// The ingress class.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub class: String,
+    /// SERVICE:PORT for what no rule names.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub default_backend: String,
+    /// KEY=VALUE; may be repeated.
+    #[arg(long)]
+    pub annotation: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+fn backend(s: &str) -> Result<Value> {
+    let Some((service, port)) = s.split_once(':') else {
+        return text(format!("default-backend should be in format servicename:serviceport, not {s}"));
+    };
+    let port = match port.parse::<i64>() {
+        Ok(n) => json!({"number": n}),
+        Err(_) => json!({"name": port}),
+    };
+    Ok(json!({"service": {"name": service, "port": port}}))
+}
+
+impl Generator for Ingress {
+    fn make(&self) -> Result<Value> {
+        if self.rule.is_empty() && self.default_backend.is_empty() {
+            return text(
+                "not enough information provided: every ingress has to either specify a default-backend (which catches all traffic) or a list of rules (which catch specific paths)",
+            );
+        }
+        let mut spec = json!({});
+        if !self.class.is_empty() {
+            spec["ingressClassName"] = self.class.clone().into();
+        }
+        if !self.default_backend.is_empty() {
+            spec["defaultBackend"] = backend(&self.default_backend)?;
+        }
+        let mut rules: Vec<(String, Vec<Value>)> = Vec::new();
+        let mut tls: Vec<Value> = Vec::new();
+        for r in &self.rule {
+            let wrong = || {
+                Error::Text(format!(
+                    "rule {r} is invalid and should be in format host/path=svcname:svcport[,tls[=secret]]"
+                ))
+            };
+            let (main, options) = r.split_once(',').unwrap_or((r, ""));
+            let (place, to) = main.split_once('=').ok_or_else(wrong)?;
+            let (host, path) = place.split_once('/').ok_or_else(wrong)?;
+            let path = format!("/{path}");
+            let (path, kind) = match path.strip_suffix('*') {
+                Some(p) => (p.to_owned(), "Prefix"),
+                None => (path, "Exact"),
+            };
+            let one = json!({"backend": backend(to).map_err(|_| wrong())?, "path": path, "pathType": kind});
+            match rules.iter_mut().find(|(h, _)| h == host) {
+                Some((_, all)) => all.push(one),
+                None => rules.push((host.to_owned(), vec![one])),
+            }
+            match options.split_once('=') {
+                None if options.is_empty() => {}
+                None if options == "tls" => {
+                    tls.push(if host.is_empty() { json!({}) } else { json!({"hosts": [host]}) })
+                }
+                Some(("tls", secret)) => {
+                    let entry = tls.iter_mut().find(|t| t["secretName"] == secret);
+                    match (entry, host) {
+                        (Some(_), "") => {}
+                        (Some(t), host) => {
+                            if let Some(h) = t["hosts"].as_array_mut() {
+                                h.push(host.into());
+                            }
+                        }
+                        (None, "") => tls.push(json!({"secretName": secret})),
+                        (None, host) => tls.push(json!({"hosts": [host], "secretName": secret})),
+                    }
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        if !rules.is_empty() {
+            spec["rules"] = rules
+                .into_iter()
+                .map(|(host, paths)| {
+                    let mut r = json!({"http": {"paths": paths}});
+                    if !host.is_empty() {
+                        r["host"] = host.into();
+                    }
+                    r
+                })
+                .collect();
+        }
+        if !tls.is_empty() {
+            spec["tls"] = tls.into();
+        }
+        let mut metadata = json!({"name": self.name});
+        if !self.annotation.is_empty() {
+            let mut all = Map::new();
+            for a in &self.annotation {
+                let Some((k, v)) = a.split_once('=') else {
+                    return text(format!("annotation {a} is invalid and should be in format key=[value]"));
+                };
+                all.insert(k.to_owned(), v.into());
+            }
+            metadata["annotations"] = all.into();
+        }
+        Ok(json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": metadata, "spec": spec,
+            "status": {"loadBalancer": {}},
+        }))
+    }
+}

@@ -1,0 +1,125 @@
+//! Quotas, disruption budgets and priority classes.
+
+use super::{Generator, WriteFlags};
+use crate::error::{Error, Result, text};
+use meta::{LabelSelector, Map, Quantity, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Quota {
+    pub name: String,
+    /// RESOURCE=QUANTITY,….
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub hard: String,
+    /// Which objects count: Terminating, NotTerminating, BestEffort, NotBestEffort.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub scopes: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for Quota {
+    fn make(&self) -> Result<Value> {
+        let mut hard = Map::new();
+        for h in self.hard.split(',').filter(|h| !h.is_empty()) {
+            let Some((k, v)) = h.split_once('=') else {
+                return text(format!("Invalid argument syntax {h}, expected <resource>=<value>"));
+            };
+            let q = Quantity::parse(v).map_err(|e| Error::Text(e.to_string()))?;
+            hard.insert(k.to_owned(), q.to_string().into());
+        }
+        let mut spec = json!({});
+        if !hard.is_empty() {
+            spec["hard"] = hard.into();
+        }
+        let scopes: Vec<&str> = self.scopes.split(',').filter(|s| !s.is_empty()).collect();
+        if !scopes.is_empty() {
+            spec["scopes"] = scopes.into();
+        }
+        Ok(
+            json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": self.name}, "spec": spec, "status": {}}),
+        )
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Budget {
+    pub name: String,
+    /// The labels of the pods.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// A number or a percentage.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub min_available: String,
+    /// A number or a percentage.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub max_unavailable: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+fn number(s: &str) -> Value {
+    s.parse::<i64>().map_or_else(|_| s.into(), Value::from)
+}
+
+impl Generator for Budget {
+    fn make(&self) -> Result<Value> {
+        if self.selector.is_empty() {
+            return text("a selector must be specified");
+        }
+        let parsed = LabelSelector::parse(&self.selector).map_err(Error::Text)?;
+        let mut labels = Map::new();
+        for part in parsed.to_string().split(',') {
+            match part.split_once('=') {
+                Some((k, v)) if !k.ends_with('!') && !part.contains(['(', ' ']) => {
+                    labels.insert(k.to_owned(), v.into());
+                }
+                _ => return text(format!("selector {:?}: only equality can be given here", self.selector)),
+            }
+        }
+        let mut spec = json!({"selector": {"matchLabels": labels}});
+        match (self.min_available.as_str(), self.max_unavailable.as_str()) {
+            ("", "") => return text("one of min-available or max-unavailable must be specified"),
+            (m, "") => spec["minAvailable"] = number(m),
+            ("", m) => spec["maxUnavailable"] = number(m),
+            _ => return text("min-available and max-unavailable cannot be both specified"),
+        }
+        Ok(json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": self.name}, "spec": spec,
+            "status": {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0},
+        }))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct PriorityClass {
+    pub name: String,
+    #[arg(long, default_value = "0", hide_default_value = true)]
+    pub value: i64,
+    /// For pods that name no class.
+    #[arg(long)]
+    pub global_default: bool,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub description: String,
+    /// Never or PreemptLowerPriority.
+    #[arg(long, default_value = "PreemptLowerPriority", hide_default_value = true)]
+    pub preemption_policy: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for PriorityClass {
+    fn make(&self) -> Result<Value> {
+        let mut o = json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": self.name},
+            "value": self.value, "preemptionPolicy": self.preemption_policy,
+        });
+        if self.global_default {
+            o["globalDefault"] = true.into();
+        }
+        if !self.description.is_empty() {
+            o["description"] = self.description.clone().into();
+        }
+        Ok(o)
+    }
+}

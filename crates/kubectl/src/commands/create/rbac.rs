@@ -1,0 +1,235 @@
+//! Roles and their bindings.
+
+use super::{Found, Generator, Needs, WriteFlags};
+use crate::error::{Result, text};
+use meta::{Map, Value};
+use serde_json::json;
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// `pods`, `deployments.apps`, `pods/log`: the resource and its subresource.
+fn words(resources: &[String]) -> Vec<&str> {
+    resources.iter().filter(|r| *r != "*").map(|r| r.split('/').next().unwrap_or(r)).collect()
+}
+
+/// Rules over what was found for each word, one rule per group.
+fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found) -> Result<Vec<Value>> {
+    let Found::Resources(found) = found else { return Ok(Vec::new()) };
+    let mut found = found.into_iter();
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for r in resources {
+        let (group, name) = match r.as_str() {
+            "*" => (String::new(), "*".to_owned()),
+            r => {
+                let Some(of) = found.next() else { continue };
+                let sub = r.split_once('/').map(|(_, s)| format!("/{s}")).unwrap_or_default();
+                (of.group.clone(), format!("{}{sub}", of.plural))
+            }
+        };
+        match groups.iter_mut().find(|(g, _)| *g == group) {
+            Some((_, all)) if all.contains(&name) => {}
+            Some((_, all)) => all.push(name),
+            None => groups.push((group, vec![name])),
+        }
+    }
+    let verbs: Vec<&String> = if verbs.iter().any(|v| v == "*") {
+        verbs.iter().filter(|v| *v == "*").take(1).collect()
+    } else {
+        let mut seen = Vec::new();
+        for v in verbs {
+            if !seen.contains(&v) {
+                seen.push(v);
+            }
+        }
+        seen
+    };
+    Ok(groups
+        .into_iter()
+        .map(|(g, r)| {
+            let mut rule = json!({"apiGroups": [g], "resources": r, "verbs": verbs});
+            if !names.is_empty() {
+                rule["resourceNames"] = names.to_vec().into();
+            }
+            rule
+        })
+        .collect())
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Role {
+    pub name: String,
+    #[arg(long, value_delimiter = ',')]
+    pub verb: Vec<String>,
+    /// RESOURCE, RESOURCE.GROUP or RESOURCE/SUBRESOURCE.
+    #[arg(long, value_delimiter = ',')]
+    pub resource: Vec<String>,
+    /// Only objects of these names.
+    #[arg(long)]
+    pub resource_name: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for Role {
+    fn needs(&self) -> Needs<'_> {
+        Needs::Resources(words(&self.resource))
+    }
+
+    fn make(&self) -> Result<Value> {
+        self.make_with(Found::Nothing)
+    }
+
+    fn make_with(&self, found: Found) -> Result<Value> {
+        if self.verb.is_empty() {
+            return text("at least one verb must be specified");
+        }
+        if self.resource.is_empty() {
+            return text("at least one resource must be specified");
+        }
+        let rules = rules(&self.verb, &self.resource, &self.resource_name, found)?;
+        Ok(json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": {"name": self.name}, "rules": rules}))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ClusterRole {
+    pub name: String,
+    #[arg(long, value_delimiter = ',')]
+    pub verb: Vec<String>,
+    /// RESOURCE, RESOURCE.GROUP or RESOURCE/SUBRESOURCE.
+    #[arg(long, value_delimiter = ',')]
+    pub resource: Vec<String>,
+    /// Only objects of these names.
+    #[arg(long)]
+    pub resource_name: Vec<String>,
+    /// Paths that are no resources: /healthz.
+    #[arg(long = "non-resource-url", value_delimiter = ',')]
+    pub non_resource_url: Vec<String>,
+    /// KEY=VALUE labels of the roles that this one sums up.
+    #[arg(long, value_delimiter = ',')]
+    pub aggregation_rule: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for ClusterRole {
+    fn needs(&self) -> Needs<'_> {
+        Needs::Resources(words(&self.resource))
+    }
+
+    fn make(&self) -> Result<Value> {
+        self.make_with(Found::Nothing)
+    }
+
+    fn make_with(&self, found: Found) -> Result<Value> {
+        let mut o = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": self.name}});
+        if !self.aggregation_rule.is_empty() {
+            let mut labels = Map::new();
+            for l in &self.aggregation_rule {
+                let Some((k, v)) = l.split_once('=') else {
+                    return text(format!("{l} must be formatted as key=value"));
+                };
+                labels.insert(k.to_owned(), v.into());
+            }
+            o["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": labels}]});
+            o["rules"] = Value::Null;
+            return Ok(o);
+        }
+        if self.verb.is_empty() {
+            return text("at least one verb must be specified");
+        }
+        if self.resource.is_empty() && self.non_resource_url.is_empty() {
+            return text("one of resource or nonResourceURL must be specified");
+        }
+        let mut all = rules(&self.verb, &self.resource, &self.resource_name, found)?;
+        if !self.non_resource_url.is_empty() {
+            all.push(json!({"nonResourceURLs": self.non_resource_url, "verbs": self.verb}));
+        }
+        o["rules"] = all.into();
+        Ok(o)
+    }
+}
+
+/// Who is bound.
+fn subjects(users: &[String], groups: &[String], accounts: &[String]) -> Result<Vec<Value>> {
+    let mut out = Vec::new();
+    for (kind, all) in [("User", users), ("Group", groups)] {
+        out.extend(all.iter().map(|n| json!({"apiGroup": RBAC, "kind": kind, "name": n})));
+    }
+    for a in accounts {
+        match a.split_once(':') {
+            Some((ns, name)) if !ns.is_empty() && !name.is_empty() && !name.contains(':') => {
+                out.push(json!({"kind": "ServiceAccount", "name": name, "namespace": ns}));
+            }
+            _ => return text("serviceaccount must be <namespace>:<name>"),
+        }
+    }
+    Ok(out)
+}
+
+fn binding(kind: &str, name: &str, role: (&str, &str), subjects: Vec<Value>) -> Value {
+    let mut o = json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": {"name": name},
+        "roleRef": {"apiGroup": RBAC, "kind": role.0, "name": role.1},
+    });
+    if !subjects.is_empty() {
+        o["subjects"] = subjects.into();
+    }
+    o
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RoleBinding {
+    pub name: String,
+    /// The role.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub role: String,
+    /// The cluster role, in place of a role.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub clusterrole: String,
+    /// From the flag --user, which here is no user of the kubeconfig.
+    #[arg(skip)]
+    pub users: Vec<String>,
+    #[arg(long, value_delimiter = ',')]
+    pub group: Vec<String>,
+    /// NAMESPACE:NAME.
+    #[arg(long, value_delimiter = ',')]
+    pub serviceaccount: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for RoleBinding {
+    fn make(&self) -> Result<Value> {
+        let role = match (self.role.as_str(), self.clusterrole.as_str()) {
+            (r, "") if !r.is_empty() => ("Role", r),
+            ("", c) if !c.is_empty() => ("ClusterRole", c),
+            _ => return text("exactly one of clusterrole or role must be specified"),
+        };
+        Ok(binding("RoleBinding", &self.name, role, subjects(&self.users, &self.group, &self.serviceaccount)?))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ClusterRoleBinding {
+    pub name: String,
+    #[arg(long, required = true)]
+    pub clusterrole: String,
+    /// From the flag --user, which here is no user of the kubeconfig.
+    #[arg(skip)]
+    pub users: Vec<String>,
+    #[arg(long, value_delimiter = ',')]
+    pub group: Vec<String>,
+    /// NAMESPACE:NAME.
+    #[arg(long, value_delimiter = ',')]
+    pub serviceaccount: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for ClusterRoleBinding {
+    fn make(&self) -> Result<Value> {
+        let all = subjects(&self.users, &self.group, &self.serviceaccount)?;
+        Ok(binding("ClusterRoleBinding", &self.name, ("ClusterRole", &self.clusterrole), all))
+    }
+}

@@ -1,0 +1,162 @@
+//! Services.
+
+use super::{Generator, WriteFlags};
+use crate::error::{Error, Result, text};
+use meta::Value;
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Service {
+    #[command(subcommand)]
+    of: Of,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Of {
+    /// Reached inside of the cluster.
+    #[command(name = "clusterip")]
+    ClusterIp(ClusterIp),
+    /// Reached on a port of every node.
+    #[command(name = "nodeport")]
+    NodePort(NodePort),
+    /// Reached through a load balancer.
+    #[command(name = "loadbalancer")]
+    LoadBalancer(LoadBalancer),
+    /// Another name for a host outside.
+    #[command(name = "externalname")]
+    ExternalName(ExternalName),
+}
+
+impl Service {
+    pub fn generator(&self) -> (&dyn Generator, &WriteFlags) {
+        match &self.of {
+            Of::ClusterIp(a) => (a, &a.write),
+            Of::NodePort(a) => (a, &a.write),
+            Of::LoadBalancer(a) => (a, &a.write),
+            Of::ExternalName(a) => (a, &a.write),
+        }
+    }
+}
+
+/// `80` or `80:8080`, the second a number or a name.
+fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
+    all.iter()
+        .map(|p| {
+            let (port, target) = p.split_once(':').unwrap_or((p, p));
+            let n: i64 = port.parse().map_err(|_| Error::Text(format!("unable to parse integer from '{port}'")))?;
+            let target: Value = match target.parse::<i64>() {
+                Ok(n) if !(1..65536).contains(&n) => {
+                    return text(format!("invalid port {n}: must be between 1 and 65535, inclusive"));
+                }
+                Ok(n) => n.into(),
+                Err(_) => target.into(),
+            };
+            let name = if p.contains(':') { p.replace(':', "-") } else { port.to_owned() };
+            let mut v = json!({"name": name, "port": n, "protocol": "TCP", "targetPort": target});
+            if node_port > 0 {
+                v["nodePort"] = node_port.into();
+            }
+            Ok(v)
+        })
+        .collect()
+}
+
+fn service(name: &str, ty: &str, ports: Vec<Value>) -> Value {
+    let labels = json!({"app": name});
+    let mut o = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "labels": labels},
+        "spec": {"selector": labels, "type": ty}, "status": {"loadBalancer": {}},
+    });
+    if !ports.is_empty() {
+        o["spec"]["ports"] = ports.into();
+    }
+    o
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ClusterIp {
+    pub name: String,
+    /// PORT or PORT:TARGET; may be repeated.
+    #[arg(long, value_delimiter = ',')]
+    pub tcp: Vec<String>,
+    /// The address, or None for a headless service.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub clusterip: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for ClusterIp {
+    fn make(&self) -> Result<Value> {
+        if self.clusterip != "None" && self.tcp.is_empty() {
+            return text("at least one tcp port specifier must be provided");
+        }
+        let mut o = service(&self.name, "ClusterIP", ports(&self.tcp, 0)?);
+        if !self.clusterip.is_empty() {
+            o["spec"]["clusterIP"] = self.clusterip.clone().into();
+        }
+        Ok(o)
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct NodePort {
+    pub name: String,
+    /// PORT or PORT:TARGET; may be repeated.
+    #[arg(long, value_delimiter = ',')]
+    pub tcp: Vec<String>,
+    /// The port of the nodes.
+    #[arg(long, default_value = "0", hide_default_value = true)]
+    pub node_port: i64,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for NodePort {
+    fn make(&self) -> Result<Value> {
+        if self.tcp.is_empty() {
+            return text("at least one tcp port specifier must be provided");
+        }
+        Ok(service(&self.name, "NodePort", ports(&self.tcp, self.node_port)?))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct LoadBalancer {
+    pub name: String,
+    /// PORT or PORT:TARGET; may be repeated.
+    #[arg(long, value_delimiter = ',')]
+    pub tcp: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for LoadBalancer {
+    fn make(&self) -> Result<Value> {
+        if self.tcp.is_empty() {
+            return text("at least one tcp port specifier must be provided");
+        }
+        Ok(service(&self.name, "LoadBalancer", ports(&self.tcp, 0)?))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ExternalName {
+    pub name: String,
+    /// The host's name.
+    #[arg(long, required = true)]
+    pub external_name: String,
+    /// PORT or PORT:TARGET; may be repeated.
+    #[arg(long, value_delimiter = ',')]
+    pub tcp: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for ExternalName {
+    fn make(&self) -> Result<Value> {
+        let mut o = service(&self.name, "ExternalName", ports(&self.tcp, 0)?);
+        o["spec"]["externalName"] = self.external_name.clone().into();
+        Ok(o)
+    }
+}

@@ -1,0 +1,32 @@
+//! Kinds of which there is only a name to say.
+
+use super::{Generator, WriteFlags};
+use crate::error::Result;
+use meta::Value;
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Namespace {
+    pub name: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for Namespace {
+    fn make(&self) -> Result<Value> {
+        Ok(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}, "spec": {}, "status": {}}))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ServiceAccount {
+    pub name: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for ServiceAccount {
+    fn make(&self) -> Result<Value> {
+        Ok(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": self.name}}))
+    }
+}

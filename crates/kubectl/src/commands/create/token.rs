@@ -1,0 +1,71 @@
+//! Tokens of service accounts.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{PrintFlags, duration};
+use crate::kube::Kube;
+use crate::printer::{Formats, Output, document};
+use client::WriteOptions;
+use meta::Object;
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// The service account.
+    pub name: String,
+    /// For whom; may be repeated.
+    #[arg(long)]
+    pub audience: Vec<String>,
+    /// How long it should be good; the server may give less.
+    #[arg(long, default_value = "0s", hide_default_value = true)]
+    pub duration: String,
+    /// Pod, Secret or Node: the token ends with this object.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub bound_object_kind: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub bound_object_name: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub bound_object_uid: String,
+    #[command(flatten)]
+    pub print: PrintFlags,
+}
+
+pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
+    let output = Output::parse(&a.print, Formats::Objects, true)?;
+    let mut spec = json!({"audiences": a.audience});
+    if a.audience.is_empty() {
+        spec = json!({});
+    }
+    let seconds = duration("duration", &a.duration)?.map_or(0, |d| d.as_secs());
+    if seconds > 0 {
+        spec["expirationSeconds"] = seconds.into();
+    }
+    if !a.bound_object_kind.is_empty() {
+        if a.bound_object_name.is_empty() {
+            return text("--bound-object-name is required if --bound-object-kind is provided");
+        }
+        let mut r = json!({"kind": a.bound_object_kind, "apiVersion": "v1", "name": a.bound_object_name});
+        if !a.bound_object_uid.is_empty() {
+            r["uid"] = a.bound_object_uid.clone().into();
+        }
+        spec["boundObjectRef"] = r;
+    } else if !a.bound_object_name.is_empty() || !a.bound_object_uid.is_empty() {
+        return text("--bound-object-name and --bound-object-uid can only be set if --bound-object-kind is provided");
+    }
+    let (namespace, _) = k.namespace()?;
+    let resource = k.resource("serviceaccounts").await?;
+    let api = k.api(&resource, &namespace).await?;
+    let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+    let made: Object = api
+        .create_subresource(&a.name, "token", &WriteOptions::default(), &ask)
+        .await
+        .map_err(|e| Error::Text(format!("failed to create token: {e}")))?;
+    if output.is_human() {
+        match made.str_at(&["status", "token"]).filter(|t| !t.is_empty()) {
+            Some(t) => k.say(t),
+            None => return text("failed to create token: no token in server response"),
+        }
+        return Ok(());
+    }
+    k.out.write(document(&output, made, a.print.show_managed_fields)?.as_bytes());
+    Ok(())
+}

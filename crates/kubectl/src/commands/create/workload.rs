@@ -1,0 +1,165 @@
+//! Deployments, jobs and cron jobs.
+
+use super::{Found, Generator, Needs, WriteFlags};
+use crate::error::{Result, text};
+use meta::Value;
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Deployment {
+    pub name: String,
+    /// The image; may be repeated for several containers.
+    #[arg(long, required = true, value_delimiter = ',')]
+    pub image: Vec<String>,
+    /// A port of the container.
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub port: i64,
+    #[arg(short = 'r', long, default_value = "1", hide_default_value = true)]
+    pub replicas: i64,
+    /// The command of the container.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+/// The name of a container after its image: `registry:5000/team/App_1:v2` becomes `app-1`.
+pub fn container_name(image: &str) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    let name = last.split(['@', ':']).next().unwrap_or(last);
+    let name: String =
+        name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    name.trim_matches('-').to_owned()
+}
+
+impl Generator for Deployment {
+    fn make(&self) -> Result<Value> {
+        if self.image.len() > 1 && !self.command.is_empty() {
+            return text("cannot specify multiple --image options and command");
+        }
+        let labels = json!({"app": self.name});
+        let containers: Vec<Value> = self
+            .image
+            .iter()
+            .map(|i| {
+                let mut c = json!({"name": container_name(i), "image": i, "resources": {}});
+                if !self.command.is_empty() {
+                    c["command"] = self.command.clone().into();
+                }
+                if self.port >= 0 {
+                    c["ports"] = json!([{"containerPort": self.port}]);
+                }
+                c
+            })
+            .collect();
+        Ok(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": self.name, "labels": labels},
+            "spec": {
+                "replicas": self.replicas, "selector": {"matchLabels": labels}, "strategy": {},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}},
+            },
+            "status": {},
+        }))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Job {
+    pub name: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub image: String,
+    /// cronjob/NAME: a run of it now.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub from: String,
+    /// The command of the container.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+fn container(name: &str, image: &str, command: &[String]) -> Value {
+    let mut c = json!({"name": name, "image": image, "resources": {}});
+    if !command.is_empty() {
+        c["command"] = command.to_vec().into();
+    }
+    c
+}
+
+impl Generator for Job {
+    fn needs(&self) -> Needs<'_> {
+        if self.from.is_empty() { Needs::Nothing } else { Needs::Object(&self.from) }
+    }
+
+    fn make_with(&self, found: Found) -> Result<Value> {
+        if self.image.is_empty() == self.from.is_empty() {
+            return text("either --image or --from must be specified");
+        }
+        let Found::Object(c) = found else { return self.make() };
+        if !self.command.is_empty() {
+            return text("cannot specify --from and command");
+        }
+        if c.kind() != "CronJob" {
+            return text(format!("from must be an existing cronjob, not {}", c.kind()));
+        }
+        let template = c.at(&["spec", "jobTemplate"]).cloned().unwrap_or_default();
+        let mut annotations = template["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+        annotations.insert("cronjob.kubernetes.io/instantiate".into(), "manual".into());
+        let mut metadata = json!({
+            "name": self.name, "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": c.api_version(), "kind": "CronJob", "name": c.name(), "uid": c.uid(), "controller": true,
+            }],
+        });
+        if let Some(l) = template["metadata"]["labels"].as_object() {
+            metadata["labels"] = l.clone().into();
+        }
+        Ok(
+            json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template["spec"], "status": {}}),
+        )
+    }
+
+    fn make(&self) -> Result<Value> {
+        Ok(json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": self.name},
+            "spec": {"template": {"metadata": {}, "spec": {
+                "containers": [container(&self.name, &self.image, &self.command)], "restartPolicy": "Never",
+            }}},
+            "status": {},
+        }))
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct CronJob {
+    pub name: String,
+    #[arg(long, required = true)]
+    pub image: String,
+    /// When, in cron's five fields.
+    #[arg(long, required = true)]
+    pub schedule: String,
+    /// OnFailure or Never.
+    #[arg(long, default_value = "OnFailure", hide_default_value = true)]
+    pub restart: String,
+    /// The command of the container.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+impl Generator for CronJob {
+    fn make(&self) -> Result<Value> {
+        Ok(json!({
+            "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": self.name},
+            "spec": {
+                "jobTemplate": {"metadata": {"name": self.name}, "spec": {"template": {"metadata": {}, "spec": {
+                    "containers": [container(&self.name, &self.image, &self.command)], "restartPolicy": self.restart,
+                }}}},
+                "schedule": self.schedule,
+            },
+            "status": {},
+        }))
+    }
+}

@@ -1,0 +1,331 @@
+//! `kubectl delete`.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, duration};
+use crate::kube::Kube;
+use crate::resource::select::{Selection, list, targets};
+use crate::resource::{Info, Target, from_files};
+use client::client::{JSON, request};
+use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
+use futures::StreamExt as _;
+use http::Method;
+use meta::Value;
+use std::time::Duration;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME…, TYPE/NAME…, or TYPE with -l or --all.
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Everything of the type in the namespace.
+    #[arg(long)]
+    pub all: bool,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Only objects with these fields.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_selector: String,
+    /// What becomes of what the objects own: background, foreground or orphan.
+    #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
+    pub cascade: String,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+    /// Seconds until a pod that does not end is killed; negative is the pod's own.
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub grace_period: i64,
+    /// With a grace period of 0, take the object away at once.
+    #[arg(long)]
+    pub force: bool,
+    /// The same as --grace-period=1.
+    #[arg(long)]
+    pub now: bool,
+    /// What is not there is no error (always so with --all).
+    #[arg(long)]
+    pub ignore_not_found: bool,
+    /// Ask before anything is deleted.
+    #[arg(short = 'i', long)]
+    pub interactive: bool,
+    /// Wait until the objects are gone.
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub wait: bool,
+    /// How long to wait; 0 is a week.
+    #[arg(long, default_value = "0s", hide_default_value = true)]
+    pub timeout: String,
+    /// `name` for short output.
+    #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
+    pub output: String,
+    /// Send a DELETE to this path.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub raw: String,
+}
+
+const NOTHING_GIVEN: &str = "You must provide one or more resources by argument or filename.
+Example resource specifications include:
+   '-f rsrc.yaml'
+   '--filename=rsrc.json'
+   '<resource> <name>'
+   '<resource>'";
+
+pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if !a.raw.is_empty() {
+        let client = k.client().await?;
+        let answer = client.bytes(request(Method::DELETE, &a.raw, JSON, None)?).await?;
+        k.out.write(&answer);
+        return Ok(());
+    }
+    if !matches!(a.output.as_str(), "" | "name") {
+        return text("unexpected -o output mode: ".to_owned() + &a.output + ". We only support '-o name'");
+    }
+    if a.all && !a.selector.is_empty() {
+        return text("cannot set --all and --selector at the same time");
+    }
+    if a.now {
+        if a.grace_period != -1 {
+            return text("--now and --grace-period cannot be specified together");
+        }
+        a.grace_period = 1;
+    }
+    if a.grace_period == 0 && !a.force {
+        a.grace_period = 1;
+    }
+    if a.force && a.grace_period < 0 {
+        a.grace_period = 0;
+    }
+    if a.force && a.grace_period > 0 {
+        return text("--force and --grace-period greater than 0 cannot be specified together");
+    }
+    let propagation = cascade(&a.cascade)?;
+    let dry = a.dry.strategy()?;
+    let timeout = duration("timeout", &a.timeout)?.filter(|d| !d.is_zero());
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text(NOTHING_GIVEN);
+    }
+    if a.force && a.grace_period == 0 && dry == Dry::None {
+        k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
+    }
+    let selection = Selection {
+        labels: &a.selector,
+        fields: &a.field_selector,
+        all: a.all,
+        all_namespaces: a.all_namespaces,
+        bare_type_is_all: false,
+    };
+    let mut errors = Vec::new();
+    let mut all = Vec::new();
+    let ignore = a.ignore_not_found || a.all;
+    for t in targets(k, &a.resources, &selection).await? {
+        match t {
+            Target::Named(i) => all.push(i),
+            Target::All(c) => match list(k, &c, &selection).await {
+                Ok(found) => all.extend(found),
+                Err(e) => errors.push(e),
+            },
+        }
+    }
+    for i in from_files(k, &a.files).await? {
+        match i {
+            Ok(i) => all.push(i),
+            Err(e) => errors.push(e),
+        }
+    }
+    if a.interactive && !all.is_empty() {
+        k.say("You are about to delete the following ".to_owned() + &format!("{} resource(s):", all.len()));
+        for i in &all {
+            k.say(i.to_name());
+        }
+        k.out.write(b"Do you want to continue? (y/N): ");
+        k.out.flush();
+        if !answer(k)? {
+            k.say("deletion is cancelled");
+            return Ok(());
+        }
+    }
+    if k.namespace()?.1 && all.iter().any(|i| !i.resource.namespaced) {
+        k.warn("Warning: deleting cluster-scoped resources, not scoped to the provided namespace");
+    }
+    let mut options = DeleteOptions::propagation(propagation);
+    if a.grace_period >= 0 {
+        options.grace_period_seconds = Some(a.grace_period);
+    }
+    options.dry_run = dry.option();
+    let mut waiting = Vec::new();
+    let mut found = 0;
+    for i in all {
+        let name = i.name.clone();
+        if dry != Dry::Client {
+            let api = k.api(&i.resource, &i.namespace).await?;
+            match api.delete(&name, &options).await.map_err(Error::from) {
+                Ok(answer) => waiting.push((i.clone(), uid(&answer))),
+                Err(e) if e.is_not_found() && ignore => continue,
+                Err(e) => {
+                    found += 1;
+                    errors.push(if i.source.is_empty() { e } else { e.about("deleting", &i.source) });
+                    continue;
+                }
+            }
+        }
+        found += 1;
+        say(k, &a, dry, &i);
+    }
+    k.out.flush();
+    if found == 0 && errors.is_empty() {
+        k.say("No resources found");
+    }
+    if a.wait && dry == Dry::None && !(a.force && a.grace_period == 0) {
+        let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(7 * 24 * 3600));
+        for (i, uid) in waiting {
+            if let Err(e) = gone(k, &i, &uid, limit).await {
+                errors.push(e);
+            }
+        }
+    }
+    Error::collect(errors)
+}
+
+fn say(k: &Kube, a: &Arguments, dry: Dry, i: &Info) {
+    if a.output == "name" {
+        return k.say(i.to_name());
+    }
+    let what = if a.grace_period == 0 { "force deleted" } else { "deleted" };
+    let from = if i.namespace.is_empty() { String::new() } else { format!(" from {} namespace", i.namespace) };
+    k.say(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));
+}
+
+fn answer(k: &mut Kube) -> Result<bool> {
+    let mut line = Vec::new();
+    let mut byte = [0u8];
+    loop {
+        match std::io::Read::read(&mut k.shell.input, &mut byte) {
+            Ok(0) => break,
+            Ok(_) if byte[0] == b'\n' => break,
+            Ok(_) => line.push(byte[0]),
+            Err(e) => return text(format!("reading the answer: {e}")),
+        }
+    }
+    Ok(matches!(String::from_utf8_lossy(&line).trim(), "y" | "Y"))
+}
+
+pub fn cascade(word: &str) -> Result<Propagation> {
+    match word {
+        "background" => Ok(Propagation::Background),
+        "foreground" => Ok(Propagation::Foreground),
+        "orphan" => Ok(Propagation::Orphan),
+        other => {
+            text(format!("invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\""))
+        }
+    }
+}
+
+/// Which object went: the answer is the object itself, or a `Status` about it.
+pub fn uid(answer: &Value) -> String {
+    answer["details"]["uid"].as_str().or_else(|| answer["metadata"]["uid"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// Waits until the object is gone. Another of the same name is another object.
+pub async fn gone(k: &mut Kube, i: &Info, uid: &str, limit: tokio::time::Instant) -> Result {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let name = &i.name;
+    let wait = async {
+        loop {
+            let fields = format!("metadata.name={name}");
+            let page = api.list(&ListOptions { field_selector: fields.clone(), ..ListOptions::default() }).await?;
+            let Some(there) = page.items.first() else { return Ok(()) };
+            if !uid.is_empty() && there.uid() != uid {
+                return Ok(());
+            }
+            let options = WatchOptions {
+                field_selector: fields,
+                resource_version: page.resource_version,
+                ..WatchOptions::default()
+            };
+            let mut events = api.watch(&options).await?;
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(WatchEvent::Deleted(_)) => return Ok(()),
+                    Ok(_) => {}
+                    // Too old, or the server ends: look again.
+                    Err(e) if e.is_expired() || e.is_transient() => break,
+                    Err(e) => return Err(Error::from(e)),
+                }
+            }
+            tokio::time::sleep(super::wait::AGAIN).await;
+        }
+    };
+    match tokio::time::timeout_at(limit, wait).await {
+        Ok(r) => r,
+        Err(_) => text(format!("timed out waiting for the condition on {}/{name}", i.resource.plural)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn by_name_and_selector() {
+        let pod = |n: &str| json!({"metadata": {"name": n, "namespace": "default", "uid": n}});
+        let ok = json!({"kind": "Status", "status": "Success", "details": {"uid": "u"}});
+        let gone = json!({"items": [], "metadata": {"resourceVersion": "9"}});
+        let s = Server::new()
+            .on("DELETE /api/v1/namespaces/default/pods/web", 200, ok.clone())
+            .on("DELETE /api/v1/namespaces/x", 200, ok.clone())
+            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, gone.clone())
+            .on("GET /api/v1/namespaces?fieldSelector=metadata.name%3Dx", 200, gone.clone())
+            .on(
+                "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb&limit=500",
+                200,
+                json!({"items": [pod("web")], "metadata": {}}),
+            )
+            .on("GET /api/v1/namespaces/default/pods?limit=500", 200, json!({"items": [], "metadata": {}}));
+        for (line, want) in [
+            ("delete pod web", "pod \"web\" deleted from default namespace\n"),
+            ("delete pod/web -o name", "pod/web\n"),
+            ("delete ns x", "namespace \"x\" deleted\n"),
+            ("delete pods -l app=web", "pod \"web\" deleted from default namespace\n"),
+            ("delete pods --all", "No resources found\n"),
+            ("delete pod nope", "! Error from server (NotFound): pods \"nope\" not found\nexit 1\n"),
+            ("delete pod nope --ignore-not-found", "No resources found\n"),
+            ("delete pods", "! error: resource(s) were provided, but no name was specified\nexit 1\n"),
+            (
+                "delete pod web --force",
+                "pod \"web\" force deleted from default namespace\n! Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.\n",
+            ),
+            (
+                "delete pod web --now --grace-period=3",
+                "! error: --now and --grace-period cannot be specified together\nexit 1\n",
+            ),
+            (
+                "delete pod web --cascade=frob",
+                "! error: invalid cascade value (frob). Must be \"background\", \"foreground\", or \"orphan\"\nexit 1\n",
+            ),
+            ("delete -f - --wait=false", "pod \"web\" deleted from default namespace\n"),
+        ] {
+            let input = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n";
+            assert_eq!(snapshot(&s, line, input).await, want, "{line}");
+        }
+        snapshot(&s, "delete pod web --grace-period 3 --cascade=foreground", "").await;
+        let body = s.body_of("DELETE /api/v1/namespaces/default/pods/web");
+        assert_eq!((&body["gracePeriodSeconds"], &body["propagationPolicy"]), (&json!(3), &json!("Foreground")));
+    }
+
+    #[tokio::test]
+    async fn waiting_for_this_very_object() {
+        let there = json!({"items": [{"metadata": {"name": "web", "uid": "u"}}], "metadata": {"resourceVersion": "9"}});
+        let s = Server::new()
+            .on("DELETE /api/v1/namespaces/default/pods/web", 200, json!({"metadata": {"uid": "u"}}))
+            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, there)
+            .on_bytes(
+                "GET /api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3Dweb&resourceVersion=9",
+                200,
+                b"{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"web\"}}}\n".to_vec(),
+            );
+        assert_eq!(snapshot(&s, "delete pod web", "").await, "pod \"web\" deleted from default namespace\n");
+        assert_eq!(s.asked().len(), 3);
+    }
+}

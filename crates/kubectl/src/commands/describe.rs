@@ -1,0 +1,267 @@
+//! `kubectl describe`: an object with what belongs to it, for people.
+
+pub mod events;
+mod generic;
+mod node;
+mod page;
+mod plain;
+mod pod;
+mod service;
+mod workload;
+
+pub use pod::template;
+
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use crate::printer::tabwriter;
+use crate::resource::select::{Selection, list, targets};
+use crate::resource::{Collection, Info, Target, from_files};
+use meta::Object;
+use page::Page;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE [NAME or its beginning…], or TYPE/NAME….
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// With the events about each object.
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub show_events: bool,
+    #[arg(long, default_value = "500", hide = true)]
+    pub chunk_size: u32,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text(
+            "You must specify the type of resource to describe. Use \"kubectl api-resources\" for a complete list of supported resources.\n",
+        );
+    }
+    let s = Selection {
+        labels: &a.selector,
+        all_namespaces: a.all_namespaces,
+        bare_type_is_all: true,
+        ..Selection::default()
+    };
+    let mut errors = Vec::new();
+    let mut found: Vec<Info> = Vec::new();
+    let mut all = targets(k, &a.resources, &s).await?;
+    for i in from_files(k, &a.files).await? {
+        match i {
+            Ok(i) => all.push(Target::Named(i)),
+            Err(e) => errors.push(e),
+        }
+    }
+    for t in all {
+        match t {
+            Target::All(c) => match list(k, &c, &s).await {
+                Ok(l) => found.extend(l),
+                Err(e) => errors.push(e),
+            },
+            Target::Named(i) => match named(k, i).await {
+                Ok(l) => found.extend(l),
+                Err(e) => errors.push(e),
+            },
+        }
+    }
+    let none = found.is_empty();
+    for (n, i) in found.into_iter().enumerate() {
+        match one(k, &i, a.show_events).await {
+            Ok(text) => {
+                if n > 0 {
+                    k.out.write(b"\n\n");
+                }
+                k.out.write(text.as_bytes());
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    if none && errors.is_empty() {
+        if a.all_namespaces {
+            k.warn("No resources found");
+        } else {
+            let (namespace, _) = k.namespace()?;
+            k.warn(format!("No resources found in {namespace} namespace."));
+        }
+    }
+    Error::collect(errors)
+}
+
+/// The object of that name, or those whose names begin so.
+async fn named(k: &mut Kube, mut i: Info) -> Result<Vec<Info>> {
+    let missing = match i.fetch(k).await {
+        Ok(o) => {
+            i.object = Some(o);
+            return Ok(vec![i]);
+        }
+        Err(e) if e.is_not_found() => e,
+        Err(e) => return Err(e),
+    };
+    let c = Collection { resource: i.resource.clone(), namespace: i.namespace.clone() };
+    let mut all = list(k, &c, &Selection::default()).await.unwrap_or_default();
+    all.retain(|o| o.name.starts_with(&i.name));
+    if all.is_empty() { Err(missing) } else { Ok(all) }
+}
+
+async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
+    let o = i.object.clone().unwrap_or_default();
+    let events = if show_events { Some(events::about(k, &o).await?) } else { None };
+    let mut p = Page::default();
+    let core = i.resource.group.is_empty();
+    match i.resource.kind.as_str() {
+        "Pod" if core => pod::describe(&mut p, &o, k.now()),
+        "ConfigMap" if core => plain::config_map(&mut p, &o),
+        "Secret" if core => plain::secret(&mut p, &o),
+        "Namespace" if core => plain::namespace(&mut p, &o, k).await?,
+        "Service" if core => service::describe(&mut p, &o, k).await?,
+        "Node" if core => node::describe(&mut p, &o, k).await?,
+        "Deployment" if i.resource.group == "apps" => workload::deployment(&mut p, &o, i, k).await?,
+        "ReplicaSet" if i.resource.group == "apps" => workload::replica_set(&mut p, &o, k).await?,
+        "DaemonSet" if i.resource.group == "apps" => workload::daemon_set(&mut p, &o, k).await?,
+        "StatefulSet" if i.resource.group == "apps" => workload::stateful_set(&mut p, &o, k).await?,
+        "Job" if i.resource.group == "batch" => workload::job(&mut p, &o, k.now()),
+        _ => generic::describe(&mut p, &o),
+    }
+    if let Some(e) = events
+        && !matches!(i.resource.kind.as_str(), "Secret" | "Namespace")
+    {
+        events::write(&mut p, &e, k.now());
+    }
+    Ok(tabwriter::describe(&p.0))
+}
+
+fn name_and_namespace(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    if !o.namespace().is_empty() {
+        p.field("Namespace", o.namespace());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    fn server(path: &str, o: meta::Value) -> Server {
+        let (name, uid) = (o["metadata"]["name"].as_str().unwrap(), o["metadata"]["uid"].as_str().unwrap());
+        let namespace = o["metadata"]["namespace"].as_str().unwrap();
+        let kind = o["kind"].as_str().unwrap();
+        let events = format!(
+            "GET /api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3D{namespace}%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3D{uid}"
+        );
+        let event = json!({"type": "Warning", "reason": "Bad", "message": "it is\n", "count": 3, "firstTimestamp": "2026-11-21T11:00:00Z", "lastTimestamp": "2026-11-21T11:59:00Z", "source": {"component": "kubelet", "host": "n"}});
+        let items = if kind == "Pod" { json!([event]) } else { json!([]) };
+        Server::new().on(path, 200, o).on(&events, 200, json!({"items": items}))
+    }
+
+    #[tokio::test]
+    async fn a_pod() {
+        let pod = json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": {"name": "p", "namespace": "default", "uid": "u", "labels": {"a": "b", "c": "d"}, "annotations": {"x": "y"}},
+            "spec": {
+                "nodeName": "n", "serviceAccountName": "default", "priority": 0,
+                "containers": [{
+                    "name": "c", "image": "i", "ports": [{"containerPort": 80, "protocol": "TCP"}], "command": ["sh"], "args": ["-c", "x y"],
+                    "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "100m", "memory": "1Gi"}},
+                    "livenessProbe": {"httpGet": {"path": "/h", "port": 80, "scheme": "HTTP"}, "periodSeconds": 10, "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3},
+                    "env": [{"name": "E", "value": "1"}, {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                    "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true}],
+                }],
+                "volumes": [{"name": "v", "configMap": {"name": "cm"}}],
+                "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+            },
+            "status": {
+                "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "hostIP": "1.2.3.4", "qosClass": "Burstable",
+                "startTime": "2026-11-21T11:00:00Z",
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [{"name": "c", "ready": true, "restartCount": 2, "imageID": "sha", "containerID": "kemudi://1",
+                    "state": {"running": {"startedAt": "2026-11-21T11:30:00Z"}},
+                    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, "startedAt": "2026-11-21T11:00:00Z", "finishedAt": "2026-11-21T11:29:00Z"}}}],
+            },
+        });
+        let s = server("GET /api/v1/namespaces/default/pods/p", pod);
+        let want = "\
+Name:             p
+Namespace:        default
+Priority:         0
+Service Account:  default
+Node:             n/1.2.3.4
+Start Time:       Sat, 21 Nov 2026 11:00:00 +0000
+Labels:           a=b
+                  c=d
+Annotations:      x: y
+Status:           Running
+IP:               10.0.0.1
+IPs:
+  IP:  10.0.0.1
+Containers:
+  c:
+    Container ID:  kemudi://1
+    Image:         i
+    Image ID:      sha
+    Port:          80/TCP
+    Host Port:     0/TCP
+    Command:
+      sh
+    Args:
+      -c
+      x y
+    State:          Running
+      Started:      Sat, 21 Nov 2026 11:30:00 +0000
+    Last State:     Terminated
+      Reason:       Error
+      Exit Code:    1
+      Started:      Sat, 21 Nov 2026 11:00:00 +0000
+      Finished:     Sat, 21 Nov 2026 11:29:00 +0000
+    Ready:          True
+    Restart Count:  2
+    Limits:
+      cpu:  1
+    Requests:
+      cpu:     100m
+      memory:  1Gi
+    Liveness:  http-get http://:80/h delay=0s timeout=1s period=10s #success=1 #failure=3
+    Environment:
+      E:  1
+      S:  <set to the key 'k' in secret 's'>  Optional: false
+    Mounts:
+      /v from v (ro)
+Conditions:
+  Type    Status
+  Ready   True 
+Volumes:
+  v:
+    Type:        ConfigMap (a volume populated by a ConfigMap)
+    Name:        cm
+    Optional:    false
+QoS Class:       Burstable
+Node-Selectors:  <none>
+Tolerations:     k:NoExecute op=Exists for 300s
+Events:
+  Type     Reason  Age                From     Message
+  ----     ------  ----               ----     -------
+  Warning  Bad     60s (x3 over 60m)  kubelet  it is
+";
+        assert_eq!(snapshot(&s, "describe pod p", "").await, want);
+    }
+
+    #[tokio::test]
+    async fn secrets_keep_their_values() {
+        let o = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default", "uid": "u"}, "type": "Opaque", "data": {"password": "aHVudGVyMg=="}});
+        let s = server("GET /api/v1/namespaces/default/secrets/s", o);
+        let said = snapshot(&s, "describe secret s", "").await;
+        assert_eq!(
+            said,
+            "Name:         s\nNamespace:    default\nLabels:       <none>\nAnnotations:  <none>\n\nType:  Opaque\n\nData\n====\npassword:  7 bytes\n"
+        );
+    }
+}

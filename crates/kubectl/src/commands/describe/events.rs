@@ -1,0 +1,69 @@
+//! The events about an object.
+
+use super::page::Page;
+use crate::error::Result;
+use crate::kube::Kube;
+use crate::printer::table::age;
+use client::ListOptions;
+use meta::{Object, Value};
+
+pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
+    let Ok(resource) = k.resource("events").await else { return Ok(Vec::new()) };
+    let namespace = if o.namespace().is_empty() { "default" } else { o.namespace() };
+    let mut fields = format!("involvedObject.name={}", o.name());
+    if !o.namespace().is_empty() {
+        fields.push_str(&format!(",involvedObject.namespace={}", o.namespace()));
+    }
+    // What nodes report about themselves carries their name as UID.
+    let uid = if o.kind() == "Node" { o.name() } else { o.uid() };
+    fields.push_str(&format!(",involvedObject.kind={},involvedObject.uid={uid}", o.kind()));
+    let api = k.api(&resource, namespace).await?;
+    let mut all = match api.list(&ListOptions { field_selector: fields, ..ListOptions::default() }).await {
+        Ok(l) => l.items,
+        // Whoever may not read events still sees the object.
+        Err(_) => Vec::new(),
+    };
+    all.sort_by_key(last);
+    Ok(all)
+}
+
+fn first(e: &Object) -> String {
+    e.str_at(&["firstTimestamp"]).or_else(|| e.str_at(&["eventTime"])).unwrap_or_default().to_owned()
+}
+
+pub fn last(e: &Object) -> String {
+    e.str_at(&["series", "lastObservedTime"])
+        .or_else(|| e.str_at(&["lastTimestamp"]))
+        .or_else(|| e.str_at(&["eventTime"]))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// `5s`, or `5s (x3 over 2m)`.
+pub fn interval(e: &Object, now: jiff::Timestamp) -> String {
+    let count = e.int_at(&["series", "count"]).or_else(|| e.int_at(&["count"])).unwrap_or(0);
+    if count > 1 {
+        return format!("{} (x{count} over {})", age(&last(e), now), age(&first(e), now));
+    }
+    let at = if first(e).is_empty() { last(e) } else { first(e) };
+    age(&at, now)
+}
+
+pub fn write(p: &mut Page, all: &[Object], now: jiff::Timestamp) {
+    if all.is_empty() {
+        return p.field("Events", "<none>");
+    }
+    p.line(0, "Events:\n  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------");
+    for e in all {
+        let text = |k: &str| e.get(k).and_then(Value::as_str).unwrap_or_default();
+        let from = e
+            .str_at(&["source", "component"])
+            .filter(|c| !c.is_empty())
+            .or_else(|| e.str_at(&["reportingComponent"]))
+            .unwrap_or_default();
+        p.line(
+            1,
+            format!("{}\t{}\t{}\t{from}\t{}", text("type"), text("reason"), interval(e, now), text("message").trim()),
+        );
+    }
+}

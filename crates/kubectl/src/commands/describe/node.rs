@@ -1,0 +1,198 @@
+//! Nodes.
+
+use super::page::{Page, list, pairs, show, time};
+use crate::error::Result;
+use crate::kube::Kube;
+use crate::printer::table::age;
+use crate::resource::Collection;
+use crate::resource::select::{Selection, list as list_objects};
+use meta::{Object, Quantity, Value};
+use std::collections::BTreeMap;
+
+pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    p.field("Name", o.name());
+    let roles: Vec<&str> = o
+        .labels()
+        .filter_map(|(key, v)| match key.strip_prefix("node-role.kubernetes.io/") {
+            Some(r) if !r.is_empty() => Some(r),
+            _ if key == "kubernetes.io/role" && !v.is_empty() => Some(v),
+            _ => None,
+        })
+        .collect();
+    p.field("Roles", if roles.is_empty() { "<none>".into() } else { roles.join(",") });
+    p.metadata(o);
+    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    let taints: Vec<String> = list(o.at(&["spec", "taints"]))
+        .iter()
+        .map(|t| match t["value"].as_str().filter(|v| !v.is_empty()) {
+            Some(v) => format!("{}={v}:{}", show(&t["key"]), show(&t["effect"])),
+            None => format!("{}:{}", show(&t["key"]), show(&t["effect"])),
+        })
+        .collect();
+    p.many(0, "Taints", &taints);
+    p.field("Unschedulable", o.at(&["spec", "unschedulable"]).map_or("false".into(), show));
+    lease(p, o, k).await;
+    let conditions = list(o.at(&["status", "conditions"]));
+    if !conditions.is_empty() {
+        p.line(0, "Conditions:\n  Type\tStatus\tLastHeartbeatTime\tLastTransitionTime\tReason\tMessage\n  ----\t------\t-----------------\t------------------\t------\t-------");
+        for c in conditions {
+            p.line(
+                1,
+                format!(
+                    "{} \t{} \t{} \t{} \t{} \t{}",
+                    show(&c["type"]),
+                    show(&c["status"]),
+                    time(&show(&c["lastHeartbeatTime"])),
+                    time(&show(&c["lastTransitionTime"])),
+                    show(&c["reason"]),
+                    show(&c["message"])
+                ),
+            );
+        }
+    }
+    p.line(0, "Addresses:");
+    for a in list(o.at(&["status", "addresses"])) {
+        p.at(1, &show(&a["type"]), show(&a["address"]));
+    }
+    for (title, key) in [("Capacity", "capacity"), ("Allocatable", "allocatable")] {
+        if o.at(&["status", key]).and_then(Value::as_object).is_some_and(|m| !m.is_empty()) {
+            p.line(0, format!("{title}:"));
+            for (name, v) in pairs(o.at(&["status", key])) {
+                p.at(1, &name, v);
+            }
+        }
+    }
+    p.line(0, "System Info:");
+    for (title, key) in [
+        ("Machine ID", "machineID"),
+        ("System UUID", "systemUUID"),
+        ("Boot ID", "bootID"),
+        ("Kernel Version", "kernelVersion"),
+        ("OS Image", "osImage"),
+        ("Operating System", "operatingSystem"),
+        ("Architecture", "architecture"),
+        ("Container Runtime Version", "containerRuntimeVersion"),
+        ("Kubelet Version", "kubeletVersion"),
+        ("Kube-Proxy Version", "kubeProxyVersion"),
+    ] {
+        p.at(1, title, o.at(&["status", "nodeInfo", key]).map(show).unwrap_or_default());
+    }
+    if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()) {
+        p.field("PodCIDR", c);
+    }
+    let cidrs: Vec<String> = list(o.at(&["spec", "podCIDRs"])).iter().map(show).collect();
+    if !cidrs.is_empty() {
+        p.field("PodCIDRs", cidrs.join(","));
+    }
+    if let Some(c) = o.str_at(&["spec", "providerID"]).filter(|c| !c.is_empty()) {
+        p.field("ProviderID", c);
+    }
+    pods(p, o, k).await
+}
+
+async fn lease(p: &mut Page, o: &Object, k: &mut Kube) {
+    let unset = "<unset>".to_owned();
+    let mut found = Object::default();
+    if let Ok(r) = k.resource("leases.coordination.k8s.io").await
+        && let Ok(api) = k.api(&r, "kube-node-lease").await
+        && let Ok(l) = api.get(o.name()).await
+    {
+        found = l;
+    }
+    p.line(0, "Lease:");
+    p.at(1, "HolderIdentity", found.str_at(&["spec", "holderIdentity"]).unwrap_or(&unset));
+    p.at(1, "AcquireTime", found.str_at(&["spec", "acquireTime"]).map_or(unset.clone(), time));
+    p.at(1, "RenewTime", found.str_at(&["spec", "renewTime"]).map_or(unset.clone(), time));
+}
+
+type Amounts = BTreeMap<String, Quantity>;
+
+fn add(to: &mut Amounts, of: Option<&Value>) {
+    for (name, v) in pairs(of) {
+        if let Ok(q) = Quantity::parse(&v) {
+            let sum = to.get(&name).map_or(0, Quantity::nano_value) + q.nano_value();
+            to.insert(name, from_nanos(sum, &q));
+        }
+    }
+}
+
+/// A quantity of so many billionths, in the notation of another.
+fn from_nanos(nanos: i128, like: &Quantity) -> Quantity {
+    let whole = nanos % 1_000_000_000 == 0;
+    let n = i64::try_from(if whole { nanos / 1_000_000_000 } else { nanos / 1_000_000 }).unwrap_or(i64::MAX);
+    match (whole, like.format()) {
+        (true, meta::quantity::Format::BinarySi) => Quantity::binary(n),
+        (true, _) => Quantity::from_int(n),
+        (false, _) => Quantity::from_milli(n),
+    }
+}
+
+/// What the scheduler counts for a pod: its containers together, or its largest init container where that is more.
+fn of_pod(o: &Object, field: &str) -> Amounts {
+    let mut all = Amounts::new();
+    for c in list(o.at(&["spec", "containers"])) {
+        add(&mut all, c["resources"].get(field));
+    }
+    for c in list(o.at(&["spec", "initContainers"])) {
+        let mut one = Amounts::new();
+        add(&mut one, c["resources"].get(field));
+        for (name, q) in one {
+            if all.get(&name).is_none_or(|have| have.nano_value() < q.nano_value()) {
+                all.insert(name, q);
+            }
+        }
+    }
+    all
+}
+
+async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    let resource = k.resource("pods").await?;
+    let fields = format!("spec.nodeName={},status.phase!=Failed,status.phase!=Succeeded", o.name());
+    let c = Collection { resource, namespace: String::new() };
+    let all = list_objects(k, &c, &Selection { fields: &fields, ..Selection::default() }).await?;
+    let allocatable = o.at(&["status", "allocatable"]).or_else(|| o.at(&["status", "capacity"]));
+    let share = |name: &str, q: Option<&Quantity>| {
+        let have = allocatable.and_then(|a| a[name].as_str()).and_then(|t| Quantity::parse(t).ok());
+        let nanos = q.map_or(0, Quantity::nano_value);
+        let percent = match have.map(|h| h.nano_value()).filter(|h| *h > 0) {
+            Some(h) => nanos * 100 / h,
+            None => 0,
+        };
+        format!("{} ({percent}%)", q.map_or("0".to_owned(), ToString::to_string))
+    };
+    p.field("Non-terminated Pods", format!("({} in total)", all.len()));
+    p.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge\n  ---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
+    let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
+    for i in &all {
+        let none = Object::default();
+        let pod = i.object.as_ref().unwrap_or(&none);
+        let (r, l) = (of_pod(pod, "requests"), of_pod(pod, "limits"));
+        p.line(
+            1,
+            format!(
+                "{}\t{}\t\t{}\t{}\t{}\t{}\t{}",
+                i.namespace,
+                i.name,
+                share("cpu", r.get("cpu")),
+                share("cpu", l.get("cpu")),
+                share("memory", r.get("memory")),
+                share("memory", l.get("memory")),
+                age(pod.creation_timestamp(), k.now())
+            ),
+        );
+        for (to, from) in [(&mut requests, r), (&mut limits, l)] {
+            for (name, q) in from {
+                let sum = to.get(&name).map_or(0, Quantity::nano_value) + q.nano_value();
+                to.insert(name, from_nanos(sum, &q));
+            }
+        }
+    }
+    p.line(0, "Allocated resources:\n  (Total limits may be over 100 percent, i.e., overcommitted.)\n  Resource\tRequests\tLimits\n  --------\t--------\t------");
+    let mut names: Vec<String> = ["cpu", "memory", "ephemeral-storage"].map(str::to_owned).to_vec();
+    let more: Vec<String> = pairs(allocatable).map(|(n, _)| n).filter(|n| !names.contains(n) && n != "pods").collect();
+    names.extend(more);
+    for n in names {
+        p.line(1, format!("{n}\t{}\t{}", share(&n, requests.get(&n)), share(&n, limits.get(&n))));
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Lines of a description, with tabs where columns are.
+
+use meta::{Object, Value};
+
+/// Annotations longer than this are broken.
+const LONG: usize = 140;
+
+#[derive(Default)]
+pub struct Page(pub String);
+
+impl Page {
+    pub fn line(&mut self, level: usize, text: impl AsRef<str>) {
+        for _ in 0..level {
+            self.0.push_str("  ");
+        }
+        self.0.push_str(text.as_ref());
+        self.0.push('\n');
+    }
+
+    pub fn field(&mut self, name: &str, value: impl AsRef<str>) {
+        self.at(0, name, value);
+    }
+
+    pub fn at(&mut self, level: usize, name: &str, value: impl AsRef<str>) {
+        self.line(level, format!("{name}:\t{}", value.as_ref()));
+    }
+
+    /// `a=b` a line, `<none>` without any.
+    pub fn labels(&mut self, level: usize, title: &str, labels: Option<&Value>) {
+        let all: Vec<String> = pairs(labels).map(|(k, v)| format!("{k}={v}")).collect();
+        self.many(level, title, &all);
+    }
+
+    pub fn annotations(&mut self, level: usize, title: &str, annotations: Option<&Value>) {
+        let mut all = Vec::new();
+        for (k, v) in pairs(annotations) {
+            if k == crate::commands::create::LAST_APPLIED {
+                continue;
+            }
+            let v = v.strip_suffix('\n').unwrap_or(&v);
+            if k.len() + v.len() + 2 > LONG || v.contains('\n') {
+                all.push(format!("{k}:"));
+                all.extend(v.split('\n').map(|l| format!("  {}", shorten(l, LONG - 2))));
+            } else {
+                all.push(format!("{k}: {v}"));
+            }
+        }
+        self.many(level, title, &all);
+    }
+
+    /// The first value beside the title, the others beneath it.
+    pub fn many(&mut self, level: usize, title: &str, values: &[String]) {
+        match values.split_first() {
+            None => self.at(level, title, "<none>"),
+            Some((first, rest)) => {
+                self.at(level, title, first);
+                for v in rest {
+                    self.line(level, format!("\t{v}"));
+                }
+            }
+        }
+    }
+
+    pub fn metadata(&mut self, o: &Object) {
+        self.labels(0, "Labels", o.at(&["metadata", "labels"]));
+        self.annotations(0, "Annotations", o.at(&["metadata", "annotations"]));
+    }
+}
+
+fn shorten(s: &str, n: usize) -> String {
+    match s.char_indices().nth(n) {
+        Some((i, _)) => format!("{}...", &s[..i]),
+        None => s.to_owned(),
+    }
+}
+
+pub fn pairs(v: Option<&Value>) -> impl Iterator<Item = (String, String)> + '_ {
+    v.and_then(Value::as_object).into_iter().flatten().map(|(k, v)| (k.clone(), show(v)))
+}
+
+pub fn show(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+pub fn list<'a>(v: Option<&'a Value>) -> &'a [Value] {
+    v.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A time as Go's RFC1123Z, in UTC.
+pub fn time(v: &str) -> String {
+    match meta::time::parse(v) {
+        Some(t) => t.strftime("%a, %d %b %Y %H:%M:%S +0000").to_string(),
+        None => "Mon, 01 Jan 0001 00:00:00 +0000".into(),
+    }
+}
+
+pub fn selector(v: Option<&Value>) -> String {
+    match v {
+        None | Some(Value::Null) => "<none>".into(),
+        Some(v) if v.get("matchLabels").is_none() && v.get("matchExpressions").is_none() => {
+            let all: Vec<String> = pairs(Some(v)).map(|(k, v)| format!("{k}={v}")).collect();
+            if all.is_empty() { "<none>".into() } else { all.join(",") }
+        }
+        Some(v) => meta::LabelSelector::from_value(Some(v)).map(|s| s.to_string()).unwrap_or_default(),
+    }
+}
+
+pub fn title_bool(b: bool) -> &'static str {
+    if b { "True" } else { "False" }
+}

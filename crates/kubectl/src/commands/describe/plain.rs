@@ -1,0 +1,89 @@
+//! Config maps, secrets and namespaces.
+
+use super::page::{Page, list, pairs, show};
+use crate::error::Result;
+use crate::kube::Kube;
+use base64::Engine as _;
+use meta::{Object, Value};
+
+fn decoded(v: &Value) -> usize {
+    v.as_str().and_then(|s| base64::engine::general_purpose::STANDARD.decode(s).ok()).map_or(0, |b| b.len())
+}
+
+pub fn config_map(p: &mut Page, o: &Object) {
+    super::name_and_namespace(p, o);
+    p.metadata(o);
+    p.line(0, "\nData\n====");
+    for (k, v) in pairs(o.get("data")) {
+        p.line(0, format!("{k}:\n----\n{v}\n"));
+    }
+    p.line(0, "\nBinaryData\n====");
+    for (k, v) in o.get("binaryData").and_then(Value::as_object).into_iter().flatten() {
+        p.line(0, format!("{k}: {} bytes", decoded(v)));
+    }
+    p.line(0, "");
+}
+
+/// Never the values, only how long they are.
+pub fn secret(p: &mut Page, o: &Object) {
+    super::name_and_namespace(p, o);
+    p.metadata(o);
+    p.line(0, format!("\nType:\t{}\n\nData\n====", o.str_at(&["type"]).unwrap_or_default()));
+    for (k, v) in o.get("data").and_then(Value::as_object).into_iter().flatten() {
+        p.at(0, k, format!("{} bytes", decoded(v)));
+    }
+}
+
+pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    p.field("Name", o.name());
+    p.metadata(o);
+    p.field("Status", o.str_at(&["status", "phase"]).unwrap_or_default());
+    let mut all = async |word: &str| -> Result<Vec<Object>> {
+        let Ok(r) = k.resource(word).await else { return Ok(Vec::new()) };
+        Ok(k.api(&r, o.name()).await?.list(&client::ListOptions::default()).await.map(|l| l.items).unwrap_or_default())
+    };
+    let (quotas, limits) = (all("resourcequotas").await?, all("limitranges").await?);
+    if quotas.is_empty() {
+        p.line(0, "\nNo resource quota.");
+    } else {
+        p.line(0, "\nResource Quotas");
+        for q in quotas {
+            p.line(1, format!("Name:\t{}", q.name()));
+            p.line(1, "Resource\tUsed\tHard\n  --------\t---\t---");
+            for (name, hard) in pairs(q.at(&["status", "hard"])) {
+                p.line(1, format!("{name}\t{}\t{hard}", q.str_at(&["status", "used", &name]).unwrap_or_default()));
+            }
+        }
+    }
+    if limits.is_empty() {
+        p.line(0, "\nNo LimitRange resource.");
+        return Ok(());
+    }
+    p.line(0, "\nResource Limits\n Type\tResource\tMin\tMax\tDefault Request\tDefault Limit\tMax Limit/Request Ratio\n ----\t--------\t---\t---\t---------------\t-------------\t-----------------------");
+    for l in limits {
+        for i in list(l.at(&["spec", "limits"])) {
+            let mut names: Vec<String> = ["min", "max", "default", "defaultRequest", "maxLimitRequestRatio"]
+                .iter()
+                .flat_map(|f| pairs(i.get(*f)).map(|(k, _)| k))
+                .collect();
+            names.sort();
+            names.dedup();
+            for n in names {
+                let of = |f: &str| i[f].get(&n).map_or("-".into(), show);
+                p.line(
+                    0,
+                    format!(
+                        " {}\t{n}\t{}\t{}\t{}\t{}\t{}",
+                        show(&i["type"]),
+                        of("min"),
+                        of("max"),
+                        of("defaultRequest"),
+                        of("default"),
+                        of("maxLimitRequestRatio")
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,424 @@
+//! Pods and pod templates.
+
+use super::page::{Page, list, pairs, show, time, title_bool};
+use meta::{Object, Value};
+
+pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
+    let at = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
+    super::name_and_namespace(p, o);
+    if let Some(n) = o.at(&["spec", "priority"]) {
+        p.field("Priority", show(n));
+        if let Some(c) = o.str_at(&["spec", "priorityClassName"]).filter(|c| !c.is_empty()) {
+            p.field("Priority Class Name", c);
+        }
+    }
+    if let Some(c) = o.str_at(&["spec", "runtimeClassName"]).filter(|c| !c.is_empty()) {
+        p.field("Runtime Class Name", c);
+    }
+    if let Some(a) = o.str_at(&["spec", "serviceAccountName"]).filter(|a| !a.is_empty()) {
+        p.field("Service Account", a);
+    }
+    match o.str_at(&["spec", "nodeName"]).filter(|n| !n.is_empty()) {
+        Some(n) => p.field("Node", format!("{n}/{}", at(&["status", "hostIP"]))),
+        None => p.field("Node", "<none>"),
+    }
+    if let Some(t) = o.str_at(&["status", "startTime"]) {
+        p.field("Start Time", time(t));
+    }
+    p.metadata(o);
+    if let Some(t) = o.deletion_timestamp() {
+        p.field("Status", format!("Terminating (lasts {})", crate::printer::table::age(t, now)));
+        p.field("Termination Grace Period", format!("{}s", o.deletion_grace_period_seconds().unwrap_or(0)));
+    } else {
+        p.field("Status", at(&["status", "phase"]));
+    }
+    for (title, key) in [("Reason", "reason"), ("Message", "message")] {
+        if let Some(v) = o.str_at(&["status", key]).filter(|v| !v.is_empty()) {
+            p.field(title, v);
+        }
+    }
+    if let Some(v) = o.str_at(&["spec", "securityContext", "seccompProfile", "type"]) {
+        p.field("SeccompProfile", v);
+    }
+    p.field("IP", at(&["status", "podIP"]));
+    let ips = list(o.at(&["status", "podIPs"]));
+    if ips.is_empty() {
+        p.field("IPs", "<none>");
+    } else {
+        p.line(0, "IPs:");
+        for ip in ips {
+            p.at(1, "IP", show(&ip["ip"]));
+        }
+    }
+    if let Some(c) = o.controller_of() {
+        p.field("Controlled By", format!("{}/{}", c.kind, c.name));
+    }
+    if let Some(n) = o.str_at(&["status", "nominatedNodeName"]).filter(|n| !n.is_empty()) {
+        p.field("NominatedNodeName", n);
+    }
+    for (title, of, statuses) in [
+        ("Init Containers", "initContainers", "initContainerStatuses"),
+        ("Containers", "containers", "containerStatuses"),
+        ("Ephemeral Containers", "ephemeralContainers", "ephemeralContainerStatuses"),
+    ] {
+        let all = list(o.at(&["spec", of]));
+        if !all.is_empty() {
+            containers(p, 0, title, all, Some(list(o.at(&["status", statuses]))), "  ");
+        }
+    }
+    let conditions = list(o.at(&["status", "conditions"]));
+    if !conditions.is_empty() {
+        p.line(0, "Conditions:\n  Type\tStatus");
+        for c in conditions {
+            p.line(1, format!("{} \t{} ", show(&c["type"]), show(&c["status"])));
+        }
+    }
+    volumes(p, 0, o.at(&["spec", "volumes"]), "");
+    p.field("QoS Class", at(&["status", "qosClass"]));
+    p.labels(0, "Node-Selectors", o.at(&["spec", "nodeSelector"]));
+    p.many(0, "Tolerations", &tolerations(o.at(&["spec", "tolerations"])));
+    constraints(p, 0, o.at(&["spec", "topologySpreadConstraints"]));
+}
+
+fn constraints(p: &mut Page, level: usize, v: Option<&Value>) {
+    let all: Vec<String> = list(v)
+        .iter()
+        .map(|c| {
+            let mut t = format!(
+                "{}:{} when max skew {} is exceeded",
+                show(&c["topologyKey"]),
+                show(&c["whenUnsatisfiable"]),
+                show(&c["maxSkew"])
+            );
+            if !c["labelSelector"].is_null() {
+                t.push_str(&format!(" for selector {}", super::page::selector(c.get("labelSelector"))));
+            }
+            t
+        })
+        .collect();
+    if !all.is_empty() {
+        p.many(level, "Topology Spread Constraints", &all);
+    }
+}
+
+pub fn tolerations(v: Option<&Value>) -> Vec<String> {
+    let mut all: Vec<&Value> = list(v).iter().collect();
+    all.sort_by_key(|t| show(&t["key"]));
+    all.iter()
+        .map(|t| {
+            let mut s = show(&t["key"]);
+            if !t["value"].is_null() && t["value"] != "" {
+                s.push_str(&format!("={}", show(&t["value"])));
+            }
+            if !t["effect"].is_null() && t["effect"] != "" {
+                s.push_str(&format!(":{}", show(&t["effect"])));
+            }
+            if t["operator"] == "Exists" && (t["value"].is_null() || t["value"] == "") {
+                if !s.is_empty() {
+                    s.push(' ');
+                }
+                s.push_str("op=Exists");
+            }
+            if let Some(n) = t["tolerationSeconds"].as_i64() {
+                s.push_str(&format!(" for {n}s"));
+            }
+            s
+        })
+        .collect()
+}
+
+fn containers(p: &mut Page, level: usize, title: &str, all: &[Value], statuses: Option<&[Value]>, pad: &str) {
+    p.line(level, format!("{title}:"));
+    for c in all {
+        let status = statuses.and_then(|s| s.iter().find(|s| s["name"] == c["name"]));
+        p.line(level, format!("{pad}{}:", show(&c["name"])));
+        container(p, level, c, status);
+    }
+}
+
+fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>) {
+    let l = level + 2;
+    if let Some(s) = status {
+        p.at(l, "Container ID", show(&s["containerID"]));
+    }
+    p.at(l, "Image", show(&c["image"]));
+    if let Some(s) = status {
+        p.at(l, "Image ID", show(&s["imageID"]));
+    }
+    let ports = list(c.get("ports"));
+    let joined = |field: &str| {
+        let of = |q: &Value| format!("{}/{}", q[field].as_i64().unwrap_or(0), q["protocol"].as_str().unwrap_or("TCP"));
+        ports.iter().map(of).collect::<Vec<_>>().join(", ")
+    };
+    let title = if ports.len() > 1 { ("Ports", "Host Ports") } else { ("Port", "Host Port") };
+    let none = |s: String| if s.is_empty() { "<none>".to_owned() } else { s };
+    p.at(l, title.0, none(joined("containerPort")));
+    p.at(l, title.1, none(joined("hostPort")));
+    if let Some(t) = c["securityContext"]["seccompProfile"]["type"].as_str() {
+        p.at(l, "SeccompProfile", t);
+    }
+    for (title, field) in [("Command", "command"), ("Args", "args")] {
+        let words = list(c.get(field));
+        if !words.is_empty() {
+            p.line(l, format!("{title}:"));
+            for line in words.iter().flat_map(|w| show(w).split('\n').map(str::to_owned).collect::<Vec<_>>()) {
+                p.line(l + 1, line);
+            }
+        }
+    }
+    if let Some(s) = status {
+        state(p, l, "State", &s["state"]);
+        if s["lastState"].as_object().is_some_and(|m| !m.is_empty()) {
+            state(p, l, "Last State", &s["lastState"]);
+        }
+        p.at(l, "Ready", title_bool(s["ready"].as_bool().unwrap_or(false)));
+        p.at(l, "Restart Count", s["restartCount"].as_i64().unwrap_or(0).to_string());
+    }
+    for (title, field) in [("Limits", "limits"), ("Requests", "requests")] {
+        if c["resources"][field].as_object().is_some_and(|m| !m.is_empty()) {
+            p.line(l, format!("{title}:"));
+            for (k, v) in pairs(c["resources"].get(field)) {
+                p.at(l + 1, &k, v);
+            }
+        }
+    }
+    for (title, field) in [("Liveness", "livenessProbe"), ("Readiness", "readinessProbe"), ("Startup", "startupProbe")]
+    {
+        if c[field].is_object() {
+            p.at(l, title, probe(&c[field]));
+        }
+    }
+    let from = list(c.get("envFrom"));
+    if !from.is_empty() {
+        p.line(l, "Environment Variables from:");
+        for f in from {
+            let (kind, of) = if f["configMapRef"].is_object() {
+                ("ConfigMap", &f["configMapRef"])
+            } else {
+                ("Secret", &f["secretRef"])
+            };
+            let prefix = match f["prefix"].as_str() {
+                Some(x) if !x.is_empty() => format!(" with prefix '{x}'"),
+                _ => String::new(),
+            };
+            p.line(
+                l + 1,
+                format!(
+                    "{}\t{kind}{prefix}\tOptional: {}",
+                    show(&of["name"]),
+                    of["optional"].as_bool().unwrap_or(false)
+                ),
+            );
+        }
+    }
+    let env = list(c.get("env"));
+    if env.is_empty() {
+        p.at(l, "Environment", "<none>");
+    } else {
+        p.line(l, "Environment:");
+        for e in env {
+            p.at(l + 1, &show(&e["name"]), variable(e));
+        }
+    }
+    let mounts = list(c.get("volumeMounts"));
+    if mounts.is_empty() {
+        p.at(l, "Mounts", "<none>");
+    } else {
+        p.line(l, "Mounts:");
+        let mut lines: Vec<String> = mounts
+            .iter()
+            .map(|m| {
+                let mut flags = if m["readOnly"] == true { "ro".to_owned() } else { "rw".to_owned() };
+                if let Some(s) = m["subPath"].as_str().filter(|s| !s.is_empty()) {
+                    flags.push_str(&format!(",path={s:?}"));
+                }
+                format!("{} from {} ({flags})", show(&m["mountPath"]), show(&m["name"]))
+            })
+            .collect();
+        lines.sort();
+        for m in lines {
+            p.line(l + 1, m);
+        }
+    }
+}
+
+fn variable(e: &Value) -> String {
+    let f = &e["valueFrom"];
+    if !f.is_object() {
+        return show(&e["value"]).replace('\n', "\n\t");
+    }
+    for (key, what) in [("configMapKeyRef", "config map"), ("secretKeyRef", "secret")] {
+        let r = &f[key];
+        if r.is_object() {
+            return format!(
+                "<set to the key '{}' {} {what} '{}'>\tOptional: {}",
+                show(&r["key"]),
+                if what == "secret" { "in" } else { "of" },
+                show(&r["name"]),
+                r["optional"].as_bool().unwrap_or(false)
+            );
+        }
+    }
+    if f["fieldRef"].is_object() {
+        return format!(" ({}:{})", show(&f["fieldRef"]["apiVersion"]), show(&f["fieldRef"]["fieldPath"]));
+    }
+    let r = &f["resourceFieldRef"];
+    let of = r["containerName"].as_str().filter(|c| !c.is_empty()).unwrap_or("node allocatable");
+    format!("{} ({})", of, show(&r["resource"]))
+}
+
+fn state(p: &mut Page, l: usize, title: &str, s: &Value) {
+    if let Some(r) = s["running"].as_object() {
+        p.at(l, title, "Running");
+        p.at(l + 1, "Started", time(&r.get("startedAt").map(show).unwrap_or_default()));
+    } else if s["terminated"].is_object() {
+        let t = &s["terminated"];
+        p.at(l, title, "Terminated");
+        for (name, key) in [("Reason", "reason"), ("Message", "message")] {
+            if let Some(v) = t[key].as_str().filter(|v| !v.is_empty()) {
+                p.at(l + 1, name, v);
+            }
+        }
+        p.at(l + 1, "Exit Code", t["exitCode"].as_i64().unwrap_or(0).to_string());
+        if let Some(n) = t["signal"].as_i64().filter(|n| *n > 0) {
+            p.at(l + 1, "Signal", n.to_string());
+        }
+        p.at(l + 1, "Started", time(&show(&t["startedAt"])));
+        p.at(l + 1, "Finished", time(&show(&t["finishedAt"])));
+    } else {
+        p.at(l, title, "Waiting");
+        if let Some(v) = s["waiting"]["reason"].as_str().filter(|v| !v.is_empty()) {
+            p.at(l + 1, "Reason", v);
+        }
+    }
+}
+
+fn probe(v: &Value) -> String {
+    let n = |k: &str| v[k].as_i64().unwrap_or(0);
+    let attrs = format!(
+        "delay={}s timeout={}s period={}s #success={} #failure={}",
+        n("initialDelaySeconds"),
+        n("timeoutSeconds"),
+        n("periodSeconds"),
+        n("successThreshold"),
+        n("failureThreshold")
+    );
+    let what = if v["exec"].is_object() {
+        let words: Vec<String> = list(v["exec"].get("command")).iter().map(show).collect();
+        format!("exec [{}]", words.join(" "))
+    } else if v["httpGet"].is_object() {
+        let h = &v["httpGet"];
+        let scheme = h["scheme"].as_str().unwrap_or("HTTP").to_lowercase();
+        let port = show(&h["port"]);
+        let host = if port.is_empty() { show(&h["host"]) } else { format!("{}:{port}", show(&h["host"])) };
+        format!("http-get {scheme}://{host}{}", show(&h["path"]))
+    } else if v["tcpSocket"].is_object() {
+        format!("tcp-socket {}:{}", show(&v["tcpSocket"]["host"]), show(&v["tcpSocket"]["port"]))
+    } else if v["grpc"].is_object() {
+        format!("grpc <pod>:{} {}", show(&v["grpc"]["port"]), show(&v["grpc"]["service"]))
+    } else {
+        return format!("unknown {attrs}");
+    };
+    format!("{what} {attrs}")
+}
+
+fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
+    let all = list(v);
+    if all.is_empty() {
+        return p.at(level, &format!("{pad}Volumes"), "<none>");
+    }
+    p.line(level, format!("{pad}Volumes:"));
+    let inner = if pad.is_empty() { "  " } else { " " };
+    let l = level + 2;
+    for v in all {
+        p.line(level, format!("{pad}{inner}{}:", show(&v["name"])));
+        let optional = |r: &Value| r["optional"].as_bool().unwrap_or(false).to_string();
+        if let Some(e) = v["emptyDir"].as_object() {
+            p.at(l, "Type", "EmptyDir (a temporary directory that shares a pod's lifetime)");
+            p.at(l, "Medium", e.get("medium").map(show).unwrap_or_default());
+            p.at(l, "SizeLimit", e.get("sizeLimit").map_or("<unset>".into(), show));
+        } else if v["configMap"].is_object() {
+            p.at(l, "Type", "ConfigMap (a volume populated by a ConfigMap)");
+            p.at(l, "Name", show(&v["configMap"]["name"]));
+            p.at(l, "Optional", optional(&v["configMap"]));
+        } else if v["secret"].is_object() {
+            p.at(l, "Type", "Secret (a volume populated by a Secret)");
+            p.at(l, "SecretName", show(&v["secret"]["secretName"]));
+            p.at(l, "Optional", optional(&v["secret"]));
+        } else if v["hostPath"].is_object() {
+            p.at(l, "Type", "HostPath (bare host directory volume)");
+            p.at(l, "Path", show(&v["hostPath"]["path"]));
+            p.at(l, "HostPathType", show(&v["hostPath"]["type"]));
+        } else if v["persistentVolumeClaim"].is_object() {
+            let c = &v["persistentVolumeClaim"];
+            p.at(l, "Type", "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)");
+            p.at(l, "ClaimName", show(&c["claimName"]));
+            p.at(l, "ReadOnly", c["readOnly"].as_bool().unwrap_or(false).to_string());
+        } else if v["downwardAPI"].is_object() {
+            p.at(l, "Type", "DownwardAPI (a volume populated by information about the pod)");
+            p.line(l, "Items:");
+            items(p, l + 1, &v["downwardAPI"]);
+        } else if v["projected"].is_object() {
+            p.at(l, "Type", "Projected (a volume that contains injected data from multiple sources)");
+            for s in list(v["projected"].get("sources")) {
+                if s["secret"].is_object() {
+                    p.at(l, "SecretName", show(&s["secret"]["name"]));
+                    p.at(l, "Optional", optional(&s["secret"]));
+                } else if s["downwardAPI"].is_object() {
+                    p.at(l, "DownwardAPI", "true");
+                } else if s["configMap"].is_object() {
+                    p.at(l, "ConfigMapName", show(&s["configMap"]["name"]));
+                    p.at(l, "Optional", optional(&s["configMap"]));
+                } else if s["serviceAccountToken"].is_object() {
+                    p.at(l, "TokenExpirationSeconds", show(&s["serviceAccountToken"]["expirationSeconds"]));
+                }
+            }
+        } else if let Some((kind, _)) = v.as_object().and_then(|m| m.iter().find(|(k, _)| *k != "name")) {
+            p.at(l, "Type", kind);
+        } else {
+            p.line(l, "<unknown>");
+        }
+    }
+}
+
+fn items(p: &mut Page, l: usize, v: &Value) {
+    for i in list(v.get("items")) {
+        let from = if i["fieldRef"].is_object() {
+            show(&i["fieldRef"]["fieldPath"])
+        } else {
+            show(&i["resourceFieldRef"]["resource"])
+        };
+        p.line(l, format!("{from} -> {}", show(&i["path"])));
+    }
+}
+
+/// A pod template, as workloads and `rollout history` show it.
+pub fn template(out: &mut String, t: &Value) {
+    let mut p = Page(std::mem::take(out));
+    p.labels(1, "Labels", t["metadata"].get("labels"));
+    if t["metadata"]["annotations"].as_object().is_some_and(|a| !a.is_empty()) {
+        p.annotations(1, "Annotations", t["metadata"].get("annotations"));
+    }
+    let spec = &t["spec"];
+    if let Some(a) = spec["serviceAccountName"].as_str().filter(|a| !a.is_empty()) {
+        p.at(1, "Service Account", a);
+    }
+    for (title, of) in [("Init Containers", "initContainers"), ("Containers", "containers")] {
+        let all = list(spec.get(of));
+        if !all.is_empty() {
+            p.line(1, format!("{title}:"));
+            for c in all {
+                p.line(1, format!(" {}:", show(&c["name"])));
+                container(&mut p, 0, c, None);
+            }
+        }
+    }
+    volumes(&mut p, 0, spec.get("volumes"), "  ");
+    constraints(&mut p, 1, spec.get("topologySpreadConstraints"));
+    if let Some(c) = spec["priorityClassName"].as_str().filter(|c| !c.is_empty()) {
+        p.at(1, "Priority Class Name", c);
+    }
+    p.labels(1, "Node-Selectors", spec.get("nodeSelector"));
+    p.many(1, "Tolerations", &tolerations(spec.get("tolerations")));
+    *out = p.0;
+}

@@ -1,0 +1,206 @@
+//! Deployments, replica sets, daemon sets, stateful sets and jobs.
+
+use super::page::{Page, list, selector, show, time};
+use crate::commands::pods::by_labels;
+use crate::commands::rollout::history::revisions;
+use crate::error::Result;
+use crate::kube::Kube;
+use crate::resource::Info;
+use meta::{Object, Value};
+
+fn template(p: &mut Page, o: &Object) {
+    p.line(0, "Pod Template:");
+    super::template(&mut p.0, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
+}
+
+fn conditions(p: &mut Page, o: &Object) {
+    let all = list(o.at(&["status", "conditions"]));
+    if !all.is_empty() {
+        p.line(0, "Conditions:\n  Type\tStatus\tReason\n  ----\t------\t------");
+        for c in all {
+            p.line(1, format!("{} \t{}\t{}", show(&c["type"]), show(&c["status"]), show(&c["reason"])));
+        }
+    }
+}
+
+pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Result {
+    let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
+    super::name_and_namespace(p, o);
+    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.metadata(o);
+    p.field("Selector", selector(o.at(&["spec", "selector"])));
+    p.field(
+        "Replicas",
+        format!(
+            "{} desired | {} updated | {} total | {} available | {} unavailable",
+            n(&["spec", "replicas"]),
+            n(&["status", "updatedReplicas"]),
+            n(&["status", "replicas"]),
+            n(&["status", "availableReplicas"]),
+            n(&["status", "unavailableReplicas"])
+        ),
+    );
+    p.field("StrategyType", o.str_at(&["spec", "strategy", "type"]).unwrap_or_default());
+    p.field("MinReadySeconds", n(&["spec", "minReadySeconds"]).to_string());
+    if let Some(r) = o.at(&["spec", "strategy", "rollingUpdate"]) {
+        let text = format!("{} max unavailable, {} max surge", show(&r["maxUnavailable"]), show(&r["maxSurge"]));
+        p.field("RollingUpdateStrategy", text);
+    }
+    template(p, o);
+    conditions(p, o);
+    let all = revisions(k, i).await.unwrap_or_default();
+    // The one whose template is the deployment's is new; the others with pods are old.
+    let wanted = o.at(&["spec", "template"]);
+    let newest = all.iter().rposition(|r| r.template().as_ref() == wanted);
+    let shown = |r: &Object| {
+        format!(
+            "{} ({}/{} replicas created)",
+            r.name(),
+            r.int_at(&["status", "replicas"]).unwrap_or(0),
+            r.int_at(&["spec", "replicas"]).unwrap_or(0)
+        )
+    };
+    let old: Vec<String> =
+        all.iter().enumerate().filter(|(n, _)| Some(*n) != newest).map(|(_, r)| shown(&r.keeper)).collect();
+    p.field("OldReplicaSets", if old.is_empty() { "<none>".into() } else { old.join(", ") });
+    p.field("NewReplicaSet", newest.map_or("<none>".into(), |n| shown(&all[n].keeper)));
+    Ok(())
+}
+
+async fn pods_status(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    let pods = by_labels(k, o.namespace(), &selector(o.at(&["spec", "selector"]))).await?;
+    let phase = |want: &str| {
+        pods.iter()
+            .filter_map(|i| i.object.as_ref())
+            .filter(|q| q.controller_of().is_some_and(|c| c.uid == o.uid()))
+            .filter(|q| q.str_at(&["status", "phase"]).unwrap_or_default() == want)
+            .count()
+    };
+    p.field(
+        "Pods Status",
+        format!(
+            "{} Running / {} Waiting / {} Succeeded / {} Failed",
+            phase("Running"),
+            phase("Pending"),
+            phase("Succeeded"),
+            phase("Failed")
+        ),
+    );
+    Ok(())
+}
+
+fn owner(p: &mut Page, o: &Object) {
+    if let Some(c) = o.controller_of() {
+        p.field("Controlled By", format!("{}/{}", c.kind, c.name));
+    }
+}
+
+pub async fn replica_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    super::name_and_namespace(p, o);
+    p.field("Selector", selector(o.at(&["spec", "selector"])));
+    p.metadata(o);
+    owner(p, o);
+    let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
+    p.field("Replicas", format!("{} current / {} desired", n(&["status", "replicas"]), n(&["spec", "replicas"])));
+    pods_status(p, o, k).await?;
+    template(p, o);
+    conditions(p, o);
+    Ok(())
+}
+
+pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    super::name_and_namespace(p, o);
+    p.field("Selector", selector(o.at(&["spec", "selector"])));
+    p.labels(0, "Node-Selector", o.at(&["spec", "template", "spec", "nodeSelector"]));
+    p.metadata(o);
+    for (title, key) in [
+        ("Desired Number of Nodes Scheduled", "desiredNumberScheduled"),
+        ("Current Number of Nodes Scheduled", "currentNumberScheduled"),
+        ("Number of Nodes Scheduled with Up-to-date Pods", "updatedNumberScheduled"),
+        ("Number of Nodes Scheduled with Available Pods", "numberAvailable"),
+        ("Number of Nodes Misscheduled", "numberMisscheduled"),
+    ] {
+        p.line(0, format!("{title}: {}", o.int_at(&["status", key]).unwrap_or(0)));
+    }
+    pods_status(p, o, k).await?;
+    template(p, o);
+    Ok(())
+}
+
+pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
+    let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
+    super::name_and_namespace(p, o);
+    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.field("Selector", selector(o.at(&["spec", "selector"])));
+    p.metadata(o);
+    p.field("Replicas", format!("{} desired | {} total", n(&["spec", "replicas"]), n(&["status", "replicas"])));
+    p.field("Update Strategy", o.str_at(&["spec", "updateStrategy", "type"]).unwrap_or_default());
+    if let Some(n) = o.int_at(&["spec", "updateStrategy", "rollingUpdate", "partition"]) {
+        p.at(1, "Partition", n.to_string());
+    }
+    pods_status(p, o, k).await?;
+    template(p, o);
+    let claims = list(o.at(&["spec", "volumeClaimTemplates"]));
+    if claims.is_empty() {
+        p.field("Volume Claims", "<none>");
+    } else {
+        p.line(0, "Volume Claims:");
+        for c in claims {
+            p.at(1, "Name", show(&c["metadata"]["name"]));
+            p.at(1, "StorageClass", show(&c["spec"]["storageClassName"]));
+            p.labels(1, "Labels", c["metadata"].get("labels"));
+            p.annotations(1, "Annotations", c["metadata"].get("annotations"));
+            p.at(1, "Capacity", show(&c["spec"]["resources"]["requests"]["storage"]));
+            let modes: Vec<String> = list(c["spec"].get("accessModes")).iter().map(show).collect();
+            p.at(1, "Access Modes", format!("[{}]", modes.join(" ")));
+        }
+    }
+    Ok(())
+}
+
+pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
+    let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
+    let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
+    super::name_and_namespace(p, o);
+    p.field("Selector", selector(o.at(&["spec", "selector"])));
+    p.metadata(o);
+    owner(p, o);
+    p.field("Parallelism", text(&["spec", "parallelism"]));
+    p.field("Completions", text(&["spec", "completions"]));
+    if let Some(m) = o.str_at(&["spec", "completionMode"]) {
+        p.field("Completion Mode", m);
+    }
+    if let Some(s) = o.at(&["spec", "suspend"]) {
+        p.field("Suspend", show(s));
+    }
+    p.field("Backoff Limit", text(&["spec", "backoffLimit"]));
+    if let Some(s) = o.at(&["spec", "ttlSecondsAfterFinished"]) {
+        p.field("TTL Seconds After Finished", show(s));
+    }
+    let (start, end) = (o.str_at(&["status", "startTime"]), o.str_at(&["status", "completionTime"]));
+    if let Some(t) = start {
+        p.field("Start Time", time(t));
+    }
+    if let Some(t) = end {
+        p.field("Completed At", time(t));
+    }
+    if let (Some(s), Some(e)) = (start, end)
+        && let Some(e) = meta::time::parse(e)
+    {
+        p.field("Duration", crate::printer::table::age(s, e.min(now)));
+    }
+    if let Some(s) = o.at(&["spec", "activeDeadlineSeconds"]) {
+        p.field("Active Deadline Seconds", format!("{}s", show(s)));
+    }
+    p.field(
+        "Pods Statuses",
+        format!(
+            "{} Active ({} Ready) / {} Succeeded / {} Failed",
+            n(&["status", "active"]),
+            n(&["status", "ready"]),
+            n(&["status", "succeeded"]),
+            n(&["status", "failed"])
+        ),
+    );
+    template(p, o);
+}

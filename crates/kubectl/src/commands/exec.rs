@@ -1,0 +1,184 @@
+//! `kubectl exec`: a command in a container, over a WebSocket with channels.
+
+pub mod channels;
+pub mod terminal;
+
+use super::pods;
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use client::Query;
+use http::Method;
+use meta::Object;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// POD, or TYPE/NAME of what has pods.
+    pub target: Vec<String>,
+    /// The command and its arguments.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+    /// The container.
+    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
+    pub container: String,
+    /// Pass standard input on.
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Give the command a terminal.
+    #[arg(short = 't', long)]
+    pub tty: bool,
+    /// Only say what the command says.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    #[arg(long, default_value = "1m0s", hide = true)]
+    pub pod_running_timeout: String,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.target.is_empty() {
+        return text("pod, type/name or --filename must be specified");
+    }
+    if a.command.is_empty() {
+        if a.target.len() > 1 {
+            return text(
+                "exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead\nSee 'kubectl exec -h' for help and examples",
+            );
+        }
+        return text("you must specify at least one command for the container");
+    }
+    let pod = pods::one(k, &a.target).await?;
+    let o = pod.object.clone().unwrap_or_default();
+    if matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")) {
+        let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
+        return text(format!("cannot exec into a container in a completed pod; current phase is {phase}"));
+    }
+    let container = pods::container(k, &o, &a.container, a.quiet)?;
+    let tty = a.tty && terminal::is_terminal();
+    if a.tty && !tty && !a.quiet {
+        k.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
+    }
+    let mut q = Query::default();
+    for c in &a.command {
+        // An empty argument is an argument.
+        if c.is_empty() {
+            return text("an empty argument cannot be sent to the container");
+        }
+        q.add("command", c);
+    }
+    q.add("container", &container);
+    stream(k, &pod, &o, "exec", q, Wants { stdin: a.stdin, tty }).await
+}
+
+/// Which streams are wanted besides output.
+#[derive(Clone, Copy, Debug)]
+pub struct Wants {
+    pub stdin: bool,
+    pub tty: bool,
+}
+
+/// Runs `exec` or `attach` to its end; the exit code of the command becomes our own.
+pub async fn stream(
+    k: &mut Kube,
+    pod: &crate::resource::Info,
+    o: &Object,
+    sub: &str,
+    mut q: Query,
+    w: Wants,
+) -> Result {
+    let flag = |on: bool| if on { "true" } else { "" };
+    q.add("stdin", flag(w.stdin));
+    q.add("stdout", "true");
+    q.add("stderr", flag(!w.tty));
+    q.add("tty", flag(w.tty));
+    let api = k.api(&pod.resource, o.namespace()).await?;
+    let request = api.subresource_request(Method::GET, &pod.name, sub, &q)?;
+    k.out.flush();
+    let raw = if w.tty {
+        Some(terminal::Raw::enter().map_err(|e| Error::Text(format!("preparing the terminal: {e}")))?)
+    } else {
+        None
+    };
+    let done = channels::run(k, request, w).await;
+    drop(raw);
+    match done? {
+        0 => Ok(()),
+        code => {
+            k.warn(format!("command terminated with exit code {code}"));
+            Err(Error::Exit(code))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_with, snapshot};
+    use futures::{SinkExt, StreamExt};
+    use serde_json::json;
+    use tokio_tungstenite::tungstenite::Message;
+
+    fn server() -> Server {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}});
+        Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod)
+    }
+
+    fn frame(channel: u8, text: &str) -> Message {
+        Message::Binary([&[channel], text.as_bytes()].concat().into())
+    }
+
+    #[tokio::test]
+    async fn output_errors_and_exit_code_come_back() {
+        let s = server().on_upgrade(|mut ws| {
+            Box::pin(async move {
+                ws.send(frame(1, "out\n")).await.unwrap();
+                ws.send(frame(2, "err\n")).await.unwrap();
+                let status = json!({"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": "3"}]}});
+                ws.send(frame(3, &status.to_string())).await.unwrap();
+                ws.close(None).await.unwrap();
+            })
+        });
+        let (code, out, err) = run_with(&s, &["exec", "a", "--", "sh", "-c", "exit 3"], "").await;
+        assert_eq!((code, out.as_str()), (3, "out\n"));
+        assert_eq!(err, "err\ncommand terminated with exit code 3\n");
+        assert_eq!(
+            s.asked().last().unwrap(),
+            "GET /api/v1/namespaces/default/pods/a/exec?command=sh&command=-c&command=exit%203&container=c&stdout=true&stderr=true"
+        );
+    }
+
+    #[tokio::test]
+    async fn input_goes_there_and_ends() {
+        let s = server().on_upgrade(|mut ws| {
+            Box::pin(async move {
+                let mut input = Vec::new();
+                while let Some(Ok(m)) = ws.next().await {
+                    let data = m.into_data();
+                    match data.first() {
+                        Some(0) => input.extend_from_slice(&data[1..]),
+                        Some(255) => break,
+                        _ => {}
+                    }
+                }
+                let text = String::from_utf8(input).unwrap();
+                ws.send(frame(1, &text.to_uppercase())).await.unwrap();
+                ws.send(frame(3, "{\"status\":\"Success\"}")).await.unwrap();
+                ws.close(None).await.unwrap();
+            })
+        });
+        assert_eq!(run_with(&s, &["exec", "-i", "a", "--", "cat"], "hello").await, (0, "HELLO".into(), String::new()));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_run_is_said() {
+        let s = server();
+        for (line, want) in [
+            ("exec a", "! error: you must specify at least one command for the container\nexit 1\n"),
+            (
+                "exec a ls",
+                "! error: exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead\n! See 'kubectl exec -h' for help and examples\nexit 1\n",
+            ),
+            ("exec a -c x -- ls", "! error: container x not found in pod a\nexit 1\n"),
+            ("exec b -- ls", "! Error from server (NotFound): pods \"b\" not found\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

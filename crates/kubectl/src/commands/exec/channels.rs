@@ -1,0 +1,164 @@
+//! The channels of `v5.channel.k8s.io` and its forerunner: the first byte of a frame says which stream it is of.
+
+use super::{Wants, terminal};
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use base64::Engine as _;
+use bytes::Bytes;
+use client::Upgrade;
+use futures::{SinkExt as _, StreamExt as _};
+use http::{HeaderValue, Request, header};
+use meta::Value;
+use tokio::sync::mpsc;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+/// Of v5 only: the stream named by the second byte has ended.
+const CLOSE: u8 = 255;
+
+const V5: &str = "v5.channel.k8s.io";
+const V4: &str = "v4.channel.k8s.io";
+
+/// Switches protocols and copies until the command ends. Gives back its exit code.
+pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Result<u8> {
+    let (stream, protocol) = open(k, &mut request).await?;
+    let (mut to, mut from) = stream.split();
+    let (sender, mut input) = mpsc::channel::<Message>(16);
+    if wants.stdin {
+        let ends = (protocol == V5).then(|| Message::Binary(vec![CLOSE, STDIN].into()));
+        read_input(k, sender.clone(), ends);
+    }
+    if wants.tty {
+        watch_size(sender.clone());
+    }
+    drop(sender);
+    let mut code = None;
+    loop {
+        tokio::select! {
+            m = input.recv(), if !input.is_closed() || !input.is_empty() => {
+                if let Some(m) = m
+                    && to.send(m).await.is_err()
+                {
+                    // The other side is gone; what it said last may still arrive.
+                    input.close();
+                }
+            }
+            m = from.next() => match m {
+                Some(Ok(Message::Binary(data))) => match data.split_first() {
+                    Some((&STDOUT, rest)) => { k.out.write(rest); k.out.flush(); }
+                    Some((&STDERR, rest)) => k.err.write(rest),
+                    Some((&ERROR, rest)) => { code = Some(exit_code(rest)?); break; }
+                    _ => {}
+                },
+                Some(Ok(Message::Close(_))) | None => break,
+                Some(Ok(_)) => {}
+                Some(Err(e)) => {
+                    // A server may hang up without a close frame once everything is said.
+                    if code.is_none() { return text(format!("the connection was lost: {e}")); }
+                    break;
+                }
+            },
+        }
+    }
+    let _ = to.close().await;
+    match code {
+        Some(c) => Ok(c),
+        None => text("the connection ended before the command did"),
+    }
+}
+
+type Socket = WebSocketStream<client::Upgraded>;
+
+pub async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'static str)> {
+    let mut nonce = [0u8; 16];
+    k.shell.rng.fill(&mut nonce);
+    let key = base64::engine::general_purpose::STANDARD.encode(nonce);
+    let h = request.headers_mut();
+    h.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    h.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    h.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+    h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("v5.channel.k8s.io, v4.channel.k8s.io"));
+    h.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_str(&key).map_err(|e| Error::Text(e.to_string()))?);
+    let request = std::mem::replace(request, Request::new(Bytes::new()));
+    match k.client().await?.upgrade(request).await? {
+        Upgrade::Switched(parts, stream) => {
+            let spoken = parts.headers.get(header::SEC_WEBSOCKET_PROTOCOL).and_then(|v| v.to_str().ok());
+            let protocol = match spoken {
+                Some(V5) => V5,
+                Some(V4) => V4,
+                other => return text(format!("the server chose the protocol {other:?}, which was not offered")),
+            };
+            Ok((WebSocketStream::from_raw_socket(stream, Role::Client, None).await, protocol))
+        }
+        Upgrade::Refused(answer) => Err(client::client::failure(answer).await.into()),
+    }
+}
+
+/// Reads standard input on a thread of its own: a terminal cannot be read without blocking.
+fn read_input(k: &mut Kube, to: mpsc::Sender<Message>, ends: Option<Message>) {
+    let mut input = std::mem::replace(&mut k.shell.input, Box::new(std::io::empty()));
+    std::thread::spawn(move || {
+        let mut buffer = vec![0u8; 16 * 1024];
+        loop {
+            match input.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => {
+                    let mut frame = Vec::with_capacity(n + 1);
+                    frame.push(STDIN);
+                    frame.extend_from_slice(&buffer[..n]);
+                    if to.blocking_send(Message::Binary(frame.into())).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        if let Some(m) = ends {
+            let _ = to.blocking_send(m);
+        }
+    });
+}
+
+/// Sends the terminal's size, now and whenever it changes.
+fn watch_size(to: mpsc::Sender<Message>) {
+    tokio::spawn(async move {
+        let Ok(mut changes) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::window_change()) else {
+            return;
+        };
+        loop {
+            if let Some((width, height)) = terminal::size() {
+                let text = format!("{{\"Width\":{width},\"Height\":{height}}}");
+                let frame = [&[RESIZE], text.as_bytes()].concat();
+                if to.send(Message::Binary(frame.into())).await.is_err() {
+                    return;
+                }
+            }
+            changes.recv().await;
+        }
+    });
+}
+
+/// The `Status` with which a command ends.
+fn exit_code(text_of: &[u8]) -> Result<u8> {
+    let status: Value = match serde_json::from_slice(text_of) {
+        Ok(v) => v,
+        Err(_) => return text(String::from_utf8_lossy(text_of).into_owned()),
+    };
+    if status["status"] == "Success" {
+        return Ok(0);
+    }
+    let causes = status["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
+    let code = causes.iter().find(|c| c["reason"] == "ExitCode").and_then(|c| c["message"].as_str());
+    match code.and_then(|c| c.parse::<i32>().ok()) {
+        Some(c) => Ok(u8::try_from(c).unwrap_or(1)),
+        None => {
+            let message = status["message"].as_str().unwrap_or_default();
+            text(if message.is_empty() { "the command failed for a reason the server did not give" } else { message })
+        }
+    }
+}

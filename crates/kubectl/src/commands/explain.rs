@@ -1,0 +1,287 @@
+//! `kubectl explain`: the fields of a kind, from the server's OpenAPI v3.
+
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use client::client::{JSON, request};
+use http::Method;
+use meta::Value;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE, or TYPE.FIELD.FIELD….
+    pub field: Vec<String>,
+    /// All fields below, with their types only.
+    #[arg(long)]
+    pub recursive: bool,
+    /// GROUP/VERSION, when not the preferred one.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub api_version: String,
+    #[arg(long, default_value = "plaintext", hide = true)]
+    pub output: String,
+}
+
+/// Lines are broken before this column.
+const WIDTH: usize = 80;
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let [field] = a.field.as_slice() else {
+        return text(if a.field.is_empty() {
+            "You must specify the type of resource to explain. Use \"kubectl api-resources\" for a complete list of supported resources.\n"
+        } else {
+            "We accept only this format: explain RESOURCE\n"
+        });
+    };
+    // `deployments.apps.spec`: as much as names a resource is the resource.
+    let parts: Vec<&str> = field.split('.').filter(|p| !p.is_empty()).collect();
+    let mut found = None;
+    for n in (1..=parts.len()).rev() {
+        let word = parts[..n].join(".");
+        if n == 1 {
+            found = Some((k.resource(&word).await?, 1));
+        } else if let Some(r) = k.discovery().await?.of_word(&word)
+            && parts[1..n].join(".") == if r.group.is_empty() { r.version.clone() } else { r.group.clone() }
+        {
+            found = Some((r, n));
+            break;
+        }
+    }
+    let Some((resource, used)) = found else {
+        return text(format!("the server doesn't have a resource type {field:?}"));
+    };
+    let mut gvk = resource.gvk();
+    if !a.api_version.is_empty() {
+        let Some(gv) = meta::GroupVersion::parse(&a.api_version) else {
+            return text(format!("unexpected GroupVersion string: {}", a.api_version));
+        };
+        gvk = gv.with_kind(&gvk.kind);
+    }
+    let path = match gvk.group.as_str() {
+        "" => format!("/openapi/v3/api/{}", gvk.version),
+        g => format!("/openapi/v3/apis/{g}/{}", gvk.version),
+    };
+    let client = k.client().await?;
+    let document: Value = match client.json(request(Method::GET, &path, JSON, None)?).await {
+        Ok(v) => v,
+        Err(e) if e.is_not_found() => return text(format!("couldn't find resource for \"{}\"", gvk)),
+        Err(e) => return Err(e.into()),
+    };
+    let schemas = &document["components"]["schemas"];
+    let is_kind = |s: &Value| {
+        s["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().any(|g| {
+            g["kind"] == gvk.kind.as_str() && g["version"] == gvk.version.as_str() && g["group"] == gvk.group.as_str()
+        })
+    };
+    let Some(root) = schemas.as_object().and_then(|m| m.values().find(|s| is_kind(s))) else {
+        return text(format!("couldn't find resource for \"{gvk}\""));
+    };
+    let x = Explain { schemas };
+    let mut here = root;
+    let mut last: Option<(&str, &Value)> = None;
+    for name in &parts[used..] {
+        let of = x.inner(here);
+        let Some(next) = x.properties(of).and_then(|p| p.get(*name)) else {
+            return text(format!("field {name:?} does not exist"));
+        };
+        last = Some((name, next));
+        here = next;
+    }
+    let mut out = String::new();
+    if !gvk.group.is_empty() {
+        out.push_str(&format!("GROUP:      {}\n", gvk.group));
+    }
+    out.push_str(&format!("KIND:       {}\nVERSION:    {}\n\n", gvk.kind, gvk.version));
+    if let Some((name, schema)) = last {
+        out.push_str(&format!("FIELD: {name} <{}>{}\n", x.type_of(schema), ""));
+        x.enumeration(schema, 0, &mut out);
+        out.push('\n');
+    }
+    out.push_str("DESCRIPTION:\n");
+    let own = here["description"].as_str().filter(|d| !d.is_empty());
+    let inner = x.inner(here);
+    let of_type = inner["description"].as_str().filter(|d| !d.is_empty() && Some(*d) != own);
+    for d in [own, of_type].into_iter().flatten() {
+        out.push_str(&wrap(d, 4));
+    }
+    if own.is_none() && of_type.is_none() {
+        out.push_str("    <empty>\n");
+    }
+    out.push_str("    \n");
+    if let Some(p) = x.properties(inner).filter(|p| !p.is_empty()) {
+        out.push_str("FIELDS:\n");
+        x.fields(inner, p, 2, a.recursive, &mut Vec::new(), &mut out);
+        if a.recursive {
+            out.push('\n');
+        }
+    }
+    out.push('\n');
+    k.out.write(out.as_bytes());
+    Ok::<(), Error>(())
+}
+
+struct Explain<'a> {
+    schemas: &'a Value,
+}
+
+impl<'a> Explain<'a> {
+    fn name<'b>(&self, v: &'b Value) -> Option<&'b str> {
+        let r = v["$ref"].as_str().or_else(|| v["allOf"][0]["$ref"].as_str())?;
+        r.strip_prefix("#/components/schemas/")
+    }
+
+    fn resolve(&self, v: &'a Value) -> &'a Value {
+        match self.name(v) {
+            Some(n) => &self.schemas[n],
+            None => v,
+        }
+    }
+
+    /// What a field finally holds: the items of a list, the values of a map.
+    fn inner(&self, v: &'a Value) -> &'a Value {
+        let v = self.resolve(v);
+        if v["items"].is_object() {
+            self.inner(&v["items"])
+        } else if v["additionalProperties"].is_object() && v["properties"].is_null() {
+            self.inner(&v["additionalProperties"])
+        } else {
+            v
+        }
+    }
+
+    fn properties(&self, v: &'a Value) -> Option<&'a meta::Map<String, Value>> {
+        v["properties"].as_object()
+    }
+
+    fn type_of(&self, v: &Value) -> String {
+        if let Some(n) = self.name(v) {
+            let to = &self.schemas[n];
+            let short = n.rsplit('.').next().unwrap_or(n);
+            return match to["type"].as_str() {
+                Some("object") | None => short.to_owned(),
+                Some(_)
+                    if to["properties"].is_null()
+                        && (short == "Quantity"
+                            || short == "Time"
+                            || short == "MicroTime"
+                            || short == "IntOrString") =>
+                {
+                    short.to_owned()
+                }
+                Some(t) => t.to_owned(),
+            };
+        }
+        match v["type"].as_str() {
+            Some("array") => format!("[]{}", self.type_of(&v["items"])),
+            Some("object") if v["additionalProperties"].is_object() => {
+                format!("map[string]{}", self.type_of(&v["additionalProperties"]))
+            }
+            Some("object") => "Object".to_owned(),
+            Some(t) => t.to_owned(),
+            None if v["format"] == "int-or-string" || v["x-kubernetes-int-or-string"] == true => {
+                "IntOrString".to_owned()
+            }
+            None => "Object".to_owned(),
+        }
+    }
+
+    fn enumeration(&self, v: &Value, indent: usize, out: &mut String) {
+        if let Some(e) = v["enum"].as_array() {
+            let all: Vec<String> = e.iter().map(|x| x.as_str().map_or_else(|| x.to_string(), str::to_owned)).collect();
+            out.push_str(&format!("{}enum: {}\n", " ".repeat(indent), all.join(", ")));
+        }
+    }
+
+    fn fields(
+        &self,
+        of: &'a Value,
+        properties: &'a meta::Map<String, Value>,
+        indent: usize,
+        recursive: bool,
+        path: &mut Vec<&'a Value>,
+        out: &mut String,
+    ) {
+        let required = of["required"].as_array();
+        for (name, v) in properties {
+            let must = required.is_some_and(|r| r.iter().any(|x| x == name.as_str()));
+            let pad = " ".repeat(indent);
+            out.push_str(&format!("{pad}{name}\t<{}>{}\n", self.type_of(v), if must { " -required-" } else { "" }));
+            self.enumeration(v, indent, out);
+            if recursive {
+                let inner = self.inner(v);
+                // A schema inside of itself is shown once.
+                if let Some(p) = self.properties(inner).filter(|_| !path.iter().any(|x| std::ptr::eq(*x, inner))) {
+                    path.push(inner);
+                    self.fields(inner, p, indent + 2, recursive, path, out);
+                    path.pop();
+                }
+            } else {
+                let d = v["description"].as_str().or_else(|| self.resolve(v)["description"].as_str());
+                out.push_str(&wrap(d.filter(|d| !d.is_empty()).unwrap_or("<no description>"), indent + 2));
+                out.push('\n');
+            }
+        }
+    }
+}
+
+/// Breaks a text into lines, indented; a line break of its own begins a new paragraph.
+fn wrap(s: &str, indent: usize) -> String {
+    let pad = " ".repeat(indent);
+    let mut out = String::new();
+    for paragraph in s.split('\n') {
+        let mut line = String::new();
+        for word in paragraph.split_whitespace() {
+            if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
+                out.push_str(&format!("{pad}{line}\n"));
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        out.push_str(&format!("{pad}{line}\n"));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    fn server() -> Server {
+        Server::new().on("GET /openapi/v3/api/v1", 200, json!({"components": {"schemas": {
+            "io.k8s.api.core.v1.Pod": {
+                "type": "object", "description": "A pod.",
+                "x-kubernetes-group-version-kind": [{"group": "", "kind": "Pod", "version": "v1"}],
+                "properties": {"kind": {"type": "string", "description": "The kind."}, "spec": {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}], "description": "What is wanted."}},
+            },
+            "io.k8s.api.core.v1.PodSpec": {
+                "type": "object", "description": "A spec.", "required": ["names"],
+                "properties": {"names": {"type": "array", "items": {"type": "string"}, "description": "Names."}, "m": {"type": "object", "additionalProperties": {"type": "string"}}},
+            },
+        }}}))
+    }
+
+    #[tokio::test]
+    async fn fields_of_kinds_and_of_fields() {
+        let s = server();
+        for (line, want) in [
+            (
+                "explain pods",
+                "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n    The kind.\n\n  spec\t<PodSpec>\n    What is wanted.\n\n\n",
+            ),
+            (
+                "explain po.spec.names",
+                "KIND:       Pod\nVERSION:    v1\n\nFIELD: names <[]string>\n\nDESCRIPTION:\n    Names.\n    \n\n",
+            ),
+            (
+                "explain pods --recursive",
+                "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n  spec\t<PodSpec>\n    m\t<map[string]string>\n    names\t<[]string> -required-\n\n\n",
+            ),
+            ("explain pods.nope", "! error: field \"nope\" does not exist\nexit 1\n"),
+            ("explain bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

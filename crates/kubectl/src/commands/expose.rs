@@ -1,0 +1,163 @@
+//! `kubectl expose`: a service for what has pods.
+
+use super::create::{WriteFlags, submit};
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::select::{Selection, gather};
+use meta::{Map, Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME, or TYPE/NAME.
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub port: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub target_port: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub protocol: String,
+    /// The name of the service.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub name: String,
+    /// ClusterIP, NodePort, LoadBalancer or ExternalName.
+    #[arg(long = "type", default_value = "", hide_default_value = true)]
+    pub ty: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub labels: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub cluster_ip: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub external_ip: String,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub session_affinity: String,
+    #[command(flatten)]
+    pub write: WriteFlags,
+}
+
+fn pairs(s: &str) -> Result<Map<String, Value>> {
+    let mut out = Map::new();
+    for p in s.split(',').filter(|p| !p.is_empty()) {
+        match p.split_once('=') {
+            Some((k, v)) => out.insert(k.to_owned(), v.into()),
+            None => return text(format!("unexpected label spec: {p}")),
+        };
+    }
+    Ok(out)
+}
+
+pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text("You must provide one or more resources by argument or filename.");
+    }
+    if a.write.field_manager == "kubectl-create" {
+        a.write.field_manager = "kubectl-expose".into();
+    }
+    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?;
+    let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
+    for i in found {
+        let done = async {
+            let from = i.object.clone().unwrap_or_default();
+            let mut o = Object::from_value(service(&a, &from, &i.resource.kind)?).unwrap_or_default();
+            o.set_namespace(&i.namespace);
+            let made = submit(k, &a.write, o, &i.namespace).await?;
+            printer.print(k, &made, "exposed")
+        };
+        if let Err(e) = done.await {
+            errors.push(e);
+        }
+    }
+    Error::collect(errors)
+}
+
+fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
+    let selector: Map<String, Value> = match (a.selector.as_str(), kind) {
+        ("", "Pod") => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
+        ("", "Service" | "ReplicationController") => {
+            from.at(&["spec", "selector"]).and_then(Value::as_object).cloned().unwrap_or_default()
+        }
+        ("", "Deployment" | "ReplicaSet") => {
+            if from.at(&["spec", "selector", "matchExpressions"]).is_some() {
+                return text("couldn't convert expressions to map-based selector format");
+            }
+            from.at(&["spec", "selector", "matchLabels"]).and_then(Value::as_object).cloned().unwrap_or_default()
+        }
+        ("", other) => return text(format!("cannot expose a {other}")),
+        (s, _) => pairs(s)?,
+    };
+    if selector.is_empty() {
+        return text("couldn't retrieve selectors via --selector flag or introspection: the object has no labels");
+    }
+    let mut ports = ports(a, from, kind)?;
+    if ports.len() > 1 {
+        for (n, p) in ports.iter_mut().enumerate() {
+            p["name"] = format!("port-{}", n + 1).into();
+        }
+    }
+    let labels = match a.labels.as_str() {
+        "" => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
+        l => pairs(l)?,
+    };
+    let name = if a.name.is_empty() { from.name() } else { &a.name };
+    let mut metadata = json!({"name": name});
+    if !labels.is_empty() {
+        metadata["labels"] = labels.into();
+    }
+    let mut spec = json!({"selector": selector, "ports": ports});
+    for (key, v) in [("type", &a.ty), ("clusterIP", &a.cluster_ip), ("sessionAffinity", &a.session_affinity)] {
+        if !v.is_empty() {
+            spec[key] = v.clone().into();
+        }
+    }
+    if !a.external_ip.is_empty() {
+        spec["externalIPs"] = json!([a.external_ip]);
+    }
+    Ok(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec, "status": {"loadBalancer": {}}}),
+    )
+}
+
+fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
+    let target = |default: Value| match a.target_port.as_str() {
+        "" => default,
+        t => t.parse::<i64>().map_or_else(|_| t.into(), Value::from),
+    };
+    if !a.port.is_empty() {
+        let protocol = if a.protocol.is_empty() { "TCP" } else { &a.protocol };
+        return a
+            .port
+            .split(',')
+            .map(|p| {
+                let n: i64 =
+                    p.parse().map_err(|_| Error::Text(format!("strconv.Atoi: parsing {p:?}: invalid syntax")))?;
+                Ok(json!({"port": n, "protocol": protocol, "targetPort": target(n.into())}))
+            })
+            .collect();
+    }
+    if kind == "Service" {
+        return Ok(from.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default());
+    }
+    let spec: &[&str] =
+        if kind == "Pod" { &["spec", "containers"] } else { &["spec", "template", "spec", "containers"] };
+    let containers = from.at(spec).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let found: Vec<Value> = containers
+        .iter()
+        .flat_map(|c| c["ports"].as_array().cloned().unwrap_or_default())
+        .map(|p| {
+            let n = p["containerPort"].clone();
+            json!({"port": n, "protocol": p["protocol"].as_str().unwrap_or("TCP"), "targetPort": target(n.clone())})
+        })
+        .collect();
+    if found.is_empty() {
+        return text(
+            "couldn't find port via --port flag or introspection\nSee 'kubectl expose -h' for help and examples",
+        );
+    }
+    Ok(found)
+}

@@ -1,0 +1,505 @@
+//! `kubectl get`: objects as tables of the server, or in the formats of `-o`.
+
+mod sort;
+mod watch;
+
+use crate::discovery::Resource;
+use crate::error::{Error, Result, text};
+use crate::flags::{FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::table::{self, Aligner};
+use crate::printer::{Formats, Output, document};
+use crate::resource::select::{Selection, info, targets, unlisted};
+use crate::resource::{Collection, Info, Target, from_files};
+use client::Query;
+use client::client::{JSON, TABLE, request};
+use http::Method;
+use meta::{Object, Value};
+use serde_json::json;
+use std::sync::Arc;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE [NAME…], TYPE/NAME…, several types separated by commas, or a category such as `all`.
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Only objects with these labels: `a=b,c!=d,e in (f,g),!h`.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Only objects with these fields: `metadata.name=a,status.phase!=Running`.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_selector: String,
+    /// Go on with changes after the list.
+    #[arg(short = 'w', long)]
+    pub watch: bool,
+    /// Show changes only, without the list before.
+    #[arg(long)]
+    pub watch_only: bool,
+    /// With --watch, show what happened to each object.
+    #[arg(long)]
+    pub output_watch_events: bool,
+    /// No headers above columns.
+    #[arg(long)]
+    pub no_headers: bool,
+    /// All labels as the last column.
+    #[arg(long)]
+    pub show_labels: bool,
+    /// The kind in front of every name.
+    #[arg(long)]
+    pub show_kind: bool,
+    /// Labels as columns; may be repeated.
+    #[arg(short = 'L', long, value_delimiter = ',')]
+    pub label_columns: Vec<String>,
+    /// Sort by a JSONPath: `.metadata.name`.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub sort_by: String,
+    /// What is not there is no error.
+    #[arg(long)]
+    pub ignore_not_found: bool,
+    /// Print the answer to a GET of this path.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub raw: String,
+    /// A subresource of the objects: status, scale.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub subresource: String,
+    /// Lists come in pages of so many; 0 is all at once.
+    #[arg(long, default_value = "500", hide_default_value = true)]
+    pub chunk_size: u32,
+    /// Let the server make the table.
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub server_print: bool,
+}
+
+impl Arguments {
+    fn selection(&self) -> Selection<'_> {
+        Selection {
+            labels: &self.selector,
+            fields: &self.field_selector,
+            all: false,
+            all_namespaces: self.all_namespaces,
+            bare_type_is_all: true,
+        }
+    }
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if !a.raw.is_empty() {
+        return raw(&a, k).await;
+    }
+    let output = Output::parse(&a.print, Formats::Tables, !a.no_headers)?;
+    if a.print.output == "custom-columns" {
+        return text("custom-columns format specified but no custom columns given");
+    }
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text("You must specify the type of resource to get. Use \"kubectl api-resources\" for a complete list of supported resources.\n\nerror: Required resource not specified.\nUse \"kubectl explain <resource>\" for a detailed description of that resource (e.g. kubectl explain pods).\nSee 'kubectl get -h' for help and examples")
+            .map_err(|e: Error| Error::Bare(e.to_string()));
+    }
+    let mut errors = Vec::new();
+    let mut all = targets(k, &a.resources, &a.selection()).await?;
+    if !a.files.is_empty() {
+        if !a.resources.is_empty() {
+            return text(
+                "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
+            );
+        }
+        for i in from_files(k, &a.files).await? {
+            match i {
+                Ok(i) => all.push(Target::Named(i)),
+                Err(e) => errors.push(e),
+            }
+        }
+    }
+    if a.watch || a.watch_only {
+        Error::collect(errors)?;
+        return watch::run(&a, k, output, all).await;
+    }
+    let mut show = Show::new(&a, k, &all)?;
+    if output.is_human() {
+        show.tables(k, all, &mut errors).await;
+    } else {
+        show.documents(k, &output, all, &mut errors).await?;
+    }
+    Error::collect(errors)
+}
+
+async fn raw(a: &Arguments, k: &mut Kube) -> Result {
+    if !a.resources.is_empty() {
+        return text("arguments may not be passed when --raw is specified");
+    }
+    if a.watch || !a.selector.is_empty() || !a.print.output.is_empty() {
+        return text("--raw may not be combined with --watch, --selector or --output");
+    }
+    let path = if a.raw.starts_with('/') { a.raw.clone() } else { format!("/{}", a.raw) };
+    let client = k.client().await?;
+    let mut body = client.checked(request(Method::GET, &path, "application/json, */*", None)?).await?.into_body();
+    use http_body_util::BodyExt as _;
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            k.out.write(&data);
+            k.out.flush();
+        }
+    }
+    Ok(())
+}
+
+/// How this command shows what it fetches.
+struct Show<'a> {
+    a: &'a Arguments,
+    table: table::Options,
+    namespace: String,
+    namespaced: bool,
+    single: bool,
+}
+
+/// One resource's table, growing by pages and names.
+struct Group {
+    resource: Arc<Resource>,
+    table: Value,
+}
+
+impl<'a> Show<'a> {
+    fn new(a: &'a Arguments, k: &mut Kube, all: &[Target]) -> Result<Self> {
+        let of = |t: &Target| match t {
+            Target::Named(i) => i.resource.clone(),
+            Target::All(c) => c.resource.clone(),
+        };
+        let mut resources: Vec<Arc<Resource>> = all.iter().map(of).collect();
+        resources.dedup();
+        let namespaced = resources.iter().any(|r| r.namespaced);
+        Ok(Self {
+            a,
+            table: table::Options {
+                no_headers: a.no_headers,
+                wide: a.print.output == "wide",
+                with_namespace: a.all_namespaces && namespaced,
+                with_kind: a.show_kind.then(String::new),
+                show_labels: a.show_labels,
+                label_columns: a.label_columns.clone(),
+            },
+            namespace: k.namespace()?.0,
+            namespaced,
+            single: matches!(all, [Target::Named(_)]),
+        })
+    }
+
+    fn options_for(&self, r: &Resource) -> table::Options {
+        let mut o = self.table.clone();
+        o.with_kind = o.with_kind.map(|_| r.group_kind());
+        o.with_namespace &= r.namespaced;
+        o
+    }
+
+    async fn tables(&mut self, k: &mut Kube, all: Vec<Target>, errors: &mut Vec<Error>) {
+        let mut groups: Vec<Group> = Vec::new();
+        for t in all {
+            let resource = match &t {
+                Target::Named(i) => i.resource.clone(),
+                Target::All(c) => c.resource.clone(),
+            };
+            let table = match t {
+                Target::Named(i) => self.named_table(k, &i).await,
+                Target::All(c) => self.collection_table(k, &c).await,
+            };
+            match table {
+                Ok(table) => match groups.last_mut().filter(|g| g.resource == resource) {
+                    Some(g) => append(&mut g.table, table),
+                    None => groups.push(Group { resource, table }),
+                },
+                Err(e) if e.is_not_found() && self.a.ignore_not_found => {}
+                Err(e) => errors.push(e),
+            }
+        }
+        if groups.iter().any(|g| g.resource != groups[0].resource) {
+            self.table.with_kind = Some(String::new());
+        }
+        groups.retain(|g| g.table["rows"].as_array().is_some_and(|r| !r.is_empty()));
+        let mut first = true;
+        for mut g in groups {
+            if !self.a.sort_by.is_empty()
+                && let Some(Value::Array(rows)) = g.table.get_mut("rows")
+                && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
+            {
+                errors.push(e);
+                return;
+            }
+            if !std::mem::take(&mut first) && !self.table.no_headers {
+                k.out.write(b"\n");
+            }
+            let rows = table::rows(&g.table, &self.options_for(&g.resource));
+            k.out.write(Aligner::default().lines(&rows).as_bytes());
+        }
+        if first && errors.is_empty() && !self.a.ignore_not_found {
+            self.nothing(k);
+        }
+    }
+
+    fn nothing(&self, k: &Kube) {
+        if self.namespaced && !self.a.all_namespaces {
+            k.warn(format!("No resources found in {} namespace.", self.namespace));
+        } else {
+            k.warn("No resources found");
+        }
+    }
+
+    fn query(&self) -> Query {
+        let mut q = Query::default();
+        if !self.a.sort_by.is_empty() {
+            q.add("includeObject", "Object");
+        }
+        q
+    }
+
+    fn accept(&self) -> &'static str {
+        if self.a.server_print { TABLE } else { JSON }
+    }
+
+    async fn named_table(&self, k: &mut Kube, i: &Info) -> Result<Value> {
+        let sub = (!self.a.subresource.is_empty()).then_some(self.a.subresource.as_str());
+        let path = i.resource.api().path(namespace(&i.namespace), Some(&i.name), sub)?;
+        let path = format!("{path}{}", self.query().as_str());
+        let v = k.client().await?.json(request(Method::GET, &path, self.accept(), None)?).await?;
+        Ok(as_table(v, k.now()))
+    }
+
+    async fn collection_table(&self, k: &mut Kube, c: &Collection) -> Result<Value> {
+        let mut whole: Option<Value> = None;
+        let mut go_on = String::new();
+        loop {
+            let page = list_page(k, self.a, c, self.accept(), self.query(), &go_on).await?;
+            go_on = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            let page = as_table(page, k.now());
+            match &mut whole {
+                Some(t) => append(t, page),
+                None => whole = Some(page),
+            }
+            if go_on.is_empty() {
+                return Ok(whole.unwrap_or_default());
+            }
+        }
+    }
+
+    async fn documents(&mut self, k: &mut Kube, output: &Output, all: Vec<Target>, errors: &mut Vec<Error>) -> Result {
+        let mut objects: Vec<Value> = Vec::new();
+        for t in all {
+            let found = match t {
+                Target::Named(i) => self.named(k, &i).await.map(|o| vec![o.into_value()]),
+                Target::All(c) => self.collection(k, &c).await,
+            };
+            match found {
+                Ok(o) => objects.extend(o),
+                Err(e) if e.is_not_found() && self.a.ignore_not_found => {}
+                Err(e) => errors.push(e),
+            }
+        }
+        if self.single {
+            if let Some(o) = objects.pop().and_then(Object::from_value) {
+                k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
+            }
+            return Ok(());
+        }
+        if !self.a.sort_by.is_empty() {
+            sort::by(&self.a.sort_by, &mut objects, |o| o)?;
+        }
+        if objects.is_empty() && (self.a.ignore_not_found || !errors.is_empty()) {
+            return Ok(());
+        }
+        let empty = objects.is_empty();
+        let list = json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}});
+        if let Some(o) = Object::from_value(list) {
+            k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
+        }
+        if empty && matches!(output, Output::Name) {
+            self.nothing(k);
+        }
+        Ok(())
+    }
+
+    async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
+        let api = k.api(&i.resource, &i.namespace).await?;
+        if self.a.subresource.is_empty() {
+            return Ok(api.get(&i.name).await?);
+        }
+        Ok(api.get_subresource(&i.name, &self.a.subresource).await?)
+    }
+
+    async fn collection(&self, k: &mut Kube, c: &Collection) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        let mut go_on = String::new();
+        loop {
+            let mut page = list_page(k, self.a, c, JSON, Query::default(), &go_on).await?;
+            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
+                let objects = items.into_iter().filter_map(Object::from_value);
+                out.extend(objects.filter_map(|o| info(&c.resource, o).object).map(Object::into_value));
+            }
+            go_on = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            if go_on.is_empty() {
+                return Ok(out);
+            }
+        }
+    }
+}
+
+fn namespace(n: &str) -> Option<&str> {
+    (!n.is_empty()).then_some(n)
+}
+
+async fn list_page(
+    k: &mut Kube,
+    a: &Arguments,
+    c: &Collection,
+    accept: &str,
+    mut q: Query,
+    go_on: &str,
+) -> Result<Value> {
+    q.add("labelSelector", &a.selector);
+    q.add("fieldSelector", &a.field_selector);
+    if a.chunk_size > 0 {
+        q.add("limit", &a.chunk_size.to_string());
+    }
+    q.add("continue", go_on);
+    let path = format!("{}{}", c.resource.api().path(namespace(&c.namespace), None, None)?, q.as_str());
+    let asked = k.client().await?.json(request(Method::GET, &path, accept, None)?).await;
+    asked.map_err(|e| unlisted(&c.resource, &a.selector, &a.field_selector, e))
+}
+
+/// What a server without tables answered, as a table of names and ages.
+fn as_table(v: Value, now: jiff::Timestamp) -> Value {
+    if v["kind"] == "Table" {
+        return v;
+    }
+    let objects: Vec<Object> = match v.get("items").and_then(Value::as_array) {
+        Some(items) => items.iter().cloned().filter_map(Object::from_value).collect(),
+        None => Object::from_value(v).into_iter().collect(),
+    };
+    table::generic(&objects, now)
+}
+
+fn append(to: &mut Value, mut more: Value) {
+    if let (Some(Value::Array(rows)), Some(Value::Array(more))) =
+        (to.get_mut("rows"), more.get_mut("rows").map(Value::take))
+    {
+        rows.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    fn table(rows: &[(&str, &str)]) -> meta::Value {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(n, s)| {
+                json!({"cells": [n, s, "x"], "object": {"metadata": {"name": n, "namespace": "default", "labels": {"app": n}}}})
+            })
+            .collect();
+        json!({
+            "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "7"},
+            "columnDefinitions": [
+                {"name": "Name", "format": "name", "priority": 0},
+                {"name": "Status", "priority": 0},
+                {"name": "Node", "priority": 1},
+            ],
+            "rows": rows,
+        })
+    }
+
+    const PODS: &str = "GET /api/v1/namespaces/default/pods?limit=500";
+
+    #[tokio::test]
+    async fn tables() {
+        let s = Server::new()
+            .on(PODS, 200, table(&[("web", "Running"), ("a-longer-one", "Pending")]))
+            .on("GET /api/v1/namespaces/default/services?limit=500", 200, table(&[("web", "ClusterIP")]))
+            .on("GET /apis/apps/v1/namespaces/default/deployments?limit=500", 200, table(&[]))
+            .on("GET /api/v1/namespaces/default/pods/web", 200, table(&[("web", "Running")]))
+            .on("GET /api/v1/pods?limit=500", 200, table(&[("web", "Running")]));
+        for (line, want) in [
+            ("get pods", "NAME           STATUS\nweb            Running\na-longer-one   Pending\n"),
+            ("get po -o wide --no-headers", "web            Running   x\na-longer-one   Pending   x\n"),
+            (
+                "get Pods --show-labels",
+                "NAME           STATUS    LABELS\nweb            Running   app=web\na-longer-one   Pending   app=a-longer-one\n",
+            ),
+            ("get pods -A", "NAMESPACE   NAME   STATUS\ndefault     web    Running\n"),
+            (
+                "get pods,svc",
+                "NAME               STATUS\npod/web            Running\npod/a-longer-one   Pending\n\nNAME          STATUS\nservice/web   ClusterIP\n",
+            ),
+            ("get deploy", "! No resources found in default namespace.\n"),
+            (
+                "get pod web nope",
+                "NAME   STATUS\nweb    Running\n! Error from server (NotFound): pods \"nope\" not found\nexit 1\n",
+            ),
+            ("get pod/web", "NAME   STATUS\nweb    Running\n"),
+            ("get pod nope --ignore-not-found", ""),
+            ("get bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
+            (
+                "get pods -o frob",
+                "! error: unable to match a printer suitable for the output format \"frob\", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,wide,yaml\nexit 1\n",
+            ),
+            ("get pods --frob", "! error: unknown flag: --frob\n! See 'kubectl get --help' for usage.\nexit 1\n"),
+            ("frob", "! error: unknown command \"frob\" for \"kubectl\"\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn objects() {
+        let pod = json!({"metadata": {"name": "web", "namespace": "default", "managedFields": [{}], "uid": "u"}, "spec": {"n": 2}});
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": [pod]});
+        let mut one = pod.clone();
+        one["kind"] = "Pod".into();
+        one["apiVersion"] = "v1".into();
+        let s = Server::new().on(PODS, 200, list).on("GET /api/v1/namespaces/default/pods/web", 200, one).on(
+            "GET /readyz?verbose",
+            200,
+            json!("ok"),
+        );
+        for (line, want) in [
+            ("get pods -o name", "pod/web\n"),
+            (
+                "get pod web -o yaml",
+                "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  namespace: default\n  uid: u\nspec:\n  \"n\": 2\n",
+            ),
+            ("get pods -ojsonpath={.items[*].metadata.name}", "web"),
+            ("get pod web -o jsonpath-as-json={.metadata.uid}", "[\n    \"u\"\n]\n"),
+            ("get pods -o custom-columns=N:.metadata.name,U:metadata.uid,X:.x", "N     U     X\nweb   u     <none>\n"),
+            ("get --raw /readyz?verbose", "\"ok\""),
+            (
+                "get pods -o json",
+                "{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n        {\n            \"apiVersion\": \"v1\",\n            \"kind\": \"Pod\",\n            \"metadata\": {\n                \"name\": \"web\",\n                \"namespace\": \"default\",\n                \"uid\": \"u\"\n            },\n            \"spec\": {\n                \"n\": 2\n            }\n        }\n    ],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn watching() {
+        let event = |t: &str, table: meta::Value| format!("{}\n", json!({"type": t, "object": table}));
+        let mut later = table(&[("a-longer-one", "Done")]);
+        later["columnDefinitions"] = meta::Value::Null;
+        let s = Server::new().on(PODS, 200, table(&[("web", "Running")])).on_bytes(
+            "GET /api/v1/namespaces/default/pods?watch=true&resourceVersion=7",
+            200,
+            (event("ADDED", table(&[("b", "New")])) + &event("DELETED", later)).into_bytes(),
+        );
+        assert_eq!(
+            snapshot(&s, "get pods -w", "").await,
+            "NAME   STATUS\nweb    Running\nb      New\na-longer-one   Done\n"
+        );
+        assert_eq!(
+            snapshot(&s, "get pods --watch-only --output-watch-events", "").await,
+            "EVENT   NAME   STATUS\nADDED   b      New\nDELETED   a-longer-one   Done\n"
+        );
+    }
+}

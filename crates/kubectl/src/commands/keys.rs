@@ -1,0 +1,218 @@
+//! Setting and removing keys of a map of strings in the metadata: what `label` and `annotate` share.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Map, Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME… or TYPE/NAME…, then KEY=VALUE to set and KEY- to remove.
+    pub words: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Everything of the type in the namespace.
+    #[arg(long)]
+    pub all: bool,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Only objects with these fields.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_selector: String,
+    /// A key that has another value gets the new one.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Only when the object is of this version.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub resource_version: String,
+    /// Show what is there.
+    #[arg(long)]
+    pub list: bool,
+    #[arg(long, default_value = "", hide = true)]
+    pub field_manager: String,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+/// The two maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    Labels,
+    Annotations,
+}
+
+impl Keys {
+    fn field(self) -> &'static str {
+        if self == Self::Labels { "labels" } else { "annotations" }
+    }
+
+    fn word(self) -> &'static str {
+        if self == Self::Labels { "label" } else { "annotation" }
+    }
+}
+
+/// `None` removes.
+type Change = (String, Option<String>);
+
+fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
+    let mut out: Vec<Change> = Vec::new();
+    let mut resources = Vec::new();
+    for w in words {
+        let change = match (w.split_once('='), w.strip_suffix('-')) {
+            (Some((k, v)), _) => Some((k.to_owned(), Some(v.to_owned()))),
+            (None, Some(k)) if !k.is_empty() => Some((k.to_owned(), None)),
+            _ => None,
+        };
+        match change {
+            None if out.is_empty() => resources.push(w.clone()),
+            None => return text(format!("all resources must be specified before {} changes: {w}", keys.word())),
+            Some((k, _)) if out.iter().any(|(o, _)| *o == k) => {
+                return text(format!("can not both modify and remove a {} in the same command", keys.word()));
+            }
+            Some((k, v)) => {
+                if keys == Keys::Labels
+                    && let Some(v) = &v
+                {
+                    let mut wrong = meta::names::qualified_name(&k);
+                    wrong.extend(meta::names::label_value(v));
+                    if let Some(why) = wrong.first() {
+                        return text(format!("invalid label value: {w:?}: {why}"));
+                    }
+                }
+                out.push((k, v));
+            }
+        }
+    }
+    Ok((resources, out))
+}
+
+pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
+    let dry = a.dry.strategy()?;
+    let (resources, changes) = changes(&a.words, keys)?;
+    if resources.is_empty() && a.files.is_empty() {
+        return text("one or more resources must be specified as <resource> <name> or <resource>/<name>");
+    }
+    if changes.is_empty() && !a.list {
+        return text(format!("at least one {} update is required", keys.word()));
+    }
+    let mut printer = Printer::new(&a.print, dry)?;
+    let s = Selection {
+        labels: &a.selector,
+        fields: &a.field_selector,
+        all: a.all,
+        all_namespaces: a.all_namespaces,
+        ..Selection::default()
+    };
+    let (found, mut errors) = gather(k, &resources, &a.files, &s).await?;
+    for i in found {
+        let o = i.object.clone().unwrap_or_default();
+        if a.list {
+            let all = if keys == Keys::Labels { o.labels().collect::<Vec<_>>() } else { o.annotations().collect() };
+            all.iter().for_each(|(key, v)| k.say(format!("{key}={v}")));
+            continue;
+        }
+        match one(&a, k, &i, &o, &changes, keys, dry).await {
+            Ok((o, said)) => printer.print(k, &o, said)?,
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::collect(errors)
+}
+
+async fn one(
+    a: &Arguments,
+    k: &mut Kube,
+    i: &crate::resource::Info,
+    o: &Object,
+    changes: &[Change],
+    keys: Keys,
+    dry: Dry,
+) -> Result<(Object, &'static str)> {
+    let now = |key: &str| if keys == Keys::Labels { o.label(key) } else { o.annotation(key) };
+    let mut map = Map::new();
+    let (mut set, mut removed) = (false, false);
+    for (key, v) in changes {
+        match (now(key), v) {
+            (Some(old), Some(new)) if old != new && !a.overwrite => {
+                return text(match keys {
+                    Keys::Labels => format!("'{key}' already has a value ({old}), and --overwrite is false"),
+                    Keys::Annotations => format!(
+                        "--overwrite is false but found the following declared annotation(s): '{key}' already has a value ({old})"
+                    ),
+                });
+            }
+            (Some(old), Some(new)) if old == new => {}
+            (None, None) => k.say(format!("{} {key:?} not found.", keys.word())),
+            (_, None) => {
+                removed = true;
+                map.insert(key.clone(), Value::Null);
+            }
+            (_, Some(v)) => {
+                set = true;
+                map.insert(key.clone(), v.as_str().into());
+            }
+        }
+    }
+    let said = match (keys, set, removed) {
+        (Keys::Annotations, ..) => "annotated",
+        (Keys::Labels, false, true) => "unlabeled",
+        (Keys::Labels, true, _) => "labeled",
+        (Keys::Labels, false, false) => "not labeled",
+    };
+    if map.is_empty() || dry == Dry::Client {
+        return Ok((o.clone(), said));
+    }
+    let mut patch = json!({"metadata": {keys.field(): map}});
+    if !a.resource_version.is_empty() {
+        patch["metadata"]["resourceVersion"] = a.resource_version.clone().into();
+    }
+    let manager = match a.field_manager.as_str() {
+        "" if keys == Keys::Labels => "kubectl-label",
+        "" => "kubectl-annotate",
+        m => m,
+    };
+    let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(manager) };
+    let api = k.api(&i.resource, &i.namespace).await?;
+    Ok((api.patch(&i.name, &options, &Patch::Merge(patch)).await?, said))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn labels_are_set_and_removed() {
+        let path = "/api/v1/namespaces/default/pods/a";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "labels": {"x": "1"}}});
+        let patch = format!("PATCH {path}?fieldManager=kubectl-label");
+        let s = Server::new().on(&format!("GET {path}"), 200, pod.clone()).on(&patch, 200, pod.clone()).on(
+            &format!("PATCH {path}?fieldManager=kubectl-annotate"),
+            200,
+            pod,
+        );
+        for (line, want) in [
+            ("label pod a y=2", "pod/a labeled\n"),
+            ("label pod/a x-", "pod/a unlabeled\n"),
+            ("label pod a x=1", "pod/a not labeled\n"),
+            ("label pod a x=2", "! error: 'x' already has a value (1), and --overwrite is false\nexit 1\n"),
+            ("label pod a --list", "x=1\n"),
+            ("label pod a", "! error: at least one label update is required\nexit 1\n"),
+            ("annotate pod a y=2", "pod/a annotated\n"),
+            ("label pod a --overwrite x=2 z-", "label \"z\" not found.\npod/a labeled\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+        assert_eq!(s.body_of(&patch), json!({"metadata": {"labels": {"x": "2"}}}));
+    }
+}

@@ -1,0 +1,280 @@
+//! `kubectl logs`.
+
+use super::pods;
+use crate::error::{Error, Result, text};
+use crate::flags::{duration, parse_duration};
+use crate::kube::Kube;
+use crate::resource::Info;
+use crate::shell::Stream;
+use bytes::{Bytes, BytesMut};
+use client::{Client, Query};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use meta::Object;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// POD, or TYPE/NAME of what has pods; then the container, if not given with -c.
+    pub target: Vec<String>,
+    /// The container.
+    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
+    pub container: String,
+    /// Go on with what is written from now on.
+    #[arg(short = 'f', long)]
+    pub follow: bool,
+    /// Of the container before the last restart.
+    #[arg(short = 'p', long)]
+    pub previous: bool,
+    /// Of the pods with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Of all containers of the pod.
+    #[arg(long)]
+    pub all_containers: bool,
+    /// Of all pods of the target.
+    #[arg(long)]
+    pub all_pods: bool,
+    /// Lines newer than this long ago: 5s, 2m, 3h.
+    #[arg(long, default_value = "0s", hide_default_value = true)]
+    pub since: String,
+    /// Lines newer than this time (RFC 3339).
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub since_time: String,
+    /// The last so many lines; -1 is all, and with a selector 10.
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub tail: i64,
+    /// At most so many bytes.
+    #[arg(long, default_value = "0", hide_default_value = true)]
+    pub limit_bytes: i64,
+    /// The time before each line.
+    #[arg(long)]
+    pub timestamps: bool,
+    /// Pod and container before each line.
+    #[arg(long)]
+    pub prefix: bool,
+    /// With a selector and -f, so many streams at most.
+    #[arg(long, default_value = "5", hide_default_value = true)]
+    pub max_log_requests: usize,
+    /// With -f, an error of one stream does not end the others.
+    #[arg(long)]
+    pub ignore_errors: bool,
+    #[arg(long, default_value = "20s", hide = true)]
+    pub pod_running_timeout: String,
+    #[arg(long, hide = true)]
+    pub insecure_skip_tls_verify_backend: bool,
+}
+
+pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if a.target.is_empty() && a.selector.is_empty() {
+        return text(
+            "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'kubectl logs -h' for help and examples",
+        );
+    }
+    if !a.target.is_empty() && !a.selector.is_empty() {
+        return text("only a selector (-l) or a POD name is allowed");
+    }
+    if a.target.len() == 2 {
+        if !a.container.is_empty() {
+            return text("only one of -c or an inline [CONTAINER] arg is allowed");
+        }
+        a.container = a.target.pop().unwrap_or_default();
+    }
+    if a.target.len() > 1 {
+        return text(
+            "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'kubectl logs -h' for help and examples",
+        );
+    }
+    if a.all_containers && !a.container.is_empty() {
+        return text("--all-containers=true should not be specified with container name ".to_owned() + &a.container);
+    }
+    if a.tail < -1 {
+        return text("--tail must be greater than or equal to -1");
+    }
+    if a.tail == -1 && !a.selector.is_empty() {
+        a.tail = 10;
+    }
+    let query = query(&a)?;
+    let found = if a.selector.is_empty() {
+        let info = pods::target(k, &a.target).await?;
+        let mut found = pods::of(k, &info).await?;
+        if !a.all_pods {
+            if found.len() > 1
+                && let Some(first) = found.first()
+            {
+                k.warn(format!("Found {} pods, using pod/{}", found.len(), first.name));
+            }
+            found.truncate(1);
+        } else {
+            a.prefix = true;
+        }
+        if found.is_empty() {
+            return text(format!("no pods found of {}", info.to_name()));
+        }
+        found
+    } else {
+        let (namespace, _) = k.namespace()?;
+        pods::by_labels(k, &namespace, &a.selector).await?
+    };
+    let mut streams = Vec::new();
+    for p in &found {
+        for c in containers(k, &a, p)? {
+            let mut q = query.clone();
+            q.add("container", &c);
+            let api = k.api(&p.resource, &p.namespace).await?;
+            let request = api.subresource_request(Method::GET, &p.name, "log", &q)?;
+            let prefix = if a.prefix { format!("[pod/{}/{c}] ", p.name) } else { String::new() };
+            streams.push((request, prefix));
+        }
+    }
+    if streams.is_empty() {
+        let (namespace, _) = k.namespace()?;
+        k.warn(format!("No resources found in {namespace} namespace."));
+        return Ok(());
+    }
+    let client = k.client().await?;
+    if !a.follow {
+        for (request, prefix) in streams {
+            copy(client.clone(), request, prefix, k.out.clone()).await?;
+        }
+        return Ok(());
+    }
+    if streams.len() > a.max_log_requests {
+        return text(format!(
+            "you are attempting to follow {} log streams, but maximum allowed concurrency is {}, use --max-log-requests to increase the limit",
+            streams.len(),
+            a.max_log_requests
+        ));
+    }
+    let mut running: FuturesUnordered<_> =
+        streams.into_iter().map(|(r, p)| copy(client.clone(), r, p, k.out.clone())).collect();
+    while let Some(done) = running.next().await {
+        match done {
+            Err(e) if a.ignore_errors => k.warn(e.report().trim_end()),
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
+    let none = Object::default();
+    let pod = p.object.as_ref().unwrap_or(&none);
+    if a.all_containers {
+        let all = ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|of| pods::names(pod, of));
+        return Ok(all.map(str::to_owned).collect());
+    }
+    match pods::container(k, pod, &a.container, false) {
+        Ok(c) => Ok(vec![c]),
+        // Others of the selection may have it.
+        Err(_) if !a.selector.is_empty() => Ok(Vec::new()),
+        Err(_) if !a.container.is_empty() => text(format!("container {} is not valid for pod {}", a.container, p.name)),
+        Err(e) => Err(e),
+    }
+}
+
+fn query(a: &Arguments) -> Result<Query> {
+    let mut q = Query::default();
+    let mut flag = |name: &str, on: bool| q.add(name, if on { "true" } else { "" });
+    flag("follow", a.follow);
+    flag("previous", a.previous);
+    flag("timestamps", a.timestamps);
+    let since = duration("since", &a.since)?.unwrap_or_default();
+    if !since.is_zero() && !a.since_time.is_empty() {
+        return text("at most one of `sinceTime` or `sinceSeconds` may be specified");
+    }
+    if parse_duration(&a.since).is_none() {
+        return text("--since must be greater than 0");
+    }
+    if !since.is_zero() {
+        q.add("sinceSeconds", &since.as_secs().max(1).to_string());
+    }
+    if !a.since_time.is_empty() {
+        if meta::time::parse(&a.since_time).is_none() {
+            return text(format!("parsing time {:?}: it is not in RFC 3339", a.since_time));
+        }
+        q.add("sinceTime", &a.since_time);
+    }
+    if a.tail >= 0 {
+        q.add("tailLines", &a.tail.to_string());
+    }
+    if a.limit_bytes > 0 {
+        q.add("limitBytes", &a.limit_bytes.to_string());
+    }
+    Ok(q)
+}
+
+/// Copies one stream, whole lines at a time where they carry a prefix.
+async fn copy(client: Client, mut request: Request<Bytes>, prefix: String, out: Stream) -> Result {
+    request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static("*/*"));
+    let mut body = client.checked(request).await?.into_body();
+    let mut line = BytesMut::new();
+    let with_prefix = |l: &[u8]| [prefix.as_bytes(), l].concat();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(Error::from)?.into_data() else { continue };
+        if prefix.is_empty() {
+            out.write(&data);
+        } else {
+            line.extend_from_slice(&data);
+            while let Some(i) = line.iter().position(|b| *b == b'\n') {
+                out.write(&with_prefix(&line.split_to(i + 1)));
+            }
+        }
+        out.flush();
+    }
+    if !line.is_empty() {
+        out.write(&with_prefix(&line));
+    }
+    out.flush();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn of_pods_and_what_has_pods() {
+        let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}, "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}});
+        let at = |n: &str, q: &str| format!("GET /api/v1/namespaces/default/pods/{n}/log?{q}");
+        let s = Server::new()
+            .on("GET /api/v1/namespaces/default/pods/a", 200, pod("a"))
+            .on(
+                "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dx&limit=500",
+                200,
+                json!({"items": [pod("a"), pod("b")]}),
+            )
+            .on(
+                "GET /apis/apps/v1/namespaces/default/deployments/w",
+                200,
+                json!({"spec": {"selector": {"matchLabels": {"app": "x"}}}}),
+            )
+            .on_bytes(&at("a", "container=c"), 200, b"one\ntwo\n".to_vec())
+            .on_bytes(&at("a", "container=i"), 200, b"init\n".to_vec())
+            .on_bytes(&at("a", "container=d"), 200, b"no end".to_vec())
+            .on_bytes(
+                &at("a", "previous=true&timestamps=true&sinceSeconds=90&tailLines=5&container=d"),
+                200,
+                b"x\n".to_vec(),
+            )
+            .on_bytes(&at("a", "tailLines=10&container=c"), 200, b"A\n".to_vec())
+            .on_bytes(&at("b", "tailLines=10&container=c"), 200, b"B\n".to_vec());
+        let said = "! Defaulted container \"c\" out of: c, d, i (init)\n";
+        for (line, want) in [
+            ("logs a", format!("one\ntwo\n{said}")),
+            ("logs a -c c", "one\ntwo\n".into()),
+            ("logs pod/a c --prefix", "[pod/a/c] one\n[pod/a/c] two\n".into()),
+            ("logs a --all-containers --prefix", "[pod/a/i] init\n[pod/a/c] one\n[pod/a/c] two\n[pod/a/d] no end".into()),
+            ("logs a d -p --timestamps --tail=5 --since=90s", "x\n".into()),
+            ("logs -l app=x -c c", "A\nB\n".into()),
+            ("logs deploy/w -c c", "one\ntwo\n! Found 2 pods, using pod/a\n".into()),
+            ("logs a -c zz", "! error: container zz is not valid for pod a\nexit 1\n".into()),
+            ("logs nope", "! Error from server (NotFound): pods \"nope\" not found\nexit 1\n".into()),
+            ("logs a -l x=y", "! error: only a selector (-l) or a POD name is allowed\nexit 1\n".into()),
+            ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

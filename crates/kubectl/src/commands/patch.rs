@@ -1,0 +1,107 @@
+//! `kubectl patch`.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::file::os;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME, or TYPE/NAME.
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// The patch, JSON or YAML.
+    #[arg(short = 'p', long, default_value = "", hide_default_value = true)]
+    pub patch: String,
+    /// A file with the patch.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub patch_file: String,
+    /// strategic, merge or json.
+    #[arg(long = "type", default_value = "strategic", hide_default_value = true)]
+    pub ty: String,
+    /// Of this subresource: status, scale.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub subresource: String,
+    #[arg(long, default_value = "kubectl-patch", hide = true)]
+    pub field_manager: String,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let dry = a.dry.strategy()?;
+    let given = match (a.patch.as_str(), a.patch_file.as_str()) {
+        ("", "") => return text("must specify --patch or --patch-file containing the contents of the patch"),
+        (p, "") => p.to_owned(),
+        ("", f) => std::fs::read_to_string(f)
+            .map_err(|e| Error::Text(format!("unable to read patch file: open {f}: {}", os(&e))))?,
+        _ => return text("cannot specify --patch and --patch-file together"),
+    };
+    let document = codec::yaml::parse(&given)
+        .map_err(|e| Error::Text(format!("unable to parse {given:?}: {e}")))?
+        .into_iter()
+        .next()
+        .unwrap_or(Value::Null);
+    let patch = match a.ty.as_str() {
+        "strategic" => Patch::Strategic(document),
+        "merge" => Patch::Merge(document),
+        "json" => Patch::Json(document),
+        other => return text(format!("--type must be one of [json merge strategic], not {other:?}")),
+    };
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text("must specify a resource by argument or filename");
+    }
+    let mut printer = Printer::new(&a.print, dry)?;
+    let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
+    for i in found {
+        let before = i.object.clone().unwrap_or_default();
+        let done: Result<Object> = async {
+            if dry == Dry::Client {
+                return locally(&before, &patch);
+            }
+            let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
+            let api = k.api(&i.resource, &i.namespace).await?;
+            Ok(match a.subresource.as_str() {
+                "" => api.patch(&i.name, &options, &patch).await?,
+                sub => api.patch_subresource(&i.name, sub, &options, &patch).await?,
+            })
+        }
+        .await;
+        match done {
+            Ok(o) => {
+                let said = if o == before && dry != Dry::Client { "patched (no change)" } else { "patched" };
+                printer.print(k, &o, said)?;
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::collect(errors)
+}
+
+fn locally(o: &Object, patch: &Patch) -> Result<Object> {
+    let mut v = o.clone().into_value();
+    match patch {
+        Patch::Json(p) => {
+            let p = merge::json_patch::Patch::decode(p.clone()).map_err(|e| Error::Text(e.to_string()))?;
+            p.apply(&mut v).map_err(|e| Error::Text(e.to_string()))?;
+        }
+        Patch::Strategic(p) => {
+            let schema = o.gvk().and_then(|g| kinds::catalog().schema_of(&g));
+            let (Value::Object(m), Value::Object(p)) = (&mut v, p.clone()) else {
+                return text("the patch is no object");
+            };
+            merge::strategic::apply(m, p, schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))?;
+        }
+        Patch::Merge(p) | Patch::Apply(p) => {
+            merge::merge_patch::apply(&mut v, p.clone()).map_err(|e| Error::Text(e.to_string()))?;
+        }
+    }
+    Ok(Object::from_value(v).unwrap_or_default())
+}

@@ -1,0 +1,86 @@
+//! `kubectl replace`.
+
+use super::create::{LAST_APPLIED, annotate};
+use super::delete::{gone, uid};
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::from_files;
+use client::{DeleteOptions, Propagation, WriteOptions};
+use std::time::Duration;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Delete and create anew.
+    #[arg(long)]
+    pub force: bool,
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub grace_period: i64,
+    /// Keep the configuration in an annotation.
+    #[arg(long)]
+    pub save_config: bool,
+    #[arg(long, default_value = "kubectl-replace", hide = true)]
+    pub field_manager: String,
+    #[command(flatten)]
+    pub validate: ValidateFlag,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.files.is_empty() {
+        return text("must specify --filename to replace");
+    }
+    let dry = a.dry.strategy()?;
+    let mut printer = Printer::new(&a.print, dry)?;
+    let options = WriteOptions {
+        dry_run: dry.option(),
+        field_validation: a.validate.validation()?,
+        ..WriteOptions::manager(&a.field_manager)
+    };
+    let mut errors = Vec::new();
+    let mut count = 0;
+    for i in from_files(k, &a.files).await? {
+        count += 1;
+        let done = async {
+            let i = i?;
+            let mut o = i.object.clone().unwrap_or_default();
+            if a.save_config || o.annotation(LAST_APPLIED).is_some() {
+                annotate(&mut o);
+            }
+            if dry == Dry::Client {
+                return printer.print(k, &o, "replaced");
+            }
+            let api = k.api(&i.resource, &i.namespace).await?;
+            if a.force {
+                let mut d = DeleteOptions::propagation(Propagation::Background);
+                if a.grace_period >= 0 {
+                    d.grace_period_seconds = Some(a.grace_period);
+                }
+                match api.delete(&i.name, &d).await {
+                    Ok(answer) => {
+                        let limit = tokio::time::Instant::now() + Duration::from_secs(300);
+                        gone(k, &i, &uid(&answer), limit).await?;
+                    }
+                    Err(e) if e.is_not_found() => {}
+                    Err(e) => return Err(Error::from(e).about("deleting", &i.source)),
+                }
+            }
+            let done = if a.force { api.create(&options, &o).await } else { api.update(&i.name, &options, &o).await };
+            let o = done.map_err(|e| Error::from(e).about("replacing", &i.source))?;
+            printer.print(k, &o, "replaced")
+        };
+        if let Err(e) = done.await {
+            errors.push(e);
+        }
+    }
+    if count == 0 {
+        return text("no objects passed to replace");
+    }
+    Error::collect(errors)
+}

@@ -1,0 +1,142 @@
+//! `kubectl rollout`: status, history, undo, pause, resume, restart.
+
+pub mod history;
+mod status;
+mod undo;
+
+use crate::error::{Error, Result, text};
+use crate::flags::{DryRunFlag, FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::Info;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Show how far a rollout is, and wait for its end.
+    Status(status::Arguments),
+    /// List the revisions of a workload.
+    History(history::Arguments),
+    /// Go back to an earlier revision.
+    Undo(undo::Arguments),
+    /// Stop a deployment from rolling out changes.
+    Pause(Simple),
+    /// Let a paused deployment go on.
+    Resume(Simple),
+    /// Replace all pods, one rollout.
+    Restart(Simple),
+}
+
+/// What every subcommand selects by.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Which {
+    /// TYPE NAME, or TYPE/NAME.
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Simple {
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+    #[arg(long, default_value = "kubectl-rollout", hide = true)]
+    pub field_manager: String,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    match a.command {
+        Command::Status(a) => status::run(a, k).await,
+        Command::History(a) => history::run(a, k).await,
+        Command::Undo(a) => undo::run(a, k).await,
+        Command::Pause(a) => simple(a, k, "pause").await,
+        Command::Resume(a) => simple(a, k, "resume").await,
+        Command::Restart(a) => simple(a, k, "restart").await,
+    }
+}
+
+impl Which {
+    pub(super) async fn gather(&self, k: &mut Kube) -> Result<(Vec<Info>, Vec<Error>)> {
+        if self.resources.is_empty() && self.files.is_empty() {
+            return text("required resource not specified");
+        }
+        let s = Selection { labels: &self.selector, bare_type_is_all: true, ..Selection::default() };
+        gather(k, &self.resources, &self.files, &s).await
+    }
+}
+
+fn object(i: &Info) -> Object {
+    i.object.clone().unwrap_or_default()
+}
+
+async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
+    let dry = a.dry.strategy()?;
+    let mut printer = Printer::new(&a.print, dry)?;
+    let (found, mut errors) = a.which.gather(k).await?;
+    for i in found {
+        match change(&i, verb, k) {
+            Ok((patch, said)) => {
+                let api = k.api(&i.resource, &i.namespace).await?;
+                let options = WriteOptions {
+                    dry_run: dry.option(),
+                    field_manager: a.field_manager.clone(),
+                    ..WriteOptions::default()
+                };
+                if dry == crate::flags::Dry::Client {
+                    printer.print(k, &object(&i), said)?;
+                    continue;
+                }
+                match api.patch(&i.name, &options, &patch).await {
+                    Ok(o) => printer.print(k, &o, said)?,
+                    Err(e) => errors.push(Error::Text(format!("failed to patch: {e}"))),
+                }
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::collect(errors)
+}
+
+fn change(i: &Info, verb: &str, k: &Kube) -> Result<(Patch, &'static str)> {
+    let o = object(i);
+    let paused = o.at(&["spec", "paused"]) == Some(&Value::Bool(true));
+    let resource = i.resource.group_resource();
+    let deployment = i.resource.kind == "Deployment";
+    let made = match verb {
+        "pause" | "resume" if !deployment => {
+            return text(format!("{resource} {:?} {}ing is not supported", i.name, verb.trim_end_matches('e')));
+        }
+        "pause" if paused => return text(format!("{resource} {:?} is already paused", i.name)),
+        "pause" => (json!({"spec": {"paused": true}}), "paused"),
+        "resume" if !paused => return text(format!("{resource} {:?} is not paused", i.name)),
+        "resume" => (json!({"spec": {"paused": null}}), "resumed"),
+        _ if !matches!(i.resource.kind.as_str(), "Deployment" | "DaemonSet" | "StatefulSet") => {
+            return text(format!("{resource} {:?} restarting is not supported", i.name));
+        }
+        _ if paused => {
+            return text(format!("{resource} {:?} can't restart paused deployment (run rollout resume first)", i.name));
+        }
+        _ => {
+            let now = meta::time::format(k.now());
+            let annotations = json!({"kubectl.kubernetes.io/restartedAt": now});
+            (json!({"spec": {"template": {"metadata": {"annotations": annotations}}}}), "restarted")
+        }
+    };
+    Ok((Patch::Strategic(made.0), made.1))
+}

@@ -1,0 +1,249 @@
+//! `kubectl rollout status`.
+
+use super::Which;
+use crate::commands::wait::AGAIN;
+use crate::error::{Error, Result, text};
+use crate::flags::duration;
+use crate::kube::Kube;
+use crate::resource::Info;
+use client::{ListOptions, WatchEvent, WatchOptions};
+use futures::StreamExt as _;
+use meta::Object;
+use std::time::Duration;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub which: Which,
+    /// Wait until the rollout is done.
+    #[arg(short = 'w', long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub watch: bool,
+    /// Only of this revision; another becomes an error.
+    #[arg(long, default_value = "0", hide_default_value = true)]
+    pub revision: i64,
+    /// How long to wait; 0 is for ever.
+    #[arg(long, default_value = "0s", hide_default_value = true)]
+    pub timeout: String,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let timeout = duration("timeout", &a.timeout)?.filter(|d| !d.is_zero());
+    let (found, errors) = a.which.gather(k).await?;
+    Error::collect(errors)?;
+    if found.is_empty() {
+        return text("no resources found").map_err(|_| Error::Text("no matching resources found".into()));
+    }
+    let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(365 * 24 * 3600));
+    for i in found {
+        match tokio::time::timeout_at(limit, follow(&a, k, &i)).await {
+            Ok(r) => r?,
+            Err(_) => return text("timed out waiting for the condition"),
+        }
+    }
+    Ok(())
+}
+
+async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let fields = format!("metadata.name={}", i.name);
+    let mut said = String::new();
+    let mut tell = |k: &Kube, o: &Object| -> Result<bool> {
+        let (message, done) = state(&i.resource.kind, o, a.revision)?;
+        if message != said {
+            k.out.write(message.as_bytes());
+            k.out.flush();
+            said = message;
+        }
+        Ok(done)
+    };
+    loop {
+        let page = api.list(&ListOptions { field_selector: fields.clone(), ..ListOptions::default() }).await?;
+        let Some(o) = page.items.first() else { return text("object has been deleted") };
+        if tell(k, o)? || !a.watch {
+            return Ok(());
+        }
+        let options = WatchOptions {
+            field_selector: fields.clone(),
+            resource_version: page.resource_version,
+            ..WatchOptions::default()
+        };
+        let mut events = api.watch(&options).await?;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(WatchEvent::Added(o) | WatchEvent::Modified(o)) => {
+                    if tell(k, &o)? {
+                        return Ok(());
+                    }
+                }
+                Ok(WatchEvent::Deleted(_)) => return text("object has been deleted"),
+                Ok(WatchEvent::Bookmark { .. }) => {}
+                Err(e) if e.is_expired() || e.is_transient() => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// What is said about an object, and whether its rollout is done.
+fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
+    let n = |path: &[&str]| o.int_at(path);
+    let status = |f: &str| n(&["status", f]).unwrap_or(0);
+    let wanted = n(&["spec", "replicas"]).unwrap_or(1);
+    let name = o.name();
+    let seen = o.generation() <= status("observedGeneration");
+    let done = |m: String| Ok((m, true));
+    let going = |m: String| Ok((m, false));
+    match kind {
+        "Deployment" => {
+            if revision > 0 {
+                let at = o.annotation("deployment.kubernetes.io/revision").and_then(|r| r.parse::<i64>().ok());
+                match at {
+                    Some(r) if r == revision => {}
+                    Some(r) => {
+                        return text(format!(
+                            "desired revision ({revision}) is different from the running revision ({r})"
+                        ));
+                    }
+                    None => return text("cannot get the revision: the annotation is missing"),
+                }
+            }
+            if !seen {
+                return going("Waiting for deployment spec update to be observed...\n".into());
+            }
+            let conditions = o.at(&["status", "conditions"]).and_then(|c| c.as_array()).cloned().unwrap_or_default();
+            if conditions.iter().any(|c| c["type"] == "Progressing" && c["reason"] == "ProgressDeadlineExceeded") {
+                return text(format!("deployment {name:?} exceeded its progress deadline"));
+            }
+            let (all, updated, available) =
+                (status("replicas"), status("updatedReplicas"), status("availableReplicas"));
+            let waiting = format!("Waiting for deployment {name:?} rollout to finish:");
+            if updated < wanted {
+                return going(format!("{waiting} {updated} out of {wanted} new replicas have been updated...\n"));
+            }
+            if all > updated {
+                return going(format!("{waiting} {} old replicas are pending termination...\n", all - updated));
+            }
+            if available < updated {
+                return going(format!("{waiting} {available} of {updated} updated replicas are available...\n"));
+            }
+            done(format!("deployment {name:?} successfully rolled out\n"))
+        }
+        "DaemonSet" => {
+            if o.str_at(&["spec", "updateStrategy", "type"]) != Some("RollingUpdate") {
+                return text("rollout status is only available for RollingUpdate strategy type");
+            }
+            if !seen {
+                return going("Waiting for daemon set spec update to be observed...\n".into());
+            }
+            let (wanted, updated, available) =
+                (status("desiredNumberScheduled"), status("updatedNumberScheduled"), status("numberAvailable"));
+            let waiting = format!("Waiting for daemon set {name:?} rollout to finish:");
+            if updated < wanted {
+                return going(format!("{waiting} {updated} out of {wanted} new pods have been updated...\n"));
+            }
+            if available < wanted {
+                return going(format!("{waiting} {available} of {wanted} updated pods are available...\n"));
+            }
+            done(format!("daemon set {name:?} successfully rolled out\n"))
+        }
+        "StatefulSet" => {
+            if o.str_at(&["spec", "updateStrategy", "type"]) != Some("RollingUpdate") {
+                return text("rollout status is only available for RollingUpdate strategy type");
+            }
+            if status("observedGeneration") == 0 || !seen {
+                return going("Waiting for statefulset spec update to be observed...\n".into());
+            }
+            let ready = status("readyReplicas");
+            if ready < wanted {
+                return going(format!("Waiting for {} pods to be ready...\n", wanted - ready));
+            }
+            let updated = status("updatedReplicas");
+            if let Some(partition) = n(&["spec", "updateStrategy", "rollingUpdate", "partition"]).filter(|p| *p > 0) {
+                if updated < wanted - partition {
+                    return going(format!(
+                        "Waiting for partitioned roll out to finish: {updated} out of {} new pods have been updated...\n",
+                        wanted - partition
+                    ));
+                }
+                return done(format!("partitioned roll out complete: {updated} new pods have been updated...\n"));
+            }
+            let at = |f: &str| o.str_at(&["status", f]).unwrap_or_default();
+            if at("updateRevision") != at("currentRevision") {
+                return going(format!(
+                    "waiting for statefulset rolling update to complete {updated} pods at revision {}...\n",
+                    at("updateRevision")
+                ));
+            }
+            done(format!(
+                "statefulset rolling update complete {} pods at revision {}...\n",
+                status("currentReplicas"),
+                at("currentRevision")
+            ))
+        }
+        other => text(format!("no status viewer has been implemented for {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::state;
+    use crate::testing::{Server, snapshot};
+    use meta::Object;
+    use serde_json::json;
+
+    #[test]
+    fn deployments() {
+        let d = |replicas: i64, updated: i64, available: i64, observed: i64| {
+            Object::from_value(json!({
+                "metadata": {"name": "w", "generation": 2}, "spec": {"replicas": 3},
+                "status": {"observedGeneration": observed, "replicas": replicas, "updatedReplicas": updated, "availableReplicas": available},
+            }))
+            .unwrap()
+        };
+        let w = "Waiting for deployment \"w\" rollout to finish:";
+        for (o, want, finished) in [
+            (d(3, 3, 3, 1), "Waiting for deployment spec update to be observed...\n".to_owned(), false),
+            (d(3, 1, 3, 2), format!("{w} 1 out of 3 new replicas have been updated...\n"), false),
+            (d(4, 3, 3, 2), format!("{w} 1 old replicas are pending termination...\n"), false),
+            (d(3, 3, 2, 2), format!("{w} 2 of 3 updated replicas are available...\n"), false),
+            (d(3, 3, 3, 2), "deployment \"w\" successfully rolled out\n".to_owned(), true),
+        ] {
+            assert_eq!(state("Deployment", &o, 0).unwrap(), (want, finished));
+        }
+    }
+
+    #[tokio::test]
+    async fn follows_to_the_end() {
+        let path = "/apis/apps/v1/namespaces/default/deployments";
+        let d = |ready: i64| json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "namespace": "default"}, "spec": {"replicas": 2}, "status": {"replicas": 2, "updatedReplicas": 2, "availableReplicas": ready}});
+        let s = Server::new()
+            .on(&format!("GET {path}/w"), 200, d(0))
+            .on(
+                &format!("GET {path}?fieldSelector=metadata.name%3Dw"),
+                200,
+                json!({"metadata": {"resourceVersion": "1"}, "items": [d(0)]}),
+            )
+            .on_bytes(
+                &format!("GET {path}?watch=true&fieldSelector=metadata.name%3Dw&resourceVersion=1"),
+                200,
+                format!(
+                    "{}\n{}\n",
+                    json!({"type": "MODIFIED", "object": d(1)}),
+                    json!({"type": "MODIFIED", "object": d(2)})
+                )
+                .into_bytes(),
+            );
+        let w = "Waiting for deployment \"w\" rollout to finish:";
+        assert_eq!(
+            snapshot(&s, "rollout status deploy/w", "").await,
+            format!(
+                "{w} 0 of 2 updated replicas are available...\n{w} 1 of 2 updated replicas are available...\ndeployment \"w\" successfully rolled out\n"
+            )
+        );
+        assert_eq!(
+            snapshot(&s, "rollout status deploy w --watch=false", "").await,
+            format!("{w} 0 of 2 updated replicas are available...\n")
+        );
+    }
+}

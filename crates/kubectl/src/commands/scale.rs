@@ -1,0 +1,135 @@
+//! `kubectl scale`.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME…, or TYPE/NAME….
+    pub resources: Vec<String>,
+    /// How many replicas there should be.
+    #[arg(long, required = true)]
+    pub replicas: i64,
+    /// Only when there are so many now.
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub current_replicas: i64,
+    /// Only when the object is of this version.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub resource_version: String,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Everything of the type in the namespace.
+    #[arg(long)]
+    pub all: bool,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    #[arg(long, default_value = "0s", hide = true)]
+    pub timeout: String,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.replicas < 0 {
+        return text(format!(
+            "The --replicas={} flag is required, and COUNT must be greater than or equal to 0",
+            a.replicas
+        ));
+    }
+    let dry = a.dry.strategy()?;
+    let mut printer = Printer::new(&a.print, dry)?;
+    let selection = Selection { labels: &a.selector, all: a.all, ..Selection::default() };
+    let (found, mut errors) = gather(k, &a.resources, &a.files, &selection).await?;
+    if found.is_empty() && errors.is_empty() {
+        return text("no objects passed to scale");
+    }
+    for i in found {
+        let scaled = async {
+            let api = k.api(&i.resource, &i.namespace).await?;
+            if dry == Dry::Client {
+                return Ok(());
+            }
+            let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
+            if a.current_replicas < 0 && a.resource_version.is_empty() {
+                let patch = Patch::Merge(json!({"spec": {"replicas": a.replicas}}));
+                let _: Value = api.patch_subresource(&i.name, "scale", &options, &patch).await?;
+                return Ok(());
+            }
+            let mut scale: Object = api.get_subresource(&i.name, "scale").await?;
+            let now = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
+            if a.current_replicas >= 0 && now != a.current_replicas {
+                return text(format!("Expected replicas to be {}, was {now}", a.current_replicas));
+            }
+            if !a.resource_version.is_empty() && scale.resource_version() != a.resource_version {
+                return text(format!(
+                    "Expected resource version to be {}, was {}",
+                    a.resource_version,
+                    scale.resource_version()
+                ));
+            }
+            scale.set(&["spec", "replicas"], a.replicas);
+            let _: Value = api.update_subresource(&i.name, "scale", &options, &scale).await?;
+            Ok(())
+        };
+        match scaled.await {
+            Ok(()) => printer.print(k, i.object.as_ref().unwrap_or(&Object::default()), "scaled")?,
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::collect(errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn sends_the_count() {
+        let path = "/apis/apps/v1/namespaces/default/deployments/web";
+        let scale =
+            json!({"kind": "Scale", "metadata": {"name": "web", "resourceVersion": "5"}, "spec": {"replicas": 2}});
+        let s = Server::new()
+            .on(
+                &format!("GET {path}"),
+                200,
+                json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}}),
+            )
+            .on(&format!("PATCH {path}/scale"), 200, scale.clone())
+            .on(&format!("GET {path}/scale"), 200, scale.clone())
+            .on(&format!("PUT {path}/scale"), 200, scale);
+        for (line, want) in [
+            ("scale deploy web --replicas=3", "deployment.apps/web scaled\n"),
+            ("scale deploy/web --replicas 3 --current-replicas=2", "deployment.apps/web scaled\n"),
+            (
+                "scale deploy/web --replicas 3 --current-replicas=5",
+                "! error: Expected replicas to be 5, was 2\nexit 1\n",
+            ),
+            (
+                "scale deploy/web",
+                "! error: required flag(s) \"replicas\" not set\n! See 'kubectl scale --help' for usage.\nexit 1\n",
+            ),
+            (
+                "scale deploy/web --replicas=-1",
+                "! error: The --replicas=-1 flag is required, and COUNT must be greater than or equal to 0\nexit 1\n",
+            ),
+            (
+                "scale deploy/no --replicas=1",
+                "! Error from server (NotFound): deployments.apps \"no\" not found\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+        assert_eq!(s.body_of(&format!("PATCH {path}/scale")), json!({"spec": {"replicas": 3}}));
+        assert_eq!(s.body_of(&format!("PUT {path}/scale"))["metadata"]["resourceVersion"], "5");
+    }
+}

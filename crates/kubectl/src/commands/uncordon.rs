@@ -1,0 +1,11 @@
+//! `kubectl uncordon`.
+
+use super::cordon;
+use crate::error::Result;
+use crate::kube::Kube;
+
+pub use cordon::Arguments;
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    cordon::turn(a, k, false).await
+}

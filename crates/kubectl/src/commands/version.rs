@@ -1,0 +1,52 @@
+//! `kubectl version`.
+
+use crate::error::{Result, text};
+use crate::kube::{Kube, arch};
+use meta::Value;
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// Only the version of this program.
+    #[arg(long)]
+    pub client: bool,
+    /// json or yaml.
+    #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
+    pub output: String,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if !matches!(a.output.as_str(), "" | "json" | "yaml") {
+        return text("--output must be 'yaml' or 'json'");
+    }
+    let server = if a.client {
+        None
+    } else {
+        let client = k.client().await?;
+        Some(client.get::<Value>("/version").await)
+    };
+    if a.output.is_empty() {
+        k.say(format!("Client Version: {}", crate::VERSION));
+        if let Some(v) = server {
+            k.say(format!("Server Version: {}", v?["gitVersion"].as_str().unwrap_or_default()));
+        }
+        return Ok(());
+    }
+    let mut numbers = crate::VERSION.trim_start_matches('v').split('.');
+    let mut part = || numbers.next().unwrap_or_default();
+    let mut v = json!({"clientVersion": {
+        "major": part(), "minor": part(), "gitVersion": crate::VERSION, "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, arch()),
+    }});
+    let failed = match server {
+        Some(Ok(s)) => {
+            v["serverVersion"] = s;
+            None
+        }
+        Some(Err(e)) => Some(e),
+        None => None,
+    };
+    let text = if a.output == "json" { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
+    k.out.write(text.as_bytes());
+    failed.map_or(Ok(()), |e| Err(e.into()))
+}

@@ -1,0 +1,299 @@
+//! `kubectl wait`: until a condition holds, a path has a value, or an object is there or gone.
+
+use super::delete::gone;
+use crate::error::{Error, Result, text};
+use crate::flags::{FileFlags, PrintFlags, duration};
+use crate::jsonpath::{Missing, Template};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::select::{Selection, list, targets};
+use crate::resource::{Info, Target, from_files};
+use client::{ListOptions, WatchEvent, WatchOptions};
+use futures::StreamExt as _;
+use meta::{Object, Value};
+use std::time::Duration;
+use tokio::time::Instant;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME…, TYPE/NAME…, or TYPE with -l or --all.
+    pub resources: Vec<String>,
+    /// condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], create or delete.
+    #[arg(long = "for", default_value = "", hide_default_value = true)]
+    pub until: String,
+    /// How long for each object; negative is a week, 0 is one look.
+    #[arg(long, default_value = "30s", hide_default_value = true)]
+    pub timeout: String,
+    #[command(flatten)]
+    pub files: FileFlags,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Only objects with these fields.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_selector: String,
+    /// Everything of the type.
+    #[arg(long)]
+    pub all: bool,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
+/// Between two looks.
+pub const AGAIN: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+enum Until {
+    Created,
+    Deleted,
+    Condition { name: String, value: String },
+    Path { template: Template, value: Option<String> },
+}
+
+impl Until {
+    fn parse(given: &str) -> Result<Self> {
+        let lower = given.to_lowercase();
+        match lower.as_str() {
+            "delete" => return Ok(Self::Deleted),
+            "create" => return Ok(Self::Created),
+            _ => {}
+        }
+        if lower.starts_with("condition=") {
+            let rest = &given["condition=".len()..];
+            let (name, value) = rest.split_once('=').unwrap_or((rest, "true"));
+            return Ok(Self::Condition { name: name.to_owned(), value: value.to_owned() });
+        }
+        if lower.starts_with("jsonpath=") {
+            let rest = &given["jsonpath=".len()..];
+            // The value stands behind the closing brace; what is inside may have equal signs of its own.
+            let (path, value) = match rest.rfind('}') {
+                Some(i) => match rest[i + 1..].strip_prefix('=') {
+                    Some(v) => (&rest[..=i], Some(v)),
+                    None if rest[i + 1..].is_empty() => (rest, None),
+                    None => {
+                        return text(
+                            "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
+                        );
+                    }
+                },
+                None => match rest.split_once('=') {
+                    Some((p, v)) => (p, Some(v)),
+                    None => (rest, None),
+                },
+            };
+            if value == Some("") {
+                return text(
+                    "jsonpath wait has to have a value after equal sign, like --for=jsonpath='{.status.readyReplicas}'=3",
+                );
+            }
+            let unquoted = value.map(|v| v.trim_matches(|c| c == '"' || c == '\'').to_owned());
+            return Ok(Self::Path { template: Template::relaxed(path)?, value: unquoted });
+        }
+        text(format!("unrecognized condition: {given:?}"))
+    }
+
+    fn holds(&self, o: &Object) -> Result<bool> {
+        match self {
+            Self::Created => Ok(true),
+            Self::Deleted => Ok(false),
+            Self::Condition { name, value } => {
+                let all = o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let Some(c) = all.iter().find(|c| c["type"].as_str().is_some_and(|t| t.eq_ignore_ascii_case(name)))
+                else {
+                    return Ok(false);
+                };
+                // A condition about an older spec says nothing about this one.
+                let observed = c["observedGeneration"].as_i64().or_else(|| o.int_at(&["status", "observedGeneration"]));
+                if observed.is_some_and(|seen| seen < o.generation()) {
+                    return Ok(false);
+                }
+                Ok(c["status"].as_str().is_some_and(|s| s.eq_ignore_ascii_case(value)))
+            }
+            Self::Path { template, value } => {
+                let found = template.find(&o.clone().into_value(), Missing::Allowed)?.concat();
+                match (found.as_slice(), value) {
+                    ([], _) => Ok(false),
+                    (_, None) => Ok(true),
+                    ([v], Some(_)) if v.is_object() || v.is_array() => {
+                        text("jsonpath leads to a nested object or list, but only primitive values can be compared")
+                    }
+                    ([v], Some(want)) => Ok(crate::jsonpath::text(std::slice::from_ref(v)).trim() == want.trim()),
+                    (_, Some(_)) => text("given jsonpath expression matches more than one value"),
+                }
+            }
+        }
+    }
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.until.is_empty() {
+        return text("unrecognized condition: \"\"");
+    }
+    let until = Until::parse(&a.until)?;
+    let timeout = duration("timeout", &a.timeout)?.unwrap_or(Duration::from_secs(7 * 24 * 3600));
+    let mut printer = Printer::new(&a.print, crate::flags::Dry::None)?;
+    let selection = Selection {
+        labels: &a.selector,
+        fields: &a.field_selector,
+        all: a.all,
+        all_namespaces: a.all_namespaces,
+        bare_type_is_all: false,
+    };
+    let deadline = Instant::now() + timeout;
+    let mut errors = Vec::new();
+    let mut all = Vec::new();
+    let named = targets(k, &a.resources, &selection).await?;
+    let mut selected = false;
+    for t in named {
+        match t {
+            Target::Named(i) => all.push(i),
+            Target::All(c) => {
+                selected = true;
+                loop {
+                    let found = list(k, &c, &selection).await?;
+                    if !found.is_empty() || !matches!(until, Until::Created) || Instant::now() >= deadline {
+                        all.extend(found);
+                        break;
+                    }
+                    // Nothing matches yet: look again until something does.
+                    tokio::time::sleep(Duration::from_millis(250)).await;
+                }
+            }
+        }
+    }
+    for i in from_files(k, &a.files).await? {
+        all.push(i?);
+    }
+    if all.is_empty() {
+        if matches!(until, Until::Deleted) && selected {
+            return Ok(());
+        }
+        return text("no matching resources found");
+    }
+    for i in all {
+        match one(k, &i, &until, deadline).await {
+            Ok(Some(o)) => printer.print(k, &o, "condition met")?,
+            Ok(None) => {}
+            Err(e) => errors.push(e),
+        }
+        k.out.flush();
+    }
+    Error::collect(errors)
+}
+
+async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant) -> Result<Option<Object>> {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    if matches!(until, Until::Deleted) {
+        let Some(there) = api.get_opt(&i.name).await? else { return Ok(None) };
+        return gone(k, i, there.uid(), deadline).await.map(|()| Some(there));
+    }
+    let timed_out = || text(format!("timed out waiting for the condition on {}/{}", i.resource.plural, i.name));
+    let fields = format!("metadata.name={}", i.name);
+    let look = async {
+        let mut seen = false;
+        loop {
+            let page = api.list(&ListOptions { field_selector: fields.clone(), ..ListOptions::default() }).await?;
+            let version = page.resource_version.clone();
+            if let Some(mut o) = page.items.into_iter().next() {
+                seen = true;
+                o.set_gvk(&i.resource.gvk());
+                if until.holds(&o)? {
+                    return Ok(Some(o));
+                }
+            } else if !seen && !matches!(until, Until::Created) {
+                // Asked by name, so that the server says what is not there.
+                api.get(&i.name).await?;
+            }
+            let options =
+                WatchOptions { field_selector: fields.clone(), resource_version: version, ..WatchOptions::default() };
+            let mut events = api.watch(&options).await?;
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(WatchEvent::Added(o) | WatchEvent::Modified(o)) => {
+                        seen = true;
+                        if until.holds(&o)? {
+                            return Ok(Some(o));
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(e) if e.is_expired() || e.is_transient() => break,
+                    Err(e) => return Err(Error::from(e)),
+                }
+            }
+            // The watch ended; a server in trouble is not asked at once again.
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    // Even without time there is one look.
+    let limit = deadline.max(Instant::now() + Duration::from_millis(200));
+    match tokio::time::timeout_at(limit, look).await {
+        Ok(r) => r,
+        Err(_) => timed_out(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Until;
+    use crate::testing::{Server, snapshot};
+    use meta::Object;
+    use serde_json::json;
+
+    #[test]
+    fn conditions_and_paths() {
+        let o = Object::from_value(json!({
+            "metadata": {"generation": 2},
+            "status": {"n": 3, "phase": "Running", "l": [1, 2], "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "Old", "status": "True", "observedGeneration": 1},
+            ]},
+        }))
+        .unwrap();
+        for (given, want) in [
+            ("condition=Ready", Ok(true)),
+            ("condition=ready=True", Ok(true)),
+            ("condition=Ready=false", Ok(false)),
+            ("condition=Old", Ok(false)),
+            ("condition=None", Ok(false)),
+            ("jsonpath={.status.phase}=Running", Ok(true)),
+            ("jsonpath={.status.n}=3", Ok(true)),
+            ("jsonpath={.status.n}=4", Ok(false)),
+            ("jsonpath={.status.phase}", Ok(true)),
+            ("jsonpath={.status.x}", Ok(false)),
+            ("jsonpath={.status.conditions[?(@.type==\"Ready\")].status}=True", Ok(true)),
+            ("jsonpath={.status.l[*]}=1", Err(())),
+            ("frob", Err(())),
+        ] {
+            let got = Until::parse(given).and_then(|u| u.holds(&o)).map_err(|_| ());
+            assert_eq!(got, want, "{given}");
+        }
+    }
+
+    #[tokio::test]
+    async fn waits_for_the_watch_to_say_so() {
+        let pod = |status: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": status}]}});
+        let s = Server::new()
+            .on(
+                "GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Da",
+                200,
+                json!({"metadata": {"resourceVersion": "4"}, "items": [pod("False")]}),
+            )
+            .on_bytes(
+                "GET /api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3Da&resourceVersion=4",
+                200,
+                format!("{}\n", json!({"type": "MODIFIED", "object": pod("True")})).into_bytes(),
+            );
+        assert_eq!(snapshot(&s, "wait pod/a --for=condition=Ready", "").await, "pod/a condition met\n");
+        assert_eq!(
+            snapshot(&s, "wait pod/a --for=condition=Other --timeout=0s", "").await,
+            "! error: timed out waiting for the condition on pods/a\nexit 1\n"
+        );
+        assert_eq!(
+            snapshot(&s, "wait pod/a --for=frob", "").await,
+            "! error: unrecognized condition: \"frob\"\nexit 1\n"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! What a command can fail with, and how that is said (`k8s.io/kubectl/pkg/cmd/util/helpers.go`).
+
+use meta::{Reason, Status};
+use std::fmt::Write as _;
+
+pub type Result<T = ()> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Printed after `error: `.
+    #[error("{0}")]
+    Text(String),
+    /// Printed as it is.
+    #[error("{0}")]
+    Bare(String),
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// A failure of one object of a file: `error when creating "f.yaml": …`.
+    #[error("error when {doing} {source_name:?}: {error}")]
+    About { doing: String, source_name: String, error: Box<Error> },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Many(Vec<Error>),
+    /// Everything was said already.
+    #[error("exit code {0}")]
+    Exit(u8),
+}
+
+/// Makes an [`Error::Text`].
+pub fn text<T>(message: impl Into<String>) -> Result<T> {
+    Err(Error::Text(message.into()))
+}
+
+impl From<crate::jsonpath::Error> for Error {
+    fn from(e: crate::jsonpath::Error) -> Self {
+        Self::Text(e.to_string())
+    }
+}
+
+impl Error {
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Client(e) => e.status(),
+            Self::About { error, .. } => error.status(),
+            _ => None,
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.status().is_some_and(|s| s.is(Reason::NotFound))
+    }
+
+    pub fn about(self, doing: impl Into<String>, source_name: &str) -> Self {
+        Self::About { doing: doing.into(), source_name: source_name.to_owned(), error: Box::new(self) }
+    }
+
+    /// One error of several, or the one.
+    pub fn collect(mut errors: Vec<Self>) -> Result {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Many(errors)),
+        }
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Exit(code) => *code,
+            _ => 1,
+        }
+    }
+
+    /// The text for standard error, with a newline at the end; empty when everything was said.
+    pub fn report(&self) -> String {
+        let mut out = match self {
+            Self::Exit(_) => return String::new(),
+            Self::Many(all) => {
+                let flat: Vec<String> = flatten(all).into_iter().map(Self::line).collect();
+                flat.join("\n")
+            }
+            other => match other.status() {
+                Some(s) if s.is(Reason::Invalid) => invalid(s),
+                _ => match other.standard() {
+                    Some(text) => text,
+                    None => {
+                        let text = other.to_string();
+                        if text.starts_with("error: ") { text } else { format!("error: {text}") }
+                    }
+                },
+            },
+        };
+        if !out.ends_with('\n') {
+            out.push('\n');
+        }
+        out
+    }
+
+    /// As one line among others: no `error: ` before what is not the server's.
+    fn line(&self) -> String {
+        self.standard().unwrap_or_else(|| self.to_string())
+    }
+
+    /// The wording for what the server or the network said. `None` for the rest.
+    fn standard(&self) -> Option<String> {
+        if let Some(s) = self.status() {
+            let message = match self {
+                Self::About { .. } => self.to_string(),
+                _ => s.message.clone(),
+            };
+            return Some(match s.reason {
+                Reason::Unauthorized => format!("error: You must be logged in to the server ({message})"),
+                Reason::Unknown => format!("Error from server: {message}"),
+                r => format!("Error from server ({}): {message}", r.as_str()),
+            });
+        }
+        match self {
+            Self::Bare(t) => Some(t.clone()),
+            Self::Client(client::Error::Connect { to, source }) => {
+                let why = source.to_string();
+                Some(if why.contains("Connection refused") {
+                    format!("The connection to the server {to} was refused - did you specify the right host or port?")
+                } else {
+                    format!("Unable to connect to the server: {why}")
+                })
+            }
+            Self::Client(client::Error::Credentials(t)) => Some(format!("error: {t}")),
+            Self::Client(client::Error::Timeout(_)) => {
+                Some("Unable to connect to the server: net/http: request canceled (Client.Timeout exceeded while awaiting headers)".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn flatten(all: &[Error]) -> Vec<&Error> {
+    all.iter()
+        .flat_map(|e| match e {
+            Error::Many(inner) => flatten(inner),
+            other => vec![other],
+        })
+        .collect()
+}
+
+fn invalid(s: &Status) -> String {
+    let mut out = String::from("The request is invalid");
+    let Some(d) = &s.details else {
+        if !s.message.is_empty() {
+            let _ = write!(out, ": {}", s.message);
+        }
+        return out;
+    };
+    if !d.kind.is_empty() || !d.name.is_empty() {
+        out = format!("The {} {:?} is invalid", d.kind, d.name);
+    } else if !s.message.is_empty() && d.causes.is_empty() {
+        let _ = write!(out, ": {}", s.message);
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    let mut causes = Vec::new();
+    for c in &d.causes {
+        if !seen.contains(&c.message.as_str()) {
+            seen.push(&c.message);
+            causes.push(if c.field.is_empty() { c.message.clone() } else { format!("{}: {}", c.field, c.message) });
+        }
+    }
+    match causes.as_slice() {
+        [] => {}
+        [one] => _ = write!(out, ": {one}"),
+        many => {
+            out.push_str(": \n");
+            for c in many {
+                let _ = writeln!(out, "* {c}");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::status::{Cause, Details};
+
+    fn api(s: Status) -> Error {
+        client::Error::from(s).into()
+    }
+
+    #[test]
+    fn errors_are_said_as_kubectl_says_them() {
+        let cause = |f: &str, m: &str| Cause { reason: String::new(), message: m.into(), field: f.into() };
+        let invalid = |causes| {
+            api(Status::new(422, Reason::Invalid, "long").with_details(Details {
+                kind: "Pod".into(),
+                name: "x".into(),
+                causes,
+                ..Details::default()
+            }))
+        };
+        for (e, want) in [
+            (Error::Text("no".into()), "error: no\n"),
+            (Error::Exit(3), ""),
+            (
+                api(Status::new(404, Reason::NotFound, "pods \"x\" not found")),
+                "Error from server (NotFound): pods \"x\" not found\n",
+            ),
+            (
+                api(Status::new(401, Reason::Unauthorized, "Unauthorized")),
+                "error: You must be logged in to the server (Unauthorized)\n",
+            ),
+            (invalid(vec![cause("a.b", "Required value")]), "The Pod \"x\" is invalid: a.b: Required value\n"),
+            (
+                invalid(vec![cause("a", "one"), cause("b", "two"), cause("c", "one")]),
+                "The Pod \"x\" is invalid: \n* a: one\n* b: two\n",
+            ),
+            (
+                Error::Many(vec![
+                    Error::Text("first".into()),
+                    api(Status::new(409, Reason::AlreadyExists, "there")).about("creating", "f.yaml"),
+                ]),
+                "first\nError from server (AlreadyExists): error when creating \"f.yaml\": there\n",
+            ),
+            (
+                client::Error::Connect { to: "127.0.0.1:1".into(), source: "Connection refused (os error 111)".into() }
+                    .into(),
+                "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?\n",
+            ),
+        ] {
+            assert_eq!(e.report(), want);
+        }
+    }
+}

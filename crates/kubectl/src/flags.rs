@@ -1,0 +1,173 @@
+//! Flags that several commands share, and values as Go reads them.
+
+use crate::error::{Result, text};
+use clap::Args;
+use client::DryRun;
+use std::time::Duration;
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct FileFlags {
+    /// File, directory or URL with objects, or `-` for standard input. May be repeated.
+    #[arg(short = 'f', long, value_delimiter = ',')]
+    pub filename: Vec<String>,
+    /// A kustomization directory (not supported by this build).
+    #[arg(short = 'k', long, default_value = "", hide_default_value = true)]
+    pub kustomize: String,
+    /// Also read the directories inside directories.
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+}
+
+impl FileFlags {
+    pub fn is_empty(&self) -> bool {
+        self.filename.is_empty() && self.kustomize.is_empty()
+    }
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct PrintFlags {
+    /// json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=….
+    #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
+    pub output: String,
+    /// The template, or the file with it, for the formats that take one.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub template: String,
+    /// Keep the managed fields in JSON and YAML.
+    #[arg(long)]
+    pub show_managed_fields: bool,
+    /// Missing fields are nothing; otherwise they are errors.
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub allow_missing_template_keys: bool,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct DryRunFlag {
+    /// none, client (print only) or server (submit without keeping).
+    #[arg(long, default_value = "none", num_args = 0..=1, require_equals = true, default_missing_value = "unchanged", hide_default_value = true)]
+    pub dry_run: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dry {
+    #[default]
+    None,
+    Client,
+    Server,
+}
+
+impl DryRunFlag {
+    pub fn strategy(&self) -> Result<Dry> {
+        match self.dry_run.as_str() {
+            "none" | "" => Ok(Dry::None),
+            "client" => Ok(Dry::Client),
+            "server" => Ok(Dry::Server),
+            "unchanged" => text(
+                "--dry-run flag without a value was specified. A value must be set: \"none\", \"server\", or \"client\".",
+            ),
+            other => text(format!("Invalid dry-run value ({other}). Must be \"none\", \"server\", or \"client\".")),
+        }
+    }
+}
+
+impl Dry {
+    /// What is said behind the name of an object.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Client => " (dry run)",
+            Self::Server => " (server dry run)",
+        }
+    }
+
+    pub fn option(self) -> DryRun {
+        if self == Self::Server { DryRun::All } else { DryRun::No }
+    }
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct ValidateFlag {
+    /// strict (or true), warn, or ignore (or false): what happens to fields that the server does not know.
+    #[arg(long, default_value = "strict", num_args = 0..=1, require_equals = true, default_missing_value = "strict", hide_default_value = true)]
+    pub validate: String,
+}
+
+impl ValidateFlag {
+    pub fn validation(&self) -> Result<client::FieldValidation> {
+        use client::FieldValidation::{Ignore, Strict, Warn};
+        match self.validate.to_lowercase().as_str() {
+            "strict" | "true" | "t" | "1" => Ok(Strict),
+            "warn" => Ok(Warn),
+            "ignore" | "false" | "f" | "0" => Ok(Ignore),
+            other => text(format!("invalid - validate option {other:?}")),
+        }
+    }
+}
+
+/// Go's `time.ParseDuration`: `1h2m3.5s`, `300ms`, `0`.
+pub fn parse_duration(s: &str) -> Option<Duration> {
+    if s == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = s.strip_prefix('+').unwrap_or(s);
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total = 0f64;
+    while !rest.is_empty() {
+        let n = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).filter(|n| *n > 0)?;
+        let value: f64 = rest[..n].parse().ok()?;
+        rest = &rest[n..];
+        let n = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        total += value
+            * match &rest[..n] {
+                "h" => 3600.0,
+                "m" => 60.0,
+                "s" => 1.0,
+                "ms" => 1e-3,
+                "us" | "µs" => 1e-6,
+                "ns" => 1e-9,
+                _ => return None,
+            };
+        rest = &rest[n..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
+/// A flag's value as a duration. `-1s` and the like become `None`, which commands read as *for ever*.
+pub fn duration(flag: &str, given: &str) -> Result<Option<Duration>> {
+    if let Some(positive) = given.strip_prefix('-')
+        && parse_duration(positive).is_some()
+    {
+        return Ok(None);
+    }
+    match parse_duration(given) {
+        Some(d) => Ok(Some(d)),
+        None => text(format!("invalid argument {given:?} for \"--{flag}\" flag: time: invalid duration {given:?}")),
+    }
+}
+
+/// A boolean as Go's `strconv.ParseBool` reads it.
+pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
+    match s {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        other => Err(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_duration;
+
+    #[test]
+    fn durations_are_gos() {
+        for (s, millis) in
+            [("0", 0), ("1s", 1000), ("1m30s", 90_000), ("1.5h", 5_400_000), ("300ms", 300), ("+2s", 2000)]
+        {
+            assert_eq!(parse_duration(s).map(|d| d.as_millis()), Some(millis), "{s}");
+        }
+        for s in ["", "1", "s", "1x", "1s2", "-1s", "--"] {
+            assert_eq!(parse_duration(s), None, "{s}");
+        }
+    }
+}

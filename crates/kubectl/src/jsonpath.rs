@@ -1,0 +1,116 @@
+//! kubectl's dialect of JSONPath (`k8s.io/client-go/util/jsonpath`), which is older than RFC 9535 and differs from it.
+//!
+//! A template is text with `{expressions}` in it. `$` and `@` both mean the value at hand, `range … end` repeats, and what
+//! cannot be found is nothing or an error as the caller wants. Invariant: no template and no document makes it panic.
+
+mod eval;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use eval::text;
+
+use meta::Value;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The template is no JSONPath.
+    #[error("{0}")]
+    Parse(String),
+    /// The document does not fit the template.
+    #[error("{0}")]
+    Eval(String),
+}
+
+/// What becomes of fields that are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    Allowed,
+    Error,
+}
+
+/// A parsed template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    pub(self) nodes: Vec<Node>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    Text(String),
+    /// One pair of braces.
+    List(Vec<Step>),
+    Range(Vec<Step>, Vec<Node>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Text(String),
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Field(String),
+    Wildcard,
+    Recursive,
+    /// From, to and step; the second is derived from the first where one index was written.
+    Slice {
+        from: Option<i64>,
+        to: Option<i64>,
+        derived: bool,
+        step: Option<i64>,
+    },
+    Filter(Box<Template>, Comparison, Box<Template>),
+    Union(Vec<Template>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Exists,
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Template {
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        parse::template(text)
+    }
+
+    /// Reads what `--sort-by` and custom columns take: `.x`, `x`, `{.x}` or `{x}`.
+    pub fn relaxed(text: &str) -> Result<Self, Error> {
+        if text.is_empty() {
+            return Ok(Self { nodes: Vec::new() });
+        }
+        let wrong = || {
+            Error::Parse(format!(
+                "unexpected path string, expected a 'name1.name2' or '.name1.name2' or '{{name1.name2}}' or '{{.name1.name2}}'"
+            ))
+        };
+        let inner = match (text.strip_prefix('{'), text.ends_with('}')) {
+            (Some(rest), true) => &rest[..rest.len() - 1],
+            (None, false) => text,
+            _ => return Err(wrong()),
+        };
+        if inner.contains(['{', '}']) {
+            return Err(wrong());
+        }
+        let inner = inner.strip_prefix('.').unwrap_or(inner);
+        if inner.is_empty() {
+            return Err(wrong());
+        }
+        Self::parse(&format!("{{.{inner}}}"))
+    }
+
+    /// What each expression finds, in order.
+    pub fn find(&self, document: &Value, missing: Missing) -> Result<Vec<Vec<Value>>, Error> {
+        eval::find(&self.nodes, document, missing)
+    }
+
+    /// Fills the template.
+    pub fn render(&self, document: &Value, missing: Missing) -> Result<String, Error> {
+        Ok(self.find(document, missing)?.iter().map(|r| text(r)).collect())
+    }
+}

@@ -1,0 +1,81 @@
+use super::{Missing, Template};
+use serde_json::json;
+
+fn render(template: &str, document: &meta::Value) -> String {
+    Template::parse(template).and_then(|t| t.render(document, Missing::Allowed)).unwrap_or_else(|e| format!("!{e}"))
+}
+
+/// Groundwork of A16: the forms of the documentation and of upstream's own tables.
+#[test]
+fn templates_render_as_upstream_renders_them() {
+    let d = json!({
+        "kind": "List", "n": null, "f": 0.5, "big": 12345678.5, "b": true, "m": {"a.b/c": "dotted", "x": "<y>"},
+        "items": [
+            {"name": "one", "i": 1, "tags": ["p", "q"], "ready": true},
+            {"name": "two", "i": 2, "tags": ["r"], "ready": false},
+            {"name": "three", "i": 3, "ready": true},
+        ],
+    });
+    for (template, want) in [
+        ("hello", "hello"),
+        ("{.kind}", "List"),
+        ("{$.kind}", "List"),
+        ("{@.kind}", "List"),
+        ("kind is {.kind}!", "kind is List!"),
+        ("{.f} {.big} {.b} {.n}", "0.5 1.23456785e+07 true null"),
+        ("{.m.a\\.b/c}", "dotted"),
+        ("{.m['a.b/c']}", "dotted"),
+        ("{['kind']}", "List"),
+        ("{.m}", "{\"a.b/c\":\"dotted\",\"x\":\"\\u003cy\\u003e\"}"),
+        ("{.items[*].name}", "one two three"),
+        ("{.items[0].name}", "one"),
+        ("{.items[-1].name}", "three"),
+        ("{.items[-1:].name}", "three"),
+        ("{.items[0:2].name}", "one two"),
+        ("{.items[:2].name}", "one two"),
+        ("{.items[::2].name}", "one three"),
+        ("{.items[0,2].name}", "one three"),
+        ("{.items[0]['name','i']}", "one 1"),
+        ("{.items[0].tags}", "[\"p\",\"q\"]"),
+        ("{..name}", "one two three"),
+        ("{.items..tags[0]}", "p r"),
+        ("{.items[?(@.i>1)].name}", "two three"),
+        ("{.items[?(@.i >= 2)].name}", "two three"),
+        ("{.items[?(@.name==\"two\")].i}", "2"),
+        ("{.items[?(@.name!='two')].i}", "1 3"),
+        ("{.items[?(@.ready==true)].name}", "one three"),
+        ("{.items[?(@.tags)].name}", "one two"),
+        ("{range .items[*]}{.name}={.i}{\"\\n\"}{end}", "one=1\ntwo=2\nthree=3\n"),
+        ("{range .items[*]}[{range .tags[*]}{@}{','}{end}]{end}.", "[p,q,][r,][]."),
+        ("{range .nothing[*]}{.x}{end}done", "done"),
+        ("{.missing}", ""),
+        ("{.items[*].missing}", ""),
+        ("{.kind.x}", ""),
+        ("{.items[7]}", "!array index out of bounds: index 7, length 3"),
+        ("{.kind[0]}", "!List is not array or slice"),
+        ("{.items[?(@.name==1)]}", "!incompatible types for comparison"),
+        ("{.kind", "!unclosed action"),
+        ("{.items[0}", "!unterminated array"),
+        ("{.items[x]}", "!invalid array index x"),
+        ("{.items[?(@.i=>1)]}", "!unrecognized filter operator =>"),
+        ("{range .items[*]}{.name}", "!unterminated range"),
+        ("{end}", "!not in range, nothing to end"),
+        ("{hello}", "!unrecognized identifier hello"),
+        ("{'x}", "!unterminated quoted string"),
+    ] {
+        assert_eq!(render(template, &d), want, "{template}");
+    }
+    let t = Template::parse("{.missing}").unwrap();
+    assert_eq!(t.render(&d, Missing::Error).unwrap_err().to_string(), "missing is not found");
+}
+
+#[test]
+fn relaxed_expressions_need_no_braces() {
+    let d = json!({"a": {"b": 1}});
+    for t in ["a.b", ".a.b", "{a.b}", "{.a.b}"] {
+        assert_eq!(Template::relaxed(t).unwrap().render(&d, Missing::Allowed).unwrap(), "1", "{t}");
+    }
+    for t in ["{a.b", "a.b}", "{{a}}", "."] {
+        assert!(Template::relaxed(t).is_err(), "{t}");
+    }
+}

@@ -1,0 +1,232 @@
+//! A running command: its shell, the global flags, and what follows from both on demand — configuration, client, discovery.
+
+use crate::cli::GlobalFlags;
+use crate::discovery::{Discovery, Resource, TTL};
+use crate::error::{Error, Result, text};
+use crate::shell::{Connect, Shell, Stream};
+use client::kubeconfig::{Overrides, Resolved, Sources};
+use client::{Api, Client, Impersonation};
+use jiff::Timestamp;
+use meta::{Gvk, Object};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub struct Kube {
+    pub out: Stream,
+    pub err: Stream,
+    pub shell: Shell,
+    pub global: GlobalFlags,
+    resolved: Option<Arc<Resolved>>,
+    client: Option<Client>,
+    discovery: Option<Arc<Discovery>>,
+    /// Whether the discovery at hand came from this run's server and not from the disk.
+    fresh: bool,
+}
+
+impl Kube {
+    pub fn new(shell: Shell, global: GlobalFlags) -> Self {
+        let (out, err) = (shell.out.clone(), shell.err.clone());
+        Self { out, err, shell, global, resolved: None, client: None, discovery: None, fresh: false }
+    }
+
+    /// Prints a line.
+    pub fn say(&self, line: impl AsRef<str>) {
+        self.out.write(format!("{}\n", line.as_ref()).as_bytes());
+    }
+
+    /// Prints a line to standard error.
+    pub fn warn(&self, line: impl AsRef<str>) {
+        self.out.flush();
+        self.err.write(format!("{}\n", line.as_ref()).as_bytes());
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.shell.clock.now()
+    }
+
+    pub fn sources(&self) -> Sources {
+        let explicit = (!self.global.kubeconfig.is_empty()).then(|| PathBuf::from(&self.global.kubeconfig));
+        Sources::find(explicit, |n| (self.shell.environment)(n))
+    }
+
+    pub fn resolved(&mut self) -> Result<Arc<Resolved>> {
+        if let Some(r) = &self.resolved {
+            return Ok(r.clone());
+        }
+        let g = &self.global;
+        let overrides = Overrides {
+            context: g.context.clone(),
+            cluster: g.cluster.clone(),
+            user: g.user.last().cloned().unwrap_or_default(),
+            namespace: g.namespace.clone(),
+            server: g.server.clone(),
+            certificate_authority: g.certificate_authority.clone(),
+            insecure_skip_tls_verify: g.insecure_skip_tls_verify,
+            tls_server_name: g.tls_server_name.clone(),
+            client_certificate: g.client_certificate.clone(),
+            client_key: g.client_key.clone(),
+            token: g.token.clone(),
+            username: g.username.clone(),
+            password: g.password.clone(),
+            impersonation: Impersonation {
+                user: g.impersonate.clone(),
+                uid: g.as_uid.clone(),
+                groups: g.as_group.clone(),
+                extra: Vec::new(),
+            },
+            request_timeout: request_timeout(&g.request_timeout)?,
+            disable_http2: false,
+        };
+        let r = self.sources().resolve(&overrides, |n| (self.shell.environment)(n))?;
+        let r = Arc::new(r);
+        self.resolved = Some(r.clone());
+        Ok(r)
+    }
+
+    pub async fn client(&mut self) -> Result<Client> {
+        if let Some(c) = &self.client {
+            return Ok(c.clone());
+        }
+        let client = match &self.shell.connect {
+            Connect::Given(c) => c.clone(),
+            Connect::Configured => {
+                let agent = format!("kubectl/{} ({}/{})", crate::VERSION, std::env::consts::OS, arch());
+                self.resolved()?.client(&agent).await?
+            }
+        };
+        let err = self.err.clone();
+        let said = Mutex::new(Vec::<String>::new());
+        let client = client.with_warnings(move |w| {
+            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+            if !said.iter().any(|s| s == w) {
+                err.write(format!("Warning: {w}\n").as_bytes());
+                said.push(w.to_owned());
+            }
+        });
+        self.client = Some(client.clone());
+        Ok(client)
+    }
+
+    /// The namespace of this command, and whether a flag named it.
+    pub fn namespace(&mut self) -> Result<(String, bool)> {
+        if !self.global.namespace.is_empty() {
+            return Ok((self.global.namespace.clone(), true));
+        }
+        if matches!(self.shell.connect, Connect::Given(_)) {
+            return Ok(("default".into(), false));
+        }
+        Ok((self.resolved()?.namespace.clone(), false))
+    }
+
+    pub fn server(&mut self) -> Result<String> {
+        Ok(self.resolved()?.https.server.clone())
+    }
+
+    fn cache_file(&mut self) -> Option<PathBuf> {
+        if matches!(self.shell.connect, Connect::Given(_)) {
+            return None;
+        }
+        let dir = if !self.global.cache_dir.is_empty() {
+            PathBuf::from(&self.global.cache_dir)
+        } else if let Some(d) = (self.shell.environment)("KUBECACHEDIR") {
+            PathBuf::from(d)
+        } else {
+            PathBuf::from((self.shell.environment)("HOME")?).join(".kube/cache")
+        };
+        let server = self.server().ok()?;
+        let host = server.split_once("://").map_or(server.as_str(), |(_, h)| h);
+        let safe: String =
+            host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' }).collect();
+        Some(dir.join("discovery").join(safe).join("kemudi-resources.json"))
+    }
+
+    pub async fn discovery(&mut self) -> Result<Arc<Discovery>> {
+        if let Some(d) = &self.discovery {
+            return Ok(d.clone());
+        }
+        if let Some(path) = self.cache_file()
+            && let Ok(modified) = std::fs::metadata(&path).and_then(|m| m.modified())
+            && let Ok(modified) = Timestamp::try_from(modified)
+            && (0..TTL).contains(&(self.now().as_second() - modified.as_second()))
+            && let Some(d) = Discovery::load(&path)
+        {
+            let d = Arc::new(d);
+            self.discovery = Some(d.clone());
+            return Ok(d);
+        }
+        self.refresh().await
+    }
+
+    /// Asks the server.
+    pub async fn refresh(&mut self) -> Result<Arc<Discovery>> {
+        let client = self.client().await?;
+        let d = Arc::new(Discovery::fetch(&client).await?);
+        if let Some(path) = self.cache_file() {
+            d.save(&path, self.shell.rng.next_u64());
+        }
+        self.discovery = Some(d.clone());
+        self.fresh = true;
+        Ok(d)
+    }
+
+    async fn look_up(&mut self, find: impl Fn(&Discovery) -> Option<Arc<Resource>>) -> Result<Option<Arc<Resource>>> {
+        let found = find(&*self.discovery().await?);
+        if found.is_some() || self.fresh {
+            return Ok(found);
+        }
+        Ok(find(&*self.refresh().await?))
+    }
+
+    /// The resource that a word means.
+    pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
+        match self.look_up(|d| d.of_word(word)).await? {
+            Some(r) => Ok(r),
+            None => text(format!("the server doesn't have a resource type {word:?}")),
+        }
+    }
+
+    /// The resource of a kind; `None` when the server has none.
+    pub async fn resource_of(&mut self, gvk: &Gvk) -> Result<Option<Arc<Resource>>> {
+        self.look_up(|d| d.of_kind(gvk)).await
+    }
+
+    /// The verbs on a resource, in a namespace unless it is empty.
+    pub async fn api(&mut self, r: &Resource, namespace: &str) -> Result<Api<Object>> {
+        let api = self.client().await?.dynamic(&r.api());
+        Ok(if namespace.is_empty() { api } else { api.namespace(namespace) })
+    }
+
+    /// Forgets the answer at hand and on the disk: the server's resources have changed by our own doing.
+    pub fn forget_discovery(&mut self) {
+        self.discovery = None;
+        self.fresh = false;
+        if let Some(path) = self.cache_file() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+pub fn arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
+    if given.is_empty() || given == "0" {
+        return Ok(None);
+    }
+    let d = match given.parse::<u64>() {
+        Ok(s) => Some(std::time::Duration::from_secs(s)),
+        Err(_) => crate::flags::parse_duration(given),
+    };
+    match d {
+        Some(d) if d.is_zero() => Ok(None),
+        Some(d) => Ok(Some(d)),
+        None => Err(Error::Text(format!(
+            "invalid timeout value '{given}'. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)"
+        ))),
+    }
+}

@@ -1,0 +1,225 @@
+//! What is printed of objects: the server's tables for people, and the formats of `-o`.
+
+pub mod columns;
+pub mod table;
+pub mod tabwriter;
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, PrintFlags};
+use crate::jsonpath::{Missing, Template};
+use crate::kube::Kube;
+use codec::json::to_string_indent;
+use columns::Columns;
+use meta::{Object, Value};
+
+/// A format of `-o`.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// For people: a table, or what was done.
+    Human,
+    Wide,
+    Name,
+    Json,
+    Yaml,
+    JsonPath {
+        template: Template,
+        text: String,
+        missing: Missing,
+    },
+    JsonPathAsJson {
+        template: Template,
+        text: String,
+        missing: Missing,
+    },
+    Columns(Columns),
+}
+
+/// The names of all formats, as the error about another one lists them.
+const FORMATS: &str = "custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,wide,yaml";
+const FORMATS_OF_WRITES: &str =
+    "go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,yaml";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Formats {
+    /// `get`: tables and custom columns as well.
+    Tables,
+    Objects,
+}
+
+impl Output {
+    pub fn parse(flags: &PrintFlags, formats: Formats, headers: bool) -> Result<Self> {
+        let (name, rest) = match flags.output.split_once('=') {
+            Some((n, r)) => (n, Some(r)),
+            None => (flags.output.as_str(), None),
+        };
+        let missing = if flags.allow_missing_template_keys { Missing::Allowed } else { Missing::Error };
+        let template = || {
+            rest.map(str::to_owned)
+                .or_else(|| (!flags.template.is_empty()).then(|| flags.template.clone()))
+                .ok_or_else(|| Error::Text("template format specified but no template given".into()))
+        };
+        let file = |path: &str, what: &str| {
+            std::fs::read_to_string(path).map_err(|e| {
+                Error::Text(format!("error reading --template {path}, {what}: {}", crate::resource::file::os(&e)))
+            })
+        };
+        let path = |text: String| -> Result<(Template, String)> {
+            match Template::parse(&text) {
+                Ok(t) => Ok((t, text)),
+                Err(e) => Err(Error::Text(format!("error parsing jsonpath {text}, {e}"))),
+            }
+        };
+        match name {
+            "" => Ok(Self::Human),
+            "wide" if formats == Formats::Tables => Ok(Self::Wide),
+            "name" => Ok(Self::Name),
+            "json" => Ok(Self::Json),
+            "yaml" => Ok(Self::Yaml),
+            "jsonpath" => path(template()?).map(|(template, text)| Self::JsonPath { template, text, missing }),
+            "jsonpath-file" => {
+                let t = template()?;
+                path(file(&t, "failed to read")?).map(|(template, text)| Self::JsonPath { template, text, missing })
+            }
+            "jsonpath-as-json" => {
+                path(template()?).map(|(template, text)| Self::JsonPathAsJson { template, text, missing })
+            }
+            "custom-columns" if formats == Formats::Tables => match template() {
+                Ok(spec) => Columns::parse(&spec, headers).map(Self::Columns),
+                Err(_) => text("custom-columns format specified but no custom columns given"),
+            },
+            "custom-columns-file" if formats == Formats::Tables => match template() {
+                Ok(path) => Columns::from_file(&file(&path, "failed to read")?, headers).map(Self::Columns),
+                Err(_) => text("custom-columns format specified but no custom columns given"),
+            },
+            "go-template" | "go-template-file" | "template" | "templatefile" => {
+                text(format!("output format {name:?} is not supported by this kubectl; use jsonpath or custom-columns"))
+            }
+            _ => text(format!(
+                "unable to match a printer suitable for the output format {:?}, allowed formats are: {}",
+                flags.output,
+                if formats == Formats::Tables { FORMATS } else { FORMATS_OF_WRITES }
+            )),
+        }
+    }
+
+    pub fn is_human(&self) -> bool {
+        matches!(self, Self::Human | Self::Wide)
+    }
+}
+
+/// `deployment.apps/web`.
+pub fn name_of(o: &Object) -> String {
+    let group = match o.api_version().split_once('/') {
+        Some((g, _)) => g,
+        None => "",
+    };
+    let name = if o.name().is_empty() { o.generate_name() } else { o.name() };
+    format!("{}/{name}", crate::discovery::dotted(&o.kind().to_lowercase(), group))
+}
+
+/// Prints the objects of a command that writes: what was done to it, or the object in the format of `-o`.
+#[derive(Clone, Debug)]
+pub struct Printer {
+    output: Output,
+    managed: bool,
+    dry: Dry,
+    documents: usize,
+}
+
+impl Printer {
+    pub fn new(flags: &PrintFlags, dry: Dry) -> Result<Self> {
+        Ok(Self {
+            output: Output::parse(flags, Formats::Objects, true)?,
+            managed: flags.show_managed_fields,
+            dry,
+            documents: 0,
+        })
+    }
+
+    pub fn is_human(&self) -> bool {
+        self.output.is_human()
+    }
+
+    /// `operation` is the word behind the name: `created`.
+    pub fn print(&mut self, k: &Kube, o: &Object, operation: &str) -> Result {
+        if self.output.is_human() {
+            k.say(format!("{} {operation}{}", name_of(o), self.dry.suffix()));
+            return Ok(());
+        }
+        let text = document(&self.output, o.clone(), self.managed)?;
+        if self.documents > 0 && matches!(self.output, Output::Yaml) {
+            k.out.write(b"---\n");
+        }
+        self.documents += 1;
+        k.out.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Removes the managed fields of an object, or of the items of a list.
+pub fn without_managed_fields(o: &mut Object) {
+    o.remove(&["metadata", "managedFields"]);
+    if let Some(Value::Array(items)) = o.0.get_mut("items") {
+        for i in items {
+            if let Some(m) = i.get_mut("metadata").and_then(Value::as_object_mut) {
+                m.remove("managedFields");
+            }
+        }
+    }
+}
+
+/// An object, or a `List`, in a format that is not for people.
+pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String> {
+    if !managed {
+        without_managed_fields(&mut o);
+    }
+    let is_list = o.get("items").is_some_and(Value::is_array) && o.kind().ends_with("List");
+    let evaluate =
+        |t: &Template, text: &str, missing: Missing, v: &Value| t.find(v, missing).map_err(|e| failed(text, &e, v));
+    Ok(match output {
+        Output::Json => to_string_indent(&o.into_value()),
+        Output::Yaml => codec::yaml::to_string(&o.into_value()),
+        Output::Name if is_list => {
+            let items = o.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+            items.into_iter().filter_map(Object::from_value).map(|i| format!("{}\n", name_of(&i))).collect()
+        }
+        Output::Name | Output::Human | Output::Wide => format!("{}\n", name_of(&o)),
+        Output::JsonPath { template, text, missing } => {
+            let v = o.into_value();
+            evaluate(template, text, *missing, &v)?.iter().map(|r| crate::jsonpath::text(r)).collect()
+        }
+        Output::JsonPathAsJson { template, text, missing } => {
+            let v = o.into_value();
+            evaluate(template, text, *missing, &v)?.into_iter().map(|r| to_string_indent(&Value::Array(r))).collect()
+        }
+        Output::Columns(c) => {
+            let items = match o.get("items").and_then(Value::as_array) {
+                Some(items) if is_list => items.clone(),
+                _ => vec![o.into_value()],
+            };
+            c.render(&items)?
+        }
+    })
+}
+
+fn failed(template: &str, e: &crate::jsonpath::Error, v: &Value) -> Error {
+    Error::Text(format!(
+        "error executing jsonpath {template:?}: Error executing template: {e}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{template}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n\n",
+        go_syntax(v)
+    ))
+}
+
+/// A value as Go's `%#v` prints it.
+fn go_syntax(v: &Value) -> String {
+    match v {
+        Value::Object(m) => format!(
+            "map[string]interface {{}}{{{}}}",
+            m.iter().map(|(k, v)| format!("{k:?}:{}", go_syntax(v))).collect::<Vec<_>>().join(", ")
+        ),
+        Value::Array(a) => {
+            format!("[]interface {{}}{{{}}}", a.iter().map(go_syntax).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null => "interface {}(nil)".into(),
+        other => codec::json::to_string(other, codec::json::Html::Keep),
+    }
+}

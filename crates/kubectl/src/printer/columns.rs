@@ -1,0 +1,110 @@
+//! `-o custom-columns`.
+
+use super::table::Aligner;
+use crate::error::{Error, Result, text};
+use crate::jsonpath::{Missing, Template};
+use meta::Value;
+
+#[derive(Clone, Debug)]
+pub struct Columns {
+    columns: Vec<(String, Template)>,
+    headers: bool,
+}
+
+impl Columns {
+    /// `NAME:.metadata.name,AGE:.metadata.creationTimestamp`.
+    pub fn parse(spec: &str, headers: bool) -> Result<Self> {
+        if spec.is_empty() {
+            return text("custom-columns format specified but no custom columns given");
+        }
+        let mut columns = Vec::new();
+        for part in spec.split(',') {
+            let Some((name, path)) = part.split_once(':') else {
+                return text(format!("unexpected custom-columns spec: {part}, expected <header>:<json-path-expr>"));
+            };
+            columns.push((name.to_owned(), Template::relaxed(path).map_err(|e| Error::Text(e.to_string()))?));
+        }
+        Ok(Self { columns, headers })
+    }
+
+    /// Two lines: headers, and paths beneath them.
+    pub fn from_file(content: &str, headers: bool) -> Result<Self> {
+        let mut lines = content.lines().filter(|l| !l.trim().is_empty());
+        let (Some(names), Some(paths)) = (lines.next(), lines.next()) else {
+            return text("expected at least two lines: headers and field specifications");
+        };
+        let (names, paths): (Vec<&str>, Vec<&str>) =
+            (names.split_whitespace().collect(), paths.split_whitespace().collect());
+        if names.len() != paths.len() {
+            return text(format!(
+                "number of headers ({}) and field specifications ({}) don't match",
+                names.len(),
+                paths.len()
+            ));
+        }
+        Self::parse(&names.iter().zip(&paths).map(|(n, p)| format!("{n}:{p}")).collect::<Vec<_>>().join(","), headers)
+    }
+
+    pub fn header(&self) -> Option<Vec<String>> {
+        self.headers.then(|| self.columns.iter().map(|(n, _)| n.clone()).collect())
+    }
+
+    pub fn row(&self, object: &Value) -> Result<Vec<String>> {
+        self.columns
+            .iter()
+            .map(|(_, t)| {
+                let found = t.find(object, Missing::Allowed)?.concat();
+                if found.is_empty() {
+                    return Ok("<none>".into());
+                }
+                let one = |v: &Value| match v {
+                    Value::Null => "<nil>".to_owned(),
+                    v => go(v),
+                };
+                Ok(found.iter().map(one).collect::<Vec<_>>().join(","))
+            })
+            .collect()
+    }
+
+    pub fn render(&self, objects: &[Value]) -> Result<String> {
+        let mut rows: Vec<Vec<String>> = self.header().into_iter().collect();
+        for o in objects {
+            rows.push(self.row(o)?);
+        }
+        Ok(Aligner::default().lines(&rows))
+    }
+}
+
+/// A value as Go's `%v` prints it.
+fn go(v: &Value) -> String {
+    match v {
+        Value::Object(m) => {
+            format!("map[{}]", m.iter().map(|(k, v)| format!("{k}:{}", go(v))).collect::<Vec<_>>().join(" "))
+        }
+        Value::Array(a) => format!("[{}]", a.iter().map(go).collect::<Vec<_>>().join(" ")),
+        Value::Null => "<nil>".into(),
+        other => super::table::escape(&crate::jsonpath::text(std::slice::from_ref(other))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn columns_show_what_paths_find() {
+        let c = Columns::parse("NAME:.metadata.name,IMAGES:{.spec.c[*].image},X:.x", true).unwrap();
+        let items = [
+            json!({"metadata": {"name": "a"}, "spec": {"c": [{"image": "i"}, {"image": "j"}]}}),
+            json!({"metadata": {"name": "b"}, "x": {"k": [1, true]}}),
+        ];
+        assert_eq!(
+            c.render(&items).unwrap(),
+            "NAME   IMAGES   X\na      i,j      <none>\nb      <none>   map[k:[1 true]]\n"
+        );
+        assert!(Columns::parse("NAME", true).is_err());
+        let f = Columns::from_file("A B\n.a .b\n", false).unwrap();
+        assert_eq!(f.render(&[json!({"a": 1})]).unwrap(), "1     <none>\n");
+    }
+}

@@ -1,0 +1,96 @@
+//! What a command is about: objects in files, and objects of the server by type, name and selector
+//! (`k8s.io/cli-runtime/pkg/resource`).
+
+pub mod file;
+pub mod select;
+
+use crate::discovery::Resource;
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use meta::Object;
+use std::sync::Arc;
+
+/// One object: as a file has it, or by name.
+#[derive(Clone, Debug)]
+pub struct Info {
+    pub resource: Arc<Resource>,
+    /// Empty for cluster-scoped resources.
+    pub namespace: String,
+    pub name: String,
+    /// The file it came from; empty for names.
+    pub source: String,
+    pub object: Option<Object>,
+}
+
+impl Info {
+    /// `deployment.apps/web`.
+    pub fn to_name(&self) -> String {
+        format!("{}/{}", self.resource.group_kind(), self.name)
+    }
+
+    pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
+        Ok(k.api(&self.resource, &self.namespace).await?.get(&self.name).await?)
+    }
+}
+
+/// Everything of a resource, or what selectors leave of it.
+#[derive(Clone, Debug)]
+pub struct Collection {
+    pub resource: Arc<Resource>,
+    /// Empty: all namespaces, or a cluster-scoped resource.
+    pub namespace: String,
+}
+
+#[derive(Clone, Debug)]
+pub enum Target {
+    Named(Info),
+    All(Collection),
+}
+
+/// Finds the resource of an object from a file, and puts it into its namespace.
+pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<Info> {
+    let Some(gvk) = object.gvk() else {
+        return text(format!("unable to decode {source:?}: unexpected GroupVersion string: {}", object.api_version()));
+    };
+    let Some(resource) = k.resource_of(&gvk).await? else {
+        return text(format!(
+            "resource mapping not found for name: {:?} namespace: {:?} from {source:?}: no matches for kind {:?} in version {:?}\nensure CRDs are installed first",
+            object.name(),
+            object.namespace(),
+            gvk.kind,
+            gvk.api_version(),
+        ));
+    };
+    let mut namespace = String::new();
+    if resource.namespaced {
+        let (default, explicit) = k.namespace()?;
+        if object.namespace().is_empty() {
+            object.set_namespace(&default);
+        } else if explicit && object.namespace() != default {
+            return text(format!(
+                "the namespace from the provided object {:?} does not match the namespace {default:?}. You must pass '--namespace={}' to perform this operation.",
+                object.namespace(),
+                object.namespace(),
+            ));
+        }
+        namespace = object.namespace().to_owned();
+    } else if !object.namespace().is_empty() {
+        object.set_namespace("");
+    }
+    Ok(Info { name: object.name().to_owned(), namespace, source: source.to_owned(), resource, object: Some(object) })
+}
+
+/// The objects of files, each located or with its error.
+pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+    let mut out = Vec::new();
+    for document in file::read(k, flags).await? {
+        match document {
+            Err(e) => out.push(Err(e)),
+            Ok(d) => match locate(k, &d.source, d.object).await {
+                Err(e @ Error::Client(_)) => return Err(e),
+                r => out.push(r),
+            },
+        }
+    }
+    Ok(out)
+}

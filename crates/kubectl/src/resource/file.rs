@@ -1,0 +1,224 @@
+//! Objects in files, directories, standard input and behind URLs: YAML or JSON, several to a file, lists taken apart.
+
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use meta::{Object, Value};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// One object and where it stood.
+#[derive(Clone, Debug)]
+pub struct Document {
+    pub source: String,
+    pub object: Object,
+}
+
+/// Files with other names in a directory are not read.
+const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
+
+pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
+    if !flags.kustomize.is_empty() {
+        return text(
+            "kustomize directories (-k) are not supported by this kubectl; build them with kustomize and pass the output with -f -",
+        );
+    }
+    let mut out = Vec::new();
+    for f in &flags.filename {
+        if f == "-" {
+            let mut bytes = Vec::new();
+            k.shell.input.read_to_end(&mut bytes).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
+            documents("STDIN", &bytes, &mut out);
+        } else if f.starts_with("http://") || f.starts_with("https://") {
+            return text(format!("{f}: URLs are not supported by this kubectl; fetch it and pass it with -f -"));
+        } else {
+            for path in expand(Path::new(f), f, flags.recursive)? {
+                let name = path.to_string_lossy().into_owned();
+                match std::fs::read(&path) {
+                    Ok(bytes) => documents(&name, &bytes, &mut out),
+                    Err(e) => out.push(text(format!("open {name}: {}", os(&e)))),
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// An error of the system as Go words it.
+pub fn os(e: &std::io::Error) -> String {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => "no such file or directory".into(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".into(),
+        std::io::ErrorKind::IsADirectory => "is a directory".into(),
+        _ => e.to_string(),
+    }
+}
+
+fn expand(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
+    let Ok(meta) = std::fs::metadata(path) else {
+        return glob(path, given, recursive);
+    };
+    if meta.is_file() || !meta.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut out = Vec::new();
+    directory(path, recursive, &mut out)?;
+    if out.is_empty() {
+        return text(format!("error reading [{given}]: recognized file extensions are [.json .yaml .yml]"));
+    }
+    Ok(out)
+}
+
+/// `dir/*.yaml`, quoted from the shell: a pattern in the last part of the path.
+fn glob(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
+    let missing = || text(format!("the path {given:?} does not exist"));
+    let (Some(dir), Some(pattern)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
+        return missing();
+    };
+    if !pattern.contains(['*', '?']) {
+        return missing();
+    }
+    let escaped = regex::escape(pattern).replace("\\*", "[^/]*").replace("\\?", "[^/]");
+    let Ok(re) = regex::Regex::new(&format!("^{escaped}$")) else { return missing() };
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let mut names: Vec<PathBuf> = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|e| re.is_match(&e.file_name().to_string_lossy()))
+        .map(|e| path.with_file_name(e.file_name()))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        return missing();
+    }
+    let mut out = Vec::new();
+    for n in names {
+        out.extend(expand(&n, &n.to_string_lossy(), recursive)?);
+    }
+    Ok(out)
+}
+
+fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
+    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", dir.display(), os(&e)));
+    let mut entries: Vec<_> = std::fs::read_dir(dir).map_err(wrong)?.flatten().collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for e in entries {
+        let path = e.path();
+        if path.is_dir() {
+            if recursive {
+                directory(&path, recursive, out)?;
+            }
+        } else if path.extension().and_then(|x| x.to_str()).is_some_and(|x| EXTENSIONS.contains(&x)) {
+            out.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the documents of one text. A bad one does not hide the others.
+pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
+    if codec::json::is_json(bytes) {
+        for v in serde_json::Deserializer::from_slice(bytes).into_iter::<Value>() {
+            match v {
+                Ok(v) => object(source, v, out),
+                Err(e) => return out.push(text(format!("error parsing {source}: {e}"))),
+            }
+        }
+        return;
+    }
+    let text_of = String::from_utf8_lossy(bytes);
+    for part in parts(&text_of) {
+        match codec::yaml::parse(&part) {
+            Ok(all) => all.into_iter().for_each(|v| object(source, v, out)),
+            Err(e) => {
+                out.push(text(format!("error parsing {source}: error converting YAML to JSON: {e}")));
+            }
+        }
+    }
+}
+
+/// The documents between lines of three dashes.
+fn parts(text: &str) -> Vec<String> {
+    let mut out = vec![String::new()];
+    for line in text.split_inclusive('\n') {
+        if line.starts_with("---") && line[3..].chars().next().is_none_or(char::is_whitespace) {
+            out.push(String::new());
+        } else if let Some(last) = out.last_mut() {
+            last.push_str(line);
+        }
+    }
+    out.retain(|p| p.lines().any(|l| !l.trim().is_empty() && !l.trim_start().starts_with('#')));
+    out
+}
+
+fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) {
+    let shown = codec::json::to_string(&v, codec::json::Html::Keep);
+    let Some(o) = Object::from_value(v) else {
+        if shown != "null" {
+            out.push(text(format!("unable to decode {source:?}: json: cannot unmarshal {shown} into Go value of type unstructured.detector")));
+        }
+        return;
+    };
+    if o.0.is_empty() {
+        return;
+    }
+    let missing: Vec<&str> = [("apiVersion", o.api_version()), ("kind", o.kind())]
+        .iter()
+        .filter(|(_, v)| v.is_empty())
+        .map(|(n, _)| *n)
+        .collect();
+    if missing.contains(&"kind") {
+        return out.push(text(format!("unable to decode {source:?}: Object 'Kind' is missing in '{shown}'")));
+    }
+    if !missing.is_empty() {
+        return out.push(text(format!(
+            "error validating {source:?}: error validating data: apiVersion not set; if you choose to ignore these errors, turn validation off with --validate=false"
+        )));
+    }
+    if o.kind().ends_with("List")
+        && let Some(items) = o.get("items").and_then(Value::as_array)
+    {
+        for item in items.clone() {
+            object(source, item, out);
+        }
+        return;
+    }
+    out.push(Ok(Document { source: source.to_owned(), object: o }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<String> {
+        let mut out = Vec::new();
+        documents("f", text.as_bytes(), &mut out);
+        out.iter()
+            .map(|r| match r {
+                Ok(d) => format!("{}/{}", d.object.kind(), d.object.name()),
+                Err(e) => format!("!{e}"),
+            })
+            .collect()
+    }
+
+    /// Groundwork of A01: many documents, lists, and bad ones between good ones.
+    #[test]
+    fn files_are_taken_apart() {
+        let doc = |n: &str| format!("apiVersion: v1\nkind: A\nmetadata: {{name: {n}}}\n");
+        assert_eq!(read(&format!("# c\n---\n{}---\n---\n{}", doc("a"), doc("b"))), ["A/a", "A/b"]);
+        assert_eq!(
+            read(
+                r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"B","metadata":{"name":"x"}}]} {"apiVersion":"v1","kind":"C"}"#
+            ),
+            ["B/x", "C/"]
+        );
+        let mixed = read(&format!("{}---\na: [\n---\nkind: X\n---\napiVersion: v1\n---\n{}", doc("a"), doc("b")));
+        assert_eq!(mixed.len(), 5);
+        assert_eq!((mixed[0].as_str(), mixed[4].as_str()), ("A/a", "A/b"));
+        assert!(mixed[1].starts_with("!error parsing f: error converting YAML to JSON: yaml:"), "{}", mixed[1]);
+        assert!(mixed[2].contains("apiVersion not set"));
+        assert_eq!(mixed[3], "!unable to decode \"f\": Object 'Kind' is missing in '{\"apiVersion\":\"v1\"}'");
+        assert!(read("").is_empty());
+    }
+}

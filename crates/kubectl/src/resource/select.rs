@@ -1,0 +1,210 @@
+//! Types, names and selectors on the command line.
+
+use super::{Collection, Info, Target};
+use crate::discovery::Resource;
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use client::ListOptions;
+use meta::Object;
+use std::sync::Arc;
+
+/// What selects objects, besides types and names.
+#[derive(Clone, Debug, Default)]
+pub struct Selection<'a> {
+    pub labels: &'a str,
+    pub fields: &'a str,
+    /// `--all`.
+    pub all: bool,
+    pub all_namespaces: bool,
+    /// A type alone means all of it (`get`, `describe`).
+    pub bare_type_is_all: bool,
+}
+
+impl Selection<'_> {
+    pub fn selects(&self) -> bool {
+        !self.labels.is_empty() || !self.fields.is_empty()
+    }
+
+    pub fn options(&self) -> ListOptions {
+        ListOptions {
+            label_selector: self.labels.to_owned(),
+            field_selector: self.fields.to_owned(),
+            ..ListOptions::default()
+        }
+    }
+}
+
+/// The resources of `pods,svc` or `all`.
+pub async fn types(k: &mut Kube, words: &str) -> Result<Vec<Arc<Resource>>> {
+    let mut out: Vec<Arc<Resource>> = Vec::new();
+    for word in words.split(',') {
+        if word.is_empty() {
+            return text(
+                "arguments in resource/name form must have a single resource and name, and no resource may be empty",
+            );
+        }
+        let of_category = k.discovery().await?.of_category(word);
+        let found = if of_category.is_empty() { vec![k.resource(word).await?] } else { of_category };
+        for r in found {
+            if !out.contains(&r) {
+                out.push(r);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Reads the arguments of a command.
+pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result<Vec<Target>> {
+    if s.all && s.selects() && !s.labels.is_empty() {
+        return text("cannot set --all and --selector at the same time");
+    }
+    let (namespace, _) = k.namespace()?;
+    let in_namespace = |r: &Resource| if r.namespaced { namespace.clone() } else { String::new() };
+    let mut out = Vec::new();
+    if args.iter().any(|a| a.contains('/')) {
+        for a in args {
+            let Some((kind, name)) = a.split_once('/') else {
+                return text(
+                    "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form (e.g. 'kubectl get resource/<resource_name>' instead of 'kubectl get resource resource/<resource_name>'",
+                );
+            };
+            if name.contains('/') {
+                return text("arguments in resource/name form may not have more than one slash");
+            }
+            if kind.is_empty() || name.is_empty() || kind.contains(',') {
+                return text("arguments in resource/name form must have a single resource and name");
+            }
+            let resource = k.resource(kind).await?;
+            out.push((resource, name.to_owned()));
+        }
+        if s.selects() || s.all {
+            return text("name cannot be provided when a selector is specified");
+        }
+        return named(out, &in_namespace, s);
+    }
+    let Some((first, names)) = args.split_first() else { return Ok(Vec::new()) };
+    let resources = types(k, first).await?;
+    if names.is_empty() {
+        if !s.selects() && !s.all && !s.bare_type_is_all {
+            return text("resource(s) were provided, but no name was specified");
+        }
+        return Ok(resources
+            .into_iter()
+            .map(|resource| {
+                let namespace = if s.all_namespaces { String::new() } else { in_namespace(&resource) };
+                Target::All(Collection { resource, namespace })
+            })
+            .collect());
+    }
+    if s.selects() || s.all {
+        return text("name cannot be provided when a selector is specified");
+    }
+    for name in names {
+        if name.is_empty() {
+            return text("resource name may not be empty");
+        }
+        out.extend(resources.iter().map(|r| (r.clone(), name.clone())));
+    }
+    named(out, &in_namespace, s)
+}
+
+fn named(
+    all: Vec<(Arc<Resource>, String)>,
+    in_namespace: &dyn Fn(&Resource) -> String,
+    s: &Selection<'_>,
+) -> Result<Vec<Target>> {
+    all.into_iter()
+        .map(|(resource, name)| {
+            if s.all_namespaces && resource.namespaced {
+                return text("a resource cannot be retrieved by name across all namespaces");
+            }
+            let namespace = in_namespace(&resource);
+            Ok(Target::Named(Info { resource, namespace, name, source: String::new(), object: None }))
+        })
+        .collect()
+}
+
+/// Fetches what the targets mean, in order.
+pub async fn fetch(
+    k: &mut Kube,
+    targets: Vec<Target>,
+    s: &Selection<'_>,
+    errors: &mut Vec<Error>,
+) -> Result<Vec<Info>> {
+    let mut out = Vec::new();
+    for t in targets {
+        match t {
+            Target::Named(mut info) => match info.fetch(k).await {
+                Ok(o) => {
+                    info.object = Some(o);
+                    out.push(info);
+                }
+                Err(e) => errors.push(e),
+            },
+            Target::All(c) => match list(k, &c, s).await {
+                Ok(infos) => out.extend(infos),
+                Err(e) => errors.push(e),
+            },
+        }
+    }
+    Ok(out)
+}
+
+/// How many objects a page of a list has.
+const PAGE: u32 = 500;
+
+pub async fn list(k: &mut Kube, c: &Collection, s: &Selection<'_>) -> Result<Vec<Info>> {
+    let api = k.api(&c.resource, &c.namespace).await?;
+    let options = ListOptions { limit: PAGE, ..s.options() };
+    let all = api.list_all(&options).await.map_err(|e| unlisted(&c.resource, s.labels, s.fields, e))?;
+    Ok(all.items.into_iter().map(|o| info(&c.resource, o)).collect())
+}
+
+/// Adds to a refusal what was looked for.
+pub fn unlisted(r: &Resource, labels: &str, fields: &str, e: client::Error) -> Error {
+    let client::Error::Api(mut status) = e else { return e.into() };
+    if matches!(status.reason, meta::Reason::BadRequest | meta::Reason::NotFound) {
+        let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
+        status.message = if labels.is_empty() && fields.is_empty() {
+            format!("Unable to list {gvr:?}: {}", status.message)
+        } else {
+            format!(
+                "Unable to find {gvr:?} that match label selector {labels:?}, field selector {fields:?}: {}",
+                status.message
+            )
+        };
+    }
+    client::Error::Api(status).into()
+}
+
+/// Fetches what a command names by arguments or files. What cannot be fetched is among the errors.
+pub async fn gather(
+    k: &mut Kube,
+    args: &[String],
+    files: &crate::flags::FileFlags,
+    s: &Selection<'_>,
+) -> Result<(Vec<Info>, Vec<Error>)> {
+    let mut errors = Vec::new();
+    let mut all = targets(k, args, s).await?;
+    for i in super::from_files(k, files).await? {
+        match i {
+            Ok(i) => all.push(Target::Named(i)),
+            Err(e) => errors.push(e),
+        }
+    }
+    let found = fetch(k, all, s, &mut errors).await?;
+    Ok((found, errors))
+}
+
+/// An object of the server. Items of lists do not say their kind.
+pub fn info(resource: &Arc<Resource>, mut o: Object) -> Info {
+    o.set_gvk(&resource.gvk());
+    Info {
+        resource: resource.clone(),
+        namespace: o.namespace().to_owned(),
+        name: o.name().to_owned(),
+        source: String::new(),
+        object: Some(o),
+    }
+}

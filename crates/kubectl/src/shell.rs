@@ -1,0 +1,86 @@
+//! What a command has around it: streams, environment, time and chance. All of it is given, so that tests give their own.
+
+use client::Client;
+use jiff::Timestamp;
+use meta::{Clock, Rng};
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A stream that several may write to: commands and the printer of warnings.
+#[derive(Clone)]
+pub struct Stream(Arc<Mutex<Box<dyn Write + Send>>>);
+
+impl Stream {
+    pub fn new(w: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Box::new(w))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Box<dyn Write + Send>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes as it is. Whoever reads may have gone (`kubectl get pods | head -1`), which is no error.
+    pub fn write(&self, bytes: &[u8]) {
+        let _ = self.lock().write_all(bytes);
+    }
+
+    pub fn flush(&self) {
+        let _ = self.lock().flush();
+    }
+}
+
+/// How a command gets to the server.
+pub enum Connect {
+    /// As kubeconfig and flags say.
+    Configured,
+    Given(Client),
+}
+
+pub struct Shell {
+    pub out: Stream,
+    pub err: Stream,
+    pub input: Box<dyn Read + Send>,
+    pub environment: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub connect: Connect,
+}
+
+struct System;
+
+impl Clock for System {
+    #[allow(clippy::disallowed_methods)] // The edge: where the wall clock comes in.
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}
+
+impl Rng for System {
+    fn next_u64(&self) -> u64 {
+        let mut b = [0u8; 8];
+        self.fill(&mut b);
+        u64::from_le_bytes(b)
+    }
+
+    fn fill(&self, buffer: &mut [u8]) {
+        // The kernel's device never fails once it is open; without it nothing secret is made here, only masks of frames.
+        if let Ok(mut f) = std::fs::File::open("/dev/urandom") {
+            let _ = f.read_exact(buffer);
+        }
+    }
+}
+
+impl Shell {
+    /// The process's own.
+    pub fn process() -> Self {
+        Self {
+            out: Stream::new(std::io::BufWriter::new(std::io::stdout())),
+            err: Stream::new(std::io::stderr()),
+            input: Box::new(std::io::stdin()),
+            environment: Box::new(|n| std::env::var(n).ok()),
+            clock: Arc::new(System),
+            rng: Arc::new(System),
+            connect: Connect::Configured,
+        }
+    }
+}

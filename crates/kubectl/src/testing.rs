@@ -1,0 +1,211 @@
+//! For tests: a transport that answers from a table, and a shell that remembers what was said.
+
+use crate::shell::{Connect, Shell, Stream};
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::{Body, Client, Error, Transport, Upgrade};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use meta::Value;
+use serde_json::json;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+/// What was asked: method, path with query, body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    pub line: String,
+    pub content_type: String,
+    pub body: Value,
+}
+
+type Answer = (u16, Vec<u8>);
+type Socket = tokio_tungstenite::WebSocketStream<tokio::io::DuplexStream>;
+type Talk = dyn Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync;
+
+/// Answers by method and path with query. What is asked twice gets the second answer the second time, and so on; the last
+/// is repeated.
+#[derive(Clone, Default)]
+pub struct Server {
+    answers: Arc<Mutex<Vec<(String, Vec<Answer>)>>>,
+    pub asked: Arc<Mutex<Vec<Asked>>>,
+    talk: Option<Arc<Talk>>,
+}
+
+impl Server {
+    pub fn new() -> Self {
+        let s = Self::default();
+        let resource = |name: &str, singular: &str, kind: &str, scope: &str, short: &[&str], categories: &[&str]| {
+            json!({
+                "resource": name, "responseKind": {"group": "", "version": "", "kind": kind}, "scope": scope,
+                "singularResource": singular, "shortNames": short, "categories": categories,
+                "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+                "subresources": [{"subresource": "status", "verbs": ["get"]}],
+            })
+        };
+        let list = |items: Value| json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items});
+        let core = json!([{"metadata": {}, "versions": [{"version": "v1", "resources": [
+            resource("configmaps", "configmap", "ConfigMap", "Namespaced", &["cm"], &[]),
+            resource("events", "event", "Event", "Namespaced", &["ev"], &[]),
+            resource("namespaces", "namespace", "Namespace", "Cluster", &["ns"], &[]),
+            resource("nodes", "node", "Node", "Cluster", &["no"], &[]),
+            resource("pods", "pod", "Pod", "Namespaced", &["po"], &["all"]),
+            resource("secrets", "secret", "Secret", "Namespaced", &[], &[]),
+            resource("services", "service", "Service", "Namespaced", &["svc"], &["all"]),
+            resource("serviceaccounts", "serviceaccount", "ServiceAccount", "Namespaced", &["sa"], &[]),
+        ]}]}]);
+        let apps = json!([
+            {"metadata": {"name": "apps"}, "versions": [{"version": "v1", "resources": [
+                resource("deployments", "deployment", "Deployment", "Namespaced", &["deploy"], &["all"]),
+                resource("replicasets", "replicaset", "ReplicaSet", "Namespaced", &["rs"], &["all"]),
+            ]}]},
+            {"metadata": {"name": "example.com"}, "versions": [{"version": "v1", "resources": [
+                resource("widgets", "widget", "Widget", "Namespaced", &[], &[]),
+            ]}]},
+        ]);
+        s.on("GET /api", 200, list(core)).on("GET /apis", 200, list(apps))
+    }
+
+    #[must_use]
+    pub fn on(self, line: &str, code: u16, answer: Value) -> Self {
+        self.on_bytes(line, code, answer.to_string().into_bytes())
+    }
+
+    /// What the other side of a WebSocket does.
+    #[must_use]
+    pub fn on_upgrade(
+        mut self,
+        talk: impl Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        self.talk = Some(Arc::new(talk));
+        self
+    }
+
+    #[must_use]
+    pub fn on_bytes(self, line: &str, code: u16, answer: Vec<u8>) -> Self {
+        let mut all = self.answers.lock().unwrap();
+        match all.iter_mut().find(|(l, _)| l == line) {
+            Some((_, answers)) => answers.push((code, answer)),
+            None => all.push((line.to_owned(), vec![(code, answer)])),
+        }
+        drop(all);
+        self
+    }
+
+    /// The requests besides discovery.
+    pub fn asked(&self) -> Vec<String> {
+        let all = self.asked.lock().unwrap();
+        all.iter().map(|a| a.line.clone()).filter(|l| l != "GET /api" && l != "GET /apis").collect()
+    }
+
+    pub fn body_of(&self, line: &str) -> Value {
+        let all = self.asked.lock().unwrap();
+        all.iter().rev().find(|a| a.line == line).map(|a| a.body.clone()).unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl Transport for Server {
+    async fn upgrade(&self, r: Request<Bytes>) -> Result<Upgrade, Error> {
+        let Some(talk) = self.talk.clone() else { return Err(Error::NoUpgrade) };
+        let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let line = format!("{} {path}", r.method());
+        self.asked.lock().unwrap().push(Asked { line, content_type: String::new(), body: Value::Null });
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        tokio::spawn(async move {
+            talk(Socket::from_raw_socket(theirs, tokio_tungstenite::tungstenite::protocol::Role::Server, None).await)
+                .await;
+        });
+        let answer = Response::builder().status(101).header("sec-websocket-protocol", "v5.channel.k8s.io");
+        Ok(Upgrade::Switched(answer.body(()).unwrap().into_parts().0, Box::new(ours)))
+    }
+
+    async fn send(&self, r: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let line = format!("{} {path}", r.method());
+        self.asked.lock().unwrap().push(Asked {
+            line: line.clone(),
+            content_type: r.headers().get("content-type").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default(),
+            body: serde_json::from_slice(r.body()).unwrap_or_default(),
+        });
+        let mut all = self.answers.lock().unwrap();
+        let (code, bytes) = match all.iter_mut().find(|(l, _)| *l == line) {
+            Some((_, answers)) if answers.len() > 1 => answers.remove(0),
+            Some((_, answers)) => answers[0].clone(),
+            None => {
+                let part = |i: usize| path.split(['/', '?']).nth(i).unwrap_or_default().to_owned();
+                let core = path.starts_with("/api/");
+                let at = if core { 3 } else { 4 }
+                    + if path.contains("/namespaces/") && part(if core { 5 } else { 6 }) != "" { 2 } else { 0 };
+                let group = if core { String::new() } else { format!(".{}", part(2)) };
+                let message = format!("{}{group} {:?} not found", part(at), part(at + 1));
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": message});
+                (404, status.to_string().into_bytes())
+            }
+        };
+        let body = Full::new(Bytes::from(bytes)).map_err(|e| match e {}).boxed_unsync();
+        Ok(Response::builder().status(code).header("content-type", "application/json").body(body).unwrap())
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, b: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(b);
+        Ok(b.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Noon;
+
+impl meta::Clock for Noon {
+    fn now(&self) -> jiff::Timestamp {
+        "2026-11-21T12:00:00Z".parse().unwrap()
+    }
+}
+
+struct Seven;
+
+impl meta::Rng for Seven {
+    fn next_u64(&self) -> u64 {
+        7
+    }
+}
+
+/// Runs a command line and gives back exit code, standard output and standard error.
+pub async fn run_with(server: &Server, line: &[&str], input: &str) -> (u8, String, String) {
+    let (out, err) = (Sink::default(), Sink::default());
+    let shell = Shell {
+        out: Stream::new(out.clone()),
+        err: Stream::new(err.clone()),
+        input: Box::new(std::io::Cursor::new(input.as_bytes().to_vec())),
+        environment: Box::new(|_| None),
+        clock: Arc::new(Noon),
+        rng: Arc::new(Seven),
+        connect: Connect::Given(Client::new(server.clone(), "kubectl")),
+    };
+    let args = std::iter::once("kubectl").chain(line.iter().copied()).map(Into::into).collect();
+    let code = crate::run(args, shell).await;
+    let text = |s: &Sink| String::from_utf8(s.0.lock().unwrap().clone()).unwrap();
+    (code, text(&out), text(&err))
+}
+
+/// [`run_with`] on a line of words, as one text: what a terminal and `$?` would show.
+pub async fn snapshot(server: &Server, line: &str, input: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (code, out, err) = run_with(server, &words, input).await;
+    let mut text = out;
+    for l in err.lines() {
+        text.push_str(&format!("! {l}\n"));
+    }
+    if code != 0 {
+        text.push_str(&format!("exit {code}\n"));
+    }
+    text
+}
