@@ -48,9 +48,8 @@ impl Reference {
     }
 }
 
-/// A view without fields: who reads these caches decodes the whole object, once.
-#[derive(Debug, serde::Deserialize)]
-pub struct Whole {}
+/// No view: who reads these caches decodes the whole object, once.
+pub type Whole = ();
 
 /// How long a first answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use fake::Fake;
 use kemudi_node::{Agent, DnsOptions, Handle, Options};
@@ -189,7 +188,7 @@ async fn a_pod_runs_is_probed_and_goes() {
     assert!(s["containerID"].as_str().unwrap().starts_with("kemudi://"));
     assert_eq!((&s["ready"], &s["started"], &s["restartCount"]), (&json!(true), &json!(true), &json!(0)));
 
-    let node = m.api.until("api/v1/nodes", "", "n1", |n| n.is_some_and(|n| is_ready(n))).await.unwrap();
+    let node = m.api.until("api/v1/nodes", "", "n1", |n| n.is_some_and(is_ready)).await.unwrap();
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
     m.api.until("apis/coordination.k8s.io/v1/leases", "kube-node-lease", "n1", |l| l.is_some()).await;
 
@@ -198,5 +197,70 @@ async fn a_pod_runs_is_probed_and_goes() {
     let left = m.embedded.clone();
     use runtime::Runtime;
     assert!(left.list_pods().await.unwrap().is_empty());
+    m.finish().await;
+}
+
+async fn body(m: &Machine, path: &str) -> (u16, String) {
+    use http_body_util::BodyExt;
+    let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
+    let (head, body) = m.handle.as_ref().unwrap().handle(request).await.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    (head.status.as_u16(), String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+/// Clauses: P06 P08 P10 P12
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_end_restart_and_outlive_the_agent() {
+    let mut m = Machine::new().await;
+    let bad = json!(["--nonsense"]);
+    m.pod("job", json!({"restartPolicy": "Never", "containers": [demo("c", bad.clone())]}));
+    m.pod(
+        "done",
+        json!({"restartPolicy": "Never", "initContainers": [demo("i", json!(["sleep", "0"]))],
+        "containers": [demo("c", json!(["sleep", "0"]))]}),
+    );
+    m.pod("loop", json!({"containers": [demo("c", bad)]}));
+    m.pod("stays", json!({"terminationGracePeriodSeconds": 1, "containers": [demo("c", json!([]))]}));
+    m.pod("image", json!({"containers": [{"name": "c", "image": "nowhere.example/x:1"}]}));
+    m.pod(
+        "waits",
+        json!({"containers": [demo("c", json!([]))],
+        "volumes": [{"name": "v", "configMap": {"name": "late"}}]}),
+    );
+    let state = |p: &Value| p["status"]["containerStatuses"][0]["state"].clone();
+
+    let p = m.until("job", |p| p["status"]["phase"] == "Failed").await;
+    assert_eq!(
+        (&state(&p)["terminated"]["exitCode"], &state(&p)["terminated"]["reason"]),
+        (&json!(2), &json!("Error"))
+    );
+    let (code, log) = body(&m, "/containerLogs/default/job/c?tailLines=1").await;
+    assert_eq!(code, 200);
+    assert!(log.contains("unknown argument \"--nonsense\""), "{log}");
+    m.until("done", |p| p["status"]["phase"] == "Succeeded").await;
+    let p = m.until("loop", |p| state(p)["waiting"]["reason"] == "CrashLoopBackOff").await;
+    let s = &p["status"]["containerStatuses"][0];
+    assert_eq!((&p["status"]["phase"], &s["restartCount"]), (&json!("Running"), &json!(1)));
+    assert_eq!(s["lastState"]["terminated"]["exitCode"], 2);
+    m.until("image", |p| state(p)["waiting"]["reason"] == "ErrImagePull").await;
+
+    // An object that comes late is seen at once.
+    m.until("waits", |p| state(p)["waiting"]["reason"] == "ContainerCreating").await;
+    m.api.put("api/v1/configmaps", json!({"metadata": {"name": "late", "namespace": "default"}, "data": {"a": "b"}}));
+    m.until("waits", is_ready).await;
+
+    let before = m.until("stays", is_ready).await;
+    m.stop().await;
+    m.start().await;
+    m.pod("next", json!({"containers": [demo("c", json!([]))]}));
+    m.until("next", is_ready).await;
+    let after = m.until("stays", is_ready).await;
+    let id = |p: &Value| p["status"]["containerStatuses"][0]["containerID"].clone();
+    assert_eq!(id(&before), id(&after), "the container was adopted");
+    assert_eq!(before["status"]["podIP"], after["status"]["podIP"]);
+    m.api.delete_gracefully(PODS, "default", "stays", 1);
+    m.gone("stays").await;
+    assert_eq!(body(&m, "/healthz").await, (200, "ok".into()));
+    assert_eq!(body(&m, "/containerLogs/default/none/c").await.0, 404);
     m.finish().await;
 }

@@ -1,1 +1,123 @@
+use super::*;
+use serde_json::{Value, json};
 
+const SANDBOX: &str = "u-0";
+
+fn container(name: &str, state: &str) -> Container {
+    let (kind, code) = match state.split_once(':') {
+        Some(("exit", code)) => (ContainerState::Exited, code.parse().ok()),
+        _ => (ContainerState::Running, None),
+    };
+    Container {
+        id: format!("id-{name}"),
+        pod: SANDBOX.into(),
+        name: name.into(),
+        attempt: 0,
+        image: String::new(),
+        image_id: String::new(),
+        state: if state == "created" { ContainerState::Created } else { kind },
+        pid: None,
+        created_at: runtime::Timestamp { secs: 100, nanos: 0 },
+        started_at: None,
+        finished_at: code.map(|_: i32| runtime::Timestamp { secs: 200, nanos: 0 }),
+        exit_code: code,
+        signal: None,
+        reason: None,
+        message: None,
+        termination_message_file: None,
+        log_path: "".into(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// The plan in short: `+a` starts, `-a` kills, `~a` backs off, `sandbox`, `finished`.
+fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], want: &str) {
+    let mut backoffs = Backoffs::default();
+    let now = Timestamp::from_second(201).unwrap();
+    for (name, state) in there.iter().filter(|(_, s)| s.ends_with('~')) {
+        let _ = state;
+        backoffs.started(name, Timestamp::from_second(150).unwrap(), Timestamp::from_second(150).unwrap());
+    }
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+    let newest: BTreeMap<String, Container> =
+        there.iter().map(|(n, s)| ((*n).to_owned(), container(n, s.trim_end_matches(['~', '!', '?'])))).collect();
+    let health = there
+        .iter()
+        .map(|(n, s)| {
+            let failed = s.ends_with('!').then_some(crate::pod::probes::Kind::Liveness);
+            ((*n).to_owned(), Health { started: !s.ends_with('?'), ready: true, failed })
+        })
+        .collect();
+    let seen = Seen { sandbox, sandbox_id: SANDBOX, newest: &newest, health: &health, backoffs: &backoffs, now };
+    let plan = plan(&pod, &seen);
+    let mut got: Vec<String> = plan.kill.iter().map(|k| format!("-{}", k.name)).collect();
+    got.extend(plan.new_sandbox.then(|| "sandbox".to_owned()));
+    got.extend(plan.start.iter().map(|s| format!("+{}", s.name)));
+    got.extend(plan.backing_off.iter().map(|(n, _)| format!("~{n}")));
+    got.extend(plan.finished.then(|| "finished".to_owned()));
+    assert_eq!(got.join(" "), want, "{spec} {sandbox:?} {there:?}");
+}
+
+fn spec(policy: &str, init: &[&str], app: &[&str]) -> Value {
+    let one = |n: &&str| match n.strip_prefix("side") {
+        Some(_) => json!({"name": n, "restartPolicy": "Always"}),
+        None => json!({"name": n}),
+    };
+    json!({"restartPolicy": policy, "initContainers": init.iter().map(one).collect::<Vec<_>>(),
+        "containers": app.iter().map(one).collect::<Vec<_>>()})
+}
+
+/// Clauses: P10 P12
+#[test]
+fn what_is_to_be_done() {
+    use Sandbox::{Absent, Dead, Ready};
+    let always = || spec("Always", &[], &["a", "b"]);
+    check(always(), Absent, &[], "sandbox +a +b");
+    check(always(), Ready, &[], "+a +b");
+    check(always(), Ready, &[("a", "running")], "+b");
+    check(always(), Ready, &[("a", "created"), ("b", "running")], "+a");
+    check(always(), Ready, &[("a", "running"), ("b", "running")], "");
+    check(always(), Ready, &[("a", "exit:0"), ("b", "running")], "+a");
+    check(always(), Ready, &[("a", "exit:1~"), ("b", "running")], "~a");
+    check(always(), Ready, &[("a", "running!"), ("b", "running")], "-a");
+    check(always(), Dead, &[("a", "exit:137"), ("b", "exit:137")], "sandbox +a +b");
+
+    let on_failure = || spec("OnFailure", &[], &["a", "b"]);
+    check(on_failure(), Ready, &[("a", "exit:0"), ("b", "running")], "");
+    check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:1")], "+b");
+    check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:0")], "finished");
+
+    let never = || spec("Never", &[], &["a", "b"]);
+    check(never(), Ready, &[("a", "exit:1"), ("b", "running")], "");
+    check(never(), Ready, &[("a", "exit:1"), ("b", "exit:0")], "finished");
+    check(never(), Dead, &[("a", "exit:137")], "finished");
+
+    let init = || spec("Always", &["i", "j"], &["a"]);
+    check(init(), Ready, &[], "+i");
+    check(init(), Ready, &[("i", "running")], "");
+    check(init(), Ready, &[("i", "exit:1")], "+i");
+    check(init(), Ready, &[("i", "exit:1~")], "~i");
+    check(init(), Ready, &[("i", "exit:0")], "+j");
+    check(init(), Ready, &[("i", "exit:0"), ("j", "exit:0")], "+a");
+    check(init(), Ready, &[("i", "exit:0"), ("j", "exit:0"), ("a", "exit:1")], "+a");
+    check(init(), Dead, &[("i", "exit:0"), ("j", "exit:0"), ("a", "exit:137")], "sandbox +i");
+    check(spec("Never", &["i"], &["a"]), Ready, &[("i", "exit:1")], "finished");
+
+    let sidecar = || spec("Never", &["side", "i"], &["a"]);
+    check(sidecar(), Ready, &[], "+side");
+    check(sidecar(), Ready, &[("side", "running?")], "");
+    check(sidecar(), Ready, &[("side", "running")], "+i");
+    check(sidecar(), Ready, &[("side", "running"), ("i", "exit:0")], "+a");
+    check(sidecar(), Ready, &[("side", "exit:1"), ("i", "exit:0"), ("a", "running")], "+side");
+    check(sidecar(), Ready, &[("side", "running"), ("i", "exit:0"), ("a", "exit:0")], "finished");
+}
+
+#[test]
+fn rules_of_a_container_win_over_the_pods_policy() {
+    let pod: Pod = serde_json::from_value(json!({"spec": {"restartPolicy": "Never", "containers": []}})).unwrap();
+    let c: Spec = serde_json::from_value(json!({"name": "a", "restartPolicy": "Never",
+        "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}))
+    .unwrap();
+    assert!(restarts(&pod, &c, 42) && !restarts(&pod, &c, 1));
+}

@@ -202,7 +202,7 @@ impl Worker {
         let mut sandboxes: Vec<_> = runtime.list_pods().await?.into_iter().filter(|p| own(&p.config.labels)).collect();
         sandboxes.sort_by_key(|p| p.config.attempt);
         let mut all: Vec<_> = runtime.list_containers().await?.into_iter().filter(|c| own(&c.labels)).collect();
-        all.sort_by(|a, b| (a.attempt, a.created_at).cmp(&(b.attempt, b.created_at)));
+        all.sort_by_key(|c| (c.attempt, c.created_at));
         let mut out = Observed { sandbox: sandboxes.pop(), ..Observed::default() };
         for c in &all {
             if let Some(before) = out.newest.insert(c.name.clone(), c.clone()) {
