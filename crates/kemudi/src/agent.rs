@@ -1,15 +1,22 @@
 //! The node of this machine: runtime, pod network, agent, service proxy and DNS.
 
 use crate::components::Parts;
+use apiserver::{Body, NodeConnector};
+use async_trait::async_trait;
 use auth::User;
+use bytes::Bytes;
 use client::Informers;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use meta::Status;
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
-use node::{Agent, DnsOptions};
+use node::{Agent, DnsOptions, Handle};
 use runtime::Embedded;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
@@ -118,6 +125,8 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
     });
+    *parts.server.connector.write() =
+        Some(Arc::new(InProcess { node: config.node_name.clone(), handle: agent.handle() }));
     let shutdown = parts.shutdown.clone();
     tokio::spawn(async move {
         if let Err(e) = agent.run(shutdown).await {
@@ -183,5 +192,31 @@ fn unmount_below(dir: &Path) {
         if let Err(e) = nix::mount::umount2(&p, nix::mount::MntFlags::MNT_DETACH) {
             tracing::warn!("{} stays mounted: {e}", p.display());
         }
+    }
+}
+
+/// The agent of this process, for logs and exec.
+struct InProcess {
+    node: String,
+    handle: Handle,
+}
+
+#[async_trait]
+impl NodeConnector for InProcess {
+    async fn connect(&self, node: &str, request: Request<Bytes>) -> Result<Response<Body>, Status> {
+        if node != self.node {
+            return Err(Status::unavailable(format!("no way to the agent of node {node:?}")));
+        }
+        let (parts, mut body) = self.handle.handle(request).await.into_parts();
+        let (sender, receiver) = mpsc::channel(16);
+        tokio::spawn(async move {
+            while let Some(Ok(frame)) = body.frame().await {
+                let Ok(data) = frame.into_data() else { continue };
+                if sender.send(data).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::from_parts(parts, Body::Stream(receiver)))
     }
 }
