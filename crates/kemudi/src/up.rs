@@ -198,7 +198,11 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
 
 /// The process is there and is this program: a number in an old file may be somebody else's by now.
 fn is_ours(pid: i32) -> bool {
-    let exe = |p: String| std::fs::read_link(p).ok();
+    // The program may have been replaced since it was started.
+    let exe = |p: String| {
+        let path = std::fs::read_link(p).ok()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+        Some(PathBuf::from(path))
+    };
     match (exe(format!("/proc/{pid}/exe")), exe("/proc/self/exe".into())) {
         (Some(a), Some(b)) => a.file_name() == b.file_name(),
         _ => false,

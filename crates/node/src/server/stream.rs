@@ -19,6 +19,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role};
 
 use super::{Body, Error, Query};
@@ -214,6 +216,9 @@ fn non_zero(code: i32) -> Value {
 async fn finish(sink: &Sink, coding: Coding, status: &Value) {
     let mut sink = sink.lock().await;
     let _ = sink.send(coding.write(STATUS, status.to_string().as_bytes())).await;
+    // Clients take a close without a code for a broken connection.
+    let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+    let _ = sink.send(Message::Close(Some(normal))).await;
     let _ = sink.close().await;
 }
 
