@@ -316,10 +316,10 @@ fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, 
     if let Some(d) = texts.get(&*f.name) {
         v["description"] = d.as_str().into();
     }
-    if dialect == Dialect::V3 {
-        if let Some(d) = published_default(f) {
-            v["default"] = d;
-        }
+    if dialect == Dialect::V3
+        && let Some(d) = published_default(f)
+    {
+        v["default"] = d;
     }
     if f.schema.ty == Type::Array && f.schema.name().is_none() {
         let (kind, keys) = match &f.schema.list {

@@ -77,17 +77,6 @@ impl Pki {
         self.sign(p)
     }
 
-    /// A client certificate for a user in these groups.
-    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Pair, Error> {
-        let mut p = CertificateParams::default();
-        p.distinguished_name.push(DnType::CommonName, user);
-        for g in groups {
-            p.distinguished_name.push(DnType::OrganizationName, *g);
-        }
-        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(p)
-    }
-
     fn sign(&self, mut p: CertificateParams) -> Result<Pair, Error> {
         let key = KeyPair::generate()?;
         p.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -50,16 +50,14 @@ impl Strategy for Secret {
                 }
             }
             "kubernetes.io/tls" => ["tls.crt", "tls.key"].into_iter().for_each(require),
-            "kubernetes.io/ssh-auth" => {
-                if text("ssh-privatekey").is_empty() {
-                    require("ssh-privatekey");
-                }
+            "kubernetes.io/ssh-auth" if text("ssh-privatekey").is_empty() => {
+                require("ssh-privatekey");
             }
-            "kubernetes.io/basic-auth" => {
-                if o.at(&["data", "username"]).is_none() && o.at(&["data", "password"]).is_none() {
-                    for k in ["username", "password"] {
-                        require(k);
-                    }
+            "kubernetes.io/basic-auth"
+                if o.at(&["data", "username"]).is_none() && o.at(&["data", "password"]).is_none() =>
+            {
+                for k in ["username", "password"] {
+                    require(k);
                 }
             }
             ty @ ("kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson") => {
