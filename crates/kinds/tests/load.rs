@@ -1,3 +1,4 @@
+#![allow(clippy::unwrap_used, reason = "a test may")]
 #[test]
 fn the_catalogue_loads() {
     let c = kemudi_kinds::catalog();

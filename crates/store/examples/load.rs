@@ -1,6 +1,8 @@
 //! Measures durable commits: `load DIR [WRITERS] [SECONDS] [BYTES] [WATCHERS]` prints commits per second and latencies, the
 //! time to open and the memory of what is there already, and how many events the watchers were told.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use bytes::Bytes;
 use kemudi_store::{Action, Expect, Index, Key, Lmdb, LmdbOptions, Op, Options, Retention, Scope, Store};
 use std::sync::Arc;

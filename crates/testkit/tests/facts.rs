@@ -1,5 +1,7 @@
 //! The description of the kinds is compared with what a v1.36 server publishes. Every difference is listed with its reason.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::io::Read;

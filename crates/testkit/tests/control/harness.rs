@@ -90,8 +90,7 @@ impl Plane {
         .await;
         let leases = self.client.dynamic(self.api("leases").resource()).namespace("kube-node-lease");
         let (name, dead, clock) = (name.to_owned(), self.dead.clone(), self.cluster.clock.clone());
-        let (nodes, o) =
-            (self.api("nodes"), json!({"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}));
+        let nodes = self.api("nodes");
         tokio::spawn(async move {
             use meta::Clock;
             loop {

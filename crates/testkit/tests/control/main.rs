@@ -1,5 +1,7 @@
 //! The controllers and the scheduler against the real API server, in virtual time.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod harness;
 
 use client::{DeleteOptions, Propagation};
