@@ -85,9 +85,7 @@ impl Template {
             return Ok(Self { nodes: Vec::new() });
         }
         let wrong = || {
-            Error::Parse(format!(
-                "unexpected path string, expected a 'name1.name2' or '.name1.name2' or '{{name1.name2}}' or '{{.name1.name2}}'"
-            ))
+            Error::Parse("unexpected path string, expected a 'name1.name2' or '.name1.name2' or '{name1.name2}' or '{.name1.name2}'".into())
         };
         let inner = match (text.strip_prefix('{'), text.ends_with('}')) {
             (Some(rest), true) => &rest[..rest.len() - 1],

@@ -136,10 +136,6 @@ impl Printer {
         })
     }
 
-    pub fn is_human(&self) -> bool {
-        self.output.is_human()
-    }
-
     /// `operation` is the word behind the name: `created`.
     pub fn print(&mut self, k: &Kube, o: &Object, operation: &str) -> Result {
         if self.output.is_human() {

@@ -136,7 +136,7 @@ impl Transport for Server {
                 let part = |i: usize| path.split(['/', '?']).nth(i).unwrap_or_default().to_owned();
                 let core = path.starts_with("/api/");
                 let at = if core { 3 } else { 4 }
-                    + if path.contains("/namespaces/") && part(if core { 5 } else { 6 }) != "" { 2 } else { 0 };
+                    + if path.contains("/namespaces/") && !part(if core { 5 } else { 6 }).is_empty() { 2 } else { 0 };
                 let group = if core { String::new() } else { format!(".{}", part(2)) };
                 let message = format!("{}{group} {:?} not found", part(at), part(at + 1));
                 let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": message});

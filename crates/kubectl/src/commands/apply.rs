@@ -368,7 +368,7 @@ mod tests {
 
         let s = Server::new().on(&get, 200, live(json!({"k": "v", "other": "x"}), Some(APPLIED)));
         assert_eq!(snapshot(&s, "apply -f -", FILE).await, "configmap/a unchanged\n");
-        assert_eq!(s.asked(), [get.clone()]);
+        assert_eq!(s.asked(), [get.as_str()]);
 
         let before = APPLIED.replace("\"k\":\"v\"", "\"gone\":\"1\",\"k\":\"old\"");
         let s = Server::new().on(&get, 200, live(json!({"k": "old", "gone": "1", "other": "x"}), Some(&before))).on(

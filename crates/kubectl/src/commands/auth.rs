@@ -65,6 +65,26 @@ async fn review(k: &mut Kube, group: &str, resource: &str, kind: &str, spec: Opt
     Ok(k.client().await?.json(request(Method::POST, &path, JSON, Some((JSON, body)))?).await?)
 }
 
+/// The verbs of resources that something is known to check.
+const VERBS: [&str; 16] = [
+    "*",
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "use",
+    "bind",
+    "impersonate",
+    "escalate",
+    "approve",
+    "sign",
+    "attest",
+];
+
 async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
     let group = "authorization.k8s.io";
@@ -117,6 +137,8 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let spec = if what.starts_with('/') {
         json!({"nonResourceAttributes": {"path": what, "verb": verb}})
     } else {
+        // Said after the warning about the resource, as kubectl does.
+        let known = VERBS.contains(&verb.as_str());
         let (word, name) = what.split_once('/').unwrap_or((&what, ""));
         let (plural, of) = match k.resource(word).await {
             _ if word == "*" => ("*".to_owned(), "*".to_owned()),
@@ -137,6 +159,9 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
             }
             Err(e) => return Err(e),
         };
+        if !known {
+            k.warn(format!("Warning: verb '{verb}' is not a known verb\n"));
+        }
         json!({"resourceAttributes": {
             "namespace": namespace, "verb": verb, "group": of, "resource": plural, "name": name, "subresource": a.subresource,
         }})

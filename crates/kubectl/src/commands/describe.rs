@@ -120,6 +120,7 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "Pod" if core => pod::describe(&mut p, &o, k.now()),
         "ConfigMap" if core => plain::config_map(&mut p, &o),
         "Secret" if core => plain::secret(&mut p, &o),
+        "ServiceAccount" if core => plain::service_account(&mut p, &o),
         "Namespace" if core => plain::namespace(&mut p, &o, k).await?,
         "Service" if core => service::describe(&mut p, &o, k).await?,
         "Node" if core => node::describe(&mut p, &o, k).await?,

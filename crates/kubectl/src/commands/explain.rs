@@ -75,25 +75,32 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("couldn't find resource for \"{gvk}\""));
     };
     let x = Explain { schemas };
-    let mut here = root;
-    let mut last: Option<(&str, &Value)> = None;
-    for name in &parts[used..] {
-        let of = x.inner(here);
-        let Some(next) = x.properties(of).and_then(|p| p.get(*name)) else {
-            return text(format!("field {name:?} does not exist"));
-        };
-        last = Some((name, next));
-        here = next;
-    }
     let mut out = String::new();
     if !gvk.group.is_empty() {
         out.push_str(&format!("GROUP:      {}\n", gvk.group));
     }
     out.push_str(&format!("KIND:       {}\nVERSION:    {}\n\n", gvk.kind, gvk.version));
+    let mut here = root;
+    let mut last: Option<(&str, &Value)> = None;
+    for name in &parts[used..] {
+        let of = x.inner(here);
+        let Some(next) = x.properties(of).and_then(|p| p.get(*name)) else {
+            k.out.write(out.as_bytes());
+            return text(format!("field {name:?} does not exist"));
+        };
+        last = Some((name, next));
+        here = next;
+    }
     if let Some((name, schema)) = last {
-        out.push_str(&format!("FIELD: {name} <{}>{}\n", x.type_of(schema), ""));
-        x.enumeration(schema, 0, &mut out);
-        out.push('\n');
+        out.push_str(&format!("FIELD: {name} <{}>\n", x.type_of(schema)));
+        match Explain::values(schema) {
+            Some(all) => {
+                out.push_str("ENUM:\n");
+                all.iter().for_each(|v| out.push_str(&format!("    {v}\n")));
+                out.push('\n');
+            }
+            None => out.push_str("\n\n"),
+        }
     }
     out.push_str("DESCRIPTION:\n");
     let own = here["description"].as_str().filter(|d| !d.is_empty());
@@ -109,9 +116,6 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if let Some(p) = x.properties(inner).filter(|p| !p.is_empty()) {
         out.push_str("FIELDS:\n");
         x.fields(inner, p, 2, a.recursive, &mut Vec::new(), &mut out);
-        if a.recursive {
-            out.push('\n');
-        }
     }
     out.push('\n');
     k.out.write(out.as_bytes());
@@ -183,11 +187,9 @@ impl<'a> Explain<'a> {
         }
     }
 
-    fn enumeration(&self, v: &Value, indent: usize, out: &mut String) {
-        if let Some(e) = v["enum"].as_array() {
-            let all: Vec<String> = e.iter().map(|x| x.as_str().map_or_else(|| x.to_string(), str::to_owned)).collect();
-            out.push_str(&format!("{}enum: {}\n", " ".repeat(indent), all.join(", ")));
-        }
+    fn values(v: &Value) -> Option<Vec<String>> {
+        let all = v["enum"].as_array()?;
+        Some(all.iter().map(|x| x.as_str().map_or_else(|| x.to_string(), str::to_owned)).collect())
     }
 
     fn fields(
@@ -204,7 +206,9 @@ impl<'a> Explain<'a> {
             let must = required.is_some_and(|r| r.iter().any(|x| x == name.as_str()));
             let pad = " ".repeat(indent);
             out.push_str(&format!("{pad}{name}\t<{}>{}\n", self.type_of(v), if must { " -required-" } else { "" }));
-            self.enumeration(v, indent, out);
+            if let Some(all) = Self::values(v) {
+                out.push_str(&format!("{pad}enum: {}\n", all.join(", ")));
+            }
             if recursive {
                 let inner = self.inner(v);
                 // A schema inside of itself is shown once.
@@ -272,13 +276,16 @@ mod tests {
             ),
             (
                 "explain po.spec.names",
-                "KIND:       Pod\nVERSION:    v1\n\nFIELD: names <[]string>\n\nDESCRIPTION:\n    Names.\n    \n\n",
+                "KIND:       Pod\nVERSION:    v1\n\nFIELD: names <[]string>\n\n\nDESCRIPTION:\n    Names.\n    \n\n",
             ),
             (
                 "explain pods --recursive",
-                "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n  spec\t<PodSpec>\n    m\t<map[string]string>\n    names\t<[]string> -required-\n\n\n",
+                "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n  spec\t<PodSpec>\n    m\t<map[string]string>\n    names\t<[]string> -required-\n\n",
             ),
-            ("explain pods.nope", "! error: field \"nope\" does not exist\nexit 1\n"),
+            (
+                "explain pods.nope",
+                "KIND:       Pod\nVERSION:    v1\n\n! error: field \"nope\" does not exist\nexit 1\n",
+            ),
             ("explain bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");

@@ -61,11 +61,14 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?;
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
+    let (_, explicit) = k.namespace()?;
     for i in found {
         let done = async {
             let from = i.object.clone().unwrap_or_default();
             let mut o = Object::from_value(service(&a, &from, &i.resource.kind)?).unwrap_or_default();
-            o.set_namespace(&i.namespace);
+            if explicit {
+                o.set_namespace(&i.namespace);
+            }
             let made = submit(k, &a.write, o, &i.namespace).await?;
             printer.print(k, &made, "exposed")
         };

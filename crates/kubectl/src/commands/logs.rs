@@ -97,7 +97,13 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let query = query(&a)?;
     let found = if a.selector.is_empty() {
         let info = pods::target(k, &a.target).await?;
-        let mut found = pods::of(k, &info).await?;
+        let mut found = match pods::of(k, &info).await {
+            Err(e) if e.is_not_found() => {
+                let place = format!(" in namespace {:?}", info.namespace);
+                return text(format!("error from server (NotFound): {e}{place}"));
+            }
+            other => other?,
+        };
         if !a.all_pods {
             if found.len() > 1
                 && let Some(first) = found.first()
@@ -270,7 +276,7 @@ mod tests {
             ("logs -l app=x -c c", "A\nB\n".into()),
             ("logs deploy/w -c c", "one\ntwo\n! Found 2 pods, using pod/a\n".into()),
             ("logs a -c zz", "! error: container zz is not valid for pod a\nexit 1\n".into()),
-            ("logs nope", "! Error from server (NotFound): pods \"nope\" not found\nexit 1\n".into()),
+            ("logs nope", "! error: error from server (NotFound): pods \"nope\" not found in namespace \"default\"\nexit 1\n".into()),
             ("logs a -l x=y", "! error: only a selector (-l) or a POD name is allowed\nexit 1\n".into()),
             ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),
         ] {

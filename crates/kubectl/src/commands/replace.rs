@@ -34,7 +34,7 @@ pub struct Arguments {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.files.is_empty() {
-        return text("must specify --filename to replace");
+        return text("must specify one of -f and -k");
     }
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?;

@@ -174,7 +174,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("no matching resources found");
     }
     for i in all {
-        match one(k, &i, &until, deadline).await {
+        match one(k, &i, &until, deadline, timeout.is_zero()).await {
             Ok(Some(o)) => printer.print(k, &o, "condition met")?,
             Ok(None) => {}
             Err(e) => errors.push(e),
@@ -184,13 +184,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant) -> Result<Option<Object>> {
+async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Option<Object>> {
     let api = k.api(&i.resource, &i.namespace).await?;
     if matches!(until, Until::Deleted) {
         let Some(there) = api.get_opt(&i.name).await? else { return Ok(None) };
+        if once {
+            return text(format!("condition not met for {}/{}", i.resource.plural, i.name));
+        }
         return gone(k, i, there.uid(), deadline).await.map(|()| Some(there));
     }
-    let timed_out = || text(format!("timed out waiting for the condition on {}/{}", i.resource.plural, i.name));
+    let what = if once { "condition not met for" } else { "timed out waiting for the condition on" };
+    let timed_out = || text(format!("{what} {}/{}", i.resource.plural, i.name));
     let fields = format!("metadata.name={}", i.name);
     let look = async {
         let mut seen = false;
@@ -289,7 +293,7 @@ mod tests {
         assert_eq!(snapshot(&s, "wait pod/a --for=condition=Ready", "").await, "pod/a condition met\n");
         assert_eq!(
             snapshot(&s, "wait pod/a --for=condition=Other --timeout=0s", "").await,
-            "! error: timed out waiting for the condition on pods/a\nexit 1\n"
+            "! error: condition not met for pods/a\nexit 1\n"
         );
         assert_eq!(
             snapshot(&s, "wait pod/a --for=frob", "").await,

@@ -29,7 +29,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 impl Sources {
     /// Keys and values in order; a key may be there once only.
     fn read(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        if !self.from_env_file.is_empty() && !(self.from_literal.is_empty() && self.from_file.is_empty()) {
+        if !self.from_env_file.is_empty() && (!self.from_literal.is_empty() || !self.from_file.is_empty()) {
             return text("from-env-file cannot be combined with from-file or from-literal");
         }
         let mut out: Vec<(String, Vec<u8>)> = Vec::new();

@@ -86,7 +86,7 @@ pub fn show(v: &Value) -> String {
     }
 }
 
-pub fn list<'a>(v: Option<&'a Value>) -> &'a [Value] {
+pub fn list(v: Option<&Value>) -> &[Value] {
     v.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 

@@ -87,3 +87,13 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     }
     Ok(())
 }
+
+pub fn service_account(p: &mut Page, o: &Object) {
+    super::name_and_namespace(p, o);
+    p.metadata(o);
+    let names = |key: &str| list(o.get(key)).iter().map(|r| show(&r["name"])).collect::<Vec<_>>();
+    p.many(0, "Image pull secrets", &names("imagePullSecrets"));
+    p.many(0, "Mountable secrets", &names("secrets"));
+    // Tokens have not been kept in secrets since v1.24.
+    p.field("Tokens", "<none>");
+}

@@ -332,6 +332,7 @@ fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
     let l = level + 2;
     for v in all {
         p.line(level, format!("{pad}{inner}{}:", show(&v["name"])));
+        let maybe = |r: &Value| r["optional"].as_bool().map_or("<nil>".to_owned(), |b| b.to_string());
         let optional = |r: &Value| r["optional"].as_bool().unwrap_or(false).to_string();
         if let Some(e) = v["emptyDir"].as_object() {
             p.at(l, "Type", "EmptyDir (a temporary directory that shares a pod's lifetime)");
@@ -363,12 +364,12 @@ fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
             for s in list(v["projected"].get("sources")) {
                 if s["secret"].is_object() {
                     p.at(l, "SecretName", show(&s["secret"]["name"]));
-                    p.at(l, "Optional", optional(&s["secret"]));
+                    p.at(l, "SecretOptionalName", maybe(&s["secret"]));
                 } else if s["downwardAPI"].is_object() {
                     p.at(l, "DownwardAPI", "true");
                 } else if s["configMap"].is_object() {
                     p.at(l, "ConfigMapName", show(&s["configMap"]["name"]));
-                    p.at(l, "Optional", optional(&s["configMap"]));
+                    p.at(l, "ConfigMapOptional", maybe(&s["configMap"]));
                 } else if s["serviceAccountToken"].is_object() {
                     p.at(l, "TokenExpirationSeconds", show(&s["serviceAccountToken"]["expirationSeconds"]));
                 }

@@ -87,7 +87,7 @@ async fn slices(k: &mut Kube, o: &Object) -> Vec<Object> {
 /// The first three addresses of a port, and how many more.
 fn endpoints(slices: &[Object], port: &str) -> String {
     if slices.is_empty() {
-        return String::new();
+        return "<none>".into();
     }
     let mut all = Vec::new();
     for s in slices {

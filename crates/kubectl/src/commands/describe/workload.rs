@@ -49,6 +49,9 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
     template(p, o);
     conditions(p, o);
     let all = revisions(k, i).await.unwrap_or_default();
+    if all.is_empty() {
+        return Ok(());
+    }
     // The one whose template is the deployment's is new; the others with pods are old.
     let wanted = o.at(&["spec", "template"]);
     let newest = all.iter().rposition(|r| r.template().as_ref() == wanted);

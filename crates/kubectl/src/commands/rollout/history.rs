@@ -98,6 +98,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             k.say(tabwriter::describe(&text));
             continue;
         }
+        if all.is_empty() {
+            k.say(format!("{name} \nNo rollout history found."));
+            continue;
+        }
         let mut text = String::from("REVISION\tCHANGE-CAUSE\n");
         for r in all {
             let cause = r.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()).unwrap_or("<none>");
