@@ -236,7 +236,7 @@ fn wrap(s: &str, indent: usize) -> String {
         // Two spaces in a row stay two.
         for word in paragraph.split(' ') {
             if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
-                out.push_str(&format!("{pad}{line}\n"));
+                out.push_str(&format!("{pad}{}\n", line.trim_end()));
                 line.clear();
             }
             if !line.is_empty() {
