@@ -214,7 +214,8 @@ pub fn arch() -> &'static str {
     }
 }
 
-fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
+/// `--request-timeout`; `None` is for ever.
+pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
     if given.is_empty() || given == "0" {
         return Ok(None);
     }

@@ -23,6 +23,9 @@ pub struct Arguments {
 /// Lines are broken before this column.
 const WIDTH: usize = 80;
 
+/// So many values of an enum are shown beside a field; all of them when the field itself is asked for.
+const SHOWN: usize = 4;
+
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let [field] = a.field.as_slice() else {
         return text(if a.field.is_empty() {
@@ -161,15 +164,8 @@ impl<'a> Explain<'a> {
             let short = n.rsplit('.').next().unwrap_or(n);
             return match to["type"].as_str() {
                 Some("object") | None => short.to_owned(),
-                Some(_)
-                    if to["properties"].is_null()
-                        && (short == "Quantity"
-                            || short == "Time"
-                            || short == "MicroTime"
-                            || short == "IntOrString") =>
-                {
-                    short.to_owned()
-                }
+                // Written as a text or a number, which no one type says.
+                Some(_) if matches!(short, "Quantity" | "IntOrString") => short.to_owned(),
                 Some(t) => t.to_owned(),
             };
         }
@@ -189,7 +185,11 @@ impl<'a> Explain<'a> {
 
     fn values(v: &Value) -> Option<Vec<String>> {
         let all = v["enum"].as_array()?;
-        Some(all.iter().map(|x| x.as_str().map_or_else(|| x.to_string(), str::to_owned)).collect())
+        let bare = |x: &Value| match x.as_str() {
+            Some(t) if !t.is_empty() => t.to_owned(),
+            _ => x.to_string(),
+        };
+        Some(all.iter().map(bare).collect())
     }
 
     fn fields(
@@ -207,7 +207,8 @@ impl<'a> Explain<'a> {
             let pad = " ".repeat(indent);
             out.push_str(&format!("{pad}{name}\t<{}>{}\n", self.type_of(v), if must { " -required-" } else { "" }));
             if let Some(all) = Self::values(v) {
-                out.push_str(&format!("{pad}enum: {}\n", all.join(", ")));
+                let more = if all.len() > SHOWN { ", ...." } else { "" };
+                out.push_str(&format!("{pad}enum: {}{more}\n", all[..all.len().min(SHOWN)].join(", ")));
             }
             if recursive {
                 let inner = self.inner(v);
@@ -232,9 +233,10 @@ fn wrap(s: &str, indent: usize) -> String {
     let mut out = String::new();
     for paragraph in s.split('\n') {
         let mut line = String::new();
-        for word in paragraph.split_whitespace() {
+        // Two spaces in a row stay two.
+        for word in paragraph.split(' ') {
             if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
-                out.push_str(&format!("{pad}{line}\n"));
+                out.push_str(&format!("{pad}{}\n", line.trim_end()));
                 line.clear();
             }
             if !line.is_empty() {
@@ -242,7 +244,7 @@ fn wrap(s: &str, indent: usize) -> String {
             }
             line.push_str(word);
         }
-        out.push_str(&format!("{pad}{line}\n"));
+        out.push_str(&format!("{pad}{}\n", line.trim_end()));
     }
     out
 }

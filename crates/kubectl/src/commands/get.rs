@@ -117,7 +117,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if a.watch || a.watch_only {
         Error::collect(errors)?;
-        return watch::run(&a, k, output, all).await;
+        // A limit on requests ends a watch without complaint.
+        return match crate::kube::request_timeout(&k.global.request_timeout)? {
+            None => watch::run(&a, k, output, all).await,
+            Some(limit) => tokio::time::timeout(limit, watch::run(&a, k, output, all)).await.unwrap_or(Ok(())),
+        };
     }
     let mut show = Show::new(&a, k, &all)?;
     if output.is_human() {
