@@ -76,7 +76,14 @@ impl Server {
         })?;
         let row = self.row(&target)?;
         let call = Call { parts, body, query, target, user, wanted };
-        verbs::dispatch(self, call, row, watch).await
+        let warning = row.kind.warning.clone();
+        let answer = verbs::dispatch(self, call, row, watch).await;
+        let Some(warning) = warning else { return answer };
+        let mut answer = answer.unwrap_or_else(|s| failure(&s));
+        if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{warning}\"")) {
+            answer.headers_mut().append("warning", v);
+        }
+        Ok(answer)
     }
 
     /// What is no resource: health, version, discovery, OpenAPI.

@@ -145,6 +145,7 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
     match words[0].as_str() {
         "singular" => kind["singular"] = rest[0].into(),
         key @ ("generation" | "revisioned") => kind[key] = true.into(),
+        "warning" => kind["warning"] = rest[0].into(),
         key @ ("verbs" | "short" | "categories") => kind[key] = rest.into(),
         "select" => rest.into_iter().for_each(|s| list(kind, "select", s.into())),
         "sub" => {

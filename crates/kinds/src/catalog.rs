@@ -20,6 +20,8 @@ pub struct Kind {
     pub counts_generation: bool,
     /// An update must name the revision it is of.
     pub needs_revision: bool,
+    /// Said to everyone who uses the kind.
+    pub warning: Option<Str>,
     pub verbs: Vec<Str>,
     pub short_names: Vec<Str>,
     pub categories: Vec<Str>,

@@ -87,6 +87,27 @@ impl Strategy for Job {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let manual = o.at(&["spec", "manualSelector"]) == Some(&Value::Bool(true));
+        if o.at(&["spec", "selector"]).is_none() {
+            // Missed twice: by the job, and by the pods it is to find.
+            let path = FieldPath::new("spec.selector");
+            errors.push(FieldError::required(&path, ""));
+            if !manual {
+                errors.push(FieldError::required(&path, ""));
+            }
+        }
+        if !manual {
+            let labels = FieldPath::new("spec.template.metadata.labels");
+            for (k, want) in [("controller-uid", o.uid()), ("job-name", o.name())] {
+                if o.str_at(&["spec", "template", "metadata", "labels", k]) != Some(want) {
+                    errors.push(FieldError::invalid(
+                        &labels,
+                        o.at(&["spec", "template", "metadata", "labels"]).cloned().unwrap_or_default(),
+                        format!("must be '{want}'"),
+                    ));
+                }
+            }
+        }
         validate_spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
     }
 

@@ -51,6 +51,30 @@ impl Strategy for Event {
         }
     }
 
+    /// An event of the newer kind says once what happened; only its series goes on.
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut meta::field::ErrorList) {
+        if old.str_at(&["eventTime"]).unwrap_or_default().is_empty() {
+            return;
+        }
+        let pairs = [
+            ("involvedObject", "regarding"),
+            ("reason", "reason"),
+            ("message", "note"),
+            ("type", "type"),
+            ("action", "action"),
+            ("reportingComponent", "reportingController"),
+            ("reportingInstance", "reportingInstance"),
+        ];
+        for (name, modern) in pairs {
+            let get = |o: &Object| o.get(name).or_else(|| o.get(modern)).cloned();
+            if get(o) != get(old) {
+                let said = if name == "reportingComponent" { "reportingController" } else { name };
+                let path = meta::FieldPath::new(said);
+                errors.push(meta::FieldError::invalid(&path, get(o).unwrap_or_default(), "field is immutable"));
+            }
+        }
+    }
+
     fn validate(&self, o: &Object, errors: &mut meta::field::ErrorList) {
         let about =
             ["involvedObject", "regarding"].iter().find_map(|k| o.str_at(&[k, "namespace"])).unwrap_or_default();

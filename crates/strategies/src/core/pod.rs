@@ -35,6 +35,17 @@ impl Strategy for Pod {
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let mut counted = true;
+        for list in ["containers", "initContainers"] {
+            if items(o, list).len() != items(old, list).len() {
+                let why = "pod updates may not add or remove containers";
+                errors.push(FieldError::forbidden(&FieldPath::new("spec").child(list), why));
+                counted = false;
+            }
+        }
+        if !counted {
+            return;
+        }
         // What may change: images, deadlines, tolerations that are added, gates that are taken, grace of a terminated pod.
         let mut allowed = old.clone();
         let mut take = |path: &[&str]| match o.at(path).cloned() {
