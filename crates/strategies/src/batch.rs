@@ -9,6 +9,16 @@ use serde_json::json;
 pub struct Job;
 pub struct CronJob;
 
+/// What may change in the template of a job that is suspended.
+const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
+    &["metadata", "labels"],
+    &["metadata", "annotations"],
+    &["spec", "nodeSelector"],
+    &["spec", "affinity", "nodeAffinity"],
+    &["spec", "tolerations"],
+    &["spec", "schedulingGates"],
+];
+
 fn default_job(o: &mut Object, path: &[&str]) {
     let at = |k: &'static str| -> Vec<&str> { path.iter().copied().chain([k]).collect() };
     let absent = |o: &Object, k: &'static str| o.at(&at(k)).is_none();
@@ -112,6 +122,21 @@ impl Strategy for Job {
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        // A suspended job that never ran may still be told where to run.
+        let suspended = old.at(&["spec", "suspend"]) == Some(&Value::Bool(true));
+        let mut allowed = old.clone();
+        if suspended && old.at(&["status", "startTime"]).is_none() {
+            for path in MUTABLE_IN_TEMPLATE {
+                let path: Vec<&str> = ["spec", "template"].iter().chain(path.iter()).copied().collect();
+                match o.at(&path).cloned() {
+                    Some(v) => allowed.set(&path, v),
+                    None => {
+                        allowed.remove(&path);
+                    }
+                }
+            }
+        }
+        let old = &allowed;
         for k in [
             "completions",
             "selector",
