@@ -12,6 +12,7 @@ use meta::Status;
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
 use node::{Agent, DnsOptions, Handle};
 use runtime::Embedded;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,14 @@ use tokio::sync::mpsc;
 const DOMAIN: &str = "cluster.local";
 /// The name of the image inside this binary.
 pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
-/// The tag of everything made in the kernel.
-const ID: &str = "k0";
+/// The tag of everything that a cluster makes in the kernel: of its data directory, so that two clusters on one machine do not
+/// take each other's things away.
+fn tag(data_dir: &Path) -> String {
+    let dir = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned());
+    let hash = Sha256::digest(dir.as_os_str().as_encoded_bytes());
+    let hex: String = hash.iter().take(3).map(|b| format!("{b:02x}")).collect();
+    format!("k{hex}")
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -50,7 +57,7 @@ pub struct Config {
 impl Config {
     fn network(&self) -> network::Options {
         network::Options {
-            id: ID.into(),
+            id: tag(&self.data_dir),
             state_directory: self.data_dir.join("network"),
             namespace_directory: self.data_dir.join("netns"),
             node_namespace: None,
@@ -66,7 +73,7 @@ impl Config {
 
     fn services(&self) -> ServiceOptions {
         ServiceOptions {
-            id: ID.into(),
+            id: tag(&self.data_dir),
             node_namespace: None,
             cluster_range: self.pod_range,
             service_range: self.service_range,
@@ -74,7 +81,7 @@ impl Config {
     }
 
     fn runtime(&self, clock: runtime::Clock) -> runtime::Options {
-        runtime::Options::new(self.data_dir.join("runtime"), "kemudi", clock)
+        runtime::Options::new(self.data_dir.join("runtime"), format!("kemudi-{}", tag(&self.data_dir)), clock)
     }
 }
 

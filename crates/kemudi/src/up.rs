@@ -89,6 +89,8 @@ async fn run(options: Options) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
+    std::fs::create_dir_all(&options.data_dir)
+        .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),
         node_name: options.node_name.clone().unwrap_or_else(host_name),

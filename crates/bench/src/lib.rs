@@ -1,1 +1,0 @@
-//! Measurements against any cluster.
