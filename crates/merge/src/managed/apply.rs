@@ -58,7 +58,9 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
         object.set_annotation(LAST_APPLIED, &last_applied_text(config));
     }
     let encoded = managers.encode();
-    if live.is_some() && object == bare && encoded == raw {
+    // Nobody owning anything is written as no list at all.
+    let nobody = |v: &Value| v.as_array().is_none_or(Vec::is_empty);
+    if live.is_some() && object == bare && (encoded == raw || (nobody(&encoded) && nobody(&raw))) {
         return Ok(None);
     }
     put_managed_fields(&mut object, encoded);
