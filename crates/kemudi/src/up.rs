@@ -70,6 +70,8 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("making the service of the DNS server: {0}")]
     Dns(meta::Status),
+    #[error("{0} is no data directory of kemudi; nothing was removed")]
+    NotOurs(String),
     #[error("no cluster runs on {0}")]
     NotRunning(String),
     #[error("the process {0} did not stop within a minute")]
@@ -186,6 +188,11 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         None => {}
     }
     if options.purge && options.data_dir.exists() {
+        // A mistyped directory must not cost somebody else's files.
+        let ours = ["admin.token", "store", "network", "runtime"].iter().any(|f| options.data_dir.join(f).exists());
+        if !ours {
+            return Err(Error::NotOurs(options.data_dir.display().to_string()));
+        }
         let pods: network::Cidr = match POD_RANGE.parse() {
             Ok(r) => r,
             Err(e) => unreachable!("a constant range: {e}"),
