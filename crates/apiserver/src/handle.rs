@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use meta::{GroupResource, Status};
-use registry::Resource;
+use registry::{Resource, Warnings};
 use std::sync::Arc;
 
 /// A request on its way down.
@@ -21,6 +21,7 @@ pub(crate) struct Call {
     pub target: Target,
     pub user: User,
     pub wanted: Wanted,
+    pub warnings: Warnings,
 }
 
 impl Call {
@@ -75,13 +76,22 @@ impl Server {
             if verbs::is_stream(&target.subresource) { Ok(Wanted::json()) } else { Err(s) }
         })?;
         let row = self.row(&target)?;
-        let call = Call { parts, body, query, target, user, wanted };
-        let warning = row.kind.warning.clone();
+        let warnings = Warnings::default();
+        if let Some(w) = &row.kind.warning {
+            warnings.push(w.to_string());
+        }
+        let call = Call { parts, body, query, target, user, wanted, warnings: warnings.clone() };
         let answer = verbs::dispatch(self, call, row, watch).await;
-        let Some(warning) = warning else { return answer };
+        let warnings = warnings.take();
+        if warnings.is_empty() {
+            return answer;
+        }
         let mut answer = answer.unwrap_or_else(|s| failure(&s));
-        if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{warning}\"")) {
-            answer.headers_mut().append("warning", v);
+        for w in warnings {
+            let text = w.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
+            if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+                answer.headers_mut().append("warning", v);
+            }
         }
         Ok(answer)
     }

@@ -144,7 +144,8 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
     };
     match words[0].as_str() {
         "singular" => kind["singular"] = rest[0].into(),
-        key @ ("generation" | "revisioned") => kind[key] = true.into(),
+        "revisioned" => kind["revisioned"] = true.into(),
+        "generation" => kind["generation"] = rest.first().copied().unwrap_or("spec").into(),
         "warning" => kind["warning"] = rest[0].into(),
         key @ ("verbs" | "short" | "categories") => kind[key] = rest.into(),
         "select" => rest.into_iter().for_each(|s| list(kind, "select", s.into())),

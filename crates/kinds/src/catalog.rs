@@ -7,6 +7,34 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::{Arc, OnceLock};
 
+/// What `metadata.generation` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// Changes of what is neither metadata nor status.
+    Spec,
+    /// Of annotations too.
+    Annotations,
+    /// Of labels too.
+    Labels,
+    /// It is 1 and stays.
+    First,
+    /// Changes, from none.
+    Changes,
+}
+
+impl Generation {
+    pub(crate) fn of(text: &str) -> Option<Self> {
+        Some(match text {
+            "spec" => Self::Spec,
+            "annotations" => Self::Annotations,
+            "labels" => Self::Labels,
+            "first" => Self::First,
+            "changes" => Self::Changes,
+            _ => return None,
+        })
+    }
+}
+
 /// A kind in one version.
 #[derive(Clone, Debug)]
 pub struct Kind {
@@ -16,8 +44,8 @@ pub struct Kind {
     pub plural: Str,
     pub singular: Str,
     pub namespaced: bool,
-    /// `metadata.generation` counts changes of what is not status.
-    pub counts_generation: bool,
+    /// What `metadata.generation` counts; none: nothing.
+    pub generation: Option<Generation>,
     /// An update must name the revision it is of.
     pub needs_revision: bool,
     /// Said to everyone who uses the kind.

@@ -9,4 +9,4 @@ pub mod columns;
 mod columns_of;
 mod table;
 
-pub use catalog::{Catalog, Column, Kind, Subresource, catalog, texts};
+pub use catalog::{Catalog, Column, Generation, Kind, Subresource, catalog, texts};

@@ -1,5 +1,6 @@
 //! Unpacks the table that the build packed.
 
+use crate::Generation;
 use crate::catalog::{Column, Kind, Subresource};
 use meta::GroupVersion;
 use schema::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Rule, Schema, SchemaRef, Str, Type};
@@ -33,7 +34,7 @@ struct RawKind {
     kind: Str,
     plural: Str,
     singular: Option<Str>,
-    generation: bool,
+    generation: Option<Str>,
     revisioned: bool,
     warning: Option<Str>,
     namespaced: bool,
@@ -147,7 +148,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         plural: k.plural.clone(),
         singular: k.singular.clone().unwrap_or_else(|| k.kind.to_lowercase().into()),
         namespaced: k.namespaced,
-        counts_generation: k.generation,
+        generation: k.generation.as_deref().and_then(Generation::of),
         needs_revision: k.revisioned,
         warning: k.warning.clone(),
         verbs: k.verbs.clone().unwrap_or_else(|| standard.iter().map(|s| (*s).into()).collect()),

@@ -5,6 +5,7 @@ use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::Request;
 use crate::{Registry, encode, managed, metadata};
+use kinds::Generation;
 use meta::{Object, Status, random, time};
 use store::{Action, CommitError, Expect, Op};
 
@@ -61,7 +62,7 @@ impl Registry {
         }
         m.insert("uid".into(), uid.into());
         m.insert("creationTimestamp".into(), now.into());
-        if request.resource.kind.counts_generation {
+        if request.resource.kind.generation.is_some_and(|g| g != Generation::Changes) {
             object.set_generation(1);
         }
     }

@@ -6,6 +6,7 @@ use crate::options::{DeleteOptions, Propagation};
 use crate::strategy::Request;
 use crate::update::check_preconditions;
 use crate::{Registry, metadata};
+use kinds::Generation;
 use meta::{Object, Status, time};
 use store::{Action, CommitError, Expect, Op};
 
@@ -87,7 +88,7 @@ impl Registry {
             _ => return None,
         }
         strategy.begin_deletion(&mut o);
-        if request.resource.kind.counts_generation {
+        if request.resource.kind.generation.is_some_and(|g| g != Generation::First) {
             o.set_generation(o.generation() + 1);
         }
         Some(o)

@@ -32,8 +32,27 @@ pub struct Request {
     pub namespace: String,
     /// Empty for requests on collections.
     pub name: String,
-    /// Warnings for the client.
-    pub warnings: Mutex<Vec<String>>,
+    /// Warnings for the client; they reach it with an error as well.
+    pub warnings: Warnings,
+}
+
+/// What a client is warned of, each once. Clones share it.
+#[derive(Clone, Default)]
+pub struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    pub fn push(&self, text: impl Into<String>) {
+        if let Ok(mut w) = self.0.lock() {
+            let text = text.into();
+            if !w.contains(&text) {
+                w.push(text);
+            }
+        }
+    }
+
+    pub fn take(&self) -> Vec<String> {
+        self.0.lock().map(|mut w| std::mem::take(&mut *w)).unwrap_or_default()
+    }
 }
 
 impl Request {
@@ -42,12 +61,7 @@ impl Request {
     }
 
     pub fn warn(&self, text: impl Into<String>) {
-        if let Ok(mut w) = self.warnings.lock() {
-            let text = text.into();
-            if !w.contains(&text) {
-                w.push(text);
-            }
-        }
+        self.warnings.push(text);
     }
 }
 

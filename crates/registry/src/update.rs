@@ -6,6 +6,7 @@ use crate::create::commit_status;
 use crate::options::{Preconditions, WriteOptions};
 use crate::strategy::Request;
 use crate::{Registry, managed, metadata};
+use kinds::Generation;
 use meta::{FieldError, FieldPath, Object, Status};
 use store::{Action, CommitError, Expect, Key, Op};
 
@@ -65,8 +66,7 @@ impl Registry {
             let new = match change(Some(&old))? {
                 Target::Object(o) | Target::Create(o) => *o,
             };
-            let tied = !new.resource_version().is_empty();
-            if tied && new.resource_version() != old.resource_version() {
+            if !new.resource_version().is_empty() && new.resource_version() != old.resource_version() {
                 return Err(Status::modified(&gr, &request.name));
             }
             match self.update_once(request, new, &old, options, admit).await? {
@@ -83,9 +83,7 @@ impl Registry {
                             object.set_resource_version(&done.revision.to_string());
                             return Ok(Updated::Changed(object));
                         }
-                        Err(CommitError::Conflict { op: 0, .. }) if tied => {
-                            return Err(Status::modified(&gr, &request.name));
-                        }
+                        // What is tied to a revision is refused when it is looked at again.
                         Err(CommitError::Conflict { .. }) => {}
                         Err(e) => return Err(commit_status(&e)),
                     }
@@ -142,7 +140,9 @@ impl Registry {
         }
         managed::on_update(self, request, &mut new, old, options);
         strategy.prepare_for_update(self.env(), request, &mut new, old);
-        self.count_generation(row, &mut new, old);
+        if request.subresource.is_empty() {
+            self.count_generation(row, &mut new, old);
+        }
         admit.mutate(Operation::Update, &mut new, Some(old)).await?;
         let mut errors = Vec::new();
         metadata::validate(&new, row, &mut errors);
@@ -182,15 +182,21 @@ impl Registry {
     }
 
     fn count_generation(&self, row: &crate::Resource, new: &mut Object, old: &Object) {
-        if !row.kind.counts_generation {
-            return;
-        }
+        let Some(counted) = row.kind.generation.filter(|g| *g != Generation::First) else { return };
         let spec = |o: &Object| -> Vec<(String, meta::Value)> {
             let other = |k: &str| matches!(k, "metadata" | "status" | "kind" | "apiVersion");
             o.0.iter().filter(|(k, _)| !other(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
         };
-        let changed = spec(new) != spec(old);
-        new.set_generation(old.generation() + i64::from(changed));
+        let part = match counted {
+            Generation::Annotations => Some("annotations"),
+            Generation::Labels => Some("labels"),
+            _ => None,
+        };
+        let changed =
+            spec(new) != spec(old) || part.is_some_and(|p| new.at(&["metadata", p]) != old.at(&["metadata", p]));
+        if changed {
+            new.set_generation(old.generation() + 1);
+        }
     }
 
     /// Removes an object at a revision, with what it holds.

@@ -1,9 +1,9 @@
 //! Defaults: what the server fills in where a field is absent.
 
-use crate::types::{Presence, Schema, Type};
+use crate::types::{Fill, Presence, Schema, Type};
 use serde_json::{Map, Value};
 
-/// Fills in the defaults of a schema, at every depth. Unconditional ones come first, since conditions read them.
+/// Fills in the defaults of a schema, at every depth.
 ///
 /// A default is only filled into an object that is there (`Presence::Struct` fields always are, after [`crate::typed()`]), as
 /// Go's defaulting functions do.
@@ -24,14 +24,32 @@ pub fn fill(value: &mut Value, schema: &Schema) {
     }
 }
 
+/// When a default has its turn: those that want a sibling to be absent come before the sibling's own default.
+#[derive(PartialEq)]
+enum Turn {
+    SiblingAbsent,
+    Always,
+    SiblingIs,
+}
+
+impl Turn {
+    fn of(f: &Fill) -> Self {
+        match &f.when {
+            None => Self::Always,
+            Some((_, values)) if values.iter().any(|v| v.is_empty()) => Self::SiblingAbsent,
+            Some(_) => Self::SiblingIs,
+        }
+    }
+}
+
 fn wants_fill(s: &Schema) -> bool {
     matches!(s.ty, Type::Struct | Type::Map | Type::Array)
 }
 
 fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
-    for conditional in [false, true] {
+    for turn in [Turn::SiblingAbsent, Turn::Always, Turn::SiblingIs] {
         for f in &schema.fields {
-            let Some(default) = f.fill.as_ref().filter(|d| d.when.is_some() == conditional) else { continue };
+            let Some(default) = f.fill.as_ref().filter(|d| Turn::of(d) == turn) else { continue };
             // What is no pointer cannot tell zero from absent.
             let set = m.get(&*f.name).is_some_and(|v| match f.presence {
                 Presence::Pointer => !v.is_null(),

@@ -1,6 +1,6 @@
 //! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
 
-use crate::types::{Field, Schema, Str, Type};
+use crate::types::{Field, Presence, Schema, Str, Type};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
@@ -16,6 +16,14 @@ pub enum Rule {
     Enum,
     /// One of these.
     OneOf(Vec<Str>),
+    /// One of the values the schema lists, or of these; nothing is not among them.
+    Supported(Vec<Str>),
+    /// The rule holds for the empty string as well, and for an absent field that is no pointer.
+    Even(Box<Rule>),
+    /// A count that is not negative, or a percentage.
+    IntOrPercent,
+    /// The same of every item, said of the list.
+    Listed,
     /// One of these; anything else is said to be invalid, not unsupported.
     Valid(Vec<Str>),
     Min(i64),
@@ -52,6 +60,8 @@ pub enum Rule {
     NotNegative,
     /// Items (of structs: by this key) that must differ.
     Unique(Option<Str>),
+    /// The same, where it is the item that is said to be a duplicate.
+    UniqueItems(Str),
     MaxItems(usize),
     MaxLength(usize),
     /// May not change.
@@ -64,11 +74,19 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rule) = text.strip_suffix('!') {
+            return Ok(Self::Even(Box::new(rule.parse()?)));
+        }
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         let number = || value.parse::<i64>().map_err(|e| format!("{text}: {e}"));
         Ok(match name {
             "required" => Self::Required,
             "nonzero" => Self::NonZero,
+            "supported" if value.is_empty() => Self::Supported(Vec::new()),
+            "supported" => Self::Supported(value.split(',').map(Into::into).collect()),
+            "listed" => Self::Listed,
+            "int-or-percent" => Self::IntOrPercent,
+            "unique-items" => Self::UniqueItems(value.into()),
             "valid" => Self::Valid(value.split(',').map(Into::into).collect()),
             "port-or-zero" => Self::PortOrZero,
             "ip" => Self::Ip,
@@ -160,7 +178,12 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
     for rule in &f.rules {
         match (rule, v) {
             (Rule::Required, _) => {
-                if empty(v) {
+                // What a pointer points to is there, even when it is nothing.
+                let missing = match v {
+                    Some(Value::String(_)) if f.presence == Presence::Pointer => false,
+                    v => empty(v),
+                };
+                if missing {
                     errors.push(FieldError::required(path, ""));
                     return;
                 }
@@ -174,11 +197,29 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
             (Rule::LabelKey | Rule::Valid(_), None) => {
                 value(rule, &Value::String(String::new()), &f.schema, path, errors)
             }
+            (Rule::Supported(_) | Rule::Even(_), None) => {
+                if f.presence != Presence::Pointer {
+                    value(rule, &Value::String(String::new()), &f.schema, path, errors);
+                }
+            }
             (_, None) => {}
-            (Rule::Unique(key), Some(Value::Array(a))) => unique(a, key.as_deref(), path, errors),
+            (Rule::Enum, Some(Value::String(s))) if f.presence == Presence::Pointer => {
+                supported(s, &f.schema.enum_values, path, errors);
+            }
+            (Rule::OneOf(values), Some(Value::String(s))) if f.presence == Presence::Pointer => {
+                supported(s, values, path, errors);
+            }
+            (Rule::Unique(key), Some(Value::Array(a))) => unique(a, key.as_deref(), Named::Field, path, errors),
+            (Rule::UniqueItems(key), Some(Value::Array(a))) => unique(a, Some(key), Named::Item, path, errors),
             (Rule::MaxItems(max), Some(Value::Array(a))) => {
                 if a.len() > *max {
                     errors.push(FieldError::too_many(path, a.len(), *max));
+                }
+            }
+            (Rule::Listed, Some(Value::Array(a))) => {
+                let known = f.schema.items.as_deref().map(|s| &s.enum_values).unwrap_or(&f.schema.enum_values);
+                for v in a.iter().filter_map(Value::as_str) {
+                    supported(v, known, path, errors);
                 }
             }
             (_, Some(Value::Array(a))) => {
@@ -191,7 +232,14 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
     }
 }
 
-fn unique(a: &[Value], key: Option<&str>, path: &FieldPath, errors: &mut ErrorList) {
+/// What of two equal items is named.
+#[derive(PartialEq)]
+enum Named {
+    Field,
+    Item,
+}
+
+fn unique(a: &[Value], key: Option<&str>, named: Named, path: &FieldPath, errors: &mut ErrorList) {
     let mut seen = HashSet::new();
     for (i, item) in a.iter().enumerate() {
         let v = match key {
@@ -203,22 +251,31 @@ fn unique(a: &[Value], key: Option<&str>, path: &FieldPath, errors: &mut ErrorLi
         }
         if !seen.insert(v.to_string()) {
             let at = path.index(i);
-            let at = key.map_or(at.clone(), |k| at.child(k));
+            let at = key.filter(|_| named == Named::Field).map_or(at.clone(), |k| at.child(k));
             errors.push(FieldError::duplicate(&at, v.clone()));
         }
     }
 }
 
 fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut ErrorList) {
+    let (rule, even) = match rule {
+        Rule::Even(r) => (&**r, true),
+        r => (r, false),
+    };
     let text = v.as_str().unwrap_or_default();
     let mut each = |messages: Vec<String>| {
-        if !text.is_empty() {
+        if even || !text.is_empty() {
             errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, v.clone(), m)));
         }
     };
     match rule {
         Rule::Enum => allowed(text, &schema.enum_values, path, errors),
         Rule::OneOf(values) => allowed(text, values, path, errors),
+        Rule::Supported(values) => {
+            let values = if values.is_empty() { &schema.enum_values } else { values };
+            supported(text, values, path, errors);
+        }
+        Rule::IntOrPercent => int_or_percent(v, path, errors),
         Rule::Min(min) => {
             if v.as_i64().is_some_and(|n| n < *min) {
                 let why = format!("must be greater than or equal to {min}");
@@ -246,12 +303,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
                 errors.push(FieldError::invalid(path, v.clone(), why));
             }
         }
-        Rule::Cidr => {
-            if !is_cidr(text) {
-                let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-                errors.push(FieldError::invalid(path, v.clone(), why));
-            }
-        }
+        Rule::Cidr => cidr(text, path, errors),
         Rule::Absolute => {
             if !text.is_empty() && !text.starts_with('/') {
                 errors.push(FieldError::invalid(path, v.clone(), "must be an absolute path"));
@@ -295,7 +347,39 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
                 errors.push(FieldError::too_long(path, *max));
             }
         }
-        Rule::Required | Rule::NonZero | Rule::Unique(_) | Rule::MaxItems(_) | Rule::Immutable | Rule::Frozen => {}
+        Rule::Required
+        | Rule::NonZero
+        | Rule::Unique(_)
+        | Rule::UniqueItems(_)
+        | Rule::Even(_)
+        | Rule::Listed
+        | Rule::MaxItems(_)
+        | Rule::Immutable
+        | Rule::Frozen => {}
+    }
+}
+
+/// A count or a share such as `25%` (`intstr.IntOrString`), not negative.
+pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    match v {
+        Value::Number(n) if n.as_i64().is_some_and(|n| n < 0) => {
+            errors.push(FieldError::invalid(path, v.clone(), "must be greater than or equal to 0"));
+        }
+        Value::String(s)
+            if !s.strip_suffix('%').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) =>
+        {
+            let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
+            errors.push(FieldError::invalid(path, v.clone(), why));
+        }
+        _ => {}
+    }
+}
+
+/// An address range.
+pub fn cidr(text: &str, path: &FieldPath, errors: &mut ErrorList) {
+    if !is_cidr(text) {
+        let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+        errors.push(FieldError::invalid(path, text, why));
     }
 }
 
@@ -311,6 +395,12 @@ fn is_cidr(text: &str) -> bool {
 
 fn allowed(text: &str, values: &[Str], path: &FieldPath, errors: &mut ErrorList) {
     if !text.is_empty() && !values.iter().any(|v| **v == *text) {
+        errors.push(FieldError::not_supported(path, text, values));
+    }
+}
+
+fn supported(text: &str, values: &[Str], path: &FieldPath, errors: &mut ErrorList) {
+    if !values.iter().any(|v| **v == *text) {
         errors.push(FieldError::not_supported(path, text, values));
     }
 }

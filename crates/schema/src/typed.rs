@@ -164,6 +164,10 @@ impl<'a> Walk<'a> {
                     self.path.push(Step::Name(&f.name));
                     self.value(v, &f.schema)?;
                     self.path.pop();
+                    // Conversion keeps no difference between an empty list and none.
+                    if f.presence == Presence::Always && v.as_array().is_some_and(Vec::is_empty) {
+                        *v = Value::Null;
+                    }
                     let drop = match f.presence {
                         Presence::OmitZero => is_zero(v, f),
                         // A slice or map behind a pointer does not exist in the API.

@@ -1,9 +1,14 @@
 //! The workloads of `apps`: selector and template belong together.
 
+use crate::core::persistent_volume;
+use crate::read::{is_set, items, text};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, LabelSelector, Object};
+use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
 use registry::{Env, Request, Strategy, Sub};
+use serde_json::json;
+
+const CLAIM: &str = "persistentVolumeClaim";
 
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
@@ -50,46 +55,45 @@ impl Strategy for Workload {
         o.set(&["status"], empty);
     }
 
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        pod_template::of_workload(o, old, &["spec", "template"])
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        let spec = FieldPath::new("spec");
-        let template = o.at(&["spec", "template"]);
-        let at = spec.child("template");
-        let selector = o.at(&["spec", "selector"]);
-        match selector {
-            None => errors.push(FieldError::required(&spec.child("selector"), "")),
-            Some(s) if s.as_object().is_some_and(|m| m.is_empty()) => {
-                errors.push(FieldError::invalid(
-                    &spec.child("selector"),
-                    s.clone(),
-                    "empty selector is invalid for deployment",
-                ));
-            }
-            Some(s) => {
-                let before = errors.len();
-                schema::rules::selector(s, &spec.child("selector"), errors);
-                if errors.len() > before {
-                    errors.push(FieldError::invalid(&spec.child("selector"), s.clone(), "invalid label selector"));
-                } else if let (Ok(s), Some(t)) = (LabelSelector::from_value(Some(s)), template) {
-                    let labels = &t["metadata"]["labels"];
-                    if !s.matches(|k| labels.get(k).and_then(meta::Value::as_str)) {
-                        let why = "`selector` does not match template `labels`";
-                        errors.push(FieldError::invalid(&at.child("metadata").child("labels"), labels.clone(), why));
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        selector(o.kind(), spec, &path, errors);
+        let at = path.child("template");
+        if let Some(t) = spec.get("template") {
+            let with_claims =
+                (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
+            let t = with_claims.as_ref().unwrap_or(t);
+            pod_template::validate(Some(t), &at, errors);
+            if with_claims.is_some() {
+                schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
+                for (i, v) in items(&t["spec"], "volumes").iter().enumerate() {
+                    if is_set(v, CLAIM) && text(&v[CLAIM], "claimName").is_empty() {
+                        let at = at.child("spec").child("volumes").index(i).child(CLAIM).child("claimName");
+                        errors.push(FieldError::required(&at, ""));
                     }
                 }
             }
+            pod_template::always_restarts(t, &at, errors);
         }
-        if let Some(t) = template {
-            let mut t = t.clone();
-            // A claim is mounted like a volume.
-            for c in o.at(&["spec", "volumeClaimTemplates"]).and_then(meta::Value::as_array).into_iter().flatten() {
-                let volume = serde_json::json!({"name": c["metadata"]["name"], "persistentVolumeClaim": {}});
-                match t["spec"]["volumes"].as_array_mut() {
-                    Some(v) => v.push(volume),
-                    None => t["spec"]["volumes"] = vec![volume].into(),
-                }
-            }
-            pod_template::validate(Some(&t), &at, errors);
-            pod_template::always_restarts(&t, &at, errors);
+        match o.kind() {
+            "Deployment" => deployment(spec, &path, errors),
+            "StatefulSet" => stateful_set(spec, &path, errors),
+            "DaemonSet" => daemon_set(spec, &path, errors),
+            _ => {}
+        }
+    }
+
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
+        if o.kind() == "DaemonSet" {
+            let template = |o: &Object| o.at(&["spec", "template"]).cloned();
+            let was: i64 = old.annotation(TEMPLATE_GENERATION).and_then(|n| n.parse().ok()).unwrap_or(0);
+            let now = was + i64::from(template(o) != template(old));
+            o.set_annotation(TEMPLATE_GENERATION, &now.to_string());
         }
     }
 
@@ -100,6 +104,8 @@ impl Strategy for Workload {
             errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
         }
         if o.kind() == "StatefulSet" {
+            // What may not change was looked at when it was made.
+            errors.retain(|e| !e.path.starts_with("spec.volumeClaimTemplates") && e.path != "spec.serviceName");
             let mut allowed = old.clone();
             for k in STATEFUL_MUTABLE {
                 match o.at(&["spec", k]).cloned() {
@@ -118,5 +124,157 @@ impl Strategy for Workload {
 
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale { selector: plain::label_selector })
+    }
+}
+
+/// A selector, and that it selects the template's pods.
+fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let at = path.child("selector");
+    let selector = spec.get("selector").filter(|s| !s.is_null());
+    let before = errors.len();
+    match selector {
+        None if kind == "DaemonSet" => {}
+        None => errors.push(FieldError::required(&at, "")),
+        Some(s) => {
+            schema::rules::selector(s, &at, errors);
+            if s.as_object().is_some_and(|m| m.is_empty()) {
+                let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
+                errors.push(FieldError::invalid(&at, s.clone(), format!("empty selector is invalid for {name}")));
+                return;
+            }
+            if errors.len() > before {
+                if kind != "DaemonSet" {
+                    errors.push(FieldError::invalid(&at, s.clone(), "invalid label selector"));
+                }
+                return;
+            }
+        }
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    let fits = selector.is_some()
+        && LabelSelector::from_value(selector).is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
+    if !fits {
+        let at = path.child("template").child("metadata").child("labels");
+        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+    }
+}
+
+/// The template as its pods will be: claims are mounted like volumes, in place of volumes of their name.
+fn mounting_claims(template: &Value, claims: &[Value]) -> Value {
+    let names: Vec<&str> = claims.iter().map(|c| text(&c["metadata"], "name")).collect();
+    let mut volumes: Vec<Value> = names.iter().map(|n| json!({"name": n, CLAIM: {"claimName": n}})).collect();
+    let own = items(&template["spec"], "volumes");
+    volumes.extend(own.iter().filter(|v| !names.contains(&text(v, "name"))).cloned());
+    let mut out = template.clone();
+    if out["spec"].is_object() {
+        out["spec"]["volumes"] = volumes.into();
+    }
+    out
+}
+
+/// A count, or the part of a whole that a percentage is. None for what is neither.
+fn scaled(v: &Value, whole: i64) -> Option<i64> {
+    match v {
+        Value::Number(n) => n.as_i64(),
+        Value::String(s) => Some(s.strip_suffix('%')?.parse::<i64>().ok()? * whole / 100),
+        _ => Some(0),
+    }
+}
+
+fn at_most_all(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    if v.is_string() && scaled(v, 100).is_some_and(|n| n > 100) {
+        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%"));
+    }
+}
+
+fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let strategy = &spec["strategy"];
+    let at = path.child("strategy");
+    let rolling = &strategy["rollingUpdate"];
+    match text(strategy, "type") {
+        "Recreate" if rolling.is_object() => {
+            let why = "may not be specified when strategy `type` is 'Recreate'";
+            errors.push(FieldError::forbidden(&at.child("rollingUpdate"), why));
+        }
+        "RollingUpdate" if !rolling.is_object() => {
+            errors.push(FieldError::required(&at.child("rollingUpdate"), "this should be defaulted and never be nil"));
+        }
+        "RollingUpdate" => {
+            let at = at.child("rollingUpdate");
+            let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            if scaled(most, 100) == Some(0) && scaled(surge, 100) == Some(0) {
+                let why = "may not be 0 when `maxSurge` is 0";
+                errors.push(FieldError::invalid(&at.child("maxUnavailable"), most.clone(), why));
+            }
+            at_most_all(most, &at.child("maxUnavailable"), errors);
+        }
+        "Recreate" => {}
+        _ => errors.push(FieldError::not_supported(&at, strategy.clone(), &["Recreate", "RollingUpdate"])),
+    }
+    let ready = spec["minReadySeconds"].as_i64().unwrap_or(0);
+    if let Some(deadline) = spec["progressDeadlineSeconds"].as_i64()
+        && deadline <= ready
+    {
+        let why = "must be greater than minReadySeconds";
+        errors.push(FieldError::invalid(&path.child("progressDeadlineSeconds"), deadline, why));
+    }
+}
+
+fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let strategy = &spec["updateStrategy"];
+    let at = path.child("updateStrategy");
+    match text(strategy, "type") {
+        "" => errors.push(FieldError::required(&at, "")),
+        "OnDelete" if strategy["rollingUpdate"].is_object() => {
+            let why = "only allowed for updateStrategy 'RollingUpdate'";
+            errors.push(FieldError::invalid(&at.child("rollingUpdate"), strategy["rollingUpdate"].clone(), why));
+        }
+        "OnDelete" | "RollingUpdate" => {
+            let most = &strategy["rollingUpdate"]["maxUnavailable"];
+            let at = at.child("rollingUpdate").child("maxUnavailable");
+            if !most.is_null() && scaled(most, 100) == Some(0) {
+                errors.push(FieldError::invalid(&at, most.clone(), "cannot be 0"));
+            }
+            at_most_all(most, &at, errors);
+        }
+        _ => errors.push(FieldError::invalid(&at, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'")),
+    }
+    for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
+        persistent_volume::claim_size(
+            &claim["spec"],
+            &path.child("volumeClaimTemplates").index(i).child("spec"),
+            errors,
+        );
+    }
+    let service = text(spec, "serviceName");
+    if !service.is_empty() {
+        let at = path.child("serviceName");
+        errors.extend(meta::names::dns_label(service).into_iter().map(|m| FieldError::invalid(&at, service, m)));
+    }
+}
+
+fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let strategy = &spec["updateStrategy"];
+    let at = path.child("updateStrategy");
+    match text(strategy, "type") {
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            let at = at.child("rollingUpdate");
+            let rolling = &strategy["rollingUpdate"];
+            let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            match (scaled(most, 100), scaled(surge, 100)) {
+                (Some(0), Some(0)) => {
+                    errors.push(FieldError::required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0"));
+                }
+                (Some(m), Some(s)) if m != 0 && s != 0 => {
+                    let why = "may not be set when maxUnavailable is non-zero";
+                    errors.push(FieldError::invalid(&at.child("maxSurge"), surge.clone(), why));
+                }
+                _ => {}
+            }
+            at_most_all(most, &at.child("maxUnavailable"), errors);
+            at_most_all(surge, &at.child("maxSurge"), errors);
+        }
+        other => errors.push(FieldError::not_supported(&at.child("type"), other, &["OnDelete", "RollingUpdate"])),
     }
 }

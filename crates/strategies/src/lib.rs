@@ -2,17 +2,24 @@
 //!
 //! A kind without a file has no peculiarities; what can be said of one field is a rule in the description instead.
 
+pub mod admissionregistration;
 pub mod apiextensions;
+pub mod apiregistration;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;
 pub mod autoscaling;
 pub mod batch;
+pub mod certificates;
 pub mod core;
+pub mod flowcontrol;
 pub mod networking;
 mod plain;
 pub mod pod_template;
 pub mod rbac;
+mod read;
+pub mod resource;
 mod rows;
+pub mod storage;
 
 pub use rows::{Config, builtin_rows, selectable_fields};

@@ -1,7 +1,8 @@
 //! A kind without peculiarities.
 
-use meta::Object;
-use registry::{Strategy, Sub};
+use meta::field::ErrorList;
+use meta::{FieldError, Object};
+use registry::{NameRule, Strategy, Sub};
 
 pub struct Plain;
 
@@ -22,4 +23,49 @@ pub fn label_selector(o: &Object) -> String {
         v => meta::LabelSelector::from_value(v),
     };
     parsed.map(|s| s.to_string()).unwrap_or_default()
+}
+
+/// A kind with rules that take more than one field, and nothing else of its own.
+pub struct Ruled {
+    pub validate: fn(&Object, &mut ErrorList),
+    pub update: fn(&Object, &Object, &mut ErrorList),
+    pub names: NameRule,
+}
+
+impl Ruled {
+    pub fn new(validate: fn(&Object, &mut ErrorList)) -> Self {
+        Self { validate, update: |_, _, _| {}, names: NameRule::DnsSubdomain }
+    }
+
+    pub fn with_update(self, update: fn(&Object, &Object, &mut ErrorList)) -> Self {
+        Self { update, ..self }
+    }
+
+    pub fn named(self, names: NameRule) -> Self {
+        Self { names, ..self }
+    }
+}
+
+impl Strategy for Ruled {
+    fn name_rule(&self) -> NameRule {
+        self.names
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        (self.validate)(o, errors);
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        (self.update)(o, old, errors);
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        Plain.subresource(name)
+    }
+}
+
+/// Kinds whose update looks at the whole object twice say everything twice.
+pub fn said_twice(errors: &mut ErrorList, of: impl Fn(&FieldError) -> bool) {
+    let again: Vec<FieldError> = errors.iter().filter(|e| of(e)).cloned().collect();
+    errors.extend(again);
 }

@@ -1,10 +1,13 @@
 //! Roles and bindings: names are path segments.
 
+use crate::read::{items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object};
+use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{NameRule, Strategy};
 
 pub struct Rbac;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
 
 impl Strategy for Rbac {
     fn name_rule(&self) -> NameRule {
@@ -14,9 +17,9 @@ impl Strategy for Rbac {
     fn default(&self, o: &mut Object) {
         // What is aggregated has no rules of its own.
         if o.get("aggregationRule").is_some() {
-            o.set(&["rules"], meta::Value::Null);
+            o.set(&["rules"], Value::Null);
         }
-        let Some(meta::Value::Array(mut subjects)) = o.remove(&["subjects"]) else { return };
+        let Some(Value::Array(mut subjects)) = o.remove(&["subjects"]) else { return };
         for s in &mut subjects {
             if s["kind"] == "ServiceAccount" && s.get("apiGroup").is_some_and(|g| g == "") {
                 s.as_object_mut().map(|m| m.remove("apiGroup"));
@@ -25,10 +28,93 @@ impl Strategy for Rbac {
         o.set(&["subjects"], subjects);
     }
 
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let all = o.clone().into_value();
+        match o.kind() {
+            "Role" | "ClusterRole" => {
+                for (i, r) in items(&all, "rules").iter().enumerate() {
+                    rule(r, o.kind() == "Role", &FieldPath::new("rules").index(i), errors);
+                }
+                let aggregation = &all["aggregationRule"];
+                let at = FieldPath::new("aggregationRule.clusterRoleSelectors");
+                if aggregation.is_object() && items(aggregation, "clusterRoleSelectors").is_empty() {
+                    let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+                    errors.push(FieldError::required(&at, why));
+                }
+                for (i, s) in items(aggregation, "clusterRoleSelectors").iter().enumerate() {
+                    let before = errors.len();
+                    schema::rules::selector(s, &at.index(i), errors);
+                    if errors.len() > before {
+                        errors.push(FieldError::invalid(&at.index(i), s.clone(), "invalid label selector"));
+                    }
+                }
+            }
+            _ => {
+                let role = &all["roleRef"];
+                let at = FieldPath::new("roleRef");
+                if text(role, "apiGroup") != GROUP {
+                    errors.push(FieldError::not_supported(&at.child("apiGroup"), text(role, "apiGroup"), &[GROUP]));
+                }
+                let kinds: &[&str] =
+                    if o.kind() == "RoleBinding" { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+                if !text(role, "kind").is_empty() && !kinds.contains(&text(role, "kind")) {
+                    errors.push(FieldError::not_supported(&at.child("kind"), text(role, "kind"), kinds));
+                }
+                for (i, s) in items(&all, "subjects").iter().enumerate() {
+                    subject(s, o.kind() == "RoleBinding", &FieldPath::new("subjects").index(i), errors);
+                }
+            }
+        }
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.get("roleRef") != old.get("roleRef") {
             let value = o.get("roleRef").cloned().unwrap_or_default();
             errors.push(FieldError::invalid(&FieldPath::new("roleRef"), value, "cannot change roleRef"));
         }
+    }
+}
+
+fn rule(r: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
+    if !items(r, "nonResourceURLs").is_empty() {
+        if namespaced {
+            let why = "namespaced rules cannot apply to non-resource URLs";
+            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), r["nonResourceURLs"].clone(), why));
+        }
+        if ["apiGroups", "resources", "resourceNames"].iter().any(|k| !items(r, k).is_empty()) {
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), r["nonResourceURLs"].clone(), why));
+        }
+        return;
+    }
+    if items(r, "apiGroups").is_empty() {
+        errors.push(FieldError::required(&at.child("apiGroups"), "resource rules must supply at least one api group"));
+    }
+    if items(r, "resources").is_empty() {
+        errors.push(FieldError::required(&at.child("resources"), "resource rules must supply at least one resource"));
+    }
+}
+
+fn subject(s: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
+    let (kind, name, group) = (text(s, "kind"), text(s, "name"), text(s, "apiGroup"));
+    match kind {
+        "ServiceAccount" => {
+            if !name.is_empty() {
+                let at = at.child("name");
+                errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+            }
+            if !group.is_empty() {
+                errors.push(FieldError::not_supported(&at.child("apiGroup"), group, &[""]));
+            }
+            if !namespaced && text(s, "namespace").is_empty() {
+                errors.push(FieldError::required(&at.child("namespace"), ""));
+            }
+        }
+        "User" | "Group" => {
+            if group != GROUP {
+                errors.push(FieldError::not_supported(&at.child("apiGroup"), group, &[GROUP]));
+            }
+        }
+        _ => {}
     }
 }

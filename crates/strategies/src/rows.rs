@@ -1,11 +1,14 @@
 //! The rows of all built-in kinds: the description, and the strategy of those that have one.
 
-use crate::plain::Plain;
-use crate::{apiextensions, apps, authentication, authorization, autoscaling, batch, core, networking, rbac};
+use crate::plain::{Plain, Ruled};
+use crate::{
+    admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
+    certificates, core, flowcontrol, networking, rbac, resource, storage,
+};
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
 use registry::row::storage_name;
-use registry::{Backend, Function, Resource, Rows, Strategy};
+use registry::{Backend, Function, NameRule, Resource, Rows, Strategy};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -97,11 +100,57 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
             Arc::new(apps::Workload { selector_is_immutable: true })
         }
         ("apiextensions.k8s.io", "customresourcedefinitions") => Arc::new(apiextensions::CustomResourceDefinition),
-        ("batch", "jobs") => Arc::new(batch::Job),
-        ("batch", "cronjobs") => Arc::new(batch::CronJob),
+        ("batch", "jobs") => Arc::new(batch::job::Job),
+        ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
+        ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac),
-        ("networking.k8s.io", "networkpolicies") => Arc::new(networking::NetworkPolicy),
-        _ => Arc::new(Plain),
+        ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
+        ("certificates.k8s.io", "certificatesigningrequests") => Arc::new(certificates::CertificateSigningRequest),
+        _ => match ruled(group, plural) {
+            Some(r) => Arc::new(r),
+            None => Arc::new(Plain),
+        },
     }
+}
+
+/// Kinds of which nothing but rules is peculiar.
+fn ruled(group: &str, plural: &str) -> Option<Ruled> {
+    use core::{endpoints, limits, persistent_volume};
+    Some(match (group, plural) {
+        ("", "persistentvolumes") => {
+            Ruled::new(persistent_volume::volume).with_update(persistent_volume::volume_update)
+        }
+        ("", "persistentvolumeclaims") => {
+            Ruled::new(persistent_volume::claim).with_update(persistent_volume::claim_update)
+        }
+        ("", "resourcequotas") => Ruled::new(limits::resource_quota),
+        ("", "endpoints") => Ruled::new(endpoints::validate),
+        ("node.k8s.io", "runtimeclasses") => Ruled::new(limits::runtime_class),
+        ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate),
+        ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
+        ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
+        ("networking.k8s.io", "servicecidrs") => Ruled::new(networking::service_cidr),
+        ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
+        ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
+        ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment),
+        ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
+        ("policy", "poddisruptionbudgets") => Ruled::new(|_, _| {}).named(NameRule::PathSegment),
+        ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice),
+        ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim),
+        ("resource.k8s.io", "resourceclaimtemplates") => Ruled::new(resource::claim_template),
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema),
+        ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => Ruled::new(flowcontrol::priority_level),
+        ("apiregistration.k8s.io", "apiservices") => {
+            Ruled::new(apiregistration::api_service).named(NameRule::PathSegment)
+        }
+        ("admissionregistration.k8s.io", "validatingwebhookconfigurations" | "mutatingwebhookconfigurations") => {
+            Ruled::new(admissionregistration::webhooks)
+        }
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies") => {
+            Ruled::new(admissionregistration::validating_policy)
+        }
+        ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => Ruled::new(admissionregistration::policy),
+        _ => return None,
+    })
 }

@@ -1,6 +1,6 @@
 //! Delete, of one object and of a collection.
 
-use super::{admission, answer, list, with_warnings, write_options};
+use super::{admission, answer, list, write_options};
 use crate::body::Body;
 use crate::content;
 use crate::handle::{Call, json};
@@ -18,7 +18,7 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     match server.registry.delete(&request, &options, &admit).await? {
         Deleted::Waiting(o) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) if returns_object(&row) => Ok(answer(server, call, &request, 200, &o)),
-        Deleted::Removed(o) => Ok(with_warnings(&request, json(200, &success(&row, &o)))),
+        Deleted::Removed(o) => Ok(json(200, &success(&row, &o))),
     }
 }
 
@@ -49,7 +49,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             subresource: String::new(),
             namespace: e.key.namespace.to_string(),
             name: e.key.name.to_string(),
-            warnings: Default::default(),
+            warnings: request.warnings.clone(),
         };
         let admit = admission(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {
@@ -62,7 +62,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     let v = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
         "metadata": {"resourceVersion": page.revision.to_string()}, "items": deleted});
     let (media, body) = content::write(&call.wanted, &v);
-    Ok(with_warnings(&request, crate::handle::bytes(200, media, body)))
+    Ok(crate::handle::bytes(200, media, body))
 }
 
 /// The options of a deletion: the body's, then the query's.

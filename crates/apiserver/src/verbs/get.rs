@@ -1,6 +1,6 @@
 //! Get. An object in its stored version is spliced from its bytes, not decoded.
 
-use super::{answer, with_warnings};
+use super::answer;
 use crate::Server;
 use crate::body::Body;
 use crate::content::{Encoding, Shape};
@@ -17,7 +17,7 @@ pub async fn get(server: &Server, call: &Call, request: &Request) -> Result<Resp
         let entry = server.registry.entry(request)?;
         let mut out = Vec::new();
         encode::splice(&mut out, &entry);
-        return Ok(with_warnings(request, bytes(200, "application/json", out)));
+        return Ok(bytes(200, "application/json", out));
     }
     let object = server.registry.get(request).await?;
     Ok(answer(server, call, request, 200, &object))

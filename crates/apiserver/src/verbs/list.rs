@@ -1,6 +1,5 @@
 //! List. In the stored version a list is the bytes of its objects, joined.
 
-use super::with_warnings;
 use crate::body::Body;
 use crate::content::{self, Encoding, Shape};
 use crate::handle::{Call, bytes};
@@ -25,7 +24,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let page = server.registry.list(request, &options).await?;
     let plain = call.wanted.shape == Shape::Object && call.wanted.encoding == Encoding::Json && !call.wanted.pretty;
     if plain && !row.converts() {
-        return Ok(with_warnings(request, joined(request, &page)));
+        return Ok(joined(request, &page));
     }
     let meta = list_meta(&page);
     let items = page.entries.iter().map(|e| server.registry.from_stored(row, e)).collect::<Result<Vec<_>, _>>()?;
@@ -98,7 +97,7 @@ fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, 
         }
     };
     let (media, body) = content::write(&call.wanted, &v);
-    with_warnings(request, bytes(200, media, body))
+    bytes(200, media, body)
 }
 
 /// The options of a list or a watch, checked.

@@ -15,10 +15,10 @@ use crate::content::{self, Shape};
 use crate::handle::{Call, bytes, method_not_allowed};
 use crate::{admit::Admission, connect, table};
 use auth::Attributes;
-use http::{HeaderValue, Method, Response};
+use http::{Method, Response};
 use meta::{GroupVersion, Object, Status, Value};
 use registry::{Request, Resource, Sub, WriteOptions};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Subresources that answer with streams and negotiate for themselves.
 pub fn is_stream(subresource: &str) -> bool {
@@ -41,7 +41,7 @@ pub async fn dispatch(
         subresource: t.subresource.clone(),
         namespace: t.namespace.clone(),
         name: t.name.clone(),
-        warnings: Mutex::default(),
+        warnings: call.warnings.clone(),
     };
     let verb = t.verb(&method, watch);
     if !t.subresource.is_empty() {
@@ -267,7 +267,7 @@ fn answer(server: &Server, call: &Call, request: &Request, code: u16, object: &O
         _ => object,
     };
     let (media, body) = write_object(call, v);
-    with_warnings(request, bytes(code, media, body))
+    bytes(code, media, body)
 }
 
 fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
@@ -277,17 +277,4 @@ fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
         return ("application/json", out);
     }
     content::write(&call.wanted, &object.clone().into_value())
-}
-
-/// `Warning` headers of what was noticed on the way (RFC 7234).
-fn with_warnings(request: &Request, mut response: Response<Body>) -> Response<Body> {
-    if let Ok(warnings) = request.warnings.lock() {
-        for w in warnings.iter() {
-            let text = w.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
-            if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
-                response.headers_mut().append("warning", v);
-            }
-        }
-    }
-    response
 }

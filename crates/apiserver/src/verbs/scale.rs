@@ -90,7 +90,7 @@ async fn write(
         subresource: String::new(),
         namespace: request.namespace.clone(),
         name: request.name.clone(),
-        warnings: Default::default(),
+        warnings: request.warnings.clone(),
     };
     let apply = |live: Option<&Object>| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };

@@ -3,10 +3,13 @@
 pub mod binding;
 pub mod component_status;
 pub mod config_map;
+pub mod endpoints;
 pub mod event;
 pub mod eviction;
+pub mod limits;
 pub mod namespace;
 pub mod node;
+pub mod persistent_volume;
 pub mod pod;
 pub mod pod_template;
 pub mod replication_controller;

@@ -2,6 +2,7 @@
 
 use super::{binding, eviction};
 use crate::pod_template;
+use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value};
 use registry::{DeleteOptions, Env, Request, Strategy, Sub};
@@ -34,16 +35,26 @@ impl Strategy for Pod {
         pod_template::spec(&spec, &FieldPath::new("spec"), errors);
     }
 
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        pod_template::warnings(&o.clone().into_value(), &FieldPath::root())
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        let mut counted = true;
+        let spec = FieldPath::new("spec");
         for list in ["containers", "initContainers"] {
+            let at = spec.child(list);
             if items(o, list).len() != items(old, list).len() {
                 let why = "pod updates may not add or remove containers";
-                errors.push(FieldError::forbidden(&FieldPath::new("spec").child(list), why));
-                counted = false;
+                errors.push(FieldError::forbidden(&at, why));
+                return;
+            }
+            for (i, c) in items(o, list).iter().enumerate() {
+                if text(c, "image").is_empty() {
+                    errors.push(FieldError::required(&at.index(i).child("image"), ""));
+                }
             }
         }
-        if !counted {
+        if !deadline_may_be(o, old, errors) {
             return;
         }
         // What may change: images, deadlines, tolerations that are added, gates that are taken, grace of a terminated pod.
@@ -81,26 +92,6 @@ impl Strategy for Pod {
         if tolerations(old).iter().any(|t| !now.iter().any(|n| same_but_seconds(n, t))) {
             let why = "existing toleration can not be modified except its tolerationSeconds";
             errors.push(FieldError::forbidden(&FieldPath::new("spec.tolerations"), why));
-        }
-        let deadline = |p: &Object| p.int_at(&["spec", "activeDeadlineSeconds"]);
-        match (deadline(old), deadline(o)) {
-            (Some(was), Some(is)) if is > was => {
-                let path = FieldPath::new("spec.activeDeadlineSeconds");
-                errors.push(FieldError::invalid(
-                    &path,
-                    is,
-                    format!("must be less than or equal to previous value {was}"),
-                ));
-            }
-            (Some(_), None) => {
-                let path = FieldPath::new("spec.activeDeadlineSeconds");
-                errors.push(FieldError::invalid(
-                    &path,
-                    Value::Null,
-                    "must not update from a positive integer to nil value",
-                ));
-            }
-            _ => {}
         }
     }
 
@@ -162,6 +153,29 @@ impl Strategy for Pod {
             "eviction" => Some(Sub::Function(Arc::new(eviction::Eviction))),
             _ => None,
         }
+    }
+}
+
+/// A deadline may come or be brought nearer. Says whether the rest of an update is worth looking at.
+fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
+    let path = FieldPath::new("spec.activeDeadlineSeconds");
+    let deadline = |p: &Object| p.int_at(&["spec", "activeDeadlineSeconds"]);
+    match (deadline(old), deadline(o)) {
+        (_, Some(is)) if !(0..=i64::from(i32::MAX)).contains(&is) => {
+            errors.push(FieldError::invalid(&path, is, "must be between 0 and 2147483647, inclusive"));
+            false
+        }
+        (Some(was), Some(is)) if is > was => {
+            let why = format!("must be less than or equal to previous value {was}");
+            errors.push(FieldError::invalid(&path, is, why));
+            false
+        }
+        (Some(_), None) => {
+            let why = "must not update from a positive integer to nil value";
+            errors.push(FieldError::invalid(&path, Value::Null, why));
+            true
+        }
+        _ => true,
     }
 }
 

@@ -25,6 +25,10 @@ impl Strategy for ReplicationController {
         o.set(&["status"], serde_json::json!({"replicas": 0}));
     }
 
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        pod_template::of_workload(o, old, &["spec", "template"])
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = FieldPath::new("spec");
         let selector = o.at(&["spec", "selector"]).and_then(Value::as_object);

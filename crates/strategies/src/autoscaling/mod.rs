@@ -1,6 +1,9 @@
 //! HorizontalPodAutoscaler, served in two versions and stored as v2.
 
-use meta::{Gvk, Object, Status};
+mod rules;
+
+use meta::field::ErrorList;
+use meta::{FieldPath, Gvk, Object, Status, Value};
 use registry::Strategy;
 use serde_json::json;
 
@@ -21,6 +24,13 @@ fn default_behavior(o: &mut Object) {
 }
 
 impl Strategy for HorizontalPodAutoscaler {
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        // Whatever the version, the rules are of the newest.
+        let newest = Gvk::new("autoscaling", "v2", o.kind());
+        let Ok(o) = self.convert(o.clone(), &newest) else { return };
+        rules::validate(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+    }
+
     fn default(&self, o: &mut Object) {
         if o.api_version() == "autoscaling/v2" && o.at(&["spec", "metrics"]).is_none() {
             let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",

@@ -1,0 +1,186 @@
+//! Webhooks and policies.
+
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+
+/// Versions of AdmissionReview that the server speaks.
+const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
+
+pub fn webhooks(o: &Object, errors: &mut ErrorList) {
+    let all = o.clone().into_value();
+    for (i, w) in items(&all, "webhooks").iter().enumerate() {
+        let at = FieldPath::new("webhooks").index(i);
+        let name = text(w, "name");
+        if !name.is_empty() && names::dns_subdomain(name).is_empty() && name.split('.').count() < 3 {
+            let why = "should be a domain with at least three segments separated by dots";
+            errors.push(FieldError::invalid(&at.child("name"), name, why));
+        }
+        let versions = items(w, "admissionReviewVersions");
+        if !versions.is_empty() && !versions.iter().any(|v| v.as_str().is_some_and(|v| REVIEWS.contains(&v))) {
+            let why = "must include at least one of v1, v1beta1";
+            errors.push(FieldError::invalid(&at.child("admissionReviewVersions"), versions.to_vec(), why));
+        }
+        client_config(&w["clientConfig"], &at.child("clientConfig"), errors);
+        for (j, r) in items(w, "rules").iter().enumerate() {
+            rule(r, &at.child("rules").index(j), errors);
+        }
+    }
+}
+
+/// How a webhook is reached: by URL or by service.
+pub fn client_config(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    match (is_set(c, "url"), is_set(c, "service")) {
+        (true, true) | (false, false) => {
+            errors.push(FieldError::required(at, "exactly one of url or service is required"));
+        }
+        (true, false) => url(text(c, "url"), &at.child("url"), errors),
+        (false, true) => {
+            let s = &c["service"];
+            let at = at.child("service");
+            for key in ["namespace", "name"] {
+                if text(s, key).is_empty() {
+                    errors.push(FieldError::required(&at.child(key), ""));
+                }
+            }
+            if let Some(path) = s["path"].as_str() {
+                service_path(path, &at.child("path"), errors);
+            }
+        }
+    }
+}
+
+const FORM: &str = "desired format: https://host[/path]";
+
+fn url(text: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    if scheme != "https" {
+        let why = format!("'https' is the only allowed URL scheme; {FORM}");
+        errors.push(FieldError::invalid(at, scheme, why));
+    }
+    let host = if scheme.is_empty() { "" } else { rest.split(['/', '?', '#']).next().unwrap_or_default() };
+    if host.is_empty() {
+        errors.push(FieldError::invalid(at, host, format!("host must be specified; {FORM}")));
+    }
+    if let Some((user, _)) = host.split_once('@') {
+        errors.push(FieldError::invalid(at, user, "user information is not permitted in the URL"));
+    }
+    for (mark, what) in
+        [('#', "fragments are not permitted in the URL"), ('?', "query parameters are not permitted in the URL")]
+    {
+        if let Some((_, part)) = rest.split_once(mark) {
+            errors.push(FieldError::invalid(at, part, what));
+        }
+    }
+}
+
+fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if path.is_empty() {
+        return;
+    }
+    if !path.starts_with('/') {
+        errors.push(FieldError::invalid(at, path, "must start with a '/'"));
+        return;
+    }
+    let inner = path.trim_start_matches('/').trim_end_matches('/');
+    for (i, step) in inner.split('/').enumerate().filter(|_| !inner.is_empty()) {
+        if step.is_empty() {
+            errors.push(FieldError::invalid(at, path, format!("segment[{i}] may not be empty")));
+        }
+        for m in names::dns_subdomain(step).into_iter().filter(|_| !step.is_empty()) {
+            errors.push(FieldError::invalid(at, path, format!("segment[{i}]: {m}")));
+        }
+    }
+}
+
+/// What a webhook or a policy is about.
+fn rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (key, what) in [("apiGroups", "API groups"), ("apiVersions", "API versions"), ("operations", "operations")] {
+        let list = items(r, key);
+        if list.len() > 1 && list.iter().any(|v| v == "*") {
+            let why = format!("if '*' is present, must not specify other {what}");
+            errors.push(FieldError::invalid(&at.child(key), list.to_vec(), why));
+        }
+    }
+    for key in ["apiVersions", "resources"] {
+        for (i, _) in items(r, key).iter().enumerate().filter(|(_, v)| *v == "") {
+            errors.push(FieldError::required(&at.child(key).index(i), ""));
+        }
+    }
+    resources(items(r, "resources"), &at.child("resources"), errors);
+}
+
+/// Resources and subresources, of which wildcards may cover others.
+fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+    let all: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+    let mut whole_resource: Vec<&str> = Vec::new();
+    let mut whole_sub: Vec<&str> = Vec::new();
+    for (i, r) in all.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
+        let (resource, sub) = r.split_once('/').unwrap_or((r, ""));
+        if *r == "*/*" && all.len() > 1 && i > 0 {
+            errors.push(FieldError::invalid(&at.index(i), *r, "if '*/*' is present, must not specify other resources"));
+        } else if whole_resource.contains(&resource) {
+            let why = format!("if '{resource}/*' is present, must not specify {r}");
+            errors.push(FieldError::invalid(&at.index(i), *r, why));
+        } else if whole_sub.contains(&sub) {
+            let why = format!("if '*/{sub}' is present, must not specify {r}");
+            errors.push(FieldError::invalid(&at.index(i), *r, why));
+        }
+        if sub == "*" {
+            whole_resource.push(resource);
+        }
+        if resource == "*" {
+            whole_sub.push(sub);
+        }
+    }
+    if all.len() > 1 && all.contains(&"*/*") {
+        errors.push(FieldError::invalid(at, list.to_vec(), "if '*/*' is present, must not specify other resources"));
+    }
+    if all.len() > 1 && all.contains(&"*") && all.iter().any(|r| *r != "*" && !r.contains('/')) {
+        let why = "if '*' is present, must not specify other resources without subresources";
+        errors.push(FieldError::invalid(at, list.to_vec(), why));
+    }
+}
+
+pub fn policy(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    let constraints = &spec["matchConstraints"];
+    let at = path.child("matchConstraints");
+    if constraints.is_null() {
+        errors.push(FieldError::required(&at, ""));
+    } else {
+        if items(constraints, "resourceRules").is_empty() {
+            errors.push(FieldError::required(&at.child("resourceRules"), ""));
+        }
+        for list in ["resourceRules", "excludeResourceRules"] {
+            for (i, r) in items(constraints, list).iter().enumerate() {
+                rule(r, &at.child(list).index(i), errors);
+            }
+        }
+    }
+    for (i, v) in items(spec, "variables").iter().enumerate() {
+        let name = text(v, "name");
+        if !name.is_empty() && !is_identifier(name) {
+            let at = path.child("variables").index(i).child("name");
+            errors.push(FieldError::invalid(&at, name, "must be a valid CEL identifier"));
+        }
+    }
+}
+
+pub fn validating_policy(o: &Object, errors: &mut ErrorList) {
+    policy(o, errors);
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    if items(spec, "validations").is_empty() && items(spec, "auditAnnotations").is_empty() {
+        let why = "validations or auditAnnotations must contain at least one item";
+        errors.push(FieldError::required(&path.child("validations"), why));
+        errors.push(FieldError::required(&path.child("auditAnnotations"), why));
+    }
+}
+
+fn is_identifier(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}

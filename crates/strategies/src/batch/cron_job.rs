@@ -1,0 +1,97 @@
+//! CronJob: a schedule, and a Job to come.
+
+use super::job_spec;
+use crate::pod_template;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+use registry::Strategy;
+
+pub struct CronJob;
+
+/// A job's name is the cron job's and eleven characters.
+const NAME_MAX: usize = 52;
+
+impl Strategy for CronJob {
+    fn default(&self, o: &mut Object) {
+        let template: Vec<&str> = vec!["spec", "jobTemplate", "spec", "template", "spec"];
+        pod_template::default(o, &template);
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        pod_template::of_workload(o, old, &["spec", "jobTemplate", "spec", "template"])
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let path = FieldPath::new("spec");
+        let schedule = o.str_at(&["spec", "schedule"]).unwrap_or_default();
+        if schedule.is_empty() {
+            errors.push(FieldError::required(&path.child("schedule"), ""));
+        } else if !plausible(schedule) {
+            errors.push(FieldError::invalid(
+                &path.child("schedule"),
+                schedule,
+                format!("expected exactly 5 fields, found {}: {schedule}", schedule.split_whitespace().count()),
+            ));
+        }
+        zone(o.at(&["spec", "timeZone"]), &path.child("timeZone"), errors);
+        if o.name().len() > NAME_MAX {
+            errors.push(FieldError::invalid(
+                &FieldPath::new("metadata.name"),
+                o.name(),
+                "must be no more than 52 characters",
+            ));
+        }
+        let spec = o.at(&["spec", "jobTemplate", "spec"]).unwrap_or(&Value::Null);
+        job_spec::validate(spec, &path.child("jobTemplate").child("spec"), errors);
+    }
+}
+
+/// A zone of the time zone database.
+fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
+    let Some(zone) = v.and_then(Value::as_str) else { return };
+    if zone.is_empty() {
+        errors.push(FieldError::invalid(at, zone, "timeZone must be nil or non-empty string"));
+    } else if zone.eq_ignore_ascii_case("local") {
+        errors.push(FieldError::invalid(
+            at,
+            zone,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+        ));
+    } else if jiff::tz::TimeZone::get(zone).is_err() {
+        errors.push(FieldError::invalid(at, zone, format!("unknown time zone {zone}")));
+    }
+}
+
+/// Five fields, or a word such as `@hourly`.
+fn plausible(schedule: &str) -> bool {
+    let named = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    if schedule.starts_with('@') {
+        return named.contains(&schedule) || schedule.strip_prefix("@every ").is_some_and(|d| !d.is_empty());
+    }
+    let fields: Vec<&str> = schedule.split_whitespace().collect();
+    let ranges = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
+    fields.len() == 5 && fields.iter().zip(ranges).enumerate().all(|(i, (f, r))| f.split(',').all(|p| field(p, r, i)))
+}
+
+fn field(part: &str, (low, high): (u32, u32), place: usize) -> bool {
+    let (range, step) = part.split_once('/').unwrap_or((part, "1"));
+    if !step.parse::<u32>().is_ok_and(|s| s > 0) {
+        return false;
+    }
+    let names: &[&str] = match place {
+        3 => &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+        4 => &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+        _ => &[],
+    };
+    let number = |t: &str| {
+        let word = names.iter().position(|n| *n == t.to_lowercase()).map(|i| i as u32 + u32::from(place == 3));
+        t.parse::<u32>().ok().or(word).filter(|n| (low..=high).contains(n))
+    };
+    if range == "*" || range == "?" {
+        return true;
+    }
+    match range.split_once('-') {
+        Some((a, b)) => matches!((number(a), number(b)), (Some(a), Some(b)) if a <= b),
+        None => number(range).is_some(),
+    }
+}

@@ -1,0 +1,187 @@
+//! Job: labels and selector of its own, and what may change.
+
+use super::job_spec;
+use crate::pod_template;
+use crate::read::{is_set, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use registry::{Env, Request, Strategy};
+use serde_json::json;
+
+pub struct Job;
+
+/// What may change in the template of a job that is suspended.
+const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
+    &["metadata", "labels"],
+    &["metadata", "annotations"],
+    &["spec", "nodeSelector"],
+    &["spec", "affinity", "nodeAffinity"],
+    &["spec", "tolerations"],
+    &["spec", "schedulingGates"],
+];
+
+impl Strategy for Job {
+    fn default(&self, o: &mut Object) {
+        if o.labels().next().is_none()
+            && let Some(l) = o.at(&["spec", "template", "metadata", "labels"]).cloned()
+        {
+            o.set(&["metadata", "labels"], l);
+        }
+        job_spec::default(o, &["spec"]);
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        o.set(&["status"], json!({}));
+        if o.at(&["spec", "manualSelector"]) == Some(&Value::Bool(true)) {
+            return;
+        }
+        // The labels that make a job's pods its own; a job that took its labels from the template takes these as well.
+        let (uid, name) = (o.uid().to_owned(), o.name().to_owned());
+        let labels = ["spec", "template", "metadata", "labels"];
+        let own = o.at(&["metadata", "labels"]);
+        let shared = own.is_none() || own == o.at(&labels);
+        for (k, v) in [
+            ("batch.kubernetes.io/controller-uid", &uid),
+            ("controller-uid", &uid),
+            ("batch.kubernetes.io/job-name", &name),
+            ("job-name", &name),
+        ] {
+            let path: Vec<&str> = labels.into_iter().chain([k]).collect();
+            if o.at(&path).is_none() {
+                o.set(&path, v.as_str());
+            }
+            if shared {
+                o.set_label(k, v);
+            }
+        }
+        o.set(&["spec", "selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        pod_template::of_workload(o, old, &["spec", "template"])
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        let manual = spec["manualSelector"] == true;
+        if !is_set(spec, "selector") {
+            // Missed twice: by the job, and by the pods it is to find.
+            errors.push(FieldError::required(&path.child("selector"), ""));
+            if !manual {
+                errors.push(FieldError::required(&path.child("selector"), ""));
+            }
+        }
+        if !manual && is_set(spec, "selector") {
+            own_labels(o, spec, errors);
+        }
+        job_spec::validate(spec, &path, errors);
+        selects_template(spec, errors);
+        hostname(o, spec, errors);
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        // The specification is looked at once more with what it was.
+        let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
+        errors.extend(again);
+        let spec = FieldPath::new("spec");
+        let immutable = |field: &FieldPath, v: Option<&Value>, errors: &mut ErrorList| {
+            errors.push(FieldError::invalid(field, v.cloned().unwrap_or_default(), "field is immutable"));
+        };
+        completions(o, old, errors);
+        // A suspended job that never ran may still be told where to run.
+        let suspended = old.at(&["spec", "suspend"]) == Some(&Value::Bool(true));
+        let directed = suspended && old.at(&["status", "startTime"]).is_none();
+        let mut allowed = old.clone();
+        if directed {
+            for path in MUTABLE_IN_TEMPLATE {
+                let path: Vec<&str> = ["spec", "template"].iter().chain(path.iter()).copied().collect();
+                match o.at(&path).cloned() {
+                    Some(v) => allowed.set(&path, v),
+                    None => {
+                        allowed.remove(&path);
+                    }
+                }
+            }
+        }
+        let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
+        if o.at(template) != allowed.at(template) {
+            immutable(&FieldPath::new(template.join(".")), o.at(template), errors);
+        }
+        for k in
+            ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+        {
+            let (new, was) = (o.at(&["spec", k]), old.at(&["spec", k]));
+            if new != was {
+                immutable(&spec.child(k), new, errors);
+            }
+        }
+    }
+}
+
+/// Found in the specification itself, not in how it fits the object around it.
+fn is_of_spec(e: &FieldError) -> bool {
+    let own_label = ["controller-uid", "job-name"].iter().any(|k| e.path.ends_with(&format!("{k}]")));
+    e.path.starts_with("spec") && !own_label && e.path != "spec.selector"
+}
+
+/// The labels that make pods a job's own.
+fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
+    let at = FieldPath::new("spec.template.metadata.labels");
+    let labels = &spec["template"]["metadata"]["labels"];
+    for (k, want) in [
+        ("controller-uid", o.uid()),
+        ("job-name", o.name()),
+        ("batch.kubernetes.io/controller-uid", o.uid()),
+        ("batch.kubernetes.io/job-name", o.name()),
+    ] {
+        let why = format!("must be '{want}'");
+        match labels[k].as_str() {
+            None => errors.push(FieldError::required(&at.key(k), &why)),
+            Some(v) if v != want => errors.push(FieldError::invalid(&at.key(k), v, why)),
+            Some(_) => {}
+        }
+    }
+}
+
+fn selects_template(spec: &Value, errors: &mut ErrorList) {
+    let labels = &spec["template"]["metadata"]["labels"];
+    let fits = is_set(spec, "selector")
+        && meta::LabelSelector::from_value(spec.get("selector"))
+            .is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
+    if !fits {
+        let at = FieldPath::new("spec.template.metadata.labels");
+        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+    }
+}
+
+/// The pods of an indexed job are called by its name and their index.
+fn hostname(o: &Object, spec: &Value, errors: &mut ErrorList) {
+    let Some(n) = spec["completions"].as_i64().filter(|n| *n > 0) else { return };
+    if text(spec, "completionMode") == "Indexed" {
+        let pod = format!("{}-{}", o.name(), n - 1);
+        if !names::dns_label(&pod).is_empty() {
+            let why = format!("will not able to create pod with invalid DNS label: {pod}");
+            errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
+        }
+    }
+}
+
+/// The size of an indexed job may follow its parallelism.
+fn completions(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let of = |o: &Object, k: &str| o.int_at(&["spec", k]);
+    let (new, was) = (of(o, "completions"), of(old, "completions"));
+    if new == was {
+        return;
+    }
+    let at = FieldPath::new("spec.completions");
+    if o.str_at(&["spec", "completionMode"]) != Some("Indexed") {
+        errors.push(FieldError::invalid(
+            &at,
+            o.at(&["spec", "completions"]).cloned().unwrap_or_default(),
+            "field is immutable",
+        ));
+    } else if new.is_some() && new != of(o, "parallelism") {
+        errors.push(FieldError::invalid(&at, new, "can only be modified in tandem with spec.parallelism"));
+    }
+}

@@ -1,0 +1,94 @@
+//! What a Job says of its pods, also inside a CronJob.
+
+use super::pod_failure_policy;
+use crate::pod_template;
+use crate::read::{is_set, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+
+/// The most indexes whose failures can be told apart.
+const COMPLETIONS_MAX_PER_INDEX: i64 = 100_000;
+
+pub fn default(o: &mut Object, path: &[&str]) {
+    let at = |k: &'static str| -> Vec<&str> { path.iter().copied().chain([k]).collect() };
+    let absent = |o: &Object, k: &'static str| o.at(&at(k)).is_none();
+    if absent(o, "completionMode") {
+        o.set(&at("completionMode"), "NonIndexed");
+    }
+    if absent(o, "suspend") {
+        o.set(&at("suspend"), false);
+    }
+    if absent(o, "manualSelector") {
+        o.set(&at("manualSelector"), false);
+    }
+    if absent(o, "backoffLimit") {
+        let limit = if absent(o, "backoffLimitPerIndex") { 6 } else { i64::from(i32::MAX) };
+        o.set(&at("backoffLimit"), limit);
+    }
+    if absent(o, "completions") && absent(o, "parallelism") {
+        o.set(&at("completions"), 1);
+    }
+    if absent(o, "parallelism") {
+        o.set(&at("parallelism"), 1);
+    }
+    if absent(o, "podReplacementPolicy") {
+        let failed = o.at(&at("podFailurePolicy")).is_some();
+        o.set(&at("podReplacementPolicy"), if failed { "Failed" } else { "TerminatingOrFailed" });
+    }
+    let template: Vec<&str> = path.iter().copied().chain(["template", "spec"]).collect();
+    pod_template::default(o, &template);
+}
+
+pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    if text(spec, "completionMode") == "Indexed" && !is_set(spec, "completions") {
+        errors.push(FieldError::required(&path.child("completions"), "when completion mode is Indexed"));
+    }
+    per_index(spec, path, errors);
+    if is_set(spec, "podFailurePolicy") {
+        pod_failure_policy::validate(spec, &path.child("podFailurePolicy"), errors);
+    }
+    let at = path.child("template");
+    pod_template::validate(spec.get("template"), &at, errors);
+    let policy = text(&spec["template"]["spec"], "restartPolicy");
+    let at = at.child("spec").child("restartPolicy");
+    match policy {
+        "Always" | "" => errors.push(FieldError::required(&at, "valid values: \"OnFailure\", \"Never\"")),
+        "OnFailure" | "Never" => {
+            if policy == "OnFailure" && is_set(spec, "podFailurePolicy") {
+                let why = "only \"Never\" is supported when podFailurePolicy is specified";
+                errors.push(FieldError::invalid(&at, policy, why));
+            }
+        }
+        other => errors.push(FieldError::not_supported(&at, other, &["OnFailure", "Never"])),
+    }
+}
+
+/// Limits per index are for indexed jobs.
+fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let indexed = text(spec, "completionMode") == "Indexed";
+    let limit = &spec["backoffLimitPerIndex"];
+    let most = &spec["maxFailedIndexes"];
+    let completions = spec["completions"].as_i64();
+    let why = "requires indexed completion mode";
+    if !limit.is_null() && !indexed {
+        errors.push(FieldError::invalid(&path.child("backoffLimitPerIndex"), limit.clone(), why));
+    }
+    if most.is_null() {
+        if completions.is_some_and(|c| c > COMPLETIONS_MAX_PER_INDEX) && !limit.is_null() {
+            let why = "must be specified when completions is above 100000";
+            errors.push(FieldError::required(&path.child("maxFailedIndexes"), why));
+        }
+        return;
+    }
+    if limit.is_null() {
+        errors.push(FieldError::required(&path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"));
+    }
+    let at = path.child("maxFailedIndexes");
+    if !indexed {
+        errors.push(FieldError::invalid(&at, most.clone(), why));
+    } else if let (Some(m), Some(c)) = (most.as_i64(), completions)
+        && m > c
+    {
+        errors.push(FieldError::invalid(&at, m, "must be less than or equal to completions"));
+    }
+}

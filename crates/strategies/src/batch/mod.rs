@@ -1,0 +1,6 @@
+//! Job and CronJob.
+
+pub mod cron_job;
+pub mod job;
+mod job_spec;
+mod pod_failure_policy;

@@ -1,0 +1,183 @@
+//! LimitRange, ResourceQuota and RuntimeClass: resources by name.
+
+use crate::pod_template::{container_amounts, resource_name};
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
+use std::collections::{BTreeSet, HashSet};
+
+/// Resources that only a quota counts.
+const QUOTA: [&str; 18] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+];
+
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+
+fn quantity(v: &Value) -> Option<Quantity> {
+    v.as_str().and_then(|s| Quantity::parse(s).ok())
+}
+
+/// What a limit leaves out follows from its neighbours.
+pub fn default_limit_range(o: &mut Object) {
+    let Some(Value::Array(mut limits)) = o.remove(&["spec", "limits"]) else { return };
+    for limit in &mut limits {
+        if text(limit, "type") != "Container" {
+            continue;
+        }
+        for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
+            let Some(source) = limit[from].as_object().cloned() else { continue };
+            for (k, v) in source {
+                if limit[to].get(&k).is_none() {
+                    limit[to][k] = v;
+                }
+            }
+        }
+    }
+    o.set(&["spec", "limits"], limits);
+}
+
+pub fn limit_range(o: &Object, errors: &mut ErrorList) {
+    let path = FieldPath::new("spec.limits");
+    let mut types = HashSet::new();
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    for (i, limit) in items(spec, "limits").iter().enumerate() {
+        let at = path.index(i);
+        let kind = text(limit, "type");
+        let bad = names::qualified_name(kind);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
+        if !kind.contains('/') && !kind.is_empty() && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
+            let why = "must be a standard limit type or fully qualified";
+            errors.push(FieldError::invalid(&at.child("type"), kind, why));
+        }
+        if !types.insert(kind) {
+            errors.push(FieldError::duplicate(&at.child("type"), kind));
+        }
+        bounds(limit, kind, &at, errors);
+    }
+}
+
+fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let mut all: BTreeSet<&String> = BTreeSet::new();
+    for part in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        for k in limit[part].as_object().into_iter().flatten().map(|(k, _)| k) {
+            if kind == "Pod" && part.starts_with("default") {
+                let why = format!("may not be specified when `type` is 'Pod'");
+                errors.push(FieldError::forbidden(&at.child(part), &why));
+            } else {
+                resource_name(k, &at.child(part).key(k), errors);
+            }
+            all.insert(k);
+        }
+    }
+    if kind == "PersistentVolumeClaim" {
+        let has = |part: &str| limit[part].get("storage").is_some();
+        if !has("max") && !has("min") {
+            let why = "either minimum or maximum storage value is required, but neither was provided";
+            errors.push(FieldError::required(&at.child("limits"), why));
+        }
+    }
+    for k in all {
+        let of = |part: &str| quantity(&limit[part][k.as_str()]);
+        let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, shown: &str| {
+            if let (Some(a), Some(b)) = (of(part), of(bound))
+                && a > b
+            {
+                let why = format!("{name} value {a} is greater than {bound_name} value {b}");
+                errors.push(FieldError::invalid(&at.child(shown).key(k), limit[part][k.as_str()].clone(), why));
+            }
+        };
+        above("min", "min", "max", "max", "min");
+        above("min", "min", "defaultRequest", "default request", "defaultRequest");
+        above("min", "min", "default", "default", "default");
+        above("defaultRequest", "default request", "max", "max", "defaultRequest");
+        above("defaultRequest", "default request", "default", "default limit", "defaultRequest");
+        above("default", "default", "max", "max", "default");
+        if let Some(ratio) = of("maxLimitRequestRatio")
+            && ratio < Quantity::from_int(1)
+        {
+            let why = format!("ratio {ratio} is less than 1");
+            let at = at.child("maxLimitRequestRatio").key(k);
+            errors.push(FieldError::invalid(&at, limit["maxLimitRequestRatio"][k.as_str()].clone(), why));
+        }
+    }
+}
+
+pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    for (k, v) in spec["hard"].as_object().into_iter().flatten() {
+        let at = path.child("hard").key(k);
+        let bad = names::qualified_name(k);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
+        let huge = ["hugepages-", "requests.hugepages-", "limits.hugepages-"].iter().any(|p| k.starts_with(p));
+        if !k.contains('/') && !QUOTA.contains(&k.as_str()) && k != "services.loadbalancers" && !huge {
+            for why in ["must be a standard resource type or fully qualified", "must be a standard resource for quota"]
+            {
+                errors.push(FieldError::invalid(&at, k.as_str(), why));
+            }
+        }
+        let q = quantity(v);
+        if q.is_some_and(|q| q.sign() < 0) {
+            errors.push(FieldError::invalid(&at, v.clone(), "must be greater than or equal to 0"));
+        }
+    }
+    let scopes = items(spec, "scopes");
+    let known = |s: &Value| s.as_str().is_some_and(|s| SCOPES.contains(&s));
+    if scopes.iter().any(|s| !known(s)) {
+        errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), "unsupported scope"));
+    }
+    let has = |s: &str| scopes.iter().any(|x| *x == s);
+    if (has("BestEffort") && has("NotBestEffort")) || (has("Terminating") && has("NotTerminating")) {
+        errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), "conflicting scopes"));
+    }
+}
+
+pub fn runtime_class(o: &Object, errors: &mut ErrorList) {
+    let fixed = o.at(&["overhead", "podFixed"]).unwrap_or(&Value::Null);
+    container_amounts(fixed, &FieldPath::new("overhead.limits"), errors);
+}
+
+/// A LimitRange that fills itself in.
+pub struct LimitRange;
+
+impl registry::Strategy for LimitRange {
+    fn default(&self, o: &mut Object) {
+        default_limit_range(o);
+    }
+
+    fn prepare_for_create(&self, env: registry::Env<'_>, _request: &registry::Request, o: &mut Object) {
+        // It may do without a name.
+        if o.name().is_empty() && o.generate_name().is_empty() {
+            o.set_name(&meta::random::uuid(env.rng()));
+        }
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        limit_range(o, errors);
+    }
+}

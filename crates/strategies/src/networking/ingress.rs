@@ -1,0 +1,91 @@
+//! Ingress: where requests go.
+
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+
+pub fn validate(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    if items(spec, "rules").is_empty() && !is_set(spec, "defaultBackend") {
+        let why = "either `defaultBackend` or `rules` must be specified";
+        errors.push(FieldError::invalid(&path, spec["rules"].clone(), why));
+    }
+    if is_set(spec, "defaultBackend") {
+        backend(&spec["defaultBackend"], &path.child("defaultBackend"), errors);
+    }
+    for (i, t) in items(spec, "tls").iter().enumerate() {
+        let at = path.child("tls").index(i);
+        for (j, h) in items(t, "hosts").iter().enumerate() {
+            host(h.as_str().unwrap_or_default(), &at.child("hosts").index(j), errors);
+        }
+        let secret = text(t, "secretName");
+        if !secret.is_empty() {
+            let at = at.child("secretName");
+            errors.extend(names::dns_subdomain(secret).into_iter().map(|m| FieldError::invalid(&at, secret, m)));
+        }
+    }
+    for (i, r) in items(spec, "rules").iter().enumerate() {
+        let at = path.child("rules").index(i);
+        let name = text(r, "host");
+        if name.parse::<std::net::IpAddr>().is_ok() {
+            errors.push(FieldError::invalid(&at.child("host"), name, "must be a DNS name, not an IP address"));
+        } else if !name.is_empty() {
+            host(name, &at.child("host"), errors);
+        }
+        for (j, p) in items(&r["http"], "paths").iter().enumerate() {
+            http_path(p, &at.child("http").child("paths").index(j), errors);
+        }
+    }
+}
+
+fn host(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let plain = name.strip_prefix("*.").unwrap_or(name);
+    errors.extend(names::dns_subdomain(plain).into_iter().map(|m| FieldError::invalid(at, name, m)));
+}
+
+fn http_path(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let path = text(p, "path");
+    let kind = p["pathType"].as_str();
+    let matches = matches!(kind, Some("Exact" | "Prefix"));
+    if matches && path.is_empty() {
+        errors.push(FieldError::invalid(&at.child("path"), path, "must be an absolute path"));
+    }
+    if matches {
+        for bad in ["//", "/./", "/../", "%2f", "%2F"].iter().filter(|b| path.contains(**b)) {
+            errors.push(FieldError::invalid(&at.child("path"), path, format!("must not contain '{bad}'")));
+        }
+        for bad in ["/..", "/."].iter().filter(|b| path.ends_with(**b)) {
+            errors.push(FieldError::invalid(&at.child("path"), path, format!("cannot end with '{bad}'")));
+        }
+    }
+    backend(&p["backend"], &at.child("backend"), errors);
+}
+
+fn backend(b: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    match (is_set(b, "resource"), is_set(b, "service")) {
+        (true, true) => {
+            errors.push(FieldError::invalid(at, "", "cannot set both resource and service backends"));
+        }
+        (false, false) => errors.push(FieldError::invalid(at, "", "resource or service backend is required")),
+        (true, false) => {}
+        (false, true) => {
+            let port = &b["service"]["port"];
+            let name = text(port, "name");
+            let number = port["number"].as_i64().unwrap_or(0);
+            let at_port = at.child("service").child("port");
+            match (name.is_empty(), number != 0) {
+                (false, true) => errors.push(FieldError::invalid(at, "", "cannot set both port name & port number")),
+                (true, false) => errors.push(FieldError::required(at, "port name or number is required")),
+                (false, false) => {
+                    let at = at_port.child("name");
+                    errors.extend(names::port_name(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+                }
+                (true, true) => {
+                    let at = at_port.child("number");
+                    errors.extend(names::port_number(number).into_iter().map(|m| FieldError::invalid(&at, number, m)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The kinds of `networking.k8s.io` with peculiarities, and address ranges.
+
+pub mod ingress;
+pub mod network_policy;
+
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+/// A range of IPv4 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    base: u32,
+    bits: u32,
+}
+
+impl FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let fail = || format!("{s:?} is no address range such as 10.96.0.0/12");
+        let (ip, bits) = s.split_once('/').ok_or_else(fail)?;
+        let ip: Ipv4Addr = ip.parse().map_err(|_| fail())?;
+        let bits: u32 = bits.parse().ok().filter(|b| (1..=30).contains(b)).ok_or_else(fail)?;
+        let mask = u32::MAX << (32 - bits);
+        Ok(Self { base: u32::from(ip) & mask, bits })
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv4Addr::from(self.base), self.bits)
+    }
+}
+
+impl Cidr {
+    pub fn contains(&self, ip: Ipv4Addr) -> bool {
+        let n = u64::from(u32::from(ip).wrapping_sub(self.base));
+        u32::from(ip) >= self.base && (1..self.size() - 1).contains(&n)
+    }
+
+    pub fn size(&self) -> u64 {
+        1 << (32 - self.bits)
+    }
+
+    pub fn nth(&self, n: u64) -> Ipv4Addr {
+        Ipv4Addr::from(self.base.wrapping_add(n as u32))
+    }
+}
+
+/// The object that an address belongs to.
+pub fn ip_address(o: &Object, errors: &mut ErrorList) {
+    let parent = o.at(&["spec", "parentRef"]).unwrap_or(&Value::Null);
+    let at = FieldPath::new("spec.parentRef");
+    for key in ["group", "resource", "name", "namespace"] {
+        let v = text(parent, key);
+        let bad = if key == "group" && !v.is_empty() { names::dns_subdomain(v) } else { names::path_segment(v) };
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child(key), v, m)));
+    }
+    if o.name().parse::<std::net::IpAddr>().map(|ip| ip.to_string()).as_deref() != Ok(o.name()) {
+        let why = "must be a valid IP address in canonical form";
+        errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
+    }
+}
+
+/// One range of each family.
+pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let at = FieldPath::new("spec.cidrs");
+    match items(spec, "cidrs") {
+        [] => errors.push(FieldError::required(&at, "at least one CIDR required")),
+        [a, b] if text_is_v6(a) == text_is_v6(b) => {
+            let why = "may specify no more than one IP for each IP family";
+            errors.push(FieldError::invalid(&at, vec![a.clone(), b.clone()], why));
+        }
+        [_] | [_, _] => {}
+        many => {
+            let why = "may only hold up to 2 values";
+            errors.push(FieldError::invalid(&at, many.to_vec(), why));
+        }
+    }
+}
+
+fn text_is_v6(v: &Value) -> bool {
+    v.as_str().is_some_and(|s| s.contains(':'))
+}
+
+/// A controller is named like a path below a domain.
+pub fn ingress_class(o: &Object, errors: &mut ErrorList) {
+    let controller = o.str_at(&["spec", "controller"]).unwrap_or_default();
+    let at = FieldPath::new("spec.controller");
+    if controller.is_empty() {
+        errors.push(FieldError::required(&at, ""));
+        return;
+    }
+    if controller.len() > 250 {
+        errors.push(FieldError::too_long(&at, 250));
+    }
+    domain_prefixed(controller, &at, errors);
+}
+
+/// `domain/path`.
+pub fn domain_prefixed(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    match name.split_once('/') {
+        Some((domain, path)) if !domain.is_empty() && !path.is_empty() => {
+            errors.extend(names::dns_subdomain(domain).into_iter().map(|m| FieldError::invalid(at, domain, m)));
+            let ok = |c: char| c.is_ascii_alphanumeric() || "/%-._~!$&'()*+,;=:@".contains(c);
+            if !path.chars().all(ok) {
+                errors.push(FieldError::invalid(at, path, "Invalid path"));
+            }
+        }
+        _ => errors.push(FieldError::invalid(at, name, "must be a domain-prefixed path (such as \"acme.io/foo\")")),
+    }
+}

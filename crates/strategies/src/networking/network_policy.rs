@@ -1,0 +1,67 @@
+//! NetworkPolicy: peers and ports.
+
+use crate::read::{is_set, items};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+use registry::Strategy;
+
+pub struct NetworkPolicy;
+
+impl Strategy for NetworkPolicy {
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        for (list, peers) in [("ingress", "from"), ("egress", "to")] {
+            for (i, rule) in items(spec, list).iter().enumerate() {
+                let at = path.child(list).index(i);
+                for (j, p) in items(rule, "ports").iter().enumerate() {
+                    port(p, &at.child("ports").index(j), errors);
+                }
+                for (j, p) in items(rule, peers).iter().enumerate() {
+                    peer(p, &at.child(peers).index(j), errors);
+                }
+            }
+        }
+        let types = items(spec, "policyTypes");
+        let at = path.child("policyTypes");
+        if types.len() > 2 {
+            errors.push(FieldError::invalid(&at, types.to_vec(), "may not specify more than two policyTypes"));
+            // Each of them is not looked at then.
+            errors.retain(|e| !e.path.starts_with("spec.policyTypes["));
+        }
+    }
+
+    fn default(&self, o: &mut Object) {
+        if o.at(&["spec", "policyTypes"]).is_none() {
+            let egress = o.at(&["spec", "egress"]).and_then(Value::as_array).is_some_and(|e| !e.is_empty());
+            let types = if egress { vec!["Ingress", "Egress"] } else { vec!["Ingress"] };
+            o.set(&["spec", "policyTypes"], types);
+        }
+    }
+}
+
+fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let Some(end) = p["endPort"].as_i64() else { return };
+    let at = at.child("endPort");
+    match &p["port"] {
+        Value::Null => errors.push(FieldError::invalid(&at, end, "may not be specified when `port` is not specified")),
+        Value::String(_) => {
+            errors.push(FieldError::invalid(&at, end, "may not be specified when `port` is non-numeric"));
+        }
+        start => {
+            if start.as_i64().is_some_and(|s| s > end) {
+                errors.push(FieldError::invalid(&at, start.clone(), "must be greater than or equal to `port`"));
+            }
+        }
+    }
+    errors.extend(meta::names::port_number(end).into_iter().map(|m| FieldError::invalid(&at, end, m)));
+}
+
+fn peer(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let kinds = p.as_object().map_or(0, |m| m.len());
+    if kinds == 0 {
+        errors.push(FieldError::required(at, "must specify a peer"));
+    } else if is_set(p, "ipBlock") && kinds > 1 {
+        errors.push(FieldError::forbidden(at, "may not specify both ipBlock and another peer"));
+    }
+}

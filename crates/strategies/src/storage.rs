@@ -1,0 +1,159 @@
+//! `storage.k8s.io`: classes, attachments, drivers.
+
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::collections::HashSet;
+
+pub fn storage_class(o: &Object, errors: &mut ErrorList) {
+    let all = o.clone().into_value();
+    let path = FieldPath::new("allowedTopologies");
+    let mut terms: HashSet<String> = HashSet::new();
+    for (i, t) in items(&all, "allowedTopologies").iter().enumerate() {
+        let at = path.index(i).child("matchLabelExpressions");
+        let expressions = items(t, "matchLabelExpressions");
+        let mut keys = HashSet::new();
+        for (j, e) in expressions.iter().enumerate() {
+            let at = at.index(j);
+            let key = text(e, "key");
+            let values = items(e, "values");
+            if values.is_empty() {
+                errors.push(FieldError::required(&at.child("values"), ""));
+            }
+            for (k, v) in values.iter().enumerate() {
+                if values[..k].contains(v) {
+                    errors.push(FieldError::duplicate(&at.child("values").index(k), v.clone()));
+                }
+            }
+            errors
+                .extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at.child("key"), key, m)));
+            if !keys.insert(key) {
+                errors.push(FieldError::duplicate(&at.child("key"), key));
+            }
+        }
+        // Terms are sets: in whatever order, none may be there twice; nor may one be empty.
+        let mut same: Vec<String> = expressions
+            .iter()
+            .map(|e| {
+                let mut values: Vec<&str> = items(e, "values").iter().filter_map(Value::as_str).collect();
+                values.sort_unstable();
+                format!("{}={values:?}", text(e, "key"))
+            })
+            .collect();
+        same.sort();
+        if expressions.is_empty() || !terms.insert(same.join(";")) {
+            errors.push(FieldError::duplicate(&at, ""));
+        }
+    }
+    let binding = o.str_at(&["provisioner"]).unwrap_or_default();
+    if !binding.is_empty() && binding.to_lowercase() != binding {
+        // Upper case is no mistake in a provisioner.
+        errors.retain(|e| e.path != "provisioner");
+        let lower = binding.to_lowercase();
+        let at = FieldPath::new("provisioner");
+        errors.extend(names::qualified_name(&lower).into_iter().map(|m| FieldError::invalid(&at, lower.as_str(), m)));
+    }
+}
+
+pub fn attributes_class(o: &Object, errors: &mut ErrorList) {
+    let driver = o.str_at(&["driverName"]).unwrap_or_default().to_lowercase();
+    if !driver.is_empty() {
+        let at = FieldPath::new("driverName");
+        errors.extend(names::qualified_name(&driver).into_iter().map(|m| FieldError::invalid(&at, driver.as_str(), m)));
+    }
+}
+
+pub fn attachment(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    driver_name(text(spec, "attacher"), &path.child("attacher"), errors);
+    let source = &spec["source"];
+    let at = path.child("source");
+    match (is_set(source, "inlineVolumeSpec"), is_set(source, "persistentVolumeName")) {
+        (false, false) => {
+            let why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+            errors.push(FieldError::required(&at, why));
+        }
+        (true, true) => {
+            let why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+            errors.push(FieldError::invalid(&at, source.clone(), why));
+        }
+        (false, true) => {
+            let name = text(source, "persistentVolumeName");
+            let at = at.child("persistentVolumeName");
+            if name.is_empty() {
+                errors.push(FieldError::required(&at, "must specify non empty persistentVolumeName"));
+            }
+            errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+        }
+        (true, false) => {}
+    }
+}
+
+/// The name of a CSI driver: a domain, in any case, of at most 63 bytes.
+fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if name.is_empty() {
+        return;
+    }
+    if name.len() > 63 {
+        errors.push(FieldError::too_long(at, 63));
+    }
+    errors.extend(names::dns_subdomain(&name.to_lowercase()).into_iter().map(|m| FieldError::invalid(at, name, m)));
+}
+
+pub fn csi_node(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec.drivers");
+    let mut seen = HashSet::new();
+    for (i, d) in items(spec, "drivers").iter().enumerate() {
+        let at = path.index(i);
+        let name = text(d, "name");
+        driver_name(name, &at.child("name"), errors);
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&at.child("name"), name));
+        }
+        let id = text(d, "nodeID");
+        if id.len() > 256 {
+            let why = "must be 256 characters or less";
+            errors.push(FieldError::invalid(&at.child("nodeID"), id, why));
+        }
+        if d["allocatable"]["count"].as_i64().is_some_and(|n| n < 0) {
+            let at = at.child("allocatable").child("count");
+            errors.push(FieldError::invalid(
+                &at,
+                d["allocatable"]["count"].clone(),
+                "must be greater than or equal to 0",
+            ));
+        }
+        let mut keys = HashSet::new();
+        for k in items(d, "topologyKeys").iter().filter_map(Value::as_str) {
+            if k.is_empty() {
+                errors.push(FieldError::required(&at, ""));
+            }
+            if !keys.insert(k) {
+                errors.push(FieldError::duplicate(&at, k));
+            }
+            errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(&at, k, m)));
+        }
+    }
+}
+
+/// A driver that is there stays as it is; others come and go.
+pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let null = Value::Null;
+    let (new, was) = (o.get("spec").unwrap_or(&null), old.get("spec").unwrap_or(&null));
+    for (i, d) in items(new, "drivers").iter().enumerate() {
+        let before = items(was, "drivers").iter().find(|b| b["name"] == d["name"]);
+        let differs = |b: &Value| {
+            let mut b = b.clone();
+            b["allocatable"] = d["allocatable"].clone();
+            let mut d = d.clone();
+            d["allocatable"] = b["allocatable"].clone();
+            b != d
+        };
+        if before.is_some_and(differs) {
+            let at = FieldPath::new("spec.drivers").index(i);
+            errors.push(FieldError::invalid(&at, d.clone(), "field is immutable"));
+        }
+    }
+}
