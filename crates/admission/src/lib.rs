@@ -11,6 +11,7 @@ mod plugin;
 mod priority;
 mod service_account;
 mod storage_object_in_use;
+mod taint_nodes_by_condition;
 
 pub use plugin::{Chain, Lookup, Operation, Plugin, Review};
 
@@ -20,6 +21,7 @@ pub fn default_plugins() -> Chain {
         Box::new(namespace_lifecycle::NamespaceLifecycle),
         Box::new(limit_ranger::LimitRanger),
         Box::new(service_account::ServiceAccount),
+        Box::new(taint_nodes_by_condition::TaintNodesByCondition),
         Box::new(default_toleration_seconds::DefaultTolerationSeconds),
         Box::new(priority::Priority),
         Box::new(storage_object_in_use::StorageObjectInUseProtection),

@@ -77,6 +77,7 @@ impl Registry {
         let row = &request.resource;
         let strategy = &row.strategy;
         managed::on_create(self, request, &mut object, options);
+        schema::settle(&mut object.0, &row.kind.schema);
         strategy.prepare_for_create(self.env(), request, &mut object);
         admit.mutate(Operation::Create, &mut object, None).await?;
         let mut errors = Vec::new();

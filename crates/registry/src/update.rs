@@ -139,6 +139,7 @@ impl Registry {
             keep_status(&mut new, old);
         }
         managed::on_update(self, request, &mut new, old, options);
+        schema::settle(&mut new.0, &row.kind.schema);
         strategy.prepare_for_update(self.env(), request, &mut new, old);
         if request.subresource.is_empty() {
             self.count_generation(row, &mut new, old);

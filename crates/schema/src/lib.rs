@@ -12,5 +12,5 @@ pub mod types;
 pub use decode::{DecodeError, Decoded, decode, depth};
 pub use fill::fill;
 pub use rules::Rule;
-pub use typed::{TypeError, Typed, base64, base64_decode, typed};
+pub use typed::{TypeError, Typed, base64, base64_decode, settle, typed};
 pub use types::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};

@@ -198,7 +198,7 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                 value(rule, &Value::String(String::new()), &f.schema, path, errors)
             }
             (Rule::Supported(_) | Rule::Even(_), None) => {
-                if f.presence != Presence::Pointer {
+                if f.presence != Presence::Pointer && f.schema.ty != Type::Array {
                     value(rule, &Value::String(String::new()), &f.schema, path, errors);
                 }
             }

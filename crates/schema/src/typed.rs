@@ -39,6 +39,23 @@ pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
     Ok(w.found)
 }
 
+/// Makes none of empty lists that are always written, as conversion does once it is known who wrote them.
+pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
+    for f in &schema.fields {
+        let Some(v) = m.get_mut(&*f.name) else { continue };
+        match v {
+            Value::Array(a) if a.is_empty() && f.presence == Presence::Always => *v = Value::Null,
+            Value::Array(a) => {
+                if let Some(s) = f.schema.items.as_deref().filter(|s| s.ty == Type::Struct) {
+                    a.iter_mut().filter_map(Value::as_object_mut).for_each(|m| settle(m, s));
+                }
+            }
+            Value::Object(m) if f.schema.ty == Type::Struct => settle(m, &f.schema),
+            _ => {}
+        }
+    }
+}
+
 enum Step<'a> {
     Name(&'a str),
     Key(String),
@@ -164,10 +181,6 @@ impl<'a> Walk<'a> {
                     self.path.push(Step::Name(&f.name));
                     self.value(v, &f.schema)?;
                     self.path.pop();
-                    // Conversion keeps no difference between an empty list and none.
-                    if f.presence == Presence::Always && v.as_array().is_some_and(Vec::is_empty) {
-                        *v = Value::Null;
-                    }
                     let drop = match f.presence {
                         Presence::OmitZero => is_zero(v, f),
                         // A slice or map behind a pointer does not exist in the API.

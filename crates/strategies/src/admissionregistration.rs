@@ -21,6 +21,10 @@ pub fn webhooks(o: &Object, errors: &mut ErrorList) {
             let why = "must include at least one of v1, v1beta1";
             errors.push(FieldError::invalid(&at.child("admissionReviewVersions"), versions.to_vec(), why));
         }
+        for (j, v) in versions.iter().enumerate().filter(|(j, v)| versions[..*j].contains(v)) {
+            let at = at.child("admissionReviewVersions").index(j);
+            errors.push(FieldError::invalid(&at, v.clone(), "duplicate version"));
+        }
         client_config(&w["clientConfig"], &at.child("clientConfig"), errors);
         for (j, r) in items(w, "rules").iter().enumerate() {
             rule(r, &at.child("rules").index(j), errors);
@@ -38,9 +42,10 @@ pub fn client_config(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
         (false, true) => {
             let s = &c["service"];
             let at = at.child("service");
-            for key in ["namespace", "name"] {
+            // The reference names the one when the other is missing.
+            for (key, said) in [("namespace", "name"), ("name", "namespace")] {
                 if text(s, key).is_empty() {
-                    errors.push(FieldError::required(&at.child(key), ""));
+                    errors.push(FieldError::required(&at.child(said), ""));
                 }
             }
             if let Some(path) = s["path"].as_str() {
@@ -80,9 +85,11 @@ fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
     if !path.starts_with('/') {
         errors.push(FieldError::invalid(at, path, "must start with a '/'"));
-        return;
     }
-    let inner = path.trim_start_matches('/').trim_end_matches('/');
+    let mut inner = path.chars();
+    inner.next();
+    let inner = inner.as_str();
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
     for (i, step) in inner.split('/').enumerate().filter(|_| !inner.is_empty()) {
         if step.is_empty() {
             errors.push(FieldError::invalid(at, path, format!("segment[{i}] may not be empty")));

@@ -278,3 +278,17 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         other => errors.push(FieldError::not_supported(&at.child("type"), other, &["OnDelete", "RollingUpdate"])),
     }
 }
+
+pub fn controller_revision(o: &Object, errors: &mut ErrorList) {
+    if o.get("data").is_none_or(Value::is_null) {
+        errors.push(FieldError::required(&FieldPath::new("data"), "data is mandatory"));
+    }
+}
+
+pub fn controller_revision_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    errors.retain(|e| e.path != "data");
+    if o.get("data") != old.get("data") {
+        let value = o.get("data").cloned().unwrap_or_default();
+        errors.push(FieldError::invalid(&FieldPath::new("data"), value, "field is immutable"));
+    }
+}

@@ -20,6 +20,7 @@ pub mod rbac;
 mod read;
 pub mod resource;
 mod rows;
+pub mod scheduling;
 pub mod storage;
 
 pub use rows::{Config, builtin_rows, selectable_fields};

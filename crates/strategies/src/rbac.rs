@@ -15,10 +15,6 @@ impl Strategy for Rbac {
     }
 
     fn default(&self, o: &mut Object) {
-        // What is aggregated has no rules of its own.
-        if o.get("aggregationRule").is_some() {
-            o.set(&["rules"], Value::Null);
-        }
         let Some(Value::Array(mut subjects)) = o.remove(&["subjects"]) else { return };
         for s in &mut subjects {
             if s["kind"] == "ServiceAccount" && s.get("apiGroup").is_some_and(|g| g == "") {

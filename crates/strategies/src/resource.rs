@@ -91,3 +91,8 @@ fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
     }
 }
+
+/// What may not change need not be right as well.
+pub fn claim_update(_o: &Object, _old: &Object, errors: &mut ErrorList) {
+    errors.retain(|e| !e.path.starts_with("spec."));
+}

@@ -3,7 +3,7 @@
 use crate::plain::{Plain, Ruled};
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, core, flowcontrol, networking, rbac, resource, storage,
+    certificates, core, flowcontrol, networking, rbac, resource, scheduling, storage,
 };
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
@@ -126,6 +126,13 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("", "resourcequotas") => Ruled::new(limits::resource_quota),
         ("", "endpoints") => Ruled::new(endpoints::validate),
+        ("scheduling.k8s.io", "priorityclasses") => {
+            Ruled::new(scheduling::priority_class).with_update(scheduling::priority_class_update)
+        }
+        ("discovery.k8s.io", "endpointslices") => Ruled::new(endpoints::slice),
+        ("apps", "controllerrevisions") => {
+            Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)
+        }
         ("node.k8s.io", "runtimeclasses") => Ruled::new(limits::runtime_class),
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
@@ -137,7 +144,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
         ("policy", "poddisruptionbudgets") => Ruled::new(|_, _| {}).named(NameRule::PathSegment),
         ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice),
-        ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim),
+        ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim).with_update(resource::claim_update),
         ("resource.k8s.io", "resourceclaimtemplates") => Ruled::new(resource::claim_template),
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema),
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => Ruled::new(flowcontrol::priority_level),

@@ -142,7 +142,8 @@ pub fn csi_node(o: &Object, errors: &mut ErrorList) {
 pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let null = Value::Null;
     let (new, was) = (o.get("spec").unwrap_or(&null), old.get("spec").unwrap_or(&null));
-    for (i, d) in items(new, "drivers").iter().enumerate() {
+    let path = FieldPath::new("spec.drivers");
+    for d in items(new, "drivers") {
         let before = items(was, "drivers").iter().find(|b| b["name"] == d["name"]);
         let differs = |b: &Value| {
             let mut b = b.clone();
@@ -152,8 +153,7 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             b != d
         };
         if before.is_some_and(differs) {
-            let at = FieldPath::new("spec.drivers").index(i);
-            errors.push(FieldError::invalid(&at, d.clone(), "field is immutable"));
+            errors.push(FieldError::invalid(&path, d.clone(), "field is immutable"));
         }
     }
 }

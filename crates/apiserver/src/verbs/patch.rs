@@ -49,7 +49,10 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         };
         let patched = apply(&patch, live, &request)?;
         let kind = request.resource.kind.gvk();
-        let mut object = to_typed(call, &request, &kind, patched, Vec::new())?;
+        let mut object = match (to_typed(call, &request, &kind, patched, Vec::new()), &patch) {
+            (Err(s), Patch::Strategic(p)) if s.is(meta::Reason::BadRequest) => return Err(unfit(p, &s)),
+            (object, _) => object?,
+        };
         if object.namespace().is_empty() && request.resource.kind.namespaced {
             object.set_namespace(&request.namespace);
         }
@@ -147,6 +150,13 @@ fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> 
         (_, _) => return Err(Status::bad_request("the patch is no object")),
     };
     Ok((patch, sent.duplicates))
+}
+
+/// A strategic merge patch whose outcome is no object of its kind: it is the patch that is said to be invalid.
+fn unfit(patch: &meta::Map<String, Value>, why: &Status) -> Status {
+    let message = why.message.rsplit(": ").next().unwrap_or_default();
+    let e = meta::FieldError::invalid(&meta::FieldPath::new("patch"), patch.clone(), message);
+    Status::invalid(&meta::GroupKind::default(), "", &[e])
 }
 
 /// The patched document, not yet typed.

@@ -65,7 +65,7 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
 
 /// Limits per index are for indexed jobs.
 fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let indexed = text(spec, "completionMode") == "Indexed";
+    let indexed = text(spec, "completionMode") != "NonIndexed";
     let limit = &spec["backoffLimitPerIndex"];
     let most = &spec["maxFailedIndexes"];
     let completions = spec["completions"].as_i64();

@@ -31,3 +31,15 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
         }
     }
 }
+
+/// An EndpointSlice: ports are told apart by their names.
+pub fn slice(o: &Object, errors: &mut ErrorList) {
+    let all = o.clone().into_value();
+    let ports = items(&all, "ports");
+    for (i, p) in ports.iter().enumerate() {
+        let name = text(p, "name");
+        if ports[..i].iter().any(|q| text(q, "name") == name) {
+            errors.push(FieldError::duplicate(&FieldPath::new("ports").index(i).child("name"), name));
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! Event, served in two groups and stored as `v1`.
 
-use meta::{Gvk, Object, Status, Value};
-use registry::Strategy;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
+use registry::{NameRule, Strategy};
 
 pub struct Event;
 
@@ -51,40 +52,84 @@ impl Strategy for Event {
         }
     }
 
+    fn name_rule(&self) -> NameRule {
+        NameRule::PathSegment
+    }
+
     /// An event of the newer kind says once what happened; only its series goes on.
-    fn validate_update(&self, o: &Object, old: &Object, errors: &mut meta::field::ErrorList) {
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        errors.retain(|e| !matches!(e.path.as_str(), "eventTime" | "type"));
+        if o.api_version() != "v1" {
+            place(o, errors);
+        }
         if old.str_at(&["eventTime"]).unwrap_or_default().is_empty() {
             return;
         }
         let pairs = [
             ("involvedObject", "regarding"),
             ("reason", "reason"),
+            ("reason", "reason"),
             ("message", "note"),
             ("type", "type"),
             ("action", "action"),
+            ("eventTime", "eventTime"),
             ("reportingComponent", "reportingController"),
             ("reportingInstance", "reportingInstance"),
         ];
         for (name, modern) in pairs {
-            let get = |o: &Object| o.get(name).or_else(|| o.get(modern)).cloned();
+            let get = |o: &Object| o.get(name).or_else(|| o.get(modern)).cloned().filter(|v| !v.is_null());
             if get(o) != get(old) {
                 let said = if name == "reportingComponent" { "reportingController" } else { name };
-                let path = meta::FieldPath::new(said);
-                errors.push(meta::FieldError::invalid(&path, get(o).unwrap_or_default(), "field is immutable"));
+                let path = FieldPath::new(said);
+                errors.push(FieldError::invalid(&path, get(o).unwrap_or_default(), "field is immutable"));
             }
         }
     }
 
-    fn validate(&self, o: &Object, errors: &mut meta::field::ErrorList) {
-        let about =
-            ["involvedObject", "regarding"].iter().find_map(|k| o.str_at(&[k, "namespace"])).unwrap_or_default();
-        // An event about something without a namespace lies in `default`.
-        let ok =
-            if about.is_empty() { matches!(o.namespace(), "default" | "kube-system") } else { about == o.namespace() };
-        if !ok {
-            let path = meta::FieldPath::new("involvedObject.namespace");
-            let why = "does not match event.namespace";
-            errors.push(meta::FieldError::invalid(&path, Value::from(about), why));
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        if o.api_version() == "v1" { place(o, errors) } else { complete(o, errors) }
+    }
+}
+
+/// An event lies with what it is about; about something without a namespace, in `default`.
+fn place(o: &Object, errors: &mut ErrorList) {
+    let about = ["involvedObject", "regarding"].iter().find_map(|k| o.str_at(&[k, "namespace"])).unwrap_or_default();
+    let ok = if about.is_empty() { matches!(o.namespace(), "default" | "kube-system") } else { about == o.namespace() };
+    if !ok {
+        let why = "does not match event.namespace";
+        errors.push(FieldError::invalid(&FieldPath::new("involvedObject.namespace"), Value::from(about), why));
+    }
+}
+
+const WORD_MAX: usize = 128;
+const NOTE_MAX: usize = 1024;
+
+/// What the newer kind wants to be said.
+fn complete(o: &Object, errors: &mut ErrorList) {
+    let text = |k: &str| o.str_at(&[k]).unwrap_or_default();
+    if text("eventTime").is_empty() {
+        errors.push(FieldError::required(&FieldPath::new("eventTime"), ""));
+    }
+    let controller = text("reportingController");
+    let at = FieldPath::new("reportingController");
+    if controller.is_empty() {
+        errors.push(FieldError::required(&at, ""));
+    }
+    errors.extend(names::qualified_name(controller).into_iter().map(|m| FieldError::invalid(&at, controller, m)));
+    for key in ["reportingInstance", "action", "reason"] {
+        let at = FieldPath::new(key);
+        if text(key).is_empty() {
+            errors.push(FieldError::required(&at, ""));
+        } else if text(key).len() > WORD_MAX {
+            errors.push(FieldError::invalid(&at, "", format!("can have at most {WORD_MAX} characters")));
         }
+    }
+    if text("note").len() > NOTE_MAX {
+        let why = format!("can have at most {NOTE_MAX} characters");
+        errors.push(FieldError::invalid(&FieldPath::new("message"), "", why));
+    }
+    if !matches!(text("type"), "Normal" | "Warning") {
+        let why = format!("has invalid value: {}", text("type"));
+        errors.push(FieldError::invalid(&FieldPath::new("type"), "", why));
     }
 }

@@ -44,7 +44,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
 
 /// What a limit leaves out follows from its neighbours.
 pub fn default_limit_range(o: &mut Object) {
-    let Some(Value::Array(mut limits)) = o.remove(&["spec", "limits"]) else { return };
+    let Some(Value::Array(mut limits)) = o.at(&["spec", "limits"]).cloned() else { return };
     for limit in &mut limits {
         if text(limit, "type") != "Container" {
             continue;
@@ -70,7 +70,10 @@ pub fn limit_range(o: &Object, errors: &mut ErrorList) {
         let kind = text(limit, "type");
         let bad = names::qualified_name(kind);
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
-        if !kind.contains('/') && !kind.is_empty() && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
+        if !kind.contains('/')
+            && names::qualified_name(kind).is_empty()
+            && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim")
+        {
             let why = "must be a standard limit type or fully qualified";
             errors.push(FieldError::invalid(&at.child("type"), kind, why));
         }
@@ -86,8 +89,8 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     for part in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
         for k in limit[part].as_object().into_iter().flatten().map(|(k, _)| k) {
             if kind == "Pod" && part.starts_with("default") {
-                let why = format!("may not be specified when `type` is 'Pod'");
-                errors.push(FieldError::forbidden(&at.child(part), &why));
+                let why = "may not be specified when `type` is 'Pod'";
+                errors.push(FieldError::forbidden(&at.child(part), why));
             } else {
                 resource_name(k, &at.child(part).key(k), errors);
             }

@@ -1,5 +1,6 @@
 //! Node: allocatable follows capacity; taints; the pod ranges are given once.
 
+use crate::plain::said_twice;
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -12,8 +13,9 @@ const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 impl Strategy for Node {
     fn default(&self, o: &mut Object) {
-        if o.at(&["spec", "podCIDRs"]).is_none()
-            && let Some(c) = o.str_at(&["spec", "podCIDR"]).map(str::to_owned)
+        // The old field is the first of the list.
+        if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()).map(str::to_owned)
+            && o.at(&["spec", "podCIDRs"]).is_none_or(|l| l[0] != c.as_str())
         {
             o.set(&["spec", "podCIDRs"], vec![c]);
         }
@@ -52,6 +54,7 @@ impl Strategy for Node {
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        said_twice(errors, |e| e.path.starts_with("metadata.taints"));
         let ranges = |o: &Object| o.at(&["spec", "podCIDRs"]).cloned();
         if ranges(old).is_some() && ranges(o) != ranges(old) {
             let why = "node updates may not change podCIDR except from \"\" to valid";

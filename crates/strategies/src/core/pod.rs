@@ -18,6 +18,10 @@ impl Strategy for Pod {
         }
         pod_template::default(o, &["spec"]);
         requests_from_limits(o);
+        // A negative grace is the shortest.
+        if o.int_at(&["spec", "terminationGracePeriodSeconds"]).is_some_and(|n| n < 0) {
+            o.set(&["spec", "terminationGracePeriodSeconds"], 1);
+        }
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
@@ -72,12 +76,13 @@ impl Strategy for Pod {
             take(&["spec", "terminationGracePeriodSeconds"]);
         }
         for list in ["containers", "initContainers"] {
-            let images: Vec<Value> = items(o, list).iter().map(|c| c["image"].clone()).collect();
+            let images: Vec<Option<Value>> = items(o, list).iter().map(|c| c.get("image").cloned()).collect();
             if let Some(Value::Array(mut all)) = allowed.remove(&["spec", list]) {
-                if all.len() == images.len() {
-                    for (c, image) in all.iter_mut().zip(images) {
-                        c["image"] = image;
-                    }
+                for (c, image) in all.iter_mut().zip(images).filter_map(|(c, i)| Some((c.as_object_mut()?, i))) {
+                    match image {
+                        Some(i) => c.insert("image".into(), i),
+                        None => c.remove("image"),
+                    };
                 }
                 allowed.set(&["spec", list], all);
             }

@@ -24,6 +24,18 @@ impl Strategy for Secret {
         }
     }
 
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        if o.str_at(&["type"]) != Some("kubernetes.io/tls") {
+            return Vec::new();
+        }
+        let pem = |k: &str, what: &str| {
+            let bytes = o.str_at(&["data", k]).and_then(schema::base64_decode).unwrap_or_default();
+            let found = String::from_utf8_lossy(&bytes).contains("-----BEGIN ");
+            (!found).then(|| format!("tls: failed to find any PEM data in {what} input"))
+        };
+        pem("tls.crt", "certificate").or_else(|| pem("tls.key", "key")).into_iter().collect()
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let path = FieldPath::new("data");
         let mut total = 0;

@@ -46,35 +46,33 @@ impl Strategy for Service {
                 p["targetPort"] = p["port"].clone();
             }
         }
-        let external = spec["type"] == "ExternalName";
-        if !external {
-            // One field for one family, a list for both: they say the same.
-            let ip = spec["clusterIP"].as_str().unwrap_or_default().to_owned();
-            let first = spec["clusterIPs"][0].as_str().unwrap_or_default().to_owned();
-            if !ip.is_empty() && first.is_empty() {
-                spec["clusterIPs"] = json!([ip]);
-            } else if ip.is_empty() && !first.is_empty() {
-                spec["clusterIP"] = first.into();
-            }
+        if spec["sessionAffinity"] == "None"
+            && let Some(m) = spec.as_object_mut()
+        {
+            m.remove("sessionAffinityConfig");
         }
         o.set(&["spec"], spec);
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object) {
         o.set(&["status"], json!({"loadBalancer": {}}));
+        same_addresses(o);
         families(o);
     }
 
     fn prepare_for_update(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object, old: &Object) {
-        // An address that is not mentioned stays, as long as the service still wants one.
-        if wants_address(o) && wants_address(old) && o.str_at(&["spec", "clusterIP"]).unwrap_or_default().is_empty() {
+        // An address that is not mentioned stays, as long as the service still has one.
+        let external = |o: &Object| o.str_at(&["spec", "type"]) == Some("ExternalName");
+        if !external(o) && !external(old) && o.str_at(&["spec", "clusterIP"]).unwrap_or_default().is_empty() {
             for k in ["clusterIP", "clusterIPs"] {
                 if let Some(v) = old.at(&["spec", k]).cloned() {
                     o.set(&["spec", k], v);
                 }
             }
         }
+        same_addresses(o);
         keep_node_ports(o, old);
+        drop_of_old_type(o, old);
         families(o);
     }
 
@@ -130,6 +128,7 @@ impl Strategy for Service {
                 }
             }
         }
+        outside(o, &spec, errors);
         if let Some(ip) = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None"))
             && ip.parse::<std::net::IpAddr>().is_err()
         {
@@ -203,6 +202,79 @@ impl Strategy for Service {
     fn release(&self, _env: Env<'_>, o: &Object) -> Vec<Op> {
         let ip = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None"));
         ip.map(release).into_iter().collect()
+    }
+}
+
+/// One field for one family, a list for both: they say the same.
+fn same_addresses(o: &mut Object) {
+    if o.str_at(&["spec", "type"]) == Some("ExternalName") {
+        return;
+    }
+    let ip = o.str_at(&["spec", "clusterIP"]).unwrap_or_default().to_owned();
+    let list = o.at(&["spec", "clusterIPs"]);
+    let first = list.and_then(|l| l[0].as_str()).unwrap_or_default().to_owned();
+    if !ip.is_empty() && first.is_empty() {
+        o.set(&["spec", "clusterIPs"], json!([ip]));
+    } else if ip.is_empty() && !first.is_empty() {
+        o.set(&["spec", "clusterIP"], first);
+    }
+}
+
+fn reaches_nodes(o: &Object) -> bool {
+    matches!(o.str_at(&["spec", "type"]), Some("NodePort" | "LoadBalancer"))
+}
+
+fn is_balanced(o: &Object) -> bool {
+    o.str_at(&["spec", "type"]) == Some("LoadBalancer")
+}
+
+fn is_reached_from_outside(o: &Object) -> bool {
+    let addresses = o.at(&["spec", "externalIPs"]).and_then(Value::as_array).is_some_and(|a| !a.is_empty());
+    reaches_nodes(o) || (o.str_at(&["spec", "type"]) == Some("ClusterIP") && addresses)
+}
+
+/// What only the old type had goes with it, unless it was touched.
+fn drop_of_old_type(o: &mut Object, old: &Object) {
+    let same = |o: &Object, k: &str| o.at(&["spec", k]) == old.at(&["spec", k]);
+    if reaches_nodes(old) && !reaches_nodes(o) && ports_of(o).is_subset(&ports_of(old)) {
+        if let Some(Value::Array(mut ports)) = o.at(&["spec", "ports"]).cloned() {
+            ports.iter_mut().filter_map(Value::as_object_mut).for_each(|p| drop(p.remove("nodePort")));
+            o.set(&["spec", "ports"], ports);
+        }
+    }
+    if is_reached_from_outside(old) && !is_reached_from_outside(o) && same(o, "externalTrafficPolicy") {
+        o.remove(&["spec", "externalTrafficPolicy"]);
+    }
+    for k in ["allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"] {
+        if is_balanced(old) && !is_balanced(o) && same(o, k) {
+            o.remove(&["spec", k]);
+        }
+    }
+}
+
+/// What is only for services that are reached from outside.
+fn outside(o: &Object, spec: &FieldPath, errors: &mut ErrorList) {
+    if let Some(policy) = o.str_at(&["spec", "externalTrafficPolicy"]).filter(|p| !p.is_empty())
+        && !is_reached_from_outside(o)
+    {
+        let why = "may only be set for externally-accessible services";
+        errors.push(FieldError::invalid(&spec.child("externalTrafficPolicy"), policy, why));
+    }
+    let only = "may only be used when `type` is 'LoadBalancer'";
+    // The field is said with a capital.
+    let ranges = spec.child("LoadBalancerSourceRanges");
+    let list = o.at(&["spec", "loadBalancerSourceRanges"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !list.is_empty() && !is_balanced(o) {
+        errors.push(FieldError::forbidden(&ranges, only));
+    } else {
+        for (i, r) in list.iter().enumerate() {
+            schema::rules::cidr(r.as_str().unwrap_or_default().trim(), &ranges.index(i), errors);
+        }
+    }
+    for k in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+        if o.at(&["spec", k]).is_some_and(|v| !v.is_null()) && !is_balanced(o) {
+            errors.push(FieldError::forbidden(&spec.child(k), only));
+        }
     }
 }
 

@@ -46,8 +46,8 @@ fn host(name: &str, at: &FieldPath, errors: &mut ErrorList) {
 
 fn http_path(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let path = text(p, "path");
-    let kind = p["pathType"].as_str();
-    let matches = matches!(kind, Some("Exact" | "Prefix"));
+    let Some(kind) = p["pathType"].as_str() else { return };
+    let matches = matches!(kind, "Exact" | "Prefix");
     if matches && path.is_empty() {
         errors.push(FieldError::invalid(&at.child("path"), path, "must be an absolute path"));
     }

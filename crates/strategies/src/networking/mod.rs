@@ -55,12 +55,16 @@ impl Cidr {
 pub fn ip_address(o: &Object, errors: &mut ErrorList) {
     let parent = o.at(&["spec", "parentRef"]).unwrap_or(&Value::Null);
     let at = FieldPath::new("spec.parentRef");
+    if parent.is_null() {
+        errors.push(FieldError::required(&at, ""));
+    }
     for key in ["group", "resource", "name", "namespace"] {
         let v = text(parent, key);
         let bad = if key == "group" && !v.is_empty() { names::dns_subdomain(v) } else { names::path_segment(v) };
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child(key), v, m)));
     }
-    if o.name().parse::<std::net::IpAddr>().map(|ip| ip.to_string()).as_deref() != Ok(o.name()) {
+    if !o.name().is_empty() && o.name().parse::<std::net::IpAddr>().map(|ip| ip.to_string()).as_deref() != Ok(o.name())
+    {
         let why = "must be a valid IP address in canonical form";
         errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
     }

@@ -124,8 +124,8 @@ fn container(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors:
     for (i, e) in items(c, "env").iter().enumerate() {
         env(e, &at.child("env").index(i), errors);
     }
-    for e in items(c, "envFrom") {
-        env_from(e, &at.child("envFrom"), errors);
+    for (i, e) in items(c, "envFrom").iter().enumerate() {
+        env_from(e, &at.child("envFrom"), i, errors);
     }
 }
 
@@ -277,14 +277,15 @@ pub fn resource_ref(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Variables of a whole map. The paths do not say which of the list it is.
-fn env_from(e: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// Variables of a whole map. What is missing of it is said of the list.
+fn env_from(e: &Value, at: &FieldPath, i: usize, errors: &mut ErrorList) {
     let sources = ["configMapRef", "secretRef"].iter().filter(|k| is_set(e, k)).count();
     match sources {
         0 => errors.push(FieldError::invalid(at, "", "must specify one of: `configMapRef` or `secretRef`")),
         1 => {}
         _ => errors.push(FieldError::invalid(at, "", "may not have more than one field specified at a time")),
     }
+    let at = at.index(i);
     let prefix = text(e, "prefix");
     if !prefix.is_empty() {
         let bad = names::env_var_name(prefix);

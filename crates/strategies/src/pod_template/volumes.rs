@@ -63,14 +63,15 @@ fn source(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         let token = &s["serviceAccountToken"];
         if token.is_object() {
+            let token_at = s_at.child("serviceAccountToken");
             let seconds = token["expirationSeconds"].as_i64().unwrap_or(3600);
             if seconds < 600 {
                 let why = "may not specify a duration less than 10 minutes";
-                errors.push(FieldError::invalid(&at.child("expirationSeconds"), seconds, why));
+                errors.push(FieldError::invalid(&token_at.child("expirationSeconds"), seconds, why));
             }
             if seconds > 1 << 32 {
                 let why = "may not specify a duration larger than 2^32 seconds";
-                errors.push(FieldError::invalid(&at.child("expirationSeconds"), seconds, why));
+                errors.push(FieldError::invalid(&token_at.child("expirationSeconds"), seconds, why));
             }
             if text(token, "path").is_empty() {
                 errors.push(FieldError::required(&at.child("path"), ""));

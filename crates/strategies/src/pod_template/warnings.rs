@@ -141,7 +141,7 @@ fn volumes(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
             }
         }
         let name = text(v, "name");
-        if is_set(v, "projected") && items(&v["projected"], "sources").iter().all(empty_source) {
+        if is_set(v, "projected") && items(&v["projected"], "sources").iter().any(empty_source) {
             out.push(format!("volume {name:?} (Projected) has no sources provided"));
         }
         overlaps(v, out);
