@@ -106,10 +106,8 @@ fn subject(s: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) 
                 errors.push(FieldError::required(&at.child("namespace"), ""));
             }
         }
-        "User" | "Group" => {
-            if group != GROUP {
-                errors.push(FieldError::not_supported(&at.child("apiGroup"), group, &[GROUP]));
-            }
+        "User" | "Group" if group != GROUP => {
+            errors.push(FieldError::not_supported(&at.child("apiGroup"), group, &[GROUP]));
         }
         _ => {}
     }

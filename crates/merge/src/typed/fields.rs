@@ -112,7 +112,7 @@ pub fn reconcile(set: &Set, t: TypeRef<'_>) -> Option<Set> {
 fn is_atomic(t: TypeRef<'_>) -> bool {
     let by_schema = |s: &Schema| match s.ty {
         Type::Array => s.list == schema::ListType::Atomic,
-        Type::Map | Type::Struct => s.atomic,
+        Type::Map | Type::Struct | Type::Raw => s.atomic,
         _ => false,
     };
     t.atomic || t.schema.is_some_and(by_schema)

@@ -236,11 +236,10 @@ fn is_reached_from_outside(o: &Object) -> bool {
 /// What only the old type had goes with it, unless it was touched.
 fn drop_of_old_type(o: &mut Object, old: &Object) {
     let same = |o: &Object, k: &str| o.at(&["spec", k]) == old.at(&["spec", k]);
-    if reaches_nodes(old) && !reaches_nodes(o) && ports_of(o).is_subset(&ports_of(old)) {
-        if let Some(Value::Array(mut ports)) = o.at(&["spec", "ports"]).cloned() {
-            ports.iter_mut().filter_map(Value::as_object_mut).for_each(|p| drop(p.remove("nodePort")));
-            o.set(&["spec", "ports"], ports);
-        }
+    let closed = reaches_nodes(old) && !reaches_nodes(o) && ports_of(o).is_subset(&ports_of(old));
+    if let Some(Value::Array(mut ports)) = o.at(&["spec", "ports"]).filter(|_| closed).cloned() {
+        ports.iter_mut().filter_map(Value::as_object_mut).for_each(|p| drop(p.remove("nodePort")));
+        o.set(&["spec", "ports"], ports);
     }
     if is_reached_from_outside(old) && !is_reached_from_outside(o) && same(o, "externalTrafficPolicy") {
         o.remove(&["spec", "externalTrafficPolicy"]);
