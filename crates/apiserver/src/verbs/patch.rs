@@ -49,7 +49,8 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         };
         let patched = apply(&patch, live, &request)?;
         let kind = request.resource.kind.gvk();
-        let mut object = to_typed(call, &request, &kind, patched, Vec::new())?;
+        let sent = || String::from_utf8_lossy(&call.body).into_owned();
+        let mut object = to_typed(call, &request, &kind, patched, Vec::new()).map_err(|s| not_typed(sent(), &s))?;
         if object.namespace().is_empty() && request.resource.kind.namespaced {
             object.set_namespace(&request.namespace);
         }
@@ -59,6 +60,15 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(answer(server, call, &request, code, &updated.into_object()))
+}
+
+/// What was patched cannot be read as the kind any more: the patch is to blame, and shown.
+fn not_typed(patch: String, s: &Status) -> Status {
+    if s.code != 400 {
+        return s.clone();
+    }
+    let e = meta::FieldError::invalid(&meta::FieldPath::new("patch"), patch, s.message.as_str());
+    Status::invalid(&meta::GroupKind::default(), "", &[e])
 }
 
 /// Server-side apply: creates or merges, and tracks who manages what.
