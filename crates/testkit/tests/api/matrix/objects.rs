@@ -59,9 +59,10 @@ async fn update(w: &mut Walk<'_>) {
     w.check(put["metadata"]["annotations"]["put"] == "1", "an update is written");
     let newest = w.is_newest(&put["metadata"]["resourceVersion"]);
     w.check(newest, "an update has the store's revision");
-    for kept in ["uid", "creationTimestamp", "generation"] {
+    for kept in ["uid", "creationTimestamp"] {
         w.same(&put["metadata"][kept], &old["metadata"][kept], format!("{kept} after an update of an annotation"));
     }
+    counted(w, &put, &old);
     let owned = entry(&put, "putter", "Update", "").is_some_and(|e| {
         e["fieldsV1"]["f:metadata"]["f:annotations"]["f:put"].is_object() && e["fieldsV1"]["f:spec"].is_null()
     });
@@ -91,6 +92,13 @@ async fn update(w: &mut Walk<'_>) {
     w.unwritten(before, "an update of what is not there");
 }
 
+/// A change of an annotation is no new generation, but of a deployment, which hands its annotations on.
+fn counted(w: &mut Walk<'_>, new: &Value, old: &Value) {
+    let of = |o: &Value| o["metadata"]["generation"].as_i64();
+    let more = w.kind.kind == "Deployment";
+    w.check((of(new) > of(old)) == more, format!("generation {:?} after {:?}, for an annotation", of(new), of(old)));
+}
+
 async fn patch(w: &mut Walk<'_>) {
     let path = w.path(0);
     let set = |k: &str| json!({"metadata": {"annotations": {k: "1"}}});
@@ -107,7 +115,7 @@ async fn patch(w: &mut Walk<'_>) {
         w.unwritten(before, "patch dry");
         let o = w.patch(200, media, &format!("{path}?fieldManager={key}"), body, "patch").await;
         w.check(o["metadata"]["annotations"][key] == "1" && o["metadata"]["annotations"]["put"] == "1", "a patch");
-        w.same(&o["metadata"]["generation"], &old["metadata"]["generation"], "generation after a patch of metadata");
+        counted(w, &o, &old);
         let owned = entry(&o, key, "Update", "")
             .is_some_and(|e| e["fieldsV1"]["f:metadata"]["f:annotations"][format!("f:{key}")].is_object());
         w.check(owned, format!("who patches manages that ({media})"));
@@ -237,14 +245,13 @@ pub async fn generated_name(w: &mut Walk<'_>) {
     m.remove("name");
     let base = w.kind.collection();
     let before = w.revision();
-    let refused = w.expect(422, "POST", &base, &o, "create without a name").await;
-    w.check(refused["details"]["causes"][0]["field"] == "metadata.name", "the cause for a missing name");
-    o["metadata"]["generateName"] = "made-".into();
-    if matches!(w.kind.kind.as_str(), "IPAddress" | "APIService") {
-        // Their names follow from what is in them; that is not checked yet.
-        return;
+    // The server names what upstream names as well.
+    if w.kind.kind != "LimitRange" {
+        let refused = w.expect(422, "POST", &base, &o, "create without a name").await;
+        w.check(refused["details"]["causes"][0]["field"] == "metadata.name", "the cause for a missing name");
     }
-    if w.kind.kind == "CustomResourceDefinition" {
+    o["metadata"]["generateName"] = "made-".into();
+    if matches!(w.kind.kind.as_str(), "IPAddress" | "CustomResourceDefinition" | "APIService") {
         w.expect(422, "POST", &base, &o, "create under a generated name that cannot be right").await;
         w.unwritten(before, "a refused creation");
         return;

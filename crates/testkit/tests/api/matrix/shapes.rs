@@ -34,6 +34,9 @@ pub async fn shapes(w: &mut Walk<'_>) {
     let (path, list) = (w.path(0), format!("{}?labelSelector=walk%3Dyes", w.kind.collection()));
     let o = w.expect(200, "GET", &path, &Value::Null, "get").await;
     let all = w.expect(200, "GET", &list, &Value::Null, "list").await;
+    if !o["metadata"]["uid"].is_string() {
+        return;
+    }
     lists(w, &o, &all).await;
     tables(w, &path, &list, &o).await;
     let p = w.get_as(&path, PARTIAL).await;
