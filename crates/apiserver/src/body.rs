@@ -1,5 +1,6 @@
 //! The bodies of answers: bytes at once, or a stream.
 
+use crate::compress::Gzip;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ pub enum Body {
     Full(Bytes),
     /// Large answers in pieces, so that no second copy of the whole is made.
     Chunks(VecDeque<Bytes>),
+    /// Compressed on its way out.
+    Gzip(Box<Gzip>),
     Stream(mpsc::Receiver<Bytes>),
 }
 
@@ -26,6 +29,7 @@ impl Body {
         match self {
             Self::Full(b) => b,
             Self::Chunks(c) => c.into_iter().flatten().collect(),
+            Self::Gzip(mut g) => std::iter::from_fn(|| g.next_piece()).flatten().collect(),
             Self::Stream(mut r) => {
                 let mut all = Vec::new();
                 while let Some(b) = r.recv().await {
@@ -58,6 +62,7 @@ impl HttpBody for Body {
         match self.get_mut() {
             Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
             Self::Chunks(c) => Poll::Ready(frame(c.pop_front())),
+            Self::Gzip(g) => Poll::Ready(frame(g.next_piece())),
             Self::Stream(r) => r.poll_recv(cx).map(frame),
         }
     }
@@ -66,6 +71,7 @@ impl HttpBody for Body {
         match self {
             Self::Full(b) => b.is_empty(),
             Self::Chunks(c) => c.is_empty(),
+            Self::Gzip(g) => g.is_over(),
             Self::Stream(_) => false,
         }
     }
@@ -74,7 +80,7 @@ impl HttpBody for Body {
         match self {
             Self::Full(b) => SizeHint::with_exact(b.len() as u64),
             Self::Chunks(c) => SizeHint::with_exact(c.iter().map(|b| b.len() as u64).sum()),
-            Self::Stream(_) => SizeHint::default(),
+            Self::Gzip(_) | Self::Stream(_) => SizeHint::default(),
         }
     }
 }

@@ -59,8 +59,8 @@ impl Wanted {
                 "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Shape::PartialMetadata,
                 _ => continue,
             };
-            // There are no tables in protobuf here; the next clause is usually JSON.
-            if encoding == Encoding::Protobuf && shape != Shape::Object {
+            // A table has no messages; the next clause is usually JSON.
+            if encoding == Encoding::Protobuf && shape == Shape::Table {
                 continue;
             }
             return Ok(Self { encoding, shape, pretty });
@@ -172,9 +172,34 @@ const JSON: &str = "application/json";
 
 /// A value as protobuf; none when its kind has no messages (custom resources).
 pub fn to_protobuf(v: &Value) -> Option<Vec<u8>> {
-    let schema = schema_of(v["apiVersion"].as_str()?, v["kind"].as_str()?)?;
+    let (version, kind) = (v["apiVersion"].as_str()?, v["kind"].as_str()?);
+    if version == "meta.k8s.io/v1" && kind.starts_with("PartialObjectMetadata") {
+        return partial(v, kind);
+    }
+    let schema = schema_of(version, kind)?;
     let object = meta::Object::from_value(v.clone())?;
     codec::protobuf::encode(&object, schema).ok()
+}
+
+/// Metadata alone, or a list of it, for which there is no definition.
+fn partial(v: &Value, kind: &str) -> Option<Vec<u8>> {
+    use codec::protobuf::{encode_message, envelope, fields};
+    let message = |v: &Value, name: &str| {
+        let definition = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
+        encode_message(v.as_object()?, kinds::catalog().definitions.get(&definition)?).ok()
+    };
+    let one = |v: &Value| Some(fields(&[(1, &message(&v["metadata"], "ObjectMeta")?)]));
+    let raw = match v["items"].as_array() {
+        None => one(v)?,
+        Some(items) => {
+            let mut raw = fields(&[(1, &message(&v["metadata"], "ListMeta")?)]);
+            for i in items {
+                raw.extend_from_slice(&fields(&[(2, &one(i)?)]));
+            }
+            raw
+        }
+    };
+    Some(envelope("meta.k8s.io/v1", kind, &raw))
 }
 
 /// Encodes an answer.

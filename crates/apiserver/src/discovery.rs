@@ -5,7 +5,7 @@ use crate::body::Body;
 use crate::handle::{bytes, json};
 use crate::path::Target;
 use base64::Engine as _;
-use http::header::{ACCEPT, ETAG, IF_NONE_MATCH};
+use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
 use http::request::Parts;
 use http::{HeaderValue, Response};
 use meta::{Status, Value};
@@ -185,6 +185,7 @@ fn aggregated(parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> 
     if let Ok(t) = HeaderValue::from_str(&etag) {
         r.headers_mut().insert(ETAG, t);
     }
+    r.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     r
 }
 

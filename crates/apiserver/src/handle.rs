@@ -4,7 +4,7 @@ use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::content::{self, Wanted};
 use crate::path::{Query, Target};
-use crate::{Server, discovery, health, openapi, verbs};
+use crate::{Server, compress, discovery, health, openapi, verbs};
 use auth::{Attributes, Decision, User};
 use bytes::Bytes;
 use http::request::Parts;
@@ -45,8 +45,12 @@ impl Server {
     pub async fn handle(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let wanted = Wanted::negotiate(&parts.headers);
+        let compressed = compress::threshold(&parts.method, parts.uri.path(), &parts.headers);
         match self.answer(parts, body, wanted).await {
-            Ok(r) => r,
+            Ok(r) => match compressed {
+                Some(threshold) => compress::compress(r, threshold),
+                None => r,
+            },
             Err(s) => failure(&s),
         }
     }

@@ -6,6 +6,7 @@
 pub mod admit;
 mod authenticate;
 pub mod body;
+mod compress;
 mod connect;
 mod content;
 pub mod discovery;

@@ -4,8 +4,11 @@ use crate::Server;
 use crate::body::Body;
 use crate::discovery::hex;
 use crate::handle::{bytes, json};
-use http::Response;
+use crate::path::Query;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
+use http::{HeaderValue, Response};
 use meta::{Status, Value};
 use parking_lot::Mutex;
 use registry::{Resource, Rows};
@@ -17,16 +20,24 @@ use std::sync::Arc;
 
 /// Documents that were made, by path.
 #[derive(Default)]
-pub struct Documents(Mutex<BTreeMap<String, Arc<str>>>);
+pub struct Documents(Mutex<BTreeMap<String, Document>>);
+
+#[derive(Clone)]
+struct Document {
+    text: Bytes,
+    hash: Arc<str>,
+}
 
 impl Documents {
-    fn get(&self, path: &str, make: impl FnOnce() -> Value) -> Arc<str> {
+    fn get(&self, path: &str, make: impl FnOnce() -> Value) -> Document {
         if let Some(d) = self.0.lock().get(path) {
             return d.clone();
         }
-        let text: Arc<str> = make().to_string().into();
-        self.0.lock().insert(path.to_owned(), text.clone());
-        text
+        let text = make().to_string();
+        let hash = hex(&Sha256::digest(text.as_bytes())).to_uppercase().into();
+        let document = Document { text: text.into(), hash };
+        self.0.lock().insert(path.to_owned(), document.clone());
+        document
     }
 }
 
@@ -35,21 +46,61 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     let rows = server.registry.rows();
     match path {
         "/openapi/v3" => Some(Ok(json(200, &index(server, &rows)))),
-        "/openapi/v2" => {
-            let text = server.documents.get(path, || v2(&rows));
-            Some(Ok(bytes(200, "application/json", text.to_string())))
-        }
+        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, || v2(&rows))))),
         _ => {
             let place = path.strip_prefix("/openapi/v3/")?;
             let gv = of_place(place)?;
             if !rows.iter().any(|r| r.kind.group_version() == gv) {
                 return Some(Err(Status::no_such_path()));
             }
-            let text = server.documents.get(path, || v3(&rows, &gv));
-            Some(Ok(bytes(200, "application/json", text.to_string())))
+            Some(Ok(hashed(server, parts, server.documents.get(path, || v3(&rows, &gv)))))
         }
     }
 }
+
+/// A document, or that it is still the one the client has.
+fn tagged(parts: &Parts, document: Document) -> Response<Body> {
+    let etag = format!("\"{}\"", document.hash);
+    let mut known = parts.headers.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok());
+    let is_it = |t: &str| t == "*" || t.trim_start_matches("W/") == etag;
+    let same = known.any(|v| v.split(',').any(|t| is_it(t.trim())));
+    let mut r = if same {
+        bytes(304, "application/json", Body::empty())
+    } else {
+        bytes(200, "application/json", Body::Full(document.text))
+    };
+    if let Ok(t) = HeaderValue::from_str(&etag) {
+        r.headers_mut().insert(ETAG, t);
+    }
+    r.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    r
+}
+
+/// With the hash in its address a document never changes; with another one the client is sent to the right address.
+fn hashed(server: &Server, parts: &Parts, document: Document) -> Response<Body> {
+    let query = Query::parse(parts.uri.query());
+    let asked = query.get("hash");
+    if asked.is_empty() {
+        return tagged(parts, document);
+    }
+    if asked != &*document.hash {
+        let mut r = bytes(301, "application/json", Body::empty());
+        if let Ok(place) = HeaderValue::from_str(&format!("{}?hash={}", parts.uri.path(), document.hash)) {
+            r.headers_mut().insert(LOCATION, place);
+        }
+        return r;
+    }
+    let mut r = tagged(parts, document);
+    let now = server.registry.clock.now();
+    let expires = now.checked_add(YEAR).unwrap_or(now).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    r.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    if let Ok(v) = HeaderValue::from_str(&expires) {
+        r.headers_mut().insert(EXPIRES, v);
+    }
+    r
+}
+
+const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
 
 fn of_place(place: &str) -> Option<meta::GroupVersion> {
     let parts: Vec<&str> = place.split('/').collect();
@@ -69,8 +120,7 @@ fn index(server: &Server, rows: &Rows) -> Value {
     let mut paths = Map::new();
     for gv in gvs {
         let place = place_of(&gv);
-        let text = server.documents.get(&format!("/openapi/v3/{place}"), || v3(rows, &gv));
-        let hash = hex(&Sha256::digest(text.as_bytes())).to_uppercase();
+        let hash = server.documents.get(&format!("/openapi/v3/{place}"), || v3(rows, &gv)).hash;
         paths.insert(place.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{place}?hash={hash}")}));
     }
     json!({"paths": paths})

@@ -46,6 +46,7 @@ impl RbacCache {
             let Ok(mut w) = watches else { return };
             let [a, b, c, d] = &mut w[..] else { return };
             let changed = tokio::select! {
+                biased;
                 r = a.next() => r,
                 r = b.next() => r,
                 r = c.next() => r,

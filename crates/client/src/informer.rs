@@ -12,9 +12,9 @@ mod reflector;
 pub use cache::{Cache, Change, Entry, Key, Meta, Owner, or_default};
 pub use factory::{Informers, Scope};
 
+use crate::flag::Flag;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// The fields a reader needs, as a serde struct over the object's JSON. `()` for metadata alone.
 pub trait View: DeserializeOwned + Send + Sync + 'static {}
@@ -23,7 +23,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> View for T {}
 /// The cache of one resource and its handlers. Cheap to clone.
 pub struct Informer<V> {
     shared: Arc<cache::Shared<V>>,
-    synced: watch::Receiver<bool>,
+    synced: Flag,
 }
 
 impl<V> Clone for Informer<V> {
@@ -53,13 +53,12 @@ impl<V: View> Informer<V> {
     }
 
     pub fn has_synced(&self) -> bool {
-        *self.synced.borrow()
+        self.synced.is_set()
     }
 
     /// Waits until the first list has been delivered.
     pub async fn synced(&self) {
-        let mut s = self.synced.clone();
-        let _ = s.wait_for(|s| *s).await;
+        self.synced.wait().await;
     }
 }
 

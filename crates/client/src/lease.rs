@@ -78,6 +78,7 @@ impl Elector {
             tracing::warn!(lease = self.election.name, "the lease was lost");
         };
         tokio::select! {
+            biased;
             () = shutdown.wait() => {}
             () = lead => {}
             () = renew => return,

@@ -9,6 +9,7 @@ pub mod client;
 pub mod error;
 pub mod events;
 pub mod expectations;
+mod flag;
 pub mod https;
 pub mod informer;
 pub mod kubeconfig;

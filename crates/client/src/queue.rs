@@ -154,6 +154,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             match next {
                 None => woken.await,
                 Some(at) => tokio::select! {
+                    biased;
                     () = woken => {}
                     () = tokio::time::sleep_until(at) => {}
                 },

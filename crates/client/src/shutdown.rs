@@ -1,35 +1,34 @@
 //! Telling long-running parts to end.
 
-use tokio::sync::watch;
+use crate::flag::{Flag, Setter, flag};
 
 /// Ends everything that holds its [`Shutdown`], when it is triggered or dropped.
 #[derive(Debug)]
-pub struct Trigger(watch::Sender<bool>);
+pub struct Trigger(Setter);
 
 /// Waits for the end. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Shutdown(watch::Receiver<bool>);
+pub struct Shutdown(Flag);
 
 pub fn shutdown() -> (Trigger, Shutdown) {
-    let (tx, rx) = watch::channel(false);
-    (Trigger(tx), Shutdown(rx))
+    let (setter, flag) = flag();
+    (Trigger(setter), Shutdown(flag))
 }
 
 impl Trigger {
     pub fn trigger(&self) {
-        self.0.send_replace(true);
+        self.0.set();
     }
 }
 
 impl Shutdown {
     pub fn is_triggered(&self) -> bool {
-        *self.0.borrow() || self.0.has_changed().is_err()
+        self.0.is_over()
     }
 
     /// Returns at the end, at once when that has come already.
     pub async fn wait(&self) {
-        let mut rx = self.0.clone();
-        let _ = rx.wait_for(|ended| *ended).await;
+        self.0.wait().await;
     }
 
     /// Runs a future until it is done (`Some`) or the end comes (`None`).

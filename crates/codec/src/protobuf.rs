@@ -14,7 +14,7 @@ mod wire;
 mod write;
 
 pub use read::{decode, decode_message};
-pub use write::{encode, encode_message};
+pub use write::{encode, encode_message, envelope, fields, watch_event};
 
 /// What every encoded object starts with.
 pub const MAGIC: &[u8; 4] = b"k8s\0";

@@ -27,8 +27,6 @@ pub enum Error {
     Pki(#[from] pki::Error),
     #[error("the port {0} cannot be used: {1}")]
     Port(SocketAddr, std::io::Error),
-    #[error("{path}: {source}")]
-    File { path: PathBuf, source: std::io::Error },
     #[error("making the first objects: {0}")]
     Bootstrap(Status),
 }
@@ -36,7 +34,6 @@ pub enum Error {
 pub struct Config {
     pub data_dir: PathBuf,
     pub bind: IpAddr,
-    pub port: u16,
     /// Where others reach the server; the bind address, unless that is everything.
     pub advertise: IpAddr,
     /// Where pods reach the server: an address of the node, on which it listens as well.
@@ -56,14 +53,11 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts serving. Ready when this returns, except for the conditions that others add.
-    pub async fn start(config: &Config, shutdown: watch::Receiver<bool>) -> Result<Self, Error> {
+    pub async fn start(config: &Config, listener: TcpListener, shutdown: watch::Receiver<bool>) -> Result<Self, Error> {
         let dir = &config.data_dir;
-        std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
-        let socket = SocketAddr::new(config.bind, config.port);
-        let listener = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
-        let address = listener.local_addr().map_err(|e| Error::Port(socket, e))?;
+        let address = listener.local_addr().map_err(|e| Error::Port(SocketAddr::new(config.bind, 0), e))?;
         let store = open_store(dir, config.sync, clock.clone()).await?;
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
@@ -107,6 +101,12 @@ impl ControlPlane {
         tokio::spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
         Ok(Self { server, address, pki, admin_token, clock, rng })
     }
+}
+
+/// Takes the port, before anything is made that would have to be taken back.
+pub async fn listen(bind: IpAddr, port: u16) -> Result<TcpListener, Error> {
+    let socket = SocketAddr::new(bind, port);
+    TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))
 }
 
 async fn open_store(dir: &Path, sync: bool, clock: Arc<dyn Clock>) -> Result<Store, Error> {

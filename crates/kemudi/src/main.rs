@@ -7,7 +7,9 @@ mod agent;
 mod bootstrap;
 mod components;
 mod control_plane;
+mod lock;
 mod pki;
+mod privileges;
 mod system;
 mod tokens;
 mod up;
@@ -60,8 +62,22 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e}");
+            eprintln!("error: {}", with_causes(&e));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and what it does not yet say of its causes.
+fn with_causes(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = e.source();
+    while let Some(c) = cause {
+        let more = c.to_string();
+        if !text.contains(&more) {
+            text += &format!(": {more}");
+        }
+        cause = c.source();
+    }
+    text
 }

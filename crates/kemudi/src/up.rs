@@ -3,7 +3,7 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
-use crate::{agent, bootstrap};
+use crate::{agent, bootstrap, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -70,6 +70,11 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("making the service of the DNS server: {0}")]
     Dns(meta::Status),
+    #[error(
+        "this process may not run containers:{}\nRun it as root, or only the control plane with --disable-agent; nothing was changed",
+        privileges::listed(.0)
+    )]
+    Privileges(Vec<(&'static str, &'static str)>),
     #[error("{0} is no data directory of kemudi; nothing was removed")]
     NotOurs(String),
     #[error("no cluster runs on {0}")]
@@ -91,8 +96,19 @@ async fn run(options: Options) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
-    std::fs::create_dir_all(&options.data_dir)
-        .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
+    if !options.disable_agent {
+        let missing = privileges::of_this_process();
+        if !missing.is_empty() {
+            return Err(Error::Privileges(missing));
+        }
+    }
+    let directory = |source| Error::File { path: options.data_dir.clone(), source };
+    std::fs::create_dir_all(&options.data_dir).map_err(directory)?;
+    // Before the network or the store of a running cluster could be touched.
+    let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
+        return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
+    };
+    let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),
         node_name: options.node_name.clone().unwrap_or_else(host_name),
@@ -107,14 +123,13 @@ async fn run(options: Options) -> Result<(), Error> {
     let config = Config {
         data_dir: options.data_dir.clone(),
         bind: options.bind_address,
-        port: options.secure_port,
         advertise,
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
         sync: true,
     };
     let (stop, shutdown) = watch::channel(false);
-    let plane = ControlPlane::start(&config, shutdown.clone()).await?;
+    let plane = ControlPlane::start(&config, listener, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
@@ -224,7 +239,8 @@ fn stop(pid: i32) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(async {
         for _ in 0..600 {
-            if kill(process, None).is_err() {
+            // One that has ended and that its parent has not noticed yet has no program any more.
+            if kill(process, None).is_err() || !is_ours(pid) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;

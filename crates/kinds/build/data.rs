@@ -41,9 +41,9 @@ impl Field {
         for (k, v) in &self.facts {
             let value = match k.as_str() {
                 "default" => serde_json::from_str(v).unwrap(),
-                // A space in a value is written as `+`.
+                // A blank in a value is written `~`.
                 "map" | "enum" => {
-                    v.split(',').filter(|x| !x.is_empty()).map(|x| x.trim_matches('"').replace('+', " ")).collect()
+                    v.split(',').filter(|x| !x.is_empty()).map(|x| x.trim_matches('"').replace('~', " ")).collect()
                 }
                 _ if v.is_empty() => Value::Bool(true),
                 _ => v.clone().into(),

@@ -106,6 +106,8 @@ pub struct Status {
     pub reason: Reason,
     pub message: String,
     pub details: Option<Box<Details>>,
+    /// With which token an expired list can go on, though not consistently.
+    pub resume: Option<Box<str>>,
 }
 
 impl std::error::Error for Status {}
@@ -118,7 +120,7 @@ impl fmt::Display for Status {
 
 impl Status {
     pub fn new(code: u16, reason: Reason, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self { code, reason, message: message.into(), details: None, resume: None }
     }
 
     #[must_use]
@@ -251,6 +253,9 @@ impl Status {
     pub fn to_value(&self) -> Value {
         let mut v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code});
+        if let Some(token) = &self.resume {
+            v["metadata"]["continue"] = (**token).into();
+        }
         if self.reason != Reason::Unknown {
             v["reason"] = self.reason.as_str().into();
         }
@@ -308,6 +313,7 @@ impl Status {
             reason: Reason::parse(v["reason"].as_str().unwrap_or_default()),
             message: text(&v["message"]),
             details,
+            resume: v["metadata"]["continue"].as_str().map(Into::into),
         })
     }
 }

@@ -27,7 +27,7 @@ impl Registry {
         if let Backend::Function(f) = &row.backend {
             admit.mutate(Operation::Create, &mut object, None).await?;
             admit.validate(Operation::Create, Some(&object), None).await?;
-            return f.create(self.env(), request, object).await;
+            return f.create(self.env(), request, object, options).await;
         }
         self.stamp(request, &mut object);
         let generated = object.name().is_empty() && !object.generate_name().is_empty();

@@ -6,7 +6,6 @@ use crate::options::{DeleteOptions, Propagation};
 use crate::strategy::Request;
 use crate::update::check_preconditions;
 use crate::{Registry, metadata};
-use kinds::Generation;
 use meta::{Object, Status, time};
 use store::{Action, CommitError, Expect, Op};
 
@@ -88,7 +87,7 @@ impl Registry {
             _ => return None,
         }
         strategy.begin_deletion(&mut o);
-        if request.resource.kind.generation.is_some_and(|g| g != Generation::First) {
+        if o.generation() > 0 {
             o.set_generation(o.generation() + 1);
         }
         Some(o)

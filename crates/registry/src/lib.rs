@@ -23,7 +23,7 @@ pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows};
 pub use strategy::{Env, NameRule, Request, Strategy, Sub, Warnings};
 pub use update::{Target, Updated};
-pub use watch::{Batch, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
+pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 
 use meta::{Clock, Rng};
 use parking_lot::RwLock;

@@ -43,11 +43,19 @@ pub struct Page {
 #[derive(Serialize, Deserialize)]
 struct Token {
     v: String,
-    rv: u64,
+    /// Negative: at whatever revision is the newest.
+    rv: i64,
     start: String,
 }
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
+const ANY: i64 = -1;
+
+impl Token {
+    fn encode(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+}
 
 impl Registry {
     /// The entry of one object.
@@ -93,8 +101,8 @@ impl Registry {
         let mut page = Page { revision: snapshot.revision(), continue_token: String::new(), remaining: None, entries };
         if let (true, Some(last)) = (more, page.entries.last()) {
             let start = format!("{}/{}", last.key.namespace, last.key.name);
-            let token = Token { v: TOKEN_VERSION.into(), rv: page.revision, start };
-            page.continue_token = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default());
+            let token = Token { v: TOKEN_VERSION.into(), rv: page.revision.try_into().unwrap_or(ANY), start };
+            page.continue_token = token.encode();
             if selector.is_everything() {
                 let place = (&*last.key.namespace, &*last.key.name);
                 page.remaining = Some(snapshot.range(resource, namespace, Some(place)).count());
@@ -115,7 +123,10 @@ impl Registry {
             if !options.resource_version.is_empty() && options.resource_version != "0" {
                 return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
             }
-            let snapshot = self.store.snapshot_at(token.rv).await.map_err(|e| expired_token(&e))?;
+            let snapshot = match u64::try_from(token.rv) {
+                Ok(revision) => self.store.snapshot_at(revision).await.map_err(|e| expired_token(&e, &token.start))?,
+                Err(_) => self.store.snapshot(),
+            };
             return Ok((snapshot, Some(token.start)));
         }
         let revision = parse_revision(&options.resource_version)?;
@@ -203,13 +214,16 @@ pub(crate) fn too_new(want: u64, have: u64) -> Status {
     Status::timeout(message).with_details(details)
 }
 
-fn expired_token(e: &SnapshotError) -> Status {
-    match e {
-        SnapshotError::Expired { .. } => Status::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
-        ),
-        other => snapshot_status(other),
-    }
+/// The list cannot go on as it began; the answer says how it can.
+fn expired_token(e: &SnapshotError, start: &str) -> Status {
+    let SnapshotError::Expired { .. } = e else { return snapshot_status(e) };
+    let mut s = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. Start a new list without it, or \
+         go on with the token in this answer: the rest of the list is then that of now, without what changed in between.",
+    );
+    let token = Token { v: TOKEN_VERSION.into(), rv: ANY, start: start.to_owned() };
+    s.resume = Some(token.encode().into());
+    s
 }
 
 fn snapshot_status(e: &SnapshotError) -> Status {

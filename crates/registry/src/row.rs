@@ -1,5 +1,6 @@
 //! What a resource is.
 
+use crate::options::WriteOptions;
 use crate::strategy::{Env, Request, Strategy};
 use async_trait::async_trait;
 use kinds::Kind;
@@ -28,7 +29,14 @@ pub enum Backend {
 #[async_trait]
 pub trait Function: Send + Sync {
     /// `object` has been decoded and defaulted; for a subresource, `request.name` is the parent's name.
-    async fn create(&self, env: Env<'_>, request: &Request, object: Object) -> Result<Object, Status>;
+    /// With `options.dry_run` nothing may be written.
+    async fn create(
+        &self,
+        env: Env<'_>,
+        request: &Request,
+        object: Object,
+        options: &WriteOptions,
+    ) -> Result<Object, Status>;
 
     async fn get(&self, _env: Env<'_>, request: &Request) -> Result<Object, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "get"))

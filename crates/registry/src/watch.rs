@@ -11,8 +11,18 @@ use store::{Change, Entry, Event, Scope, Watch, WatchError};
 #[derive(Clone, Debug, Default)]
 pub struct WatchOptions {
     pub list: ListOptions,
-    /// Begin with the state there is as `ADDED` events, then a bookmark that says so.
-    pub send_initial_events: bool,
+    pub initial: Initial,
+}
+
+/// Whether a watch begins with the state there is, as `ADDED` events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Initial {
+    /// If it begins at no revision, or at any.
+    #[default]
+    Unsaid,
+    /// Yes, and says where the state ends.
+    Send,
+    Skip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +81,9 @@ impl Registry {
         let mut initial = VecDeque::new();
         let mut after = revision;
         let mut initial_end = None;
-        // Without a revision (or with 0) a watch begins with the state there is.
-        if revision == 0 || options.send_initial_events {
+        if options.initial == Initial::Skip && revision == 0 {
+            after = self.store.revision();
+        } else if options.initial == Initial::Send || revision == 0 {
             let snapshot = self.store.snapshot();
             if revision > snapshot.revision() {
                 return Err(crate::list::too_new(revision, snapshot.revision()));
@@ -81,7 +92,7 @@ impl Registry {
             let entries = snapshot.range(resource, namespace, None);
             let wanted = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.matches(e));
             initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));
-            initial_end = options.send_initial_events.then_some(after);
+            initial_end = (options.initial == Initial::Send).then_some(after);
         }
         let watch = self.store.watch(scope, after).map_err(|e| watch_status(&e))?;
         Ok(ObjectWatch { initial, initial_end, watch, selector })

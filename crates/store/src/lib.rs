@@ -12,6 +12,7 @@
 mod commit;
 pub mod engine;
 mod log;
+mod newest;
 mod remote;
 mod snapshot;
 mod state;

@@ -3,11 +3,11 @@
 //! Invariant: a log holds every event of its resource with a revision above its floor. A watcher is a number (the last
 //! revision it saw), not a queue: a slow one falls off the log and goes on from the engine's history.
 
+use crate::newest::Newest;
 use crate::{Event, Str};
 use parking_lot::RwLock;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// What waiters are told when no event will ever come again.
 pub(crate) const ENDED: u64 = u64::MAX;
@@ -15,7 +15,7 @@ pub(crate) const ENDED: u64 = u64::MAX;
 pub(crate) struct Log {
     inner: RwLock<Inner>,
     /// The revision of the newest event, or [`ENDED`].
-    pub newest: watch::Sender<u64>,
+    pub newest: Newest,
 }
 
 struct Inner {
@@ -40,7 +40,7 @@ pub(crate) enum Read {
 impl Log {
     fn new(floor: u64) -> Log {
         let inner = Inner { events: VecDeque::new(), bytes: 0, floor };
-        Log { inner: RwLock::new(inner), newest: watch::Sender::new(floor) }
+        Log { inner: RwLock::new(inner), newest: Newest::new(floor) }
     }
 
     /// Up to about `limit` events that `wanted` accepts, with revisions above `after`.
@@ -130,7 +130,8 @@ impl Logs {
 
     /// Appends events in the order of their revisions; the logs that now have something to tell.
     pub fn append(&self, events: Vec<Arc<Event>>) -> Vec<(Arc<Log>, u64)> {
-        let mut by_resource: HashMap<Str, Vec<Arc<Event>>> = HashMap::new();
+        // Ordered, so that watchers are woken in the same order in every run.
+        let mut by_resource: BTreeMap<Str, Vec<Arc<Event>>> = BTreeMap::new();
         for event in events {
             match by_resource.get_mut(&event.entry.key.resource) {
                 Some(list) => list.push(event),
@@ -155,7 +156,7 @@ impl Logs {
     /// Wakes all waiters for good.
     pub fn end(&self) {
         for log in self.logs.read().values() {
-            log.newest.send_replace(ENDED);
+            log.newest.set(ENDED);
         }
     }
 }

@@ -6,6 +6,7 @@
 use crate::commit::{CommitError, Committed, Committer, Prepared, PreparedAction, Queue, Request};
 use crate::engine::{Decode, Engine, EngineError, Role, Usage};
 use crate::log::Logs;
+use crate::newest::Newest;
 use crate::remote::Remote;
 use crate::state::State;
 use crate::{
@@ -17,7 +18,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// Published states that are kept for exact reads.
 const RECENT: usize = 16;
@@ -130,7 +131,7 @@ pub(crate) struct Shared {
     engine: RwLock<Option<Arc<dyn Engine>>>,
     state: RwLock<Arc<State>>,
     /// The revision of `state`.
-    visible: watch::Sender<u64>,
+    visible: Newest,
     /// Everything up to here is in the logs.
     logged: AtomicU64,
     compacted: AtomicU64,
@@ -147,7 +148,7 @@ impl Shared {
     }
 
     pub fn revision(&self) -> u64 {
-        *self.visible.borrow()
+        self.visible.get()
     }
 
     pub fn logged(&self) -> u64 {
@@ -184,11 +185,11 @@ impl Shared {
             if recent.len() > RECENT { recent.pop_front() } else { None }
         };
         drop(dropped);
-        self.visible.send_replace(revision);
+        self.visible.set(revision);
         let touched = self.logs.append(events);
         self.logged.store(revision, Ordering::Release);
         for (log, newest) in touched {
-            log.newest.send_replace(newest);
+            log.newest.set(newest);
         }
     }
 
@@ -201,20 +202,18 @@ impl Shared {
     /// Only the first ending counts.
     pub fn end(&self, ending: Ending) {
         let _ = self.ending.set(ending);
-        self.visible.send_modify(|_| {});
+        self.visible.wake();
         self.logs.end();
     }
 
     pub async fn wait_for(&self, revision: u64) -> Result<(), WatchError> {
-        let mut visible = self.visible.subscribe();
         loop {
-            if *visible.borrow_and_update() >= revision {
+            let changed = self.visible.changed();
+            if self.visible.get() >= revision {
                 return Ok(());
             }
             self.alive()?;
-            if visible.changed().await.is_err() {
-                return Err(WatchError::Closed);
-            }
+            changed.await;
         }
     }
 
@@ -313,7 +312,7 @@ impl Store {
             engine: RwLock::new(Some(engine.clone())),
             recent: Mutex::new(VecDeque::from([state.clone()])),
             state: RwLock::new(state),
-            visible: watch::Sender::new(loaded.revision),
+            visible: Newest::new(loaded.revision),
             logged: AtomicU64::new(loaded.revision),
             compacted: AtomicU64::new(loaded.compacted),
             rebuilt: Mutex::default(),

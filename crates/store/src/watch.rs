@@ -8,7 +8,6 @@ use crate::log::{ENDED, Log, Read};
 use crate::store::{Ending, Shared};
 use crate::{Change, EngineError, Entry, Event, Key, Str};
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Events per batch; whole revisions, so a large transaction may exceed it.
 const BATCH: usize = 512;
@@ -65,7 +64,6 @@ pub struct Watch {
     /// Everything up to here was delivered.
     cursor: u64,
     log: Arc<Log>,
-    newest: watch::Receiver<u64>,
 }
 
 impl Watch {
@@ -75,20 +73,21 @@ impl Watch {
             return Err(WatchError::Future { current });
         }
         let log = shared.logs.of(&scope.resource);
-        let newest = log.newest.subscribe();
         shared.alive()?;
         let compacted = shared.compacted();
         if after < compacted && !log.covers(after) {
             return Err(WatchError::Expired { oldest: compacted });
         }
-        Ok(Watch { shared, scope, cursor: after, log, newest })
+        Ok(Watch { shared, scope, cursor: after, log })
     }
 
     /// The next events; waits until there are some. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Batch, WatchError> {
         loop {
             self.shared.alive()?;
-            let seen = *self.newest.borrow_and_update();
+            let log = self.log.clone();
+            let changed = log.newest.changed();
+            let seen = log.newest.get();
             // Taken before the log is read: everything up to here is in the log by now.
             let logged = self.shared.logged();
             match self.log.read(self.cursor, BATCH, |event| self.scope.contains(&event.entry.key)) {
@@ -106,8 +105,8 @@ impl Watch {
                     continue;
                 }
             }
-            if seen != ENDED && self.newest.changed().await.is_err() {
-                return Err(WatchError::Closed);
+            if seen != ENDED {
+                changed.await;
             }
         }
     }

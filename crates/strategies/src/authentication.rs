@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use auth::User;
 use meta::{Object, Status, Value};
-use registry::{Env, Function, Request};
+use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct SelfSubjectReview;
 
 #[async_trait]
 impl Function for SelfSubjectReview {
-    async fn create(&self, env: Env<'_>, request: &Request, mut o: Object) -> Result<Object, Status> {
+    async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
         o.set(&["metadata", "creationTimestamp"], meta::time::format(env.clock().now()));
         o.set(&["status", "userInfo"], info(&request.user));
         Ok(o)
@@ -54,7 +54,13 @@ pub struct TokenReview(pub Arc<dyn TokenIssuer>);
 
 #[async_trait]
 impl Function for TokenReview {
-    async fn create(&self, _env: Env<'_>, _request: &Request, mut o: Object) -> Result<Object, Status> {
+    async fn create(
+        &self,
+        _env: Env<'_>,
+        _request: &Request,
+        mut o: Object,
+        _: &WriteOptions,
+    ) -> Result<Object, Status> {
         let token = o.str_at(&["spec", "token"]).unwrap_or_default().to_owned();
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
@@ -90,7 +96,7 @@ pub struct TokenRequest(pub Arc<dyn TokenIssuer>);
 
 #[async_trait]
 impl Function for TokenRequest {
-    async fn create(&self, env: Env<'_>, request: &Request, mut o: Object) -> Result<Object, Status> {
+    async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
         let account = env.registry.get(request).await?;
         let mut audiences: Vec<String> = o
             .at(&["spec", "audiences"])

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::{Object, Status, Value};
-use registry::{Env, Function, Request};
+use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -15,7 +15,13 @@ pub struct AccessReview {
 
 #[async_trait]
 impl Function for AccessReview {
-    async fn create(&self, _env: Env<'_>, request: &Request, mut o: Object) -> Result<Object, Status> {
+    async fn create(
+        &self,
+        _env: Env<'_>,
+        request: &Request,
+        mut o: Object,
+        _: &WriteOptions,
+    ) -> Result<Object, Status> {
         let spec = o.get("spec").cloned().unwrap_or_default();
         let user = if self.own { request.user.clone() } else { user_of(&spec) };
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
@@ -79,7 +85,13 @@ pub struct RulesReview {
 
 #[async_trait]
 impl Function for RulesReview {
-    async fn create(&self, _env: Env<'_>, request: &Request, mut o: Object) -> Result<Object, Status> {
+    async fn create(
+        &self,
+        _env: Env<'_>,
+        request: &Request,
+        mut o: Object,
+        _: &WriteOptions,
+    ) -> Result<Object, Status> {
         let namespace = o.str_at(&["spec", "namespace"]).unwrap_or_default().to_owned();
         let (mut resource, mut path) = (Vec::new(), Vec::new());
         for r in self.authorizer.rules(&request.user, &namespace) {

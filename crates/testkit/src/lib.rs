@@ -5,11 +5,11 @@
 
 use admission::default_plugins;
 use apiserver::handle::as_identity;
-use apiserver::{Authenticators, RbacCache, Server};
+use apiserver::{Authenticators, Body, RbacCache, Server};
 use async_trait::async_trait;
 use auth::User;
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, Response};
 use meta::{Clock, Rng, Value};
 use parking_lot::Mutex;
 use registry::{Registry, encode};
@@ -59,17 +59,22 @@ impl Rng for SeededRng {
     }
 }
 
-/// Tokens are the business of the binary; here nobody gets one.
-struct NoTokens;
+/// Real tokens are the business of the binary; these say whose they are and are believed.
+struct PlainTokens(Arc<VirtualClock>);
+
+/// What the tokens of a test begin with.
+const TOKEN: &str = "token of ";
 
 #[async_trait]
-impl TokenIssuer for NoTokens {
-    fn issue(&self, _: &Claims) -> Result<(String, String), String> {
-        Err("tokens are not issued here".into())
+impl TokenIssuer for PlainTokens {
+    fn issue(&self, claims: &Claims) -> Result<(String, String), String> {
+        let ends = self.0.now() + jiff::SignedDuration::from_secs(claims.seconds);
+        let token = format!("{TOKEN}system:serviceaccount:{}:{}", claims.namespace, claims.account);
+        Ok((token, meta::time::format(ends)))
     }
 
-    async fn review(&self, _: &str) -> Result<Option<(User, Vec<String>)>, String> {
-        Ok(None)
+    async fn review(&self, token: &str) -> Result<Option<(User, Vec<String>)>, String> {
+        Ok(token.strip_prefix(TOKEN).map(|name| (User::new(name, &[]), vec![self.default_audience()])))
     }
 
     fn default_audience(&self) -> String {
@@ -95,12 +100,17 @@ pub struct Answer {
 impl Cluster {
     /// A server with the namespaces and service accounts that tests write into.
     pub async fn start(seed: u64) -> Self {
+        Self::start_keeping(seed, Retention::default()).await
+    }
+
+    /// The same, with another share of history that is kept.
+    pub async fn start_keeping(seed: u64, retention: Retention) -> Self {
         let (clock, rng) = (VirtualClock::new(), SeededRng::new(seed));
         let wall = clock.clone();
         let options = Options {
             index: encode::index_fn(strategies::selectable_fields()),
             transform: None,
-            retention: Retention::default(),
+            retention,
             clock: Arc::new(move || wall.now().as_millisecond().unsigned_abs()),
         };
         let store = match Store::open(Memory::new(), options).await {
@@ -116,7 +126,7 @@ impl Cluster {
             service_cidr,
             node_ports: 30000..=32767,
             authorizer: authorizer.clone(),
-            tokens: Arc::new(NoTokens),
+            tokens: Arc::new(PlainTokens(clock.clone())),
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         let server = Server::new(registry, Authenticators::default(), authorizer, default_plugins());
@@ -147,24 +157,30 @@ impl Cluster {
 
     /// Sends anything as an administrator, and reads the answer to its end.
     pub async fn send(&self, method: &str, path: &str, media: Option<&str>, accept: &str, body: Bytes) -> Answer {
-        let mut request = Request::builder()
-            .method(Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET))
-            .uri(path)
-            .header("accept", accept)
-            .header("user-agent", "corpus/1");
-        if let Some(m) = media {
-            request = request.header("content-type", m);
-        }
-        let request = match request.body(body) {
-            Ok(r) => r,
-            Err(e) => return Answer { code: 0, body: e.to_string().into(), warned: false },
-        };
-        let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
-        let response = self.server.handle(as_identity(request, admin)).await;
+        let mut headers = vec![("accept", accept)];
+        headers.extend(media.map(|m| ("content-type", m)));
+        let response = self.request(method, path, &headers, body).await;
         let (code, warned) = (response.status().as_u16(), response.headers().contains_key("warning"));
         let bytes = response.into_body().collect().await;
         let body =
             serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
         Answer { code, body, warned }
+    }
+
+    /// Sends anything as an administrator. The body of the answer is still to be read.
+    pub async fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Response<Body> {
+        let mut request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET))
+            .uri(path)
+            .header("user-agent", "corpus/1");
+        for (k, v) in headers {
+            request = request.header(*k, *v);
+        }
+        let request = match request.body(body) {
+            Ok(r) => r,
+            Err(e) => unreachable!("a test sends what HTTP can say: {e}"),
+        };
+        let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
+        self.server.handle(as_identity(request, admin)).await
     }
 }

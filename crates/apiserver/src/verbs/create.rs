@@ -40,6 +40,6 @@ pub async fn function(
     let admit = admission(server, call, &request, &options);
     admit.mutate(Operation::Create, &mut object, None).await?;
     admit.validate(Operation::Create, Some(&object), None).await?;
-    let object = function.create(server.registry.env(), &request, object).await?;
+    let object = function.create(server.registry.env(), &request, object, &options).await?;
     Ok(answer(server, call, &request, 201, &object))
 }

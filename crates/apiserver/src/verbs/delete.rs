@@ -38,7 +38,7 @@ fn success(row: &Resource, o: &Object) -> Value {
 pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let options = options(call)?;
     let write = write_options(call)?;
-    let list = list::options(call, &request)?;
+    let list = list::options(call, &request, list::For::List)?;
     let page = server.registry.list(&request, &list).await?;
     let row = request.resource.clone();
     let mut deleted = Vec::new();
@@ -94,15 +94,23 @@ fn check(o: &Object) -> Result<(), Status> {
             why,
         ));
     }
-    if let Some(p) = policy.and_then(Value::as_str).filter(|p| !["Foreground", "Background", "Orphan"].contains(p)) {
-        let allowed = ["Background", "Foreground", "Orphan"];
-        errors.push(FieldError::not_supported(&FieldPath::new("propagationPolicy"), p, &allowed));
+    if let Some(p) = policy.and_then(Value::as_str).filter(|p| !POLICIES.contains(p)) {
+        errors.push(FieldError::not_supported(&FieldPath::new("propagationPolicy"), p, &POLICIES));
+    }
+    let dry = o.get("dryRun").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for d in dry.filter(|d| *d != "All") {
+        errors.push(FieldError::not_supported(&FieldPath::new("dryRun"), d, &["All"]));
     }
     if errors.is_empty() {
         return Ok(());
     }
-    let gk = GroupKind { group: String::new(), kind: "DeleteOptions".into() };
-    Err(Status::invalid(&gk, "", &errors))
+    Err(Status::invalid(&group_kind(), "", &errors))
+}
+
+const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
+
+fn group_kind() -> GroupKind {
+    GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }
 }
 
 fn query(q: &Query, options: &mut DeleteOptions) -> Result<(), Status> {
@@ -120,7 +128,10 @@ fn query(q: &Query, options: &mut DeleteOptions) -> Result<(), Status> {
         "Orphan" => options.propagation = Some(Propagation::Orphan),
         "Background" => options.propagation = Some(Propagation::Background),
         "Foreground" => options.propagation = Some(Propagation::Foreground),
-        other => return Err(Status::bad_request(format!("propagationPolicy: {other:?} is none"))),
+        other => {
+            let e = FieldError::not_supported(&FieldPath::new("propagationPolicy"), other, &POLICIES);
+            return Err(Status::invalid(&group_kind(), "", &[e]));
+        }
     }
     if q.has("orphanDependents") {
         let orphan = q.is_true("orphanDependents");

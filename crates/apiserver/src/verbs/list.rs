@@ -3,6 +3,7 @@
 use crate::body::Body;
 use crate::content::{self, Encoding, Shape};
 use crate::handle::{Call, bytes};
+use crate::path::Query;
 use crate::{Server, table};
 use bytes::Bytes;
 use http::Response;
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 const CHUNK: usize = 256 * 1024;
 
 pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
-    let options = options(call, request)?;
+    let options = options(call, request, For::List)?;
     let row = &request.resource;
     if let Backend::Function(f) = &row.backend {
         let items = f.list(server.registry.env(), request).await?;
@@ -101,7 +102,7 @@ fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, 
 }
 
 /// The options of a list or a watch, checked.
-pub fn options(call: &Call, request: &Request) -> Result<ListOptions, Status> {
+pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, Status> {
     let q = &call.query;
     let labels = LabelSelector::parse(q.get("labelSelector"))
         .map_err(|e| Status::bad_request(format!("unable to parse requirement: {e}")))?;
@@ -119,34 +120,22 @@ pub fn options(call: &Call, request: &Request) -> Result<ListOptions, Status> {
             .parse::<i64>()
             .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?,
     };
+    seconds(q)?;
     check_revision(call)?;
-    let version_match = match q.get("resourceVersionMatch") {
-        "" => VersionMatch::Unset,
+    let revision = q.get("resourceVersion");
+    let errors = match of {
+        For::List => list_errors(q, revision),
+        For::Watch => watch_errors(q),
+    };
+    if !errors.is_empty() {
+        let gk = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
+        return Err(Status::invalid(&gk, "", &errors));
+    }
+    let version_match = match q.get(MATCH) {
         "NotOlderThan" => VersionMatch::NotOlderThan,
         "Exact" => VersionMatch::Exact,
-        other => {
-            let e =
-                FieldError::not_supported(&FieldPath::new("resourceVersionMatch"), other, &["Exact", "NotOlderThan"]);
-            return Err(invalid_options(e));
-        }
+        _ => VersionMatch::Unset,
     };
-    let revision = q.get("resourceVersion");
-    let initial = q.is_true("sendInitialEvents");
-    if version_match != VersionMatch::Unset && !initial {
-        let path = FieldPath::new("resourceVersionMatch");
-        if revision.is_empty() {
-            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-            return Err(invalid_options(FieldError::forbidden(&path, why)));
-        }
-        if !q.get("continue").is_empty() {
-            let why = "resourceVersionMatch is forbidden when continue is provided";
-            return Err(invalid_options(FieldError::forbidden(&path, why)));
-        }
-        if version_match == VersionMatch::Exact && revision == "0" {
-            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-            return Err(invalid_options(FieldError::forbidden(&path, why)));
-        }
-    }
     Ok(ListOptions {
         labels,
         fields,
@@ -157,9 +146,75 @@ pub fn options(call: &Call, request: &Request) -> Result<ListOptions, Status> {
     })
 }
 
-fn invalid_options(e: FieldError) -> Status {
-    let gk = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
-    Status::invalid(&gk, "", &[e])
+/// Whose options are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    List,
+    Watch,
+}
+
+const MATCH: &str = "resourceVersionMatch";
+const INITIAL: &str = "sendInitialEvents";
+
+/// What does not go together (`k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`).
+fn list_errors(q: &Query, revision: &str) -> Vec<FieldError> {
+    let (path, how) = (FieldPath::new(MATCH), q.get(MATCH));
+    let mut errors = Vec::new();
+    if !how.is_empty() {
+        if revision.is_empty() {
+            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            errors.push(FieldError::forbidden(&path, why));
+        }
+        if !q.get("continue").is_empty() {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
+            errors.push(FieldError::forbidden(&path, why));
+        }
+        if !matches!(how, "Exact" | "NotOlderThan") {
+            errors.push(FieldError::not_supported(&path, how, &["Exact", "NotOlderThan"]));
+        }
+        if how == "Exact" && revision == "0" {
+            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            errors.push(FieldError::forbidden(&path, why));
+        }
+    }
+    if q.has(INITIAL) {
+        errors.push(FieldError::forbidden(&FieldPath::new(INITIAL), "sendInitialEvents is forbidden for list"));
+    }
+    errors
+}
+
+fn watch_errors(q: &Query) -> Vec<FieldError> {
+    let (path, how) = (FieldPath::new(MATCH), q.get(MATCH));
+    let mut errors = Vec::new();
+    if q.has(INITIAL) && how != "NotOlderThan" {
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        errors.push(FieldError::forbidden(&path, why));
+    }
+    if !how.is_empty() {
+        if !q.has(INITIAL) {
+            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            errors.push(FieldError::forbidden(&path, why));
+        }
+        if how != "NotOlderThan" {
+            errors.push(FieldError::not_supported(&path, how, &["NotOlderThan"]));
+        }
+        if !q.get("continue").is_empty() {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
+            errors.push(FieldError::forbidden(&path, why));
+        }
+    }
+    errors
+}
+
+/// `timeoutSeconds`; 0 when nothing is said.
+pub fn seconds(q: &Query) -> Result<u64, Status> {
+    match q.get("timeoutSeconds") {
+        "" => Ok(0),
+        text => match text.parse::<i64>() {
+            Ok(n) => Ok(n.try_into().unwrap_or(0)),
+            Err(_) => Err(Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
+        },
+    }
 }
 
 /// `resourceVersion` is a number.

@@ -51,7 +51,11 @@ pub async fn dispatch(
     {
         return Err(method_not_allowed());
     }
-    if namespaced && verb == "create" && t.namespace.is_empty() && row.stored().is_some() {
+    if namespaced && matches!(verb, "create" | "deletecollection") && t.namespace.is_empty() && row.stored().is_some() {
+        return Err(method_not_allowed());
+    }
+    // What changes one object names it.
+    if !named && matches!(verb, "update" | "patch") {
         return Err(method_not_allowed());
     }
     match verb {
@@ -114,6 +118,12 @@ fn write_options(call: &Call) -> Result<WriteOptions, Status> {
     let manager = call.query.get("fieldManager");
     if manager.len() > 128 {
         let e = meta::FieldError::too_long(&meta::FieldPath::new("fieldManager"), 128);
+        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
+        return Err(Status::invalid(&gk, "", &[e]));
+    }
+    if manager.chars().any(char::is_control) {
+        let why = "should only contain printable characters";
+        let e = meta::FieldError::invalid(&meta::FieldPath::new("fieldManager"), manager, why);
         let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
         return Err(Status::invalid(&gk, "", &[e]));
     }

@@ -49,10 +49,8 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         };
         let patched = apply(&patch, live, &request)?;
         let kind = request.resource.kind.gvk();
-        let mut object = match (to_typed(call, &request, &kind, patched, Vec::new()), &patch) {
-            (Err(s), Patch::Strategic(p)) if s.is(meta::Reason::BadRequest) => return Err(unfit(p, &s)),
-            (object, _) => object?,
-        };
+        let sent = || String::from_utf8_lossy(&call.body).into_owned();
+        let mut object = to_typed(call, &request, &kind, patched, Vec::new()).map_err(|s| not_typed(sent(), &s))?;
         if object.namespace().is_empty() && request.resource.kind.namespaced {
             object.set_namespace(&request.namespace);
         }
@@ -62,6 +60,15 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(answer(server, call, &request, code, &updated.into_object()))
+}
+
+/// What was patched cannot be read as the kind any more: the patch is to blame, and shown.
+fn not_typed(patch: String, s: &Status) -> Status {
+    if s.code != 400 {
+        return s.clone();
+    }
+    let e = meta::FieldError::invalid(&meta::FieldPath::new("patch"), patch, s.message.as_str());
+    Status::invalid(&meta::GroupKind::default(), "", &[e])
 }
 
 /// Server-side apply: creates or merges, and tracks who manages what.
@@ -150,13 +157,6 @@ fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> 
         (_, _) => return Err(Status::bad_request("the patch is no object")),
     };
     Ok((patch, sent.duplicates))
-}
-
-/// A strategic merge patch whose outcome is no object of its kind: it is the patch that is said to be invalid.
-fn unfit(patch: &meta::Map<String, Value>, why: &Status) -> Status {
-    let message = why.message.rsplit(": ").next().unwrap_or_default();
-    let e = meta::FieldError::invalid(&meta::FieldPath::new("patch"), patch.clone(), message);
-    Status::invalid(&meta::GroupKind::default(), "", &[e])
 }
 
 /// The patched document, not yet typed.

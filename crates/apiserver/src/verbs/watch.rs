@@ -1,6 +1,6 @@
 //! Watch: a stream of events, each encoded from the bytes of its object.
 
-use super::list;
+use super::list::{self, For};
 use crate::body::Body;
 use crate::content::{self, Encoding, Shape, Wanted};
 use crate::handle::{Call, bytes};
@@ -8,7 +8,7 @@ use crate::{Server, table};
 use bytes::Bytes;
 use http::Response;
 use meta::{Object, Status, Value};
-use registry::{Batch, ObjectEvent, ObjectWatch, Request, WatchOptions, encode};
+use registry::{Batch, Initial, ObjectEvent, ObjectWatch, Request, WatchOptions, encode};
 use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
@@ -23,21 +23,19 @@ const TIMEOUT: Duration = Duration::from_secs(45 * 60);
 const PENDING: usize = 16;
 
 pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    let list = list::options(call, &request)?;
+    let list = list::options(call, &request, For::Watch)?;
     let q = &call.query;
-    let initial = q.is_true("sendInitialEvents");
-    if initial && q.get("resourceVersionMatch") != "NotOlderThan" {
-        let path = meta::FieldPath::new("resourceVersionMatch");
-        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
-        return Err(Status::invalid(&gk, "", &[meta::FieldError::forbidden(&path, why)]));
-    }
-    let timeout = match q.get("timeoutSeconds").parse::<u64>() {
-        Ok(s) if s > 0 => Duration::from_secs(s),
-        _ => TIMEOUT,
+    let timeout = match list::seconds(q)? {
+        0 => TIMEOUT,
+        s => Duration::from_secs(s),
     };
-    let options = WatchOptions { list, send_initial_events: initial };
-    let watch = server.registry.watch(&request, &options)?;
+    let initial = match (q.has("sendInitialEvents"), q.is_true("sendInitialEvents")) {
+        (false, _) => Initial::Unsaid,
+        (true, true) => Initial::Send,
+        (true, false) => Initial::Skip,
+    };
+    let options = WatchOptions { list, initial };
+    let watch = server.registry.watch(&request, &options);
     let (sender, receiver) = mpsc::channel(PENDING);
     let stream = Stream {
         server: server.clone(),
@@ -48,10 +46,20 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
         sender,
         headers_sent: false,
     };
-    tokio::spawn(stream.run(watch, timeout));
+    match watch {
+        Ok(w) => drop(tokio::spawn(stream.run(w, timeout))),
+        // A request that was understood has a stream, even if all it says is that the revision is gone.
+        Err(s) if matches!(s.code, 410 | 504) => {
+            let mut out = Vec::new();
+            stream.error(&mut out, &s);
+            let _ = stream.sender.try_send(out.into());
+        }
+        Err(s) => return Err(s),
+    }
     let media = match call.wanted.encoding {
         Encoding::Yaml => "application/yaml;stream=watch",
-        _ => "application/json",
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Encoding::Json => "application/json",
     };
     Ok(bytes(200, media, Body::Stream(receiver)))
 }
@@ -76,6 +84,11 @@ impl Stream {
         loop {
             let mut out = Vec::new();
             tokio::select! {
+                // In this order: an end or a bookmark is not put off by a busy watch, and a run in virtual time can be repeated.
+                biased;
+                () = self.sender.closed() => return,
+                () = &mut end => return,
+                _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
                 batch = watch.next() => match batch {
                     Ok(Batch::Events(events)) => {
                         for e in &events {
@@ -84,16 +97,14 @@ impl Stream {
                             }
                         }
                     }
-                    Ok(Batch::InitialEnd(revision)) => self.bookmark(&mut out, revision, true),
+                    Ok(Batch::InitialEnd(revision)) if self.bookmarks => self.bookmark(&mut out, revision, true),
+                    Ok(Batch::InitialEnd(_)) => {}
                     Err(s) => {
                         self.error(&mut out, &s);
                         let _ = self.sender.send(out.into()).await;
                         return;
                     }
                 },
-                _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
-                () = &mut end => return,
-                () = self.sender.closed() => return,
             }
             if self.sender.send(out.into()).await.is_err() {
                 return;
@@ -131,6 +142,15 @@ impl Stream {
     }
 
     fn write(&self, out: &mut Vec<u8>, kind: &str, object: Value) {
+        if self.wanted.encoding == Encoding::Protobuf {
+            // What has no messages is said to be an error rather than left out.
+            let bytes = content::to_protobuf(&object).map(|b| codec::protobuf::watch_event(kind, &b)).or_else(|| {
+                let s = Status::not_acceptable("the kind has no protobuf");
+                Some(codec::protobuf::watch_event("ERROR", &content::to_protobuf(&s.to_value())?))
+            });
+            out.extend_from_slice(&bytes.unwrap_or_default());
+            return;
+        }
         let event = json!({"type": kind, "object": object});
         if self.wanted.encoding == Encoding::Yaml {
             out.extend_from_slice(b"---\n");

@@ -4,13 +4,13 @@ use super::cache::Shared;
 use super::reflector::Reflector;
 use super::{Informer, View};
 use crate::client::{PARTIAL_METADATA, PARTIAL_METADATA_LIST};
+use crate::flag::flag;
 use crate::{ApiResource, Client, Shutdown};
 use meta::Rng;
 use parking_lot::Mutex;
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Which objects of a resource. `Default` is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +58,7 @@ impl Informers {
         if let Some(i) = held.get(&id).and_then(|(i, _)| i.downcast_ref::<Informer<V>>()) {
             return i.clone();
         }
-        let (tx, synced) = watch::channel(false);
+        let (setter, synced) = flag();
         let informer = Informer { shared: Arc::new(Shared::new()), synced };
         let mut api = self.client.dynamic(resource);
         if let Some(ns) = &scope.namespace {
@@ -70,7 +70,7 @@ impl Informers {
             label_selector: scope.label_selector.clone(),
             field_selector: scope.field_selector.clone(),
             shared: informer.shared.clone(),
-            synced: tx,
+            synced: setter,
             rng: self.rng.clone(),
         };
         let shutdown = self.shutdown.clone();

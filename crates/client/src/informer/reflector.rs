@@ -3,13 +3,13 @@
 use super::View;
 use super::cache::{Entry, Shared};
 use crate::backoff::{Backoff, unit};
+use crate::flag::Setter;
 use crate::{Api, Error, ListOptions, WatchEvent, WatchOptions};
 use bytes::Bytes;
 use futures::StreamExt;
 use meta::{Object, Rng};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A watch that ends sooner than this without an event is a failure in disguise.
@@ -44,7 +44,7 @@ pub(super) struct Reflector<V> {
     pub label_selector: String,
     pub field_selector: String,
     pub shared: Arc<Shared<V>>,
-    pub synced: watch::Sender<bool>,
+    pub synced: Setter,
     pub rng: Arc<dyn Rng>,
 }
 
@@ -57,7 +57,7 @@ impl<V: View> Reflector<V> {
             state = match state {
                 State::List { resource_version } => match self.list(resource_version).await {
                     Ok(at) => {
-                        self.synced.send_replace(true);
+                        self.synced.set();
                         State::Watch { resource_version: at }
                     }
                     // What a cache could not answer, the store can.

@@ -49,7 +49,8 @@ fn text(field: u32, w: Wire<'_>) -> Result<String, Error> {
     String::from_utf8(w.bytes(field)?.to_vec()).map_err(|_| Error::Invalid { field, what: "UTF-8" })
 }
 
-/// Reads a message into an object; `inline` is the message's name and number when its fields lie in the parent.
+/// Reads a message into an object; `inline` is where the message is when its fields lie in a parent: names and numbers, from
+/// the outside in.
 fn message(
     m: &mut Map<String, Value>,
     bytes: &[u8],
@@ -64,17 +65,23 @@ fn message(
     while let Some((n, w)) = r.field()? {
         if let Some(f) = s.fields.iter().find(|f| f.number == n && n != 0 && f.inline_of.as_deref() == inline) {
             field(m, f, n, w, depth)?;
-        } else if inline.is_none()
-            && let Some(group) = s
-                .fields
-                .iter()
-                .filter_map(|f| f.inline_of.as_deref())
-                .find(|i| i.rsplit_once('#').and_then(|i| i.1.parse::<u32>().ok()) == Some(n))
-        {
-            message(m, w.bytes(n)?, s, Some(group), depth + 1)?;
+        } else if let Some(within) = s.fields.iter().find_map(|f| inner(f, inline).filter(|i| i.1 == n)) {
+            message(m, w.bytes(n)?, s, Some(within.0), depth + 1)?;
         }
     }
     Ok(())
+}
+
+/// The next message on the way to a field that lies further inside, and its number.
+pub(super) fn inner<'a>(f: &'a Field, inline: Option<&str>) -> Option<(&'a str, u32)> {
+    let whole = f.inline_of.as_deref()?;
+    let start = match inline {
+        None => 0,
+        Some(i) => whole.strip_prefix(i)?.starts_with('/').then_some(i.len() + 1)?,
+    };
+    let end = whole[start..].find('/').map_or(whole.len(), |e| start + e);
+    let number = whole[start..end].rsplit_once('#')?.1.parse().ok()?;
+    Some((&whole[..end], number))
 }
 
 fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, depth: usize) -> Result<(), Error> {
@@ -150,6 +157,15 @@ fn entry(n: u32, w: Wire<'_>, values: &Schema, depth: usize) -> Result<(String, 
     Ok((key, value.unwrap_or_else(empty)))
 }
 
+/// Whole numbers have no point, as Go writes them.
+fn number(v: f64) -> Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if v.fract() == 0.0 && v.abs() < EXACT {
+        return (v as i64).into();
+    }
+    serde_json::Number::from_f64(v).map_or(Value::Null, Value::Number)
+}
+
 fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error> {
     Ok(match s.ty {
         Type::String => text(n, w)?.into(),
@@ -158,10 +174,8 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
         Type::Int64 => (w.varint(n)? as i64).into(),
         Type::Boolean => (w.varint(n)? != 0).into(),
         Type::Double => match w {
-            Wire::Fixed64(b) => serde_json::Number::from_f64(f64::from_bits(b)).map_or(Value::Null, Value::Number),
-            Wire::Fixed32(b) => {
-                serde_json::Number::from_f64(f64::from(f32::from_bits(b))).map_or(Value::Null, Value::Number)
-            }
+            Wire::Fixed64(b) => number(f64::from_bits(b)),
+            Wire::Fixed32(b) => number(f64::from(f32::from_bits(b))),
             _ => return Err(Error::Invalid { field: n, what: "wire type" }),
         },
         Type::Time | Type::MicroTime => {

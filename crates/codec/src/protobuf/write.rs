@@ -1,5 +1,6 @@
 //! From values to messages.
 
+use super::read::inner;
 use super::wire::{FIXED64, put_bytes, put_int, put_key};
 use super::{DEPTH_LIMIT, Error, MAGIC};
 use base64::Engine as _;
@@ -9,18 +10,40 @@ use std::collections::BTreeMap;
 
 /// An object with its envelope.
 pub fn encode(o: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
-    let mut type_meta = Vec::new();
-    put_bytes(&mut type_meta, 1, o.api_version().as_bytes());
-    put_bytes(&mut type_meta, 2, o.kind().as_bytes());
     let mut raw = Vec::new();
     message(&mut raw, &o.0, schema, "", 0)?;
+    Ok(envelope(o.api_version(), o.kind(), &raw))
+}
+
+/// Puts a message of a kind into the envelope.
+pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+    let type_meta = fields(&[(1, api_version.as_bytes()), (2, kind.as_bytes())]);
     let mut out = Vec::with_capacity(raw.len() + type_meta.len() + 24);
     out.extend_from_slice(MAGIC);
     put_bytes(&mut out, 1, &type_meta);
-    put_bytes(&mut out, 2, &raw);
+    put_bytes(&mut out, 2, raw);
     put_bytes(&mut out, 3, b"");
     put_bytes(&mut out, 4, b"");
-    Ok(out)
+    out
+}
+
+/// A message whose fields are texts, bytes or messages themselves.
+pub fn fields(list: &[(u32, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (number, bytes) in list {
+        put_bytes(&mut out, *number, bytes);
+    }
+    out
+}
+
+/// An event of a watch as it goes over the wire (`k8s.io/apimachinery/pkg/util/framer`): the length in four bytes, then a bare
+/// `WatchEvent` around an object in its envelope.
+pub fn watch_event(kind: &str, object: &[u8]) -> Vec<u8> {
+    let event = fields(&[(1, kind.as_bytes()), (2, &fields(&[(1, object)]))]);
+    let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
+    let mut out = length.to_be_bytes().to_vec();
+    out.extend_from_slice(&event);
+    out
 }
 
 /// A bare message.
@@ -31,22 +54,34 @@ pub fn encode_message(v: &Map<String, Value>, schema: &Schema) -> Result<Vec<u8>
 }
 
 fn message(out: &mut Vec<u8>, m: &Map<String, Value>, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
+    level(out, m, s, None, path, depth)
+}
+
+/// The fields of one message, and those of the messages inside of it whose fields lie in the same object.
+fn level(
+    out: &mut Vec<u8>,
+    m: &Map<String, Value>,
+    s: &Schema,
+    inline: Option<&str>,
+    path: &str,
+    depth: usize,
+) -> Result<(), Error> {
     if depth > DEPTH_LIMIT {
         return Err(Error::Depth);
     }
-    let mut fields: Vec<(u32, &schema::Field)> = s.fields.iter().map(|f| (f.number, f)).collect();
-    fields.sort_by_key(|f| f.0);
-    let mut inline: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-    for (number, f) in fields.into_iter().filter(|f| f.0 != 0) {
+    let mut own: Vec<&schema::Field> = s.fields.iter().filter(|f| f.inline_of.as_deref() == inline).collect();
+    own.sort_by_key(|f| f.number);
+    for f in own.into_iter().filter(|f| f.number != 0) {
         let Some(v) = m.get(&*f.name).filter(|v| !v.is_null()) else { continue };
-        let target = match f.inline_of.as_deref().and_then(|i| i.rsplit_once('#')).and_then(|i| i.1.parse().ok()) {
-            Some(parent) => inline.entry(parent).or_default(),
-            None => &mut *out,
-        };
-        field(target, number, v, f.schema.get(), &format!("{path}.{}", f.name), depth)?;
+        field(out, f.number, v, f.schema.get(), &format!("{path}.{}", f.name), depth)?;
     }
-    for (number, bytes) in inline {
-        put_bytes(out, number, &bytes);
+    let inside: BTreeMap<u32, &str> = s.fields.iter().filter_map(|f| inner(f, inline)).map(|(i, n)| (n, i)).collect();
+    for (number, within) in inside {
+        let mut bytes = Vec::new();
+        level(&mut bytes, m, s, Some(within), path, depth + 1)?;
+        if !bytes.is_empty() {
+            put_bytes(out, number, &bytes);
+        }
     }
     Ok(())
 }

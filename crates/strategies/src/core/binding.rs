@@ -9,7 +9,13 @@ pub struct Binding;
 
 #[async_trait]
 impl Function for Binding {
-    async fn create(&self, env: Env<'_>, request: &Request, binding: Object) -> Result<Object, Status> {
+    async fn create(
+        &self,
+        env: Env<'_>,
+        request: &Request,
+        binding: Object,
+        options: &WriteOptions,
+    ) -> Result<Object, Status> {
         let rows = env.registry.rows();
         let pods = rows.stored("", "pods").ok_or_else(|| Status::internal("pods are not served"))?.clone();
         let node = binding.str_at(&["target", "name"]).unwrap_or_default().to_owned();
@@ -64,9 +70,8 @@ impl Function for Binding {
             set_condition(&mut o, "PodScheduled", &now);
             Ok(Target::Object(Box::new(o)))
         };
-        let options = WriteOptions { manager: "kube-scheduler".into(), ..WriteOptions::default() };
         let p = Preconditions { uid: Some(binding.uid().to_owned()).filter(|u| !u.is_empty()), resource_version: None };
-        env.registry.update(&pod, &change, &p, &options, &AdmitAll).await?;
+        env.registry.update(&pod, &change, &p, options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))
     }

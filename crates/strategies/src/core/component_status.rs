@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use meta::{Object, Status};
-use registry::{Env, Function, Request};
+use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 
 pub struct ComponentStatuses;
@@ -21,7 +21,7 @@ fn all(env: Env<'_>) -> Vec<Object> {
 
 #[async_trait]
 impl Function for ComponentStatuses {
-    async fn create(&self, _env: Env<'_>, request: &Request, _object: Object) -> Result<Object, Status> {
+    async fn create(&self, _: Env<'_>, request: &Request, _: Object, _: &WriteOptions) -> Result<Object, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "create"))
     }
 

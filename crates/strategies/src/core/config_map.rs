@@ -29,7 +29,8 @@ impl Strategy for ConfigMap {
             }
         }
         if total > MAX_SIZE {
-            errors.push(FieldError::too_long(&FieldPath::root(), MAX_SIZE));
+            // Upstream writes the path of the whole object so.
+            errors.push(FieldError::too_long(&FieldPath::new("[]"), MAX_SIZE));
         }
     }
 

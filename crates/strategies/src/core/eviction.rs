@@ -3,14 +3,20 @@
 use async_trait::async_trait;
 use meta::status::{Cause, Details};
 use meta::{LabelSelector, Object, Reason, Status};
-use registry::{AdmitAll, DeleteOptions, Env, Function, Request, encode};
+use registry::{AdmitAll, DeleteOptions, Env, Function, Request, WriteOptions, encode};
 use serde_json::json;
 
 pub struct Eviction;
 
 #[async_trait]
 impl Function for Eviction {
-    async fn create(&self, env: Env<'_>, request: &Request, eviction: Object) -> Result<Object, Status> {
+    async fn create(
+        &self,
+        env: Env<'_>,
+        request: &Request,
+        eviction: Object,
+        write: &WriteOptions,
+    ) -> Result<Object, Status> {
         let pods = request.resource.clone();
         let pod_request = Request {
             user: request.user.clone(),
@@ -25,10 +31,11 @@ impl Function for Eviction {
         if !done && !pod.is_deleting() {
             allow(env, &pod)?;
         }
-        let options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
+        let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
             Some(o) => DeleteOptions::from_object(&o),
             None => DeleteOptions::default(),
         };
+        options.dry_run |= write.dry_run;
         env.registry.delete(&pod_request, &options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))

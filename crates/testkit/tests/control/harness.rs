@@ -24,7 +24,10 @@ fn admin() -> auth::User {
 
 impl Plane {
     pub async fn start() -> Self {
-        let cluster = Cluster::start(7).await;
+        Self::over(Cluster::start(7).await).await
+    }
+
+    pub async fn over(cluster: Cluster) -> Self {
         for ns in ["kube-node-lease"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
         }
@@ -117,6 +120,16 @@ impl Plane {
 
     pub fn kill_node(&self, name: &str) {
         self.dead.lock().unwrap().insert(name.into());
+    }
+
+    /// The node's agent is back: it ends what should have ended meanwhile.
+    pub async fn revive_node(&self, name: &str) {
+        self.dead.lock().unwrap().remove(name);
+        for o in self.list("pods").await {
+            if o.str_at(&["spec", "nodeName"]) == Some(name) && o.is_deleting() {
+                let _ = self.api("pods").delete(o.name(), &DeleteOptions::uid(o.uid()).with_grace(0)).await;
+            }
+        }
     }
 
     pub fn break_image(&self, image: &str) {

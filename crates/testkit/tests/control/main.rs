@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod harness;
+mod repeat;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;

@@ -1,0 +1,123 @@
+//! Gzip of large answers, for clients that ask for it (`k8s.io/apiserver/pkg/endpoints/handlers/responsewriters`).
+//!
+//! An answer is compressed piece by piece while it is sent. Streams are left alone: who watches wants every event at once.
+
+use crate::body::Body;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use std::collections::VecDeque;
+use std::io::Write;
+
+/// Smaller answers are sent as they are: packing costs more than sending.
+const OBJECTS: usize = 128 * 1024;
+/// Documents are asked for rarely and shrink much.
+const DOCUMENTS: usize = 1400;
+/// Compressed at once, between two answers to others on the same thread.
+const PIECE: usize = 128 * 1024;
+
+/// The size from which an answer to this request is compressed; none when the client does not want it.
+pub fn threshold(method: &Method, path: &str, headers: &HeaderMap) -> Option<usize> {
+    let accepts = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
+    let mut wishes = accepts.flat_map(|v| v.split(','));
+    let gzip = wishes.any(|w| {
+        let mut parts = w.split(';').map(str::trim);
+        parts.next() == Some("gzip") && !parts.any(|p| matches!(p, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    });
+    let documents = path.starts_with("/openapi/");
+    (gzip && *method == Method::GET).then_some(if documents { DOCUMENTS } else { OBJECTS })
+}
+
+/// Compresses an answer that is large enough.
+pub fn compress(response: Response<Body>, threshold: usize) -> Response<Body> {
+    let size = match response.body() {
+        Body::Full(b) => b.len(),
+        Body::Chunks(c) => c.iter().map(Bytes::len).sum(),
+        Body::Stream(_) | Body::Gzip(_) => 0,
+    };
+    if size < threshold || response.status() != StatusCode::OK {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    parts.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    let pieces = match body {
+        Body::Full(b) => VecDeque::from([b]),
+        Body::Chunks(c) => c,
+        other => return Response::from_parts(parts, other),
+    };
+    Response::from_parts(parts, Body::Gzip(Box::new(Gzip::new(pieces))))
+}
+
+/// What is left of an answer, and the encoder over what was sent.
+pub struct Gzip {
+    pieces: VecDeque<Bytes>,
+    /// None when everything was given out.
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl Gzip {
+    fn new(pieces: VecDeque<Bytes>) -> Self {
+        Self { pieces, encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())) }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.encoder.is_none()
+    }
+
+    /// The next compressed bytes. An encoder over memory does not fail.
+    pub fn next_piece(&mut self) -> Option<Bytes> {
+        loop {
+            let Some(mut piece) = self.pieces.pop_front() else {
+                return self.encoder.take()?.finish().ok().map(Bytes::from);
+            };
+            if piece.len() > PIECE {
+                self.pieces.push_front(piece.split_off(PIECE));
+            }
+            let encoder = self.encoder.as_mut()?;
+            encoder.write_all(&piece).ok()?;
+            let out = std::mem::take(encoder.get_mut());
+            if !out.is_empty() {
+                return Some(out.into());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::read::GzDecoder;
+    use std::io::Read;
+
+    #[test]
+    fn pieces_join_to_the_whole() {
+        let text: Vec<u8> = (0..1_000_000u32).flat_map(|i| (i % 977).to_string().into_bytes()).collect();
+        let pieces = VecDeque::from([Bytes::from(text[..10].to_vec()), Bytes::from(text[10..].to_vec())]);
+        let mut gzip = Gzip::new(pieces);
+        let mut packed = Vec::new();
+        while let Some(p) = gzip.next_piece() {
+            packed.extend_from_slice(&p);
+        }
+        assert!(gzip.is_over() && packed.len() < text.len() / 2);
+        let mut back = Vec::new();
+        GzDecoder::new(&packed[..]).read_to_end(&mut back).unwrap();
+        assert!(back == text);
+    }
+
+    #[test]
+    fn only_those_who_ask_get_it() {
+        let check = |wish: &'static str, want: Option<usize>| {
+            let mut h = HeaderMap::new();
+            h.insert(ACCEPT_ENCODING, HeaderValue::from_static(wish));
+            assert_eq!(threshold(&Method::GET, "/api/v1/pods", &h), want, "{wish}");
+        };
+        check("gzip", Some(OBJECTS));
+        check("br, gzip;q=0.5", Some(OBJECTS));
+        check("identity, gzip;q=0", None);
+        check("deflate", None);
+        assert_eq!(threshold(&Method::GET, "/api", &HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The binary as a process: what it says when it cannot start, and what it keeps when it ends.
+//!
+//! Everything is on loopback, in directories of its own. A full disk is a file system in memory that only the process sees.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod running;
+
+use http::StatusCode;
+use running::{BINARY, Running, failed, up, up_on};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn directory() -> tempfile::TempDir {
+    let d = tempfile::Builder::new().prefix("kemudi-process-").tempdir().unwrap();
+    // Others may look in: some processes here run as nobody.
+    std::fs::set_permissions(d.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    d
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t")
+}
+
+fn map(name: &str, size: usize) -> Value {
+    json!({"metadata": {"name": name}, "data": {"k": "v".repeat(size)}})
+}
+
+#[tokio::test]
+async fn a_restart_keeps_everything() {
+    let d = directory();
+    let data = d.path().join("data");
+    let mut first = Running::start(&mut up(&data)).await.unwrap();
+    let token = std::fs::read_to_string(data.join("admin.token")).unwrap();
+    let (code, made) = first.call("POST", MAPS, &map("kept", 10)).await;
+    assert_eq!(code, StatusCode::CREATED, "{made}");
+    let all = first.call("GET", "/api/v1/namespaces", &Value::Null).await.1;
+    assert_eq!(first.stop(), Some(0), "asked to stop, it ends well");
+    assert!(!data.join("kemudi.pid").exists());
+
+    let mut second = Running::start(&mut up(&data)).await.unwrap();
+    assert_eq!(std::fs::read_to_string(data.join("admin.token")).unwrap(), token);
+    assert_eq!(second.call("GET", &format!("{MAPS}/kept"), &Value::Null).await, (StatusCode::OK, made.clone()));
+    let again = second.call("GET", "/api/v1/namespaces", &Value::Null).await.1;
+    assert_eq!(again["items"], all["items"]);
+    let late = second.call("POST", MAPS, &map("late", 10)).await.1;
+    second.kill();
+
+    // Not even a chance to say goodbye.
+    let third = Running::start(&mut up(&data)).await.unwrap();
+    for (name, want) in [("kept", made), ("late", late)] {
+        assert_eq!(third.call("GET", &format!("{MAPS}/{name}"), &Value::Null).await, (StatusCode::OK, want));
+    }
+}
+
+#[tokio::test]
+async fn a_directory_has_one_cluster() {
+    let d = directory();
+    let data = d.path().join("data");
+    let first = Running::start(&mut up(&data)).await.unwrap();
+    let says = failed(&mut up(&data)).await;
+    let want = format!("error: another kemudi runs on {0}; stop it with `kemudi down --data-dir {0}`", data.display());
+    assert_eq!(says, want);
+    assert_eq!(failed(&mut up_on(&data, first.port())).await, want, "the directory is looked at first");
+    assert_eq!(first.call("GET", "/readyz", &Value::Null).await.0, StatusCode::OK, "the first one goes on");
+    let down = Command::new(BINARY).args(["down", "--data-dir"]).arg(&data).status().unwrap();
+    assert!(down.success());
+    let none = Command::new(BINARY).args(["down", "--data-dir"]).arg(&data).output().unwrap();
+    assert!(!none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no cluster runs on"));
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_said_before_anything_is_made() {
+    let d = directory();
+    let data = d.path().join("data");
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap();
+    let says = failed(&mut up_on(&data, address.port())).await;
+    assert!(says.starts_with(&format!("error: the port {address} cannot be used: Address already in use")), "{says}");
+    assert!(!data.join("store").exists() && !data.join("pki").exists() && !data.join("admin.token").exists());
+}
+
+/// The bytes of the format's record, as the store writes it: the key, then the number.
+fn format_record(number: u64) -> Vec<u8> {
+    [&b"format"[..], &number.to_le_bytes()].concat()
+}
+
+#[tokio::test]
+async fn data_of_a_newer_release_is_left_alone() {
+    let d = directory();
+    let data = d.path().join("data");
+    Running::start(&mut up(&data)).await.unwrap().stop();
+    let file = data.join("store/data.mdb");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let (old, new) = (format_record(1), format_record(7));
+    let places: Vec<usize> = (0..bytes.len() - old.len()).filter(|i| bytes[*i..].starts_with(&old)).collect();
+    assert!(!places.is_empty(), "the record is found");
+    for i in places {
+        bytes[i..i + new.len()].copy_from_slice(&new);
+    }
+    std::fs::write(&file, &bytes).unwrap();
+    let says = failed(&mut up(&data)).await;
+    let want = format!(
+        "error: opening the store in {}: the data has format 7, this program reads up to 1: it was written by a newer release",
+        data.join("store").display()
+    );
+    assert_eq!(says, want);
+    assert!(std::fs::read(&file).unwrap() == bytes, "nothing was written");
+}
+
+/// A command under another user without any privilege, unless this is one already.
+fn as_nobody(directory: &Path) -> Command {
+    if !is_root() {
+        return Command::new(BINARY);
+    }
+    // Where the binary was built nobody else may be let in.
+    let copy = directory.join("kemudi");
+    if !copy.exists() {
+        std::fs::copy(BINARY, &copy).unwrap();
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut c = Command::new("setpriv");
+    c.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(copy);
+    c
+}
+
+#[tokio::test]
+async fn missing_privileges_are_said_at_the_start() {
+    let d = directory();
+    let data = d.path().join("data");
+    let arguments = |c: &mut Command, data: &Path| {
+        c.args(["up", "--secure-port", "0", "--data-dir"]).arg(data);
+    };
+    let mut c = as_nobody(d.path());
+    arguments(&mut c, &data);
+    let says = failed(&mut c).await;
+    assert!(
+        says.starts_with(
+            "error: this process may not run containers:\n  CAP_SYS_ADMIN is missing, which is for namespaces"
+        ),
+        "{says}"
+    );
+    assert!(
+        says.contains("\n  CAP_NET_ADMIN is missing, which is for the pod network, and the packet rules of services\n"),
+        "{says}"
+    );
+    assert!(says.ends_with("or only the control plane with --disable-agent; nothing was changed"), "{says}");
+    assert!(!data.exists());
+
+    let mut c = as_nobody(d.path());
+    arguments(&mut c, Path::new("/proc/nowhere"));
+    c.arg("--disable-agent");
+    let says = failed(&mut c).await;
+    assert!(says.starts_with("error: /proc/nowhere: "), "{says}");
+
+    // The control plane needs no privileges.
+    let open = d.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mut c = as_nobody(d.path());
+    arguments(&mut c, &open.join("data"));
+    c.arg("--disable-agent");
+    let plane = Running::start(&mut c).await.unwrap();
+    assert_eq!(plane.call("POST", MAPS, &map("m", 1)).await.0, StatusCode::CREATED);
+}
+
+/// A command whose data lies on a file system of this size, which only it sees.
+fn on_small_disk(place: &Path, size: &str, kubeconfig: &Path) -> Command {
+    std::fs::create_dir_all(place).unwrap();
+    let mut c = Command::new("unshare");
+    c.arg("--mount");
+    if !is_root() {
+        c.arg("--map-root-user");
+    }
+    let script = "mount -t tmpfs -o size=\"$0\" small \"$1\" && shift && exec \"$@\"";
+    c.args(["--", "sh", "-c", script, size]).arg(place).arg(BINARY);
+    c.args(["up", "--disable-agent", "--secure-port", "0", "--data-dir"]).arg(place.join("data"));
+    c.arg("--write-kubeconfig").arg(kubeconfig);
+    c
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_deletions_make_room() {
+    let d = directory();
+    let kubeconfig = d.path().join("kubeconfig");
+    let mut c = on_small_disk(&d.path().join("disk"), "40m", &kubeconfig);
+    let plane = Running::start_with(&mut c, &kubeconfig).await.unwrap();
+    let mut made = 0;
+    let refused = loop {
+        let (code, body) = plane.call("POST", MAPS, &map(&format!("m{made}"), 900_000)).await;
+        if code != StatusCode::CREATED {
+            break (code, body);
+        }
+        made += 1;
+        assert!(made < 60, "more than there is room for");
+    };
+    assert_eq!(refused.0, StatusCode::INSUFFICIENT_STORAGE, "{}", refused.1);
+    let says = refused.1["message"].as_str().unwrap();
+    assert!(refused.1["kind"] == "Status" && says.contains("disk is full"), "{says}");
+    // Reading goes on, writing does not, and nothing of what was refused is there.
+    let list = plane.call("GET", MAPS, &Value::Null).await.1;
+    let have: Vec<_> = list["items"].as_array().unwrap().iter().filter(|o| o["data"]["k"].is_string()).collect();
+    assert_eq!(have.len(), made);
+    assert_eq!(plane.call("GET", &format!("{MAPS}/m{made}"), &Value::Null).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(plane.call("GET", "/readyz", &Value::Null).await.0, StatusCode::OK);
+    let before = list["metadata"]["resourceVersion"].clone();
+    assert_eq!(plane.call("POST", MAPS, &map("more", 900_000)).await.0, StatusCode::INSUFFICIENT_STORAGE);
+    assert_eq!(plane.call("GET", MAPS, &Value::Null).await.1["metadata"]["resourceVersion"], before);
+    for i in 0..made {
+        let (code, body) = plane.call("DELETE", &format!("{MAPS}/m{i}"), &Value::Null).await;
+        assert_eq!(code, StatusCode::OK, "{body}");
+    }
+    // What was deleted is forgotten soon, and then there is room again.
+    let mut last = StatusCode::OK;
+    for i in 0..200 {
+        last = plane.call("POST", MAPS, &map(&format!("again{i}"), 900_000)).await.0;
+        if last == StatusCode::CREATED {
+            break;
+        }
+    }
+    assert_eq!(last, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn a_disk_too_small_to_begin_with_is_said() {
+    let d = directory();
+    let kubeconfig = d.path().join("kubeconfig");
+    let says = failed(&mut on_small_disk(&d.path().join("disk"), "200k", &kubeconfig)).await;
+    assert!(says.starts_with("error: ") && says.to_lowercase().contains("no space left on"), "{says}");
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_cut_off() {
+    let d = directory();
+    let plane = Running::start(&mut up(&d.path().join("data"))).await.unwrap();
+    for size in [3 * 1024 * 1024, 20 * 1024 * 1024] {
+        let (code, body) = plane.call("POST", MAPS, &map("large", size)).await;
+        assert_eq!((code, &body["reason"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("RequestEntityTooLarge")), "{body}");
+    }
+    assert_eq!(plane.call("GET", &format!("{MAPS}/large"), &Value::Null).await.0, StatusCode::NOT_FOUND);
+}
+
+#[test]
+fn the_binary_needs_no_other_library() {
+    let out = Command::new("ldd").arg(BINARY).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let name = |l: &str| Path::new(l.split_whitespace().next()?).file_name()?.to_str().map(str::to_owned);
+    let have: BTreeSet<String> = text.lines().filter_map(name).collect();
+    let known =
+        ["linux-vdso.so.1", "libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"];
+    let surprises: Vec<_> = have.iter().filter(|l| !known.contains(&l.as_str())).collect();
+    assert!(have.contains("libc.so.6") && surprises.is_empty(), "{text}");
+}

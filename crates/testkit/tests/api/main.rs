@@ -1,0 +1,10 @@
+//! The API as clients see it: every verb of every kind, bad input, reading, and the documents that describe it.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod bad_input;
+mod documents;
+mod matrix;
+mod reading;
+mod served;
+mod stream;
