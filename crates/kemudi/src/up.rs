@@ -224,7 +224,8 @@ fn stop(pid: i32) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(async {
         for _ in 0..600 {
-            if kill(process, None).is_err() {
+            // One that its parent has not noticed yet is gone as well.
+            if kill(process, None).is_err() || !is_ours(pid) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
