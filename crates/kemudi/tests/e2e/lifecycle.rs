@@ -123,13 +123,16 @@ fn hooks_run_before_and_after(s: &Story) {
     std::fs::write(dir.join("go"), "").unwrap();
     s.ready("p");
 
-    let hooks = json!({
-        "postStart": {"httpGet": {"path": "/hostname", "port": 8080}},
-        "preStop": {"httpGet": {"path": "/exit?code=0", "port": 8080}},
-    });
-    // The first try may come before the server listens; then the container is started again.
-    s.pod("http", json!({"terminationGracePeriodSeconds": 30}), vec![json!({"name": "c", "lifecycle": hooks})]);
+    // Over HTTP, to a server that is there for sure.
+    let listens = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1});
+    s.pod("server", json!({}), vec![json!({"name": "c", "readinessProbe": listens})]);
+    let server = s.ready("server")["status"]["podIP"].clone();
+    let get = |path: &str| json!({"httpGet": {"host": server, "path": path, "port": 8080}});
+    let hooks = json!({"postStart": get("/hostname"), "preStop": get("/exit?code=5")});
+    s.shell_pod("http", POLITE, json!({"terminationGracePeriodSeconds": 30}), json!({"lifecycle": hooks}));
     s.ready("http");
+    s.ok(&["delete", "pod", "http"]);
+    s.container("server", |c| c["lastState"]["terminated"]["exitCode"] == 5);
     s.pod(
         "sleeper",
         json!({"terminationGracePeriodSeconds": 30}),
@@ -143,7 +146,6 @@ fn hooks_run_before_and_after(s: &Story) {
     s.ok(&["delete", "pod", "sleeper"]);
     let took = started.elapsed().as_secs_f64();
     assert!((2.0..20.0).contains(&took), "the hook is waited for: {took}");
-    s.ok(&["delete", "pod", "http"]);
 }
 
 /// Clauses: P13.failed-post-start

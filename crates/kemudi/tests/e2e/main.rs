@@ -34,6 +34,7 @@ fn tests() -> Vec<Test> {
         both(replicas::TESTS),
         both(garbage::TESTS),
         both(view::TESTS),
+        own(view::OWN),
         own(volumes::TESTS),
         own(environment::TESTS),
         own(resources::TESTS),

@@ -4,9 +4,11 @@ use crate::runner::Case;
 use crate::story::Story;
 use serde_json::{Value, json};
 
+/// Older releases of kubectl show it always.
+pub const OWN: &[Case] = &[("view::hides_who_manages_what", hides_who_manages_what)];
 pub const TESTS: &[Case] = &[("view::prints_every_form", prints_every_form), ("view::selects", selects)];
 
-/// Clauses: A03.yaml A03.json A03.name A03.wide A03.jsonpath A03.custom-columns A03.managed-fields
+/// Clauses: A03.yaml A03.json A03.name A03.wide A03.jsonpath A03.custom-columns
 fn prints_every_form(s: &Story) {
     s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\n  labels: {tier: web}\ndata: {a: \"1\", b: two}\n");
     let get = |form: &str| s.ok(&["get", "configmap", "c", "-o", form]);
@@ -18,11 +20,6 @@ fn prints_every_form(s: &Story) {
     );
     let whole: Value = serde_json::from_str(&get("json")).unwrap();
     assert_eq!((&whole["kind"], &whole["data"]), (&json!("ConfigMap"), &json!({"a": "1", "b": "two"})));
-    assert!(whole["metadata"]["managedFields"].is_null());
-    let managed = s.ok(&["get", "configmap", "c", "-o", "json", "--show-managed-fields"]);
-    let managed: Value = serde_json::from_str(&managed).unwrap();
-    let entry = &managed["metadata"]["managedFields"][0];
-    assert_eq!((&entry["manager"], &entry["operation"]), (&json!("kubectl-client-side-apply"), &json!("Update")));
     let yaml = get("yaml");
     assert!(yaml.starts_with("apiVersion: v1\ndata:\n  a: \"1\"\n  b: two\nkind: ConfigMap\nmetadata:\n"), "{yaml}");
 
@@ -40,6 +37,18 @@ fn prints_every_form(s: &Story) {
     );
     assert!(wide.contains("p      0/1     Pending   0"), "{wide}");
     assert_eq!(s.fails(&["get", "pod", "none"]), "Error from server (NotFound): pods \"none\" not found\n");
+}
+
+/// Clauses: A03.managed-fields
+fn hides_who_manages_what(s: &Story) {
+    s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: \"1\"}\n");
+    let get = |more: &[&str]| -> Value {
+        let text = s.ok(&[&["get", "configmap", "c", "-o", "json"], more].concat());
+        serde_json::from_str::<Value>(&text).unwrap()["metadata"]["managedFields"].clone()
+    };
+    assert!(get(&[]).is_null());
+    let entry = get(&["--show-managed-fields"])[0].clone();
+    assert_eq!((&entry["manager"], &entry["operation"]), (&json!("kubectl-client-side-apply"), &json!("Update")));
 }
 
 /// Clauses: K04.equality K04.set-based K04.change
