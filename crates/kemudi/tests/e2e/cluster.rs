@@ -49,22 +49,26 @@ impl Cluster {
         run("ip", &["link", "set", "lo", "up"])?;
         let runtime = Runtime::new().map_err(|e| e.to_string())?;
         let kubeconfig = directory.join("kubeconfig");
-        let log = fs::File::create(directory.join("log")).map_err(|e| e.to_string())?;
-        let again = log.try_clone().map_err(|e| e.to_string())?;
-        let child = Command::new(KEMUDI)
-            .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
-            .arg(&kubeconfig)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(again)
-            .spawn()
-            .map_err(|e| format!("{KEMUDI}: {e}"))?;
+        let child = spawn(directory)?;
         let child = Mutex::new(Some(child));
         let client = runtime.block_on(ready(&kubeconfig)).map_err(|e| {
             let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
             format!("the cluster did not start: {e}\n{log}")
         })?;
         Ok(Self { child, directory: directory.into(), netns: netns.into(), kubeconfig, client, runtime })
+    }
+
+    /// Stops the server in order, and leaves everything else.
+    pub fn stop(&self) {
+        let mut child = self.child.lock().unwrap().take().unwrap();
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    pub fn start_again(&self) {
+        *self.child.lock().unwrap() = Some(spawn(&self.directory).unwrap());
+        self.runtime.block_on(ready(&self.kubeconfig)).unwrap();
     }
 
     /// What the server said.
@@ -103,6 +107,21 @@ impl Cluster {
         let _ = fs::remove_dir_all(&self.directory);
         left
     }
+}
+
+/// Starts the server; what it says is appended to one file.
+fn spawn(directory: &Path) -> Result<Child, String> {
+    let wrong = |e: std::io::Error| format!("{KEMUDI}: {e}");
+    let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
+    let again = log.try_clone().map_err(wrong)?;
+    Command::new(KEMUDI)
+        .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
+        .arg(directory.join("kubeconfig"))
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(again)
+        .spawn()
+        .map_err(wrong)
 }
 
 fn data_dir(directory: &Path) -> String {

@@ -7,12 +7,14 @@
 
 mod apply;
 mod cluster;
+mod commands;
 mod environment;
 mod garbage;
 mod lifecycle;
 mod probes;
 mod replicas;
 mod resources;
+mod restart;
 mod rollout;
 mod runner;
 mod services;
@@ -21,7 +23,7 @@ mod story;
 mod view;
 mod volumes;
 
-use runner::{Test, both, own};
+use runner::{Test, alone, both, own};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
@@ -31,6 +33,7 @@ fn tests() -> Vec<Test> {
         own(probes::TESTS),
         both(rollout::TESTS),
         both(apply::TESTS),
+        both(commands::TESTS),
         both(replicas::TESTS),
         both(garbage::TESTS),
         both(view::TESTS),
@@ -39,6 +42,7 @@ fn tests() -> Vec<Test> {
         own(environment::TESTS),
         own(resources::TESTS),
         own(services::TESTS),
+        alone(restart::ALONE),
     ]
     .concat()
 }

@@ -17,6 +17,8 @@ pub type Case = (&'static str, fn(&Story));
 pub struct Test {
     name: String,
     tool: Tool,
+    /// Runs when no other does.
+    alone: bool,
     body: fn(&Story),
 }
 
@@ -33,12 +35,20 @@ pub fn both(cases: &[Case]) -> Vec<Test> {
     [named(cases, Tool::Kemudi), named(cases, Tool::Kubectl)].concat()
 }
 
+/// Driven by our own program, after all others and by themselves.
+pub fn alone(cases: &[Case]) -> Vec<Test> {
+    named(cases, Tool::Kemudi).into_iter().map(|t| Test { alone: true, ..t }).collect()
+}
+
 fn named(cases: &[Case], tool: Tool) -> Vec<Test> {
     let suffix = match tool {
         Tool::Kemudi => "kemudi",
         Tool::Kubectl => "kubectl",
     };
-    cases.iter().map(|(name, body)| Test { name: format!("{name}::{suffix}"), tool, body: *body }).collect()
+    cases
+        .iter()
+        .map(|(name, body)| Test { name: format!("{name}::{suffix}"), tool, alone: false, body: *body })
+        .collect()
 }
 
 #[derive(Default)]
@@ -114,7 +124,11 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
     });
     println!("e2e: the cluster runs after {} ms; {} tests", started.elapsed().as_millis(), tests.len());
     let total = tests.len();
-    let failed = run_all(&cluster, tests, &arguments);
+    let (alone, together): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(|t| t.alone);
+    let mut failed = run_all(&cluster, together, &arguments);
+    for t in alone {
+        failed.extend(run_all(&cluster, vec![t], &arguments));
+    }
     let left = cluster.end();
     for l in &left {
         println!("left behind: {l}");
@@ -128,7 +142,7 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
 }
 
 fn run_all(cluster: &Arc<Cluster>, tests: Vec<Test>, arguments: &Arguments) -> Vec<String> {
-    let threads = arguments.threads.unwrap_or(AT_ONCE).clamp(1, tests.len());
+    let threads = arguments.threads.unwrap_or(AT_ONCE).clamp(1, tests.len().max(1));
     let queue: Arc<Mutex<VecDeque<Test>>> = Arc::new(Mutex::new(tests.into()));
     let failed = Arc::new(Mutex::new(Vec::new()));
     let quiet = arguments.quiet;

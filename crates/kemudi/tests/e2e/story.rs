@@ -326,7 +326,7 @@ impl Story {
 pub const IMAGE: &str = "kemudi.local/demo:latest";
 
 #[track_caller]
-fn text(args: &[&str], o: &Output) -> String {
+pub fn text(args: &[&str], o: &Output) -> String {
     assert!(
         o.status.success(),
         "{args:?}: {}{}",
@@ -337,7 +337,7 @@ fn text(args: &[&str], o: &Output) -> String {
 }
 
 #[track_caller]
-fn refused(args: &[&str], o: &Output) -> String {
+pub fn refused(args: &[&str], o: &Output) -> String {
     let said = String::from_utf8_lossy(&o.stderr).into_owned();
     assert_eq!(o.status.code(), Some(1), "{args:?}: {}{said}", String::from_utf8_lossy(&o.stdout));
     said
