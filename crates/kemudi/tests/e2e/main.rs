@@ -11,6 +11,7 @@ mod commands;
 mod environment;
 mod garbage;
 mod lifecycle;
+mod namespaces;
 mod probes;
 mod replicas;
 mod resources;
@@ -34,6 +35,7 @@ fn tests() -> Vec<Test> {
         both(rollout::TESTS),
         both(apply::TESTS),
         both(commands::TESTS),
+        both(namespaces::TESTS),
         both(replicas::TESTS),
         both(garbage::TESTS),
         both(view::TESTS),

@@ -11,6 +11,7 @@ pub const TESTS: &[Case] = &[
     ("rollout::pauses_and_resumes", pauses_and_resumes),
     ("rollout::restarts", restarts),
     ("rollout::keeps_its_selector", keeps_its_selector),
+    ("rollout::turns_round_in_the_middle", turns_round_in_the_middle),
 ];
 
 /// A deployment whose pods carry `version`; `more` is more of its spec.
@@ -180,4 +181,35 @@ fn keeps_its_selector(s: &Story) {
     let cause = "spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"other\"}}: field is immutable";
     assert!(said.contains(cause), "{said}");
     assert_eq!(s.get("deployments/web")["spec"]["selector"], json!({"matchLabels": {"app": "web"}}));
+}
+
+/// Clauses: C04.rollover C04.keeps-serving C05.status-timeout
+fn turns_round_in_the_middle(s: &Story) {
+    let limits = "  strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}\n";
+    s.apply(&web("1", 2, limits));
+    status(s);
+    // The second version never comes up: the first goes on serving.
+    s.apply(&web("2", 2, limits).replace(IMAGE, "registry.invalid/none:1"));
+    let stuck = |p: &Value| version(p) == "2" && p["status"]["phase"] == "Pending";
+    s.eventually("a pod that does not come up", || s.items("pods").iter().any(stuck).then_some(()));
+    let said = s.fails(&["rollout", "status", "deployment/web", "--timeout=2s"]);
+    assert!(said.contains("timed out waiting for the condition"), "{said}");
+    let serving = |v: &str| s.items("pods").iter().filter(|p| version(p) == v && ready(p)).count();
+    assert_eq!((serving("1"), serving("2")), (2, 0));
+    let d = s.get("deployments/web");
+    assert_eq!((&d["status"]["availableReplicas"], &d["status"]["updatedReplicas"]), (&json!(2), &json!(1)));
+    // A third one replaces both.
+    s.apply(&web("3", 2, limits));
+    s.eventually("the third version", || {
+        let pods = s.items("pods");
+        (pods.len() == 2 && pods.iter().all(|p| version(p) == "3" && ready(p))).then_some(())
+    });
+    status(s);
+    let scaled: Vec<(Value, Value)> = s
+        .items("replicasets")
+        .iter()
+        .map(|r| (r["spec"]["replicas"].clone(), r["status"]["replicas"].clone()))
+        .collect();
+    assert_eq!(scaled.iter().filter(|(want, is)| *want == 2 && *is == 2).count(), 1, "{scaled:?}");
+    assert_eq!(scaled.iter().filter(|(want, is)| *want == 0 && *is == 0).count(), 2, "{scaled:?}");
 }

@@ -98,6 +98,10 @@ fn are_shared_and_survive_restarts(s: &Story) {
     sh("touch /v/end");
     s.eventually("the second line", || (sh("cat /v/runs") == "run\nrun\n").then_some(()));
     assert_eq!(sh("wget -q -O - http://localhost:8080/hostname; hostname"), "p\np\n");
+    // Memory is shared as well, and processes are not.
+    sh("echo shared > /dev/shm/x");
+    assert_eq!(s.ok(&["exec", "p", "-c", "writer", "--", "cat", "/dev/shm/x"]), "shared\n");
+    assert!(!sh("cat /proc/*/cmdline 2>/dev/null; true").contains("demo-app"));
     let uid = p["metadata"]["uid"].as_str().unwrap();
     let dir = s.cluster.directory.join("data/node/pods").join(uid);
     assert!(dir.exists(), "{}", dir.display());
