@@ -71,7 +71,9 @@ fn exec_passes_everything_through(s: &Story) {
 /// Clauses: A16.wait
 fn wait_waits(s: &Story) {
     let probe = json!({"readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/go"]}, "periodSeconds": 1}});
-    s.shell_pod("p", FOREVER, json!({}), probe);
+    // It takes its time to end, so that there is something to wait for.
+    let slow = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.1; done";
+    s.shell_pod("p", slow, json!({"terminationGracePeriodSeconds": 30}), probe);
     s.container("p", |c| !c["state"]["running"].is_null());
     let late = s.fails(&["wait", "pod/p", "--for=condition=Ready", "--timeout=1s"]);
     assert!(late.contains("timed out waiting for the condition on pods/p"), "{late}");

@@ -106,6 +106,8 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
         let before = tests.len();
         tests.retain(|t| t.tool == Tool::Kemudi);
         println!("e2e: skipped {} tests: there is no kubectl on this machine", before - tests.len());
+    } else if !Tool::Kubectl.speaks_websockets() {
+        println!("e2e: this kubectl is older than v1.31 and speaks no WebSockets: commands in pods are run by ours");
     }
     let started = Instant::now();
     let cluster = match Cluster::start() {

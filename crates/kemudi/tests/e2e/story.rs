@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -38,6 +38,18 @@ impl Tool {
                 given.or_else(found).map(Command::new)
             }
         }
+    }
+
+    /// Whether it runs commands in pods over WebSockets: before v1.31 it spoke SPDY, which the server does not.
+    pub fn speaks_websockets(self) -> bool {
+        static REAL: OnceLock<bool> = OnceLock::new();
+        let ask = || {
+            let said = Self::Kubectl.program()?.args(["version", "--client", "-o", "json"]).output().ok()?;
+            let version: Value = serde_json::from_slice(&said.stdout).ok()?;
+            let minor = version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse::<u32>().ok()?;
+            Some(minor >= 31)
+        };
+        self == Self::Kemudi || *REAL.get_or_init(|| ask().unwrap_or(false))
     }
 }
 
@@ -90,7 +102,11 @@ impl Story {
     // --- commands ---
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut c = self.tool.program().unwrap();
+        let tool = match args {
+            ["exec", ..] if !self.tool.speaks_websockets() => Tool::Kemudi,
+            _ => self.tool,
+        };
+        let mut c = tool.program().unwrap();
         c.arg("-n").arg(&self.ns).args(args).env("KUBECONFIG", &self.cluster.kubeconfig).env("HOME", &self.dir);
         c.current_dir(&self.dir).stdin(Stdio::null());
         c
