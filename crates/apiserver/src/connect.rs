@@ -6,8 +6,8 @@ use crate::handle::Call;
 use crate::path::Query;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Request as HttpRequest, Response, Uri};
-use meta::{Object, Status};
+use http::{Request as HttpRequest, Response, StatusCode, Uri};
+use meta::{Object, Reason, Status};
 use registry::Request;
 use std::sync::Arc;
 
@@ -41,9 +41,29 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     let Call { mut parts, body, .. } = call;
     parts.uri = uri;
     let connector = server.connector.read().clone();
-    match connector {
-        Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await,
-        None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
+    let response = match connector {
+        Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await?,
+        None => return Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
+    };
+    if request.subresource == "log" && !response.status().is_success() {
+        return Err(refusal(response, name).await);
+    }
+    Ok(response)
+}
+
+/// What an agent says in plain words, as a `Status` (`registry/generic/rest` `GenericHttpResponseChecker`).
+async fn refusal(response: Response<Body>, pod: &str) -> Status {
+    let code = response.status();
+    let said = response.into_body().collect().await;
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    match code {
+        StatusCode::BAD_REQUEST => Status::bad_request(said),
+        StatusCode::NOT_FOUND => {
+            let why = format!("the server could not find the requested resource ( pods {pod}): {said}");
+            Status::new(404, Reason::NotFound, why)
+        }
+        StatusCode::INTERNAL_SERVER_ERROR => Status::internal(said),
+        _ => Status::new(code.as_u16(), Reason::Unknown, said),
     }
 }
 

@@ -1,5 +1,7 @@
 //! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
 
+mod protobuf;
+
 use crate::Server;
 use crate::body::Body;
 use crate::discovery::hex;
@@ -44,6 +46,9 @@ impl Documents {
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
     let path = parts.uri.path().trim_end_matches('/');
     let rows = server.registry.rows();
+    if path == "/openapi/v2" && protobuf::is_asked_for(parts) {
+        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, protobuf::encode(&v2(&rows)))));
+    }
     match path {
         "/openapi/v3" => Some(Ok(json(200, &index(server, &rows)))),
         "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, || v2(&rows))))),

@@ -59,6 +59,11 @@ impl Client {
         &self.transport
     }
 
+    /// What goes with every request: the user agent, and whom to act as.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     /// The same connection under another user agent.
     #[must_use]
     pub fn with_user_agent(mut self, user_agent: &str) -> Self {

@@ -3,9 +3,11 @@
 //! Invariant: one provider of cryptography (aws-lc-rs), and no connection that was not verified unless `insecure` says so.
 
 mod connect;
+mod dedicated;
 mod tls;
 
 pub use connect::Proxy;
+pub use dedicated::Dedicated;
 pub use tls::{ClientIdentity, Roots};
 
 use crate::error::Error;
@@ -81,6 +83,7 @@ pub struct Https {
     pool: Pool,
     /// HTTP/1.1 only: HTTP/2 has no upgrades.
     upgrades: Pool,
+    connector: Connector,
     scheme: Scheme,
     authority: Authority,
     prefix: String,
@@ -99,19 +102,21 @@ impl Https {
         if scheme != Scheme::HTTPS && scheme != Scheme::HTTP {
             return Err(Error::Request(format!("server {:?}: only https and http are supported", config.server)));
         }
-        let pool = |http2: bool| -> Result<Pool, Error> {
-            Ok(legacy::Client::builder(TokioExecutor::new())
+        let pool = |connector: Connector| -> Pool {
+            legacy::Client::builder(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(Duration::from_secs(90))
                 .http2_keep_alive_interval(Duration::from_secs(30))
                 .http2_keep_alive_timeout(Duration::from_secs(15))
                 .http2_adaptive_window(true)
-                .build(Connector::new(config, http2)?))
+                .build(connector)
         };
+        let connector = Connector::new(config, false)?;
         Ok(Self {
-            pool: pool(!config.disable_http2)?,
-            upgrades: pool(false)?,
+            pool: pool(Connector::new(config, !config.disable_http2)?),
+            upgrades: pool(connector.clone()),
+            connector,
             scheme,
             authority,
             prefix: uri.path().trim_end_matches('/').to_owned(),

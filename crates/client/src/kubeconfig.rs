@@ -187,12 +187,18 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// A client over HTTPS. Runs the credential plugin if the user has one.
-    pub async fn client(&self, user_agent: &str) -> Result<Client, Error> {
+    /// How to connect, with what the credential plugin says if the user has one: it is run here.
+    pub async fn config(&self) -> Result<Config, Error> {
         let mut config = self.https.clone();
         if let Some(plugin) = &self.exec {
             plugin.apply(&mut config).await?;
         }
+        Ok(config)
+    }
+
+    /// A client over HTTPS. Runs the credential plugin if the user has one.
+    pub async fn client(&self, user_agent: &str) -> Result<Client, Error> {
+        let config = self.config().await?;
         let mut client = Client::new(Https::new(&config)?, user_agent);
         if self.impersonation != Impersonation::default() {
             client = client.with_impersonation(&self.impersonation)?;

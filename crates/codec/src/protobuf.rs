@@ -10,7 +10,7 @@
 //! Left out: the unions of custom resource schemas (`JSONSchemaPropsOrArray` and its kin), which are kept as JSON bytes.
 
 mod read;
-mod wire;
+pub mod wire;
 mod write;
 
 pub use read::{decode, decode_message};

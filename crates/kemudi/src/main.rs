@@ -28,6 +28,8 @@ struct Cli {
 enum Command {
     /// Runs a whole cluster on this machine until it is stopped.
     Up(up::Options),
+    /// Measures a cluster: any that a kubeconfig leads to, or one that is started for it.
+    Bench(bench::Options),
     /// Talks to a cluster, as kubectl does.
     Kubectl,
     /// Stops the cluster that runs on a data directory.
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Up(o) => up::up(o),
         Command::Down(o) => up::down(&o),
+        Command::Bench(o) => return bench::main(&o),
         Command::Kubectl => return kubectl::main_blocking(std::env::args_os().skip(1)),
     };
     match result {

@@ -153,12 +153,11 @@ fn invalid(s: &Status) -> String {
     } else if !s.message.is_empty() && d.causes.is_empty() {
         let _ = write!(out, ": {}", s.message);
     }
-    let mut seen: Vec<&str> = Vec::new();
-    let mut causes = Vec::new();
+    let mut causes: Vec<String> = Vec::new();
     for c in &d.causes {
-        if !seen.contains(&c.message.as_str()) {
-            seen.push(&c.message);
-            causes.push(if c.field.is_empty() { c.message.clone() } else { format!("{}: {}", c.field, c.message) });
+        let text = if c.field.is_empty() { c.message.clone() } else { format!("{}: {}", c.field, c.message) };
+        if !causes.contains(&text) {
+            causes.push(text);
         }
     }
     match causes.as_slice() {
@@ -207,8 +206,8 @@ mod tests {
             ),
             (invalid(vec![cause("a.b", "Required value")]), "The Pod \"x\" is invalid: a.b: Required value\n"),
             (
-                invalid(vec![cause("a", "one"), cause("b", "two"), cause("c", "one")]),
-                "The Pod \"x\" is invalid: \n* a: one\n* b: two\n",
+                invalid(vec![cause("a", "one"), cause("b", "two"), cause("a", "one"), cause("c", "one")]),
+                "The Pod \"x\" is invalid: \n* a: one\n* b: two\n* c: one\n",
             ),
             (
                 Error::Many(vec![

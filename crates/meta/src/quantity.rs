@@ -115,6 +115,14 @@ impl Quantity {
         self.nanos
     }
 
+    /// In whole thousandths, rounded up (away from zero).
+    #[must_use]
+    pub fn round_up_to_milli(self) -> Self {
+        const MILLI: i128 = 1_000_000;
+        let away = if self.nanos % MILLI == 0 { 0 } else { self.nanos.signum() };
+        Self { nanos: (self.nanos / MILLI + away) * MILLI, ..self }
+    }
+
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }
@@ -291,6 +299,9 @@ mod tests {
     fn values_round_up() {
         assert_eq!(Quantity::parse("1.1").unwrap().value(), 2);
         assert_eq!(Quantity::parse("100m").unwrap().milli_value(), 100);
+        assert_eq!(Quantity::parse("1.5m").unwrap().round_up_to_milli().to_string(), "2m");
+        assert_eq!(Quantity::parse("-1.5m").unwrap().round_up_to_milli().to_string(), "-2m");
+        assert_eq!(Quantity::parse("7Ki").unwrap().round_up_to_milli().to_string(), "7Ki");
         assert_eq!(Quantity::parse("999E").unwrap().value(), i64::MAX);
         assert!(Quantity::parse("1Gi").unwrap() > Quantity::parse("1G").unwrap());
     }

@@ -1,6 +1,7 @@
 //! Defaults: what the server fills in where a field is absent.
 
 use crate::types::{Fill, Presence, Schema, Type};
+use meta::Quantity;
 use serde_json::{Map, Value};
 
 /// Fills in the defaults of a schema, at every depth.
@@ -10,17 +11,26 @@ use serde_json::{Map, Value};
 pub fn fill(value: &mut Value, schema: &Schema) {
     match (value, schema.ty) {
         (Value::Object(m), Type::Struct) => fill_struct(m, schema),
-        (Value::Object(m), Type::Map) => {
-            if let Some(s) = schema.additional.as_deref().filter(|s| wants_fill(s)) {
-                m.values_mut().for_each(|v| fill(v, s));
-            }
-        }
+        (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
+            Some(s) if s.ty == Type::Quantity => m.values_mut().for_each(round_up),
+            Some(s) if wants_fill(s) => m.values_mut().for_each(|v| fill(v, s)),
+            _ => {}
+        },
         (Value::Array(a), Type::Array) => {
             if let Some(s) = schema.items.as_deref().filter(|s| wants_fill(s)) {
                 a.iter_mut().for_each(|v| fill(v, s));
             }
         }
         _ => {}
+    }
+}
+
+/// Resources are counted in thousandths (`SetDefaults_ResourceList`).
+fn round_up(v: &mut Value) {
+    if let Some(q) = v.as_str().and_then(|s| Quantity::parse(s).ok())
+        && q.nano_value() % 1_000_000 != 0
+    {
+        *v = q.round_up_to_milli().to_string().into();
     }
 }
 

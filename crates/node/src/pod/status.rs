@@ -65,7 +65,10 @@ impl Facts<'_> {
     fn terminated(&self, c: &Container) -> State {
         let unknown = c.state == ContainerState::Unknown;
         let code = c.exit_code.unwrap_or(if unknown { 137 } else { 128 });
-        let message = self.messages.get(&c.id).cloned().or_else(|| c.message.clone()).filter(|m| !m.is_empty());
+        // What the runtime says comes first, as upstream.
+        let said = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
+        let said: Vec<&str> = said.map(String::as_str).filter(|m| !m.is_empty()).collect();
+        let message = Some(said.join(": ")).filter(|m| !m.is_empty());
         let reason = c.reason.clone().unwrap_or_else(|| {
             match (unknown, code) {
                 (true, _) => UNKNOWN_REASON,
@@ -83,7 +86,8 @@ impl Facts<'_> {
                 reason: Some(reason),
                 // Upstream's runtimes fold the signal into the exit code and leave this out.
                 signal: None,
-                started_at: at(c.started_at),
+                // One that never ran started when time began, as with upstream's runtimes.
+                started_at: at(c.started_at).or(Some(Time(jiff::Timestamp::UNIX_EPOCH))),
             }),
             ..State::default()
         }

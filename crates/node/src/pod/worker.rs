@@ -90,6 +90,8 @@ pub(crate) struct Worker {
     pub(super) stage: Stage,
     /// When volumes were made or brought up to date.
     pub(super) refreshed: Option<tokio::time::Instant>,
+    /// Labels or annotations changed, which files of volumes may show.
+    pub(super) relabelled: bool,
 }
 
 pub(super) fn text(o: &Option<String>) -> &str {
@@ -119,6 +121,7 @@ impl Worker {
             failed: None,
             stage: Stage::Running,
             refreshed: None,
+            relabelled: false,
         }
     }
 
@@ -151,6 +154,8 @@ impl Worker {
         if rv > self.base.0 {
             self.base = (rv, pod.status.clone().unwrap_or_default());
         }
+        let (old, new) = (&self.pod.metadata, &pod.metadata);
+        self.relabelled |= old.labels != new.labels || old.annotations != new.annotations;
         self.pod = pod;
     }
 
@@ -325,11 +330,12 @@ impl Worker {
         }
         let spec = self.pod.spec.as_ref();
         let has_volumes = spec.is_some_and(|s| s.volumes.as_ref().is_some_and(|v| !v.is_empty()));
-        let due = self.refreshed.is_some_and(|at| at.elapsed() >= RESYNC || dirty);
+        let due = self.refreshed.is_some_and(|at| at.elapsed() >= RESYNC || dirty || self.relabelled);
         if !has_volumes || !due {
             return;
         }
         self.refreshed = Some(tokio::time::Instant::now());
+        self.relabelled = false;
         let (shared, place) = (self.shared.clone(), self.place());
         if let Err(e) = shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &place).await {
             self.event(None, Severity::Warning, "FailedMount", e.to_string());

@@ -396,9 +396,10 @@ fn items(p: &mut Page, l: usize, v: &Value) {
 /// A pod template, as workloads and `rollout history` show it.
 pub fn template(out: &mut String, t: &Value) {
     let mut p = Page(std::mem::take(out));
-    p.labels(1, "Labels", t["metadata"].get("labels"));
+    // Titles carry their own indent, so that lines that follow have none, as upstream.
+    p.labels(0, "  Labels", t["metadata"].get("labels"));
     if t["metadata"]["annotations"].as_object().is_some_and(|a| !a.is_empty()) {
-        p.annotations(1, "Annotations", t["metadata"].get("annotations"));
+        p.annotations(0, "  Annotations", t["metadata"].get("annotations"));
     }
     let spec = &t["spec"];
     if let Some(a) = spec["serviceAccountName"].as_str().filter(|a| !a.is_empty()) {
@@ -419,7 +420,7 @@ pub fn template(out: &mut String, t: &Value) {
     if let Some(c) = spec["priorityClassName"].as_str().filter(|c| !c.is_empty()) {
         p.at(1, "Priority Class Name", c);
     }
-    p.labels(1, "Node-Selectors", spec.get("nodeSelector"));
-    p.many(1, "Tolerations", &tolerations(spec.get("tolerations")));
+    p.labels(0, "  Node-Selectors", spec.get("nodeSelector"));
+    p.many(0, "  Tolerations", &tolerations(spec.get("tolerations")));
     *out = p.0;
 }

@@ -31,14 +31,27 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// The pod template, without what the controller added.
-    pub fn template(&self) -> Option<Value> {
+    fn kept(&self) -> Option<Value> {
         let path: &[&str] = if self.keeper.kind() == "ControllerRevision" {
             &["data", "spec", "template"]
         } else {
             &["spec", "template"]
         };
-        let mut t = self.keeper.at(path)?.clone();
+        self.keeper.at(path).cloned()
+    }
+
+    /// The pod template as it is kept, with the cause of the change.
+    fn shown(&self) -> Value {
+        let mut t = self.kept().unwrap_or_default();
+        if let Some(cause) = self.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
+            t["metadata"]["annotations"][CHANGE_CAUSE] = cause.into();
+        }
+        t
+    }
+
+    /// The pod template, without what the controller added.
+    pub fn template(&self) -> Option<Value> {
+        let mut t = self.kept()?;
         if let Some(labels) = t["metadata"]["labels"].as_object_mut() {
             labels.remove("pod-template-hash");
         }
@@ -91,11 +104,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.print(k, &r.keeper, "")?;
                 continue;
             }
-            let template = r.template().unwrap_or_default();
             k.say(format!("{name} with revision #{}", a.revision));
             let mut text = String::from("Pod Template:\n");
-            crate::commands::describe::template(&mut text, &template);
-            k.say(tabwriter::describe(&text));
+            crate::commands::describe::template(&mut text, &r.shown());
+            // With its tabs, as upstream's.
+            k.say(text);
             continue;
         }
         if all.is_empty() {

@@ -1,0 +1,184 @@
+//! The OpenAPI v2 document as protobuf (`openapi.v2.Document` of gnostic), which `kubectl` validates lists with, and everything
+//! before v1.25. Only what our document has is written; extensions are kept as YAML, of which JSON is a part.
+
+use codec::protobuf::wire::{put_bytes, put_int};
+use http::header::ACCEPT;
+use http::request::Parts;
+use meta::Value;
+
+/// As servers call it: the `@` in what clients ask for is no letter of a media type.
+pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+pub fn is_asked_for(parts: &Parts) -> bool {
+    let mut asked = parts.headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    asked.any(|v| v.contains("com.github.proto-openapi.spec.v2"))
+}
+
+pub fn encode(document: &Value) -> Vec<u8> {
+    let mut m = Message::default();
+    m.text(1, &document["swagger"]);
+    m.message(2, |info| {
+        info.text(1, &document["info"]["title"]);
+        info.text(2, &document["info"]["version"]);
+    });
+    m.message(8, |paths| paths.named(2, &document["paths"], path));
+    m.message(9, |definitions| definitions.named(1, &document["definitions"], schema));
+    m.0
+}
+
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn text(&mut self, field: u32, v: &Value) {
+        if let Some(s) = v.as_str() {
+            put_bytes(&mut self.0, field, s.as_bytes());
+        }
+    }
+
+    fn texts(&mut self, field: u32, v: &Value) {
+        v.as_array().into_iter().flatten().for_each(|s| self.text(field, s));
+    }
+
+    fn boolean(&mut self, field: u32, v: &Value) {
+        if v.as_bool() == Some(true) {
+            put_int(&mut self.0, field, 1);
+        }
+    }
+
+    fn message(&mut self, field: u32, write: impl FnOnce(&mut Message)) {
+        let mut inner = Message::default();
+        write(&mut inner);
+        put_bytes(&mut self.0, field, &inner.0);
+    }
+
+    /// A map: its entries are messages of a name and a value.
+    fn named(&mut self, field: u32, map: &Value, write: fn(&mut Message, &Value)) {
+        for (name, value) in map.as_object().into_iter().flatten() {
+            self.message(field, |entry| {
+                put_bytes(&mut entry.0, 1, name.as_bytes());
+                entry.message(2, |m| write(m, value));
+            });
+        }
+    }
+
+    /// What begins with `x-`.
+    fn extensions(&mut self, field: u32, of: &Value) {
+        for (name, value) in of.as_object().into_iter().flatten().filter(|(n, _)| n.starts_with("x-")) {
+            self.message(field, |entry| {
+                put_bytes(&mut entry.0, 1, name.as_bytes());
+                entry.message(2, |m| any(m, value));
+            });
+        }
+    }
+}
+
+fn any(m: &mut Message, v: &Value) {
+    put_bytes(&mut m.0, 2, format!("{v}\n").as_bytes());
+}
+
+fn path(m: &mut Message, v: &Value) {
+    for (verb, field) in [("get", 2), ("put", 3), ("post", 4), ("delete", 5), ("patch", 8)] {
+        if let Some(o) = v.get(verb) {
+            m.message(field, |m| operation(m, o));
+        }
+    }
+}
+
+fn operation(m: &mut Message, v: &Value) {
+    m.text(5, &v["operationId"]);
+    for p in v["parameters"].as_array().into_iter().flatten() {
+        // Item, parameter, no body, query.
+        m.message(8, |m| m.message(1, |m| m.message(2, |m| m.message(3, |m| parameter(m, p)))));
+    }
+    m.message(9, |m| m.named(1, &v["responses"], response));
+    m.extensions(13, v);
+}
+
+fn parameter(m: &mut Message, v: &Value) {
+    m.text(2, &v["in"]);
+    m.text(4, &v["name"]);
+    m.text(6, &v["type"]);
+    m.boolean(20, &v["uniqueItems"]);
+}
+
+fn response(m: &mut Message, v: &Value) {
+    m.message(1, |m| {
+        m.text(1, &v["description"]);
+        m.message(2, |m| m.message(1, |m| schema(m, &v["schema"])));
+    });
+}
+
+fn schema(m: &mut Message, v: &Value) {
+    m.text(1, &v["$ref"]);
+    m.text(2, &v["format"]);
+    m.text(4, &v["description"]);
+    m.texts(19, &v["required"]);
+    for e in v["enum"].as_array().into_iter().flatten() {
+        m.message(20, |m| any(m, e));
+    }
+    if let Some(a) = v.get("additionalProperties") {
+        m.message(21, |m| m.message(1, |m| schema(m, a)));
+    }
+    if v["type"].is_string() {
+        m.message(22, |m| m.text(1, &v["type"]));
+    }
+    if let Some(items) = v.get("items") {
+        m.message(23, |m| m.message(1, |m| schema(m, items)));
+    }
+    if let Some(properties) = v.get("properties") {
+        m.message(25, |m| m.named(1, properties, schema));
+    }
+    m.extensions(31, v);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codec::protobuf::wire::Reader;
+    use serde_json::json;
+
+    /// The bytes of a field inside of fields.
+    fn at<'a>(bytes: &'a [u8], fields: &[u32]) -> &'a [u8] {
+        let Some((first, rest)) = fields.split_first() else { return bytes };
+        let mut reader = Reader(bytes);
+        while let Some((n, wire)) = reader.field().unwrap() {
+            if n == *first {
+                return at(wire.bytes(n).unwrap(), rest);
+            }
+        }
+        panic!("no field {first}");
+    }
+
+    #[test]
+    fn fields_lie_where_gnostic_reads_them() {
+        let gvk = json!([{"group": "", "kind": "Thing", "version": "v1"}]);
+        let document = json!({
+            "swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"},
+            "paths": {"/things": {"post": {
+                "operationId": "createThing", "x-kubernetes-action": "post",
+                "parameters": [{"in": "query", "name": "dryRun", "type": "string", "uniqueItems": true}],
+                "responses": {"200": {"description": "OK", "schema": {"$ref": "#/definitions/Thing"}}},
+            }}},
+            "definitions": {"Thing": {
+                "type": "object", "required": ["a"], "x-kubernetes-group-version-kind": gvk,
+                "properties": {"a": {"type": "array", "items": {"type": "string"}}},
+            }},
+        });
+        let bytes = encode(&document);
+        let text = |fields: &[u32]| String::from_utf8(at(&bytes, fields).to_vec()).unwrap();
+        assert_eq!((text(&[1]), text(&[2, 1])), ("2.0".into(), "Kubernetes".into()));
+        assert_eq!((text(&[8, 2, 1]), text(&[8, 2, 2, 4, 5])), ("/things".into(), "createThing".into()));
+        assert_eq!(text(&[8, 2, 2, 4, 8, 1, 2, 3, 4]), "dryRun");
+        assert_eq!(text(&[8, 2, 2, 4, 9, 1, 2, 1, 2, 1, 1]), "#/definitions/Thing");
+        assert_eq!(text(&[8, 2, 2, 4, 13, 2, 2]), "\"post\"\n");
+        let thing = [9, 1, 2];
+        assert_eq!(text(&[9, 1, 1]), "Thing");
+        assert_eq!(
+            (text(&[&thing[..], &[22, 1]].concat()), text(&[&thing[..], &[19]].concat())),
+            ("object".into(), "a".into())
+        );
+        assert_eq!(text(&[&thing[..], &[31, 2, 2]].concat()), format!("{gvk}\n"));
+        assert_eq!(text(&[&thing[..], &[25, 1, 2, 23, 1, 22, 1]].concat()), "string");
+    }
+}

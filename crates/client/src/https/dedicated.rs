@@ -1,0 +1,61 @@
+//! One connection of one's own: where a pool would hide what is measured, or may not be shared.
+
+use super::{Https, chain};
+use crate::error::Error;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
+use http::uri::{PathAndQuery, Uri};
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tower_service::Service;
+
+/// A connection that speaks HTTP/1.1, one request after the other: the next can be sent when the body of the last answer was
+/// read to its end. It is not opened again when it ends.
+pub struct Dedicated {
+    sender: http1::SendRequest<Full<Bytes>>,
+    headers: HeaderMap,
+    prefix: String,
+}
+
+impl Https {
+    /// Opens a connection that is in no pool. `headers` go with every request.
+    pub async fn dedicated(&self, mut headers: HeaderMap) -> Result<Dedicated, Error> {
+        let connect = |source| Error::Connect { to: self.authority.to_string(), source };
+        let to = Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query("/")
+            .build()
+            .map_err(|e| Error::Request(e.to_string()))?;
+        let stream = self.connector.clone().call(to).await.map_err(connect)?;
+        let (sender, connection) = http1::handshake(stream).await.map_err(|e| Error::Send(chain(&e).into()))?;
+        // Its errors reach the one who waits for an answer.
+        tokio::spawn(connection);
+        let host = HeaderValue::from_str(self.authority.as_str()).map_err(|e| Error::Request(e.to_string()))?;
+        headers.insert(HOST, host);
+        if let Some(v) = self.authorization().await? {
+            headers.insert(AUTHORIZATION, v);
+        }
+        Ok(Dedicated { sender, headers, prefix: self.prefix.clone() })
+    }
+}
+
+impl Dedicated {
+    /// Sends a request with a path and no host, as [`crate::Transport::send`] does.
+    pub async fn send(&mut self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+        let (mut parts, body) = request.into_parts();
+        for (name, value) in &self.headers {
+            parts.headers.append(name.clone(), value.clone());
+        }
+        if !self.prefix.is_empty() {
+            let asked = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+            parts.uri =
+                format!("{}{asked}", self.prefix).parse().map_err(|e| Error::Request(format!("{asked}: {e}")))?;
+        }
+        let failed = |e: hyper::Error| Error::Send(chain(&e).into());
+        self.sender.ready().await.map_err(failed)?;
+        self.sender.send_request(Request::from_parts(parts, Full::new(body))).await.map_err(failed)
+    }
+}

@@ -1,0 +1,190 @@
+//! `kubectl apply`: what is sent, what is merged, what is said.
+
+use crate::runner::Case;
+use crate::story::{Story, names};
+use serde_json::{Value, json};
+
+pub const TESTS: &[Case] = &[
+    ("apply::takes_files_directories_and_input", takes_files_directories_and_input),
+    ("apply::goes_on_after_a_bad_object", goes_on_after_a_bad_object),
+    ("apply::walks_through_the_seed", walks_through_the_seed),
+    ("apply::null_is_removed_and_defaulted", null_is_removed_and_defaulted),
+    ("apply::merges_lists_by_key", merges_lists_by_key),
+    ("apply::merges_primitive_lists_as_sets", merges_primitive_lists_as_sets),
+];
+
+fn config_map(name: &str, value: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  k: \"{value}\"\n")
+}
+
+fn json_map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "1"}})
+}
+
+/// Clauses: A01.file A01.files A01.directory A01.recursive A01.stdin A01.multi-document A01.json A01.list A01.words
+fn takes_files_directories_and_input(s: &Story) {
+    s.file("one.yaml", &config_map("one", "1"));
+    assert_eq!(s.ok(&["apply", "-f", "one.yaml"]), "configmap/one created\n");
+    assert_eq!(s.ok(&["apply", "-f", "one.yaml"]), "configmap/one unchanged\n");
+    s.file("one.yaml", &config_map("one", "2"));
+    assert_eq!(s.ok(&["apply", "-f", "one.yaml"]), "configmap/one configured\n");
+    assert_eq!(s.get("configmaps/one")["data"]["k"], "2");
+
+    s.file("two.json", &json_map("two").to_string());
+    assert_eq!(
+        s.ok(&["apply", "-f", "one.yaml", "-f", "two.json"]),
+        "configmap/one unchanged\nconfigmap/two created\n"
+    );
+
+    s.file("dir/a.yaml", &config_map("a", "1"));
+    s.file("dir/b.yml", &config_map("b", "1"));
+    s.file("dir/c.json", &json_map("c").to_string());
+    s.file("dir/readme.txt", "nothing of ours");
+    s.file("dir/sub/z.yaml", &config_map("z", "1"));
+    assert_eq!(s.ok(&["apply", "-f", "dir"]), "configmap/a created\nconfigmap/b created\nconfigmap/c created\n");
+    assert!(s.get("configmaps/z").is_null());
+    let all = "configmap/a unchanged\nconfigmap/b unchanged\nconfigmap/c unchanged\nconfigmap/z created\n";
+    assert_eq!(s.ok(&["apply", "-R", "-f", "dir"]), all);
+
+    let two = format!("{}---\n{}---\n", config_map("m1", "1"), config_map("m2", "1"));
+    assert_eq!(s.apply(&two), "configmap/m1 created\nconfigmap/m2 created\n");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [json_map("x"), json_map("y")]});
+    assert_eq!(s.apply(&list.to_string()), "configmap/x created\nconfigmap/y created\n");
+    let server_side = s.with_input(&["apply", "--server-side", "-f", "-"], &config_map("ss", "1"));
+    assert_eq!(String::from_utf8_lossy(&server_side.stdout), "configmap/ss serverside-applied\n");
+}
+
+/// Clauses: A01.continues
+fn goes_on_after_a_bad_object(s: &Story) {
+    let three = format!("{}---\n{}---\n{}", config_map("a", "1"), config_map("Bad_Name", "1"), config_map("b", "1"));
+    let said = s.apply_fails(&three);
+    assert!(said.contains("Bad_Name") && said.contains("is invalid: metadata.name: Invalid value"), "{said}");
+    let mut there = names(&s.items("configmaps"));
+    there.retain(|n| n != "kube-root-ca.crt");
+    assert_eq!(there, ["a", "b"]);
+}
+
+const SIMPLE: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: nginx-deployment
+spec:
+  selector:
+    matchLabels:
+      app: nginx
+  minReadySeconds: 5
+  template:
+    metadata:
+      labels:
+        app: nginx
+    spec:
+      containers:
+      - name: nginx
+        image: nginx:1.7.9
+        ports:
+        - containerPort: 80
+";
+
+const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Clauses: A02.exact A02.foreign A02.updated A03.file A04.scale A04.image A04.removed
+fn walks_through_the_seed(s: &Story) {
+    let annotation = || s.get("deployments/nginx-deployment")["metadata"]["annotations"][LAST].clone();
+    let applied = |min: &str, image: &str| {
+        format!(
+            "{{\"apiVersion\":\"apps/v1\",\"kind\":\"Deployment\",\"metadata\":{{\"annotations\":{{}},\"name\":\
+             \"nginx-deployment\",\"namespace\":\"{}\"}},\"spec\":{{{min}\"selector\":{{\"matchLabels\":{{\"app\":\"nginx\"}}}},\
+             \"template\":{{\"metadata\":{{\"labels\":{{\"app\":\"nginx\"}}}},\"spec\":{{\"containers\":[{{\"image\":\"{image}\",\
+             \"name\":\"nginx\",\"ports\":[{{\"containerPort\":80}}]}}]}}}}}}}}\n",
+            s.ns
+        )
+    };
+    s.file("simple.yaml", SIMPLE);
+    s.ok(&["apply", "-f", "simple.yaml"]);
+    let first = applied("\"minReadySeconds\":5,", "nginx:1.7.9");
+    assert_eq!(annotation(), first);
+    assert_eq!(
+        s.ok(&["scale", "deployment/nginx-deployment", "--replicas=2"]),
+        "deployment.apps/nginx-deployment scaled\n"
+    );
+    assert_eq!(annotation(), first, "what others write is not in it");
+    let live = s.ok(&["get", "-f", "simple.yaml", "-o", "yaml"]);
+    assert!(live.contains("\n  replicas: 2\n") && live.contains("\n  minReadySeconds: 5\n"), "{live}");
+
+    let update = SIMPLE.replace("  minReadySeconds: 5\n", "").replace("1.7.9", "1.11.9");
+    s.file("update.yaml", &update);
+    assert_eq!(s.ok(&["apply", "-f", "update.yaml"]), "deployment.apps/nginx-deployment configured\n");
+    let live = s.get("deployments/nginx-deployment");
+    let spec = &live["spec"];
+    assert_eq!((&spec["replicas"], &spec["minReadySeconds"]), (&json!(2), &Value::Null));
+    assert_eq!(spec["template"]["spec"]["containers"][0]["image"], "nginx:1.11.9");
+    assert_eq!(annotation(), applied("", "nginx:1.11.9"));
+}
+
+/// Clauses: A05.removed A05.defaulted
+fn null_is_removed_and_defaulted(s: &Story) {
+    let manifest = |more: &str| SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{more}"));
+    s.apply(&manifest(""));
+    // Somebody else sets what the manifest does not mention.
+    s.patch("deployments/nginx-deployment", json!({"spec": {"revisionHistoryLimit": 3, "minReadySeconds": 7}}));
+    s.apply(&manifest(""));
+    assert_eq!(s.get("deployments/nginx-deployment")["spec"]["revisionHistoryLimit"], 3);
+    s.apply(&manifest("  revisionHistoryLimit: null\n  minReadySeconds: null\n"));
+    let spec = s.get("deployments/nginx-deployment")["spec"].clone();
+    assert_eq!((&spec["revisionHistoryLimit"], &spec["minReadySeconds"]), (&json!(10), &Value::Null));
+}
+
+fn containers(list: &[(&str, &str)]) -> String {
+    let items: String =
+        list.iter().map(|(n, more)| format!("      - name: {n}\n        image: helper:1.3\n{more}")).collect();
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec:\n  replicas: 0\n  selector: {{matchLabels: {{app: d}}}}\n  \
+         template:\n    metadata: {{labels: {{app: d}}}}\n    spec:\n      containers:\n{items}"
+    )
+}
+
+/// Clauses: A10.replaced A10.merged
+fn merges_lists_by_key(s: &Story) {
+    s.apply(&containers(&[("nginx", "        args: [a, b]\n"), ("nginx-helper-a", ""), ("nginx-helper-b", "")]));
+    // Somebody else adds to a container, adds one, and adds an argument.
+    let patch = r#"{"spec":{"template":{"spec":{"containers":[
+        {"name":"nginx","args":["a","b","d"]},
+        {"name":"nginx-helper-b","args":["run"]},
+        {"name":"nginx-helper-d","image":"helper:1.3"}]}}}}"#;
+    s.ok(&["patch", "deployment", "d", "-p", patch]);
+    s.apply(&containers(&[("nginx", "        args: [a, c]\n"), ("nginx-helper-b", ""), ("nginx-helper-c", "")]));
+    let live = s.get("deployments/d");
+    let list = live["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    let args: Vec<(&str, &Value)> = list.iter().map(|c| (c["name"].as_str().unwrap(), &c["args"])).collect();
+    let expected = [
+        ("nginx", json!(["a", "c"])),
+        ("nginx-helper-b", json!(["run"])),
+        ("nginx-helper-c", Value::Null),
+        ("nginx-helper-d", Value::Null),
+    ];
+    let mut sorted = args.clone();
+    sorted.sort_by_key(|(n, _)| *n);
+    assert_eq!(sorted, expected.each_ref().map(|(n, v)| (*n, v)), "{args:?}");
+}
+
+/// Clauses: A10.primitive
+fn merges_primitive_lists_as_sets(s: &Story) {
+    let manifest = |finalizers: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\n  finalizers: [{finalizers}]\n")
+    };
+    s.apply(&manifest("e2e/a, e2e/b"));
+    s.ok(&[
+        "patch",
+        "configmap",
+        "c",
+        "--type=json",
+        "-p",
+        r#"[{"op":"add","path":"/metadata/finalizers/-","value":"e2e/c"}]"#,
+    ]);
+    s.apply(&manifest("e2e/a"));
+    let live = s.get("configmaps/c");
+    // Before the namespace goes, nothing may hold it.
+    s.patch("configmaps/c", json!({"metadata": {"finalizers": null}}));
+    assert_eq!(live["metadata"]["finalizers"], json!(["e2e/a", "e2e/c"]));
+}

@@ -1,0 +1,193 @@
+//! The cluster that all tests share: started apart from everything else on this machine, and removed with all its traces.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep};
+
+pub const KEMUDI: &str = env!("CARGO_BIN_EXE_kemudi");
+/// The applets of busybox that containers find in `/bin`.
+const APPLETS: [&str; 20] = [
+    "sh", "cat", "ls", "sleep", "echo", "hostname", "touch", "rm", "env", "stat", "wget", "nslookup", "id", "grep",
+    "head", "tail", "dd", "mount", "test", "true",
+];
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    child: Mutex<Option<Child>>,
+    pub directory: PathBuf,
+    netns: String,
+    pub kubeconfig: PathBuf,
+    pub client: client::Client,
+    pub runtime: Runtime,
+}
+
+impl Cluster {
+    /// Must be called before there are threads: the network namespace is that of the whole process from here on.
+    pub fn start() -> Result<Self, String> {
+        let id = std::process::id();
+        let netns = format!("kemudi-e2e-{id}");
+        let directory = std::env::temp_dir().join(&netns);
+        fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+        tools(&directory.join("bin")).map_err(|e| format!("the tools of the containers: {e}"))?;
+        run("ip", &["netns", "add", &netns])?;
+        let started = Self::start_in(&netns, &directory);
+        if started.is_err() {
+            let _ = run(KEMUDI, &["down", "--purge", "--data-dir", &data_dir(&directory)]);
+            let _ = run("ip", &["netns", "del", &netns]);
+            let _ = fs::remove_dir_all(&directory);
+        }
+        started
+    }
+
+    fn start_in(netns: &str, directory: &Path) -> Result<Self, String> {
+        enter(netns)?;
+        run("ip", &["link", "set", "lo", "up"])?;
+        let runtime = Runtime::new().map_err(|e| e.to_string())?;
+        let kubeconfig = directory.join("kubeconfig");
+        let child = spawn(directory)?;
+        let child = Mutex::new(Some(child));
+        let client = runtime.block_on(ready(&kubeconfig)).map_err(|e| {
+            let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+            format!("the cluster did not start: {e}\n{log}")
+        })?;
+        Ok(Self { child, directory: directory.into(), netns: netns.into(), kubeconfig, client, runtime })
+    }
+
+    /// Stops the server in order, and leaves everything else.
+    pub fn stop(&self) {
+        let mut child = self.child.lock().unwrap().take().unwrap();
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    pub fn start_again(&self) {
+        *self.child.lock().unwrap() = Some(spawn(&self.directory).unwrap());
+        self.runtime.block_on(ready(&self.kubeconfig)).unwrap();
+    }
+
+    /// What the server said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// Removes the cluster. Says what could not be removed, or should not have been there.
+    pub fn end(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let data = data_dir(&self.directory);
+        if let Err(e) = run(KEMUDI, &["down", "--purge", "--data-dir", &data]) {
+            left.push(e);
+        }
+        if let Some(mut child) = self.child.lock().ok().and_then(|mut c| c.take()) {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => {}
+                other => left.push(format!("the server: {other:?}")),
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for p in shims(&data) {
+            left.push(format!("process {p}"));
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        left.extend(mounts.lines().filter(|l| l.contains(&data)).map(|l| format!("mount {l}")));
+        if Path::new(&data).exists() {
+            left.push(data);
+        }
+        let rules = output("nft", &["list", "tables"]);
+        left.extend(rules.lines().filter(|l| l.contains("kemudi")).map(|l| format!("packet rules {l}")));
+        let devices = output("ip", &["-o", "link"]);
+        left.extend(devices.lines().filter(|l| !l.contains(": lo:")).map(|l| format!("device {l}")));
+        let _ = run("ip", &["netns", "del", &self.netns]);
+        let _ = fs::remove_dir_all(&self.directory);
+        left
+    }
+}
+
+/// Starts the server; what it says is appended to one file.
+fn spawn(directory: &Path) -> Result<Child, String> {
+    let wrong = |e: std::io::Error| format!("{KEMUDI}: {e}");
+    let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
+    let again = log.try_clone().map_err(wrong)?;
+    Command::new(KEMUDI)
+        .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
+        .arg(directory.join("kubeconfig"))
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(again)
+        .spawn()
+        .map_err(wrong)
+}
+
+fn data_dir(directory: &Path) -> String {
+    directory.join("data").display().to_string()
+}
+
+/// Makes the network namespace that of this thread, and of all that it starts.
+fn enter(netns: &str) -> Result<(), String> {
+    let path = format!("/run/netns/{netns}");
+    let file = fs::File::open(&path).map_err(|e| format!("{path}: {e}"))?;
+    nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).map_err(|e| format!("{path}: {e}"))
+}
+
+/// A directory that containers mount: the image of the demonstration has no shell.
+fn tools(directory: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::copy("/bin/busybox", directory.join("busybox"))?;
+    for a in APPLETS {
+        symlink("busybox", directory.join(a))?;
+    }
+    // It asks for names as every program does, which busybox, being static, cannot.
+    fs::copy("/usr/bin/getent", directory.join("getent"))?;
+    Ok(())
+}
+
+async fn ready(kubeconfig: &Path) -> Result<client::Client, String> {
+    use client::kubeconfig::{Overrides, Sources};
+    let end = Instant::now() + PATIENCE;
+    let mut last = "nothing was answered".to_owned();
+    while Instant::now() < end {
+        sleep(Duration::from_millis(20)).await;
+        let sources = Sources { explicit: Some(kubeconfig.to_owned()), files: Vec::new() };
+        let Ok(resolved) = sources.resolve(&Overrides::default(), |_| None) else { continue };
+        let client = resolved.client("e2e").await.map_err(|e| e.to_string())?;
+        match client.get::<serde_json::Value>("/api/v1/nodes/e2e").await {
+            Ok(n) if crate::story::condition(&n, "Ready") == "True" => return Ok(client),
+            Ok(n) => last = n["status"]["conditions"].to_string(),
+            Err(e) => last = e.to_string(),
+        }
+    }
+    Err(last)
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let said = Command::new(program).args(args).stdin(Stdio::null()).output();
+    match said {
+        Ok(o) if o.status.success() => Ok(()),
+        Ok(o) => Err(format!("{program} {args:?}: {}", String::from_utf8_lossy(&o.stderr))),
+        Err(e) => Err(format!("{program}: {e}")),
+    }
+}
+
+fn output(program: &str, args: &[&str]) -> String {
+    let said = Command::new(program).args(args).stdin(Stdio::null()).output();
+    said.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
+}
+
+/// Processes that live for the cluster's directory.
+fn shims(data: &str) -> Vec<String> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = pids.filter_map(|e| {
+        let pid = e.file_name().into_string().ok()?;
+        pid.parse::<u32>().ok()?;
+        let command = fs::read(e.path().join("cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        command.contains(data).then(|| format!("{pid} {command}"))
+    });
+    lines.collect()
+}

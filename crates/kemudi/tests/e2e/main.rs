@@ -1,0 +1,54 @@
+//! The system as its users meet it: one cluster with real containers, driven by `kemudi kubectl` and by the real `kubectl`.
+//!
+//! The cluster is started once, with the binary that was built, in a network namespace of its own. Every test works in a
+//! namespace of its own on it, many at the same time; one that drives the cluster by commands runs once with each program.
+//! At the end the cluster is removed, whatever became of the tests, and nothing of it may be left on the machine.
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
+
+mod apply;
+mod cluster;
+mod commands;
+mod environment;
+mod garbage;
+mod lifecycle;
+mod namespaces;
+mod probes;
+mod replicas;
+mod resources;
+mod restart;
+mod rollout;
+mod runner;
+mod services;
+mod states;
+mod story;
+mod view;
+mod volumes;
+
+use runner::{Test, alone, both, own};
+use std::process::ExitCode;
+
+fn tests() -> Vec<Test> {
+    [
+        own(states::TESTS),
+        own(lifecycle::TESTS),
+        own(probes::TESTS),
+        both(rollout::TESTS),
+        both(apply::TESTS),
+        both(commands::TESTS),
+        both(namespaces::TESTS),
+        both(replicas::TESTS),
+        both(garbage::TESTS),
+        both(view::TESTS),
+        own(view::OWN),
+        own(volumes::TESTS),
+        own(environment::TESTS),
+        own(resources::TESTS),
+        own(services::TESTS),
+        alone(restart::ALONE),
+    ]
+    .concat()
+}
+
+fn main() -> ExitCode {
+    runner::main(tests())
+}

@@ -1,0 +1,192 @@
+//! What becomes of pods and containers, and what is said of them.
+
+use crate::runner::Case;
+use crate::story::{Story, condition};
+use serde_json::{Value, json};
+
+pub const TESTS: &[Case] = &[
+    ("states::back_off_grows", back_off_grows),
+    ("states::runs_out_of_memory", runs_out_of_memory),
+    ("states::ends_as_its_containers_end", ends_as_its_containers_end),
+    ("states::restarts_what_failed", restarts_what_failed),
+    ("states::cannot_pull", cannot_pull),
+    ("states::cannot_configure", cannot_configure),
+    ("states::cannot_start", cannot_start),
+    ("states::leaves_a_message", leaves_a_message),
+    ("states::init_containers_come_first", init_containers_come_first),
+];
+
+fn never() -> Value {
+    json!({"restartPolicy": "Never"})
+}
+
+/// Clauses: P06.succeeded P06.failed P06.conditions P08.completed P08.error P08.exit-codes P10.never
+fn ends_as_its_containers_end(s: &Story) {
+    s.shell_pod("good", "exit 0", never(), json!({}));
+    s.shell_pod("bad", "exit 3", never(), json!({}));
+    let p = s.phase("good", "Succeeded");
+    let state = &p["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&state["reason"], &state["exitCode"]), (&json!("Completed"), &json!(0)));
+    assert!(
+        state["startedAt"].is_string() && state["finishedAt"].is_string() && state["containerID"].is_string(),
+        "{state}"
+    );
+    for (kind, expected) in
+        [("PodScheduled", "True"), ("Initialized", "True"), ("ContainersReady", "False"), ("Ready", "False")]
+    {
+        assert_eq!(condition(&p, kind), expected, "{kind}");
+    }
+    let all = p["status"]["conditions"].as_array().unwrap();
+    let ready = all.iter().find(|c| c["type"] == "Ready").unwrap();
+    assert_eq!(ready["reason"], "PodCompleted");
+    assert!(all.iter().all(|c| c["lastTransitionTime"].is_string()), "{all:?}");
+    let p = s.phase("bad", "Failed");
+    let state = &p["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&state["reason"], &state["exitCode"]), (&json!("Error"), &json!(3)));
+    assert_eq!(p["status"]["containerStatuses"][0]["restartCount"], 0);
+    // One that ended well does not save one that failed.
+    let script = |n: &str, code: &str| json!({"name": n, "command": ["sh", "-c", format!("exit {code}")]});
+    s.pod("mixed", never(), vec![script("a", "1"), script("b", "0")]);
+    s.phase("mixed", "Failed");
+    let table = s.ok(&["get", "pods"]);
+    for (pod, word) in [("good", "Completed"), ("bad", "Error"), ("mixed", "Error")] {
+        let line = table.lines().find(|l| l.starts_with(pod)).unwrap();
+        assert_eq!(line.split_whitespace().nth(2), Some(word), "{table}");
+    }
+}
+
+/// Clauses: P08.last-state P08.crash-loop P10.on-failure P10.always P08.restarts
+fn restarts_what_failed(s: &Story) {
+    s.shell_pod("loop", "exit 7", json!({"restartPolicy": "OnFailure"}), json!({}));
+    s.shell_pod("again", "exit 0", json!({}), json!({}));
+    s.shell_pod("done", "exit 0", json!({"restartPolicy": "OnFailure"}), json!({}));
+    let c = s.container("loop", |c| c["state"]["waiting"]["reason"] == "CrashLoopBackOff");
+    assert!(c["restartCount"].as_i64() >= Some(1), "{c}");
+    let last = &c["lastState"]["terminated"];
+    assert_eq!((&last["exitCode"], &last["reason"]), (&json!(7), &json!("Error")));
+    let message = c["state"]["waiting"]["message"].as_str().unwrap();
+    assert!(message.starts_with("back-off 10s restarting failed container=c pod=loop_"), "{message}");
+    assert_eq!(s.get("pods/loop")["status"]["phase"], "Running");
+    assert!(s.event("loop", "BackOff").starts_with("Back-off restarting failed container c in pod loop_"));
+    let c = s.container("again", |c| c["restartCount"].as_i64() >= Some(1) && !c["lastState"]["terminated"].is_null());
+    assert_eq!(c["lastState"]["terminated"]["reason"], "Completed");
+    let p = s.phase("done", "Succeeded");
+    assert_eq!(p["status"]["containerStatuses"][0]["restartCount"], 0);
+    let table = s.ok(&["get", "pod", "loop"]);
+    assert!(table.contains("CrashLoopBackOff"), "{table}");
+}
+
+fn moment(v: &Value) -> jiff::Timestamp {
+    v.as_str().unwrap().parse().unwrap()
+}
+
+/// Clauses: P10.back-off
+fn back_off_grows(s: &Story) {
+    s.shell_pod("p", "exit 1", json!({}), json!({}));
+    // The first restart comes at once, the second after ten seconds.
+    let c = s.container("p", |c| c["restartCount"] == 1 && !c["lastState"]["terminated"].is_null());
+    let first = c["lastState"]["terminated"].clone();
+    let c = s.container("p", |c| c["restartCount"] == 2 && c["state"]["running"].is_null());
+    let second = &c["lastState"]["terminated"];
+    let ended = moment(&second["finishedAt"]);
+    let before = moment(&first["finishedAt"]);
+    let waited = ended.duration_since(before).as_secs();
+    assert!((9..30).contains(&waited), "{waited} s between the ends: {c}");
+}
+
+/// Clauses: R03.memory P08.oom-killed P06.oom
+fn runs_out_of_memory(s: &Story) {
+    let limit = json!({"resources": {"limits": {"memory": "24Mi"}}});
+    s.shell_pod("once", "exec tail /dev/zero", never(), limit.clone());
+    s.shell_pod("always", "exec tail /dev/zero", json!({}), limit);
+    let p = s.phase("once", "Failed");
+    let state = &p["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&state["reason"], &state["exitCode"]), (&json!("OOMKilled"), &json!(137)));
+    let c = s.container("always", |c| c["restartCount"].as_i64() >= Some(1) && !c["lastState"]["terminated"].is_null());
+    let last = &c["lastState"]["terminated"];
+    assert_eq!((&last["reason"], &last["exitCode"]), (&json!("OOMKilled"), &json!(137)));
+}
+
+/// Clauses: P08.err-image-pull P08.image-pull-back-off P06.pending
+fn cannot_pull(s: &Story) {
+    s.pod("p", json!({}), vec![json!({"name": "c", "image": "registry.invalid/nothing:1"})]);
+    let waiting = |reason: &'static str| move |c: &Value| c["state"]["waiting"]["reason"] == reason;
+    s.container("p", waiting("ErrImagePull"));
+    s.container("p", waiting("ImagePullBackOff"));
+    let p = s.get("pods/p");
+    assert_eq!(p["status"]["phase"], "Pending");
+    assert_eq!((condition(&p, "PodScheduled"), condition(&p, "Ready")), ("True", "False"));
+    assert!(s.event("p", "Failed").contains("registry.invalid/nothing:1"));
+    s.pod(
+        "never",
+        json!({}),
+        vec![json!({"name": "c", "image": "registry.invalid/nothing:1", "imagePullPolicy": "Never"})],
+    );
+    s.container("never", waiting("ErrImageNeverPull"));
+}
+
+/// Clauses: P08.create-container-config-error K12.missing
+fn cannot_configure(s: &Story) {
+    let key = json!({"env": [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "k"}}}]});
+    s.shell_pod("p", "echo got $K; sleep 1000", json!({}), key);
+    let c = s.container("p", |c| c["state"]["waiting"]["reason"] == "CreateContainerConfigError");
+    assert_eq!(c["state"]["waiting"]["message"], "configmap \"late\" not found");
+    assert!(s.event("p", "Failed").contains("configmap \"late\" not found"));
+    s.create("configmaps", json!({"metadata": {"name": "late"}, "data": {"other": "x"}}));
+    let missing = format!("couldn't find key k in ConfigMap {}/late", s.ns);
+    s.container("p", |c| c["state"]["waiting"]["message"] == *missing);
+    s.patch("configmaps/late", json!({"data": {"k": "v"}}));
+    s.ready("p");
+    s.logged("p", "got v");
+}
+
+/// Clauses: P08.start-error
+fn cannot_start(s: &Story) {
+    s.pod("p", never(), vec![json!({"name": "c", "command": ["/no/such/program"]})]);
+    let c = s.container("p", |c| !c["state"]["terminated"].is_null());
+    let state = &c["state"]["terminated"];
+    assert_eq!((&state["reason"], &state["exitCode"]), (&json!("StartError"), &json!(128)), "{state}");
+    assert!(state["message"].as_str().unwrap().contains("/no/such/program"), "{state}");
+    s.phase("p", "Failed");
+}
+
+/// Clauses: P08.termination-message P08.fallback
+fn leaves_a_message(s: &Story) {
+    s.shell_pod("file", "echo -n farewell > /dev/termination-log", never(), json!({}));
+    let fallback = json!({"terminationMessagePolicy": "FallbackToLogsOnError"});
+    s.shell_pod("log", "echo the last words; exit 1", never(), fallback);
+    let p = s.phase("file", "Succeeded");
+    assert_eq!(p["status"]["containerStatuses"][0]["state"]["terminated"]["message"], "farewell");
+    let p = s.phase("log", "Failed");
+    assert_eq!(p["status"]["containerStatuses"][0]["state"]["terminated"]["message"], "the last words\n");
+}
+
+/// Clauses: P12.order P12.status P06.initialized
+fn init_containers_come_first(s: &Story) {
+    let mut pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {
+            "restartPolicy": "Never",
+            "volumes": [{"name": "v", "emptyDir": {}}, s.tools()],
+            "initContainers": [], "containers": [],
+        },
+    });
+    let container = |name: &str, script: &str| {
+        let mounts = json!([{"name": "v", "mountPath": "/v"}, {"name": "tools", "mountPath": "/bin"}]);
+        json!({"name": name, "image": crate::story::IMAGE, "command": ["sh", "-c", script], "volumeMounts": mounts})
+    };
+    let hold = "until test -e /v/go; do sleep 0.1; done; echo one >> /v/order";
+    pod["spec"]["initContainers"] = json!([container("one", hold), container("two", "echo two >> /v/order")]);
+    pod["spec"]["containers"] = json!([container("main", "cat /v/order")]);
+    s.create("pods", pod);
+    let running = |p: &Value| !p["status"]["initContainerStatuses"][0]["state"]["running"].is_null();
+    let p = s.until("pods/p", running);
+    assert_eq!((condition(&p, "Initialized"), &p["status"]["phase"]), ("False", &json!("Pending")));
+    let table = s.ok(&["get", "pod", "p"]);
+    assert!(table.contains("Init:0/2"), "{table}");
+    let opened = s.k(&["exec", "p", "-c", "one", "--", "touch", "/v/go"]);
+    assert!(opened.status.success(), "{}", String::from_utf8_lossy(&opened.stderr));
+    let p = s.phase("p", "Succeeded");
+    assert_eq!(condition(&p, "Initialized"), "True");
+    assert_eq!(s.logs("p"), "one\ntwo\n");
+}
