@@ -131,11 +131,18 @@ fn apply(shared: &Shared, batch: Vec<Fed>) -> Result<(), EngineError> {
             match value {
                 Some(sealed) => {
                     let previous = state.get(&key).cloned();
-                    let entry = (shared.decode)(&key, revision, &sealed)?;
-                    state.put(entry.clone());
-                    events.push(Arc::new(Event { change: Change::Put, revision, entry, previous }));
+                    let opened = (shared.decode)(&key, revision, &sealed);
+                    state.take(&key, revision, opened.clone())?;
+                    let (change, entry) = match (opened, &previous) {
+                        (Ok(entry), _) => (Change::Put, entry),
+                        // It cannot be shown any more.
+                        (Err(_), Some(last)) => (Change::Delete, Arc::new(tombstone(last, revision))),
+                        (Err(_), None) => continue,
+                    };
+                    events.push(Arc::new(Event { change, revision, entry, previous }));
                 }
                 None => {
+                    state.mend(&key);
                     if let Some(last) = state.remove(&key) {
                         let entry = Arc::new(tombstone(&last, revision));
                         events.push(Arc::new(Event { change: Change::Delete, revision, entry, previous: Some(last) }));

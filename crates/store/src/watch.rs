@@ -6,7 +6,7 @@
 use crate::engine::{Decode, RawChange};
 use crate::log::{ENDED, Log, Read};
 use crate::store::{Ending, Shared};
-use crate::{Change, EngineError, Entry, Event, Key, Str};
+use crate::{Change, EngineError, Entry, Event, Fault, Key, Str};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -160,9 +160,11 @@ pub(crate) fn tombstone(last: &Entry, revision: u64) -> Entry {
 /// Nothing for a deletion of which the state before is not known.
 pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, EngineError> {
     let RawChange { revision, key, value, previous } = change;
+    let previous = previous.map(|version| decode(&key, version.revision, &version.value)).transpose();
     let previous = match previous {
-        Some(version) => Some(decode(&key, version.revision, &version.value)?),
-        None => None,
+        // What nobody could read nobody misses.
+        Err(error) if error.fault == Fault::Value => None,
+        other => other?,
     };
     let (change, entry) = match value {
         Some(value) => (Change::Put, decode(&key, revision, &value)?),

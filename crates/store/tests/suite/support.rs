@@ -39,7 +39,7 @@ pub fn options(time: &Time) -> Options {
     }
 }
 
-pub const SMALL: LmdbOptions = LmdbOptions { sync: true, initial_map: 1 << 20, reserve: 1 << 20 };
+pub const SMALL: LmdbOptions = LmdbOptions { sync: true, initial_map: 1 << 20, reserve: 1 << 20, shrink: 256 << 20 };
 
 pub async fn lmdb(path: &Path, options: Options) -> Store {
     Store::open(Lmdb::open(path, SMALL).unwrap(), options).await.unwrap()
