@@ -4,7 +4,7 @@
 //! included. Nothing is published and nothing answered before the whole batch is durable; then first the state, then the
 //! logs, then the answers.
 
-use crate::engine::{EngineError, SoleWriter, Transaction, Upkeep, Write, WriteError};
+use crate::engine::{SoleWriter, Transaction, Upkeep, Write, WriteError};
 use crate::state::State;
 use crate::store::{Ending, Shared};
 use crate::transform::TransformError;
@@ -303,7 +303,7 @@ impl Committer {
                     return false;
                 }
                 Err(WriteError::Unanswered(why)) => self.shared.end(Ending::Fatal(why.into())),
-                Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(chain(&error))),
+                Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(error.whole().into())),
             }
         }
     }
@@ -317,16 +317,4 @@ fn take(requests: &mut VecDeque<Request>) -> Vec<Request> {
         batch.push(request);
     }
     batch
-}
-
-/// The error and its causes in one line.
-pub(crate) fn chain(error: &EngineError) -> Arc<str> {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text.into()
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use registry::{Registry, encode};
 use serde_json::json;
 use std::sync::Arc;
-use store::{Memory, Options, Retention, Store};
+use store::{Memory, Options, Retention, Store, Transform};
 use strategies::authentication::{Claims, TokenIssuer};
 
 /// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves.
@@ -95,15 +95,20 @@ pub struct Answer {
 impl Cluster {
     /// A server with the namespaces and service accounts that tests write into.
     pub async fn start(seed: u64) -> Self {
+        Self::start_on(seed, Memory::new(), None).await
+    }
+
+    /// The same on data that may be there already, sealed by a transform.
+    pub async fn start_on(seed: u64, memory: Arc<Memory>, transform: Option<Arc<dyn Transform>>) -> Self {
         let (clock, rng) = (VirtualClock::new(), SeededRng::new(seed));
         let wall = clock.clone();
         let options = Options {
             index: encode::index_fn(strategies::selectable_fields()),
-            transform: None,
+            transform,
             retention: Retention::default(),
             clock: Arc::new(move || wall.now().as_millisecond().unsigned_abs()),
         };
-        let store = match Store::open(Memory::new(), options).await {
+        let store = match Store::open(memory, options).await {
             Ok(s) => s,
             Err(e) => unreachable!("a store in memory opens: {e}"),
         };

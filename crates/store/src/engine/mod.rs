@@ -139,6 +139,20 @@ pub enum EngineError {
     Closed,
 }
 
+impl EngineError {
+    /// The error and its causes in one line.
+    pub fn whole(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(source) = cause {
+            text.push_str(": ");
+            text.push_str(&source.to_string());
+            cause = source.source();
+        }
+        text
+    }
+}
+
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     fn capabilities(&self) -> Capabilities;
