@@ -34,7 +34,9 @@ impl Encryption {
         let mut said = String::new();
         while store.is_alive() {
             for resource in self.take_stale() {
-                if let Err(error) = rewrite(&store, &resource).await {
+                if let Err(error) = rewrite(&store, &resource).await
+                    && store.is_alive()
+                {
                     tracing::error!("encrypting {resource} again: {error}");
                     self.note_stale(&resource);
                 }

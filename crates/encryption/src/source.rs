@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Str;
@@ -58,10 +58,10 @@ pub struct Encryption {
 
 impl Encryption {
     pub fn load(source: Source, rng: Arc<dyn Rng>) -> Result<Arc<Encryption>, Error> {
-        let own = match fs::read_to_string(source.own()) {
+        let own = match read(&source.own()) {
             Ok(text) => Some(text),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::File { path: source.own(), source: error }),
+            Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
         };
         let mut made = None;
         let text = match (&source.file, &own) {
@@ -126,10 +126,11 @@ impl Encryption {
     /// What the file says now, if that is not what is in force.
     pub(crate) fn changed(&self) -> Result<Option<(String, Known)>, Error> {
         let path = self.source.path();
-        let text = read(&path)?;
-        if text == *self.text.lock() {
+        let failed = |source| Error::File { path: path.clone(), source };
+        if fs::read_to_string(&path).map_err(failed)? == *self.text.lock() {
             return Ok(None);
         }
+        let text = read(&path)?;
         let rules = parse(&path, &text)?;
         let earlier = match &self.source.file {
             Some(_) if self.source.own().exists() => parse(&self.source.own(), &read(&self.source.own())?)?,
@@ -145,7 +146,12 @@ impl Encryption {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(|source| Error::File { path: path.into(), source })
+    let failed = |source| Error::File { path: path.into(), source };
+    let text = fs::read_to_string(path).map_err(failed)?;
+    if fs::metadata(path).map_err(failed)?.permissions().mode() & 0o077 != 0 {
+        tracing::warn!("{} holds keys, and others than its owner may read or write it", path.display());
+    }
+    Ok(text)
 }
 
 fn parse(path: &Path, text: &str) -> Result<Rules, Error> {
@@ -161,8 +167,8 @@ fn make(rng: &dyn Rng) -> String {
     let secret = STANDARD.encode(secret);
     format!(
         "# The keys that encrypt stored objects. Without this file they cannot be read: keep a copy in a safe place.
-# To change the key put a new one (32 random bytes in base64) before this one; the server takes it within seconds and
-# writes everything again. This one can go when the server has logged that it is done.
+# To change the key put a new one (32 random bytes in base64) before this one, under another name; the server takes it within
+# seconds and writes everything again. Then remove this one; the server refuses that, and says so, while anything needs it.
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:

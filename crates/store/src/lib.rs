@@ -89,7 +89,8 @@ pub struct Op {
 /// What the creator wants to find of a value without decoding it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    pub labels: Box<[(Str, Str)]>,
+    /// Objects with equal labels may share them.
+    pub labels: Arc<[(Str, Str)]>,
     pub fields: Box<[(Str, Str)]>,
     /// An offset in the value that the creator wants to find again.
     pub mark: u32,

@@ -4,7 +4,7 @@
 //! the path to what changes. The map's slots are pointers to the entries, which hold their own keys, so an object costs its
 //! entry, its name and about twelve bytes of map.
 
-use crate::transform::{Damaged, Fault, TransformError};
+use crate::transform::{Damaged, TransformError};
 use crate::{Entry, Key, Str};
 use equivalent::{Comparable, Equivalent};
 use imbl::{OrdMap, OrdSet};
@@ -170,11 +170,11 @@ impl State {
                 self.mend(key);
                 self.put(entry);
             }
-            Err(error) if error.fault == Fault::Value => {
+            Err(error) => {
+                let damaged = Damaged::of(key, revision, error)?;
                 self.remove(key);
-                self.damaged.insert(key.clone(), Arc::new(Damaged { key: key.clone(), revision, error }));
+                self.damaged.insert(key.clone(), Arc::new(damaged));
             }
-            Err(error) => return Err(error),
         }
         Ok(())
     }

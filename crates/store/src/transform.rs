@@ -47,6 +47,16 @@ pub struct Damaged {
     pub error: TransformError,
 }
 
+impl Damaged {
+    /// Fails if the fault is not the value's own.
+    pub(crate) fn of(key: &Key, revision: u64, error: TransformError) -> Result<Damaged, TransformError> {
+        match error.fault {
+            Fault::Value => Ok(Damaged { key: key.clone(), revision, error }),
+            Fault::Keys => Err(error),
+        }
+    }
+}
+
 pub(crate) fn decoder(options: &Options) -> Decode {
     let (index, transform) = (options.index.clone(), options.transform.clone());
     Arc::new(move |key, revision, sealed| {

@@ -12,7 +12,7 @@ pub(crate) mod ledger;
 pub mod lmdb;
 pub mod memory;
 
-use crate::{Damaged, Entry, Expect, Fault, Key, Scope, TransformError};
+use crate::{Damaged, Entry, Expect, Key, Scope, TransformError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -86,10 +86,7 @@ impl Decoded {
     ) -> Result<(), EngineError> {
         match opened {
             Ok(entry) => self.entries.push(entry),
-            Err(error) if error.fault == Fault::Value => {
-                self.damaged.push(Damaged { key: key.clone(), revision, error });
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => self.damaged.push(Damaged::of(key, revision, error)?),
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ pub fn options(time: &Time) -> Options {
         index: Arc::new(|_, value| {
             let text = String::from_utf8_lossy(value);
             let word = text.split(' ').next().unwrap_or_default();
-            Index { labels: Box::new([("word".into(), word.into())]), fields: Box::default(), mark: value.len() as u32 }
+            Index { labels: Arc::new([("word".into(), word.into())]), fields: Box::default(), mark: value.len() as u32 }
         }),
         transform: None,
         retention: Retention::default(),

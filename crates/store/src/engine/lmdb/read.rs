@@ -14,24 +14,36 @@ const READ_BYTES: usize = 4 << 20;
 /// Records shown in one transaction.
 const VISIT: usize = 512;
 
+/// What one thread loaded: entries with their numbers.
+struct Part {
+    entries: Vec<(u32, Arc<Entry>)>,
+    damaged: Vec<Damaged>,
+}
+
 impl Inner {
     pub(super) fn load_blocking(&self, decode: &Decode) -> Result<Loaded, EngineError> {
         let (ledger, newest) =
             self.environment.read(|_, txn| Ok((read_ledger(&self.tables, txn)?, self.newest(txn, None)?)))?;
+        // Values are read in the order in which they were written, which is about that of the file: from a cold disk that is
+        // faster by far, and from a warm one still by a half.
+        let mut order: Vec<u32> = (0..newest.len() as u32).collect();
+        order.sort_unstable_by_key(|number| newest[*number as usize].1.key());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = newest.len().div_ceil(threads).max(1_024);
-        let parts: Vec<Result<Decoded, EngineError>> = std::thread::scope(|scope| {
+        let parts: Vec<Result<Part, EngineError>> = std::thread::scope(|scope| {
             let workers: Vec<_> =
-                newest.chunks(share).map(|part| scope.spawn(move || self.load_part(part, decode))).collect();
+                order.chunks(share).map(|part| scope.spawn(|| self.load_part(part, &newest, decode))).collect();
             let panicked = |_| Err(damaged("a thread that loaded values panicked"));
             workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).collect()
         });
-        let (mut entries, mut damaged) = (Vec::with_capacity(newest.len()), Vec::new());
+        let mut places: Vec<Option<Arc<Entry>>> = vec![None; newest.len()];
+        let mut damaged = Vec::new();
         for part in parts {
             let part = part?;
-            entries.extend(part.entries);
+            part.entries.into_iter().for_each(|(number, entry)| places[number as usize] = Some(entry));
             damaged.extend(part.damaged);
         }
+        let mut entries: Vec<Arc<Entry>> = places.into_iter().flatten().collect();
         // The index is ordered by the numbers of resources; the order by their names is what was promised.
         entries.sort_by(|a, b| a.key.resource.cmp(&b.key.resource));
         Ok(Loaded { revision: ledger.revision, compacted: ledger.compacted, entries, damaged })
@@ -74,16 +86,21 @@ impl Inner {
         Ok(newest)
     }
 
-    fn load_part(&self, part: &[(Key, At)], decode: &Decode) -> Result<Decoded, EngineError> {
+    /// Some of the newest versions, by their numbers.
+    fn load_part(&self, part: &[u32], newest: &[(Key, At)], decode: &Decode) -> Result<Part, EngineError> {
         self.environment.read(|_, txn| {
-            let mut decoded = Decoded { entries: Vec::with_capacity(part.len()), damaged: Vec::new() };
-            for (key, at) in part {
+            let mut loaded = Part { entries: Vec::with_capacity(part.len()), damaged: Vec::new() };
+            for number in part {
+                let (key, at) = &newest[*number as usize];
                 let bytes =
                     self.tables.values.get(txn, &at.key())?.ok_or_else(|| damaged("a version without value"))?;
                 let value = Record::parse(bytes)?.value.ok_or_else(|| damaged("a deleted newest version"))?;
-                decoded.add(key, at.revision, decode(key, at.revision, value))?;
+                match decode(key, at.revision, value) {
+                    Ok(entry) => loaded.entries.push((*number, entry)),
+                    Err(error) => loaded.damaged.push(Damaged::of(key, at.revision, error)?),
+                }
             }
-            Ok(decoded)
+            Ok(loaded)
         })
     }
 
