@@ -1,14 +1,17 @@
 //! For a power-cut test around a machine: `power write DIR [--port N] [--no-sync]` writes until it is killed and prints what
 //! was acknowledged, or sends it to an I/O port; `power check DIR ACKLOG` tells whether the data in DIR keeps all that, and
-//! fails if not.
+//! fails if not. `power replay LOG DISK SEED` makes of a disk and a log of writes what a power cut leaves; ends with 3 if the log
+//! cannot be judged.
 //!
 //! The log may be longer than one run: a writer goes on where the data says it stopped.
 
+mod replay;
 mod work;
 
 use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
 use work::{Acknowledged, Failure, check, write};
 
 /// An I/O port of a virtual machine. A byte has left the machine when the write returns: no buffer keeps an acknowledgement
@@ -32,7 +35,7 @@ impl Write for Port {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Result<ExitCode, Failure> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut sync = true;
     arguments.retain(|argument| {
@@ -40,10 +43,10 @@ async fn main() -> Result<(), Failure> {
         argument != "--no-sync"
     });
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["write", directory] => write(directory.as_ref(), sync, std::io::stdout()).await,
+        ["write", directory] => write(directory.as_ref(), sync, std::io::stdout()).await?,
         ["write", directory, "--port", number] => {
             let ports = File::options().write(true).open("/dev/port")?;
-            write(directory.as_ref(), sync, Port { ports, number: number.parse()? }).await
+            write(directory.as_ref(), sync, Port { ports, number: number.parse()? }).await?;
         }
         ["check", directory, log] => {
             let mut acknowledged = Acknowledged::default();
@@ -55,8 +58,15 @@ async fn main() -> Result<(), Failure> {
                 line.clear();
             }
             println!("{} acknowledgements; {}", acknowledged.count, check(directory.as_ref(), &acknowledged).await?);
-            Ok(())
         }
-        _ => Err("usage: power write DIR [--port N] [--no-sync] | power check DIR ACKLOG".into()),
+        ["replay", log, disk, seed] => match replay::replay(log.as_ref(), disk.as_ref(), seed.parse()?)? {
+            Some(done) => println!("{done}"),
+            None => return Ok(ExitCode::from(3)),
+        },
+        _ => {
+            let usage = "power write DIR [--port N] [--no-sync] | power check DIR ACKLOG | power replay LOG DISK SEED";
+            return Err(format!("usage: {usage}").into());
+        }
     }
+    Ok(ExitCode::SUCCESS)
 }
