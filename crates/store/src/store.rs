@@ -8,7 +8,7 @@ use crate::engine::{Decode, Engine, EngineError, Role, Usage, Visit};
 use crate::log::Logs;
 use crate::remote::Remote;
 use crate::state::State;
-use crate::transform::{Damaged, Transform, decoder};
+use crate::transform::{Damaged, Fault, Transform, TransformError, decoder};
 use crate::{
     Action, Entry, Event, IndexFn, Key, MAX_KEY, MAX_VALUE, Op, Scope, Snapshot, SnapshotError, Watch, WatchError,
 };
@@ -244,7 +244,9 @@ impl Shared {
                     None => drop(state.remove(&change.key)),
                     Some(version) => {
                         let key = state.shared(&change.key);
-                        let opened = (self.decode)(&key, version.revision, &version.value);
+                        // A key may have gone when nothing newest needed it: that concerns this version only.
+                        let opened = (self.decode)(&key, version.revision, &version.value)
+                            .map_err(|error| TransformError { fault: Fault::Value, ..error });
                         state.take(&key, version.revision, opened).map_err(|error| failed(error.into()))?;
                     }
                 }

@@ -6,7 +6,7 @@
 use crate::engine::{Decode, RawChange};
 use crate::log::{ENDED, Log, Read};
 use crate::store::{Ending, Shared};
-use crate::{Change, EngineError, Entry, Event, Fault, Key, Str};
+use crate::{Change, EngineError, Entry, Event, Fault, Key, Str, TransformError};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -135,7 +135,9 @@ impl Watch {
             })?;
         let mut events = Vec::with_capacity(changes.changes.len());
         for change in changes.changes {
-            events.extend(event(&self.shared.decode, change).map_err(|error| WatchError::Engine(Arc::new(error)))?);
+            // History that does not open is as good as compacted: a list says what is there, or what is wrong.
+            let expired = |_| WatchError::Expired { oldest: self.shared.revision() };
+            events.extend(event(&self.shared.decode, change).map_err(expired)?);
         }
         self.cursor = changes.through.max(self.cursor);
         Ok((!events.is_empty()).then_some(Batch { events, revision: self.cursor }))
@@ -158,7 +160,7 @@ pub(crate) fn tombstone(last: &Entry, revision: u64) -> Entry {
 }
 
 /// Nothing for a deletion of which the state before is not known.
-pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, EngineError> {
+pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, TransformError> {
     let RawChange { revision, key, value, previous } = change;
     let previous = previous.map(|version| decode(&key, version.revision, &version.value)).transpose();
     let previous = match previous {

@@ -127,6 +127,31 @@ async fn a_lost_key_keeps_the_store_from_opening() {
     store.close().await;
 }
 
+/// A key may go when no newest version needs it; older states then lack only what it sealed.
+#[tokio::test]
+async fn history_outlives_its_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let stamp = Stamp::new(3);
+    let store = lmdb(directory.path(), stamped(&stamp)).await;
+    store.commit(vec![put("n/a", "old")]).await.unwrap();
+    stamp.digit.store(1, Ordering::SeqCst);
+    let then = store.commit(vec![put("n/b", "other")]).await.unwrap().revision;
+    store.commit(vec![put("n/a", "new")]).await.unwrap();
+    store.close().await;
+    let store = lmdb(directory.path(), stamped(&stamp)).await;
+    assert_eq!(store.snapshot().count("things", None), 2);
+    let before = store.snapshot_at(then).await.unwrap();
+    assert_eq!(listing(&before), [format!("n/b=other@{then}")]);
+    assert!(before.damaged(&Key::new("things", "n", "a")).is_some());
+    let mut watch = store.watch(Scope::resource("things"), then - 1).unwrap();
+    let told = watch.next().await;
+    assert!(
+        matches!(told, Err(WatchError::Expired { oldest }) if oldest == store.revision()),
+        "never a silent gap: {told:?}"
+    );
+    store.close().await;
+}
+
 /// Writers go on while the seal changes: in the end nothing needs the old one, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_seal_is_changed_under_load() {
