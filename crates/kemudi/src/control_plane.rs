@@ -5,15 +5,20 @@ use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use crate::tokens::{AdminToken, ServiceAccountTokens};
 use apiserver::{Authenticators, RbacCache, Server};
+use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use registry::{Registry, encode};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::{Lmdb, LmdbOptions, Options, Retention, Store};
+use std::time::Duration;
+use store::{EngineError, Lmdb, LmdbOptions, Options, Retention, Store};
 use strategies::networking::Cidr;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+/// How often the configuration of encryption is looked at.
+const KEYS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -21,8 +26,10 @@ pub enum Error {
     InUse(String),
     #[error("opening the store in {path}: {source}")]
     Store { path: PathBuf, source: store::Error },
-    #[error("opening the store in {path}: {source}")]
-    Engine { path: PathBuf, source: store::EngineError },
+    #[error("opening the store in {path}: {}", .source.whole())]
+    Engine { path: PathBuf, source: EngineError },
+    #[error("encryption: {0}")]
+    Encryption(#[from] encryption::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
     #[error("the port {0} cannot be used: {1}")]
@@ -40,6 +47,8 @@ pub struct Config {
     pub inside: Option<IpAddr>,
     pub service_cidr: Cidr,
     pub sync: bool,
+    /// An `EncryptionConfiguration` to use instead of the keys in the data directory.
+    pub encryption: Option<PathBuf>,
 }
 
 pub struct ControlPlane {
@@ -58,7 +67,11 @@ impl ControlPlane {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         let address = listener.local_addr().map_err(|e| Error::Port(SocketAddr::new(config.bind, 0), e))?;
-        let store = open_store(dir, config.sync, clock.clone()).await?;
+        let source = encryption::Source { directory: dir.join("keys"), file: config.encryption.clone() };
+        let encryption = Encryption::load(source, rng.clone())?;
+        let store = open_store(dir, config.sync, clock.clone(), encryption.clone()).await?;
+        encryption.keep()?;
+        tokio::spawn(encryption.run(store.clone(), KEYS_EVERY, shutdown.clone()));
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
         let tokens = ServiceAccountTokens::new(pki.token_key()?, clock.clone());
@@ -109,24 +122,26 @@ pub async fn listen(bind: IpAddr, port: u16) -> Result<TcpListener, Error> {
     TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))
 }
 
-async fn open_store(dir: &Path, sync: bool, clock: Arc<dyn Clock>) -> Result<Store, Error> {
+async fn open_store(
+    dir: &Path,
+    sync: bool,
+    clock: Arc<dyn Clock>,
+    encryption: Arc<Encryption>,
+) -> Result<Store, Error> {
     let path = dir.join("store");
-    let in_use = |e: &str| e.contains("in use");
-    let engine = Lmdb::open(&path, LmdbOptions { sync, ..LmdbOptions::default() }).map_err(|source| {
-        if in_use(&source.to_string()) {
-            Error::InUse(dir.display().to_string())
-        } else {
-            Error::Engine { path: path.clone(), source }
-        }
+    let engine = Lmdb::open(&path, LmdbOptions { sync, ..LmdbOptions::default() }).map_err(|source| match source {
+        EngineError::InUse { .. } => Error::InUse(dir.display().to_string()),
+        source => Error::Engine { path: path.clone(), source },
     })?;
     let options = Options {
         index: encode::index_fn(strategies::selectable_fields()),
-        transform: None,
+        transform: Some(encryption),
         retention: Retention::default(),
         clock: Arc::new(move || clock.now().as_millisecond().unsigned_abs()),
     };
     Store::open(engine, options).await.map_err(|source| match source {
         store::Error::InUse { .. } => Error::InUse(dir.display().to_string()),
+        store::Error::Engine(source) => Error::Engine { path, source },
         source => Error::Store { path, source },
     })
 }

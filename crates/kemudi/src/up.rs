@@ -39,6 +39,10 @@ pub struct Options {
     /// The range of service addresses.
     #[arg(long, default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Cidr,
+    /// A file that says which resources are encrypted at rest and with which keys (EncryptionConfiguration). Default: secrets,
+    /// with a key in the data directory.
+    #[arg(long)]
+    pub encryption_provider_config: Option<PathBuf>,
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
@@ -127,6 +131,7 @@ async fn run(options: Options) -> Result<(), Error> {
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
         sync: true,
+        encryption: options.encryption_provider_config.clone(),
     };
     let (stop, shutdown) = watch::channel(false);
     let plane = ControlPlane::start(&config, listener, shutdown.clone()).await?;

@@ -95,7 +95,7 @@ impl Registry {
             return Err(Status::internal("a function has no key"));
         };
         if options.dry_run {
-            if self.store.snapshot().get(&key).is_some() {
+            if self.find(&key)?.is_some() {
                 return Err(Status::already_exists(&row.group_resource(), object.name()));
             }
             // Allocations are made to be seen, and forgotten.

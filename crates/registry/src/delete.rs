@@ -31,7 +31,7 @@ impl Registry {
         };
         let tied = options.preconditions.resource_version.is_some();
         loop {
-            let Some(entry) = self.store.snapshot().get(&key) else {
+            let Some(entry) = self.find(&key)? else {
                 return Err(Status::not_found(&gr, &request.name));
             };
             let live = self.from_stored(row, &entry)?;

@@ -1,6 +1,7 @@
 //! Objects as the store keeps them: JSON in the stored version, `kind`, `apiVersion` and `metadata` first, without
 //! `resourceVersion`, which the revision gives. To be read, they are spliced, not decoded.
 
+use crate::pool::Pool;
 use meta::{Map, Object, Value};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::HashMap;
@@ -97,15 +98,16 @@ fn splice_from(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
 pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
     let plans: HashMap<String, Wanted> = selectable.into_iter().map(|(k, v)| (k, Wanted::of(&v))).collect();
     let none = Wanted::of(&[]);
-    Arc::new(move |key: &Key, value: &[u8]| index(value, plans.get(&*key.resource).unwrap_or(&none)))
+    let pool = Pool::default();
+    Arc::new(move |key: &Key, value: &[u8]| index(value, plans.get(&*key.resource).unwrap_or(&none), &pool))
 }
 
-fn index(value: &[u8], wanted: &Wanted) -> Index {
+fn index(value: &[u8], wanted: &Wanted, pool: &Pool) -> Index {
     let mark = value.windows(METADATA.len()).position(|w| w == METADATA).map_or(0, |i| i + METADATA.len());
-    let mut found = Found::default();
+    let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool };
     let mut d = serde_json::Deserializer::from_slice(value);
     let _ = Pick { wanted, found: &mut found }.deserialize(&mut d);
-    Index { labels: found.labels.into(), fields: found.fields.into(), mark: mark as u32 }
+    Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
 }
 
 /// The paths that are looked for, as a tree; everything beside it is skipped unread.
@@ -142,33 +144,33 @@ impl Wanted {
     }
 }
 
-#[derive(Default)]
-struct Found {
+struct Found<'p> {
     labels: Vec<(Str, Str)>,
     fields: Vec<(Str, Str)>,
+    pool: &'p Pool,
 }
 
-struct Pick<'a> {
+struct Pick<'a, 'p> {
     wanted: &'a Wanted,
-    found: &'a mut Found,
+    found: &'a mut Found<'p>,
 }
 
-impl Pick<'_> {
+impl Pick<'_, '_> {
     fn text(self, text: &str) {
         if let Some(f) = &self.wanted.field {
-            self.found.fields.push((f.clone(), text.into()));
+            self.found.fields.push((f.clone(), self.found.pool.text(text)));
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Pick<'_> {
+impl<'de> DeserializeSeed<'de> for Pick<'_, '_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(), D::Error> {
         d.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Pick<'_> {
+impl<'de> Visitor<'de> for Pick<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -212,7 +214,8 @@ impl<'de> Visitor<'de> for Pick<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         if self.wanted.labels {
             while let Some((k, v)) = map.next_entry::<std::borrow::Cow<'de, str>, Value>()? {
-                self.found.labels.push(((*k).into(), v.as_str().unwrap_or_default().into()));
+                let value = self.found.pool.text(v.as_str().unwrap_or_default());
+                self.found.labels.push((self.found.pool.text(&k), value));
             }
             return Ok(());
         }

@@ -11,6 +11,7 @@ mod list;
 mod managed;
 pub mod metadata;
 pub mod options;
+mod pool;
 pub mod row;
 pub mod strategy;
 mod update;

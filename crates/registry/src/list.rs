@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use meta::{FieldSelector, LabelSelector, Object, Status};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use store::{Entry, Snapshot, SnapshotError};
+use store::{Damaged, Entry, Key, Snapshot, SnapshotError};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersionMatch {
@@ -64,7 +64,16 @@ impl Registry {
         let gr = row.group_resource();
         let key = row.key(&request.namespace, &request.name);
         let key = key.ok_or_else(|| Status::method_not_supported(&gr, "get"))?;
-        self.store.snapshot().get(&key).ok_or_else(|| Status::not_found(&gr, &request.name))
+        self.find(&key)?.ok_or_else(|| Status::not_found(&gr, &request.name))
+    }
+
+    /// What lies under a key; nothing if nothing does, an error if it is there and cannot be read.
+    pub(crate) fn find(&self, key: &Key) -> Result<Option<Arc<Entry>>, Status> {
+        let snapshot = self.store.snapshot();
+        match (snapshot.get(key), snapshot.damaged(key)) {
+            (None, Some(damaged)) => Err(unreadable(&damaged)),
+            (found, _) => Ok(found),
+        }
     }
 
     pub async fn get(&self, request: &Request) -> Result<Object, Status> {
@@ -83,6 +92,9 @@ impl Registry {
         let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
         let selector = Selector::new(row, options);
         let after = after.as_deref().and_then(|s| s.split_once('/'));
+        if let Some(damaged) = snapshot.all_damaged(resource, namespace).next() {
+            return Err(unreadable(damaged));
+        }
         let mut entries = Vec::new();
         let mut more = false;
         if options.limit == 0 && after.is_none() && selector.is_everything() {
@@ -224,6 +236,11 @@ fn expired_token(e: &SnapshotError, start: &str) -> Status {
     let token = Token { v: TOKEN_VERSION.into(), rv: ANY, start: start.to_owned() };
     s.resume = Some(token.encode().into());
     s
+}
+
+/// An object that is there and does not open; as upstream does, whoever wants it or a list with it is told its key.
+pub(crate) fn unreadable(damaged: &Damaged) -> Status {
+    Status::internal(format!("unable to read {}", damaged.error))
 }
 
 fn snapshot_status(e: &SnapshotError) -> Status {

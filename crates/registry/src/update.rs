@@ -55,7 +55,7 @@ impl Registry {
             return Err(Status::method_not_supported(&gr, "update"));
         };
         for _ in 0..TRIES {
-            let Some(entry) = self.store.snapshot().get(&key) else {
+            let Some(entry) = self.find(&key)? else {
                 return match change(None)? {
                     Target::Create(o) => self.create(request, *o, options, admit).await.map(Updated::Created),
                     Target::Object(_) => Err(Status::not_found(&gr, &request.name)),

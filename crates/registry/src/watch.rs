@@ -89,6 +89,9 @@ impl Registry {
                 return Err(crate::list::too_new(revision, snapshot.revision()));
             }
             after = snapshot.revision();
+            if let Some(damaged) = snapshot.all_damaged(resource, namespace).next() {
+                return Err(crate::list::unreadable(damaged));
+            }
             let entries = snapshot.range(resource, namespace, None);
             let wanted = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.matches(e));
             initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));

@@ -4,9 +4,10 @@
 //! included. Nothing is published and nothing answered before the whole batch is durable; then first the state, then the
 //! logs, then the answers.
 
-use crate::engine::{EngineError, SoleWriter, Transaction, Upkeep, Write, WriteError};
+use crate::engine::{SoleWriter, Transaction, Upkeep, Write, WriteError};
 use crate::state::State;
-use crate::store::{Ending, Shared, TransformError};
+use crate::store::{Ending, Shared};
+use crate::transform::TransformError;
 use crate::watch::tombstone;
 use crate::{Change, Entry, Event, Expect, Index, Key};
 use bytes::Bytes;
@@ -155,14 +156,13 @@ struct Plan {
 impl Plan {
     fn decide(&mut self, request: &Request) -> Answer {
         for (op, prepared) in request.ops.iter().enumerate() {
-            let current = self.state.get(&prepared.key);
             let holds = match prepared.expect {
                 Expect::Any => true,
-                Expect::Absent => current.is_none(),
-                Expect::Revision(revision) => current.is_some_and(|entry| entry.revision == revision),
+                Expect::Absent => self.state.written(&prepared.key).is_none(),
+                Expect::Revision(revision) => self.state.written(&prepared.key) == Some(revision),
             };
             if !holds {
-                return Err(CommitError::Conflict { op, current: current.cloned() });
+                return Err(CommitError::Conflict { op, current: self.state.get(&prepared.key).cloned() });
             }
         }
         let revision = self.state.revision + 1;
@@ -173,7 +173,10 @@ impl Plan {
             match &op.action {
                 PreparedAction::Check => {}
                 PreparedAction::Delete => {
-                    if let Some(last) = self.state.remove(&op.key) {
+                    if let Some(damaged) = self.state.mend(&op.key) {
+                        // Nobody was told of it, so nobody is told that it went.
+                        writes.push(Write { key: op.key.clone(), value: None, previous: damaged.revision });
+                    } else if let Some(last) = self.state.remove(&op.key) {
                         writes.push(Write { key: last.key.clone(), value: None, previous: last.revision });
                         let entry = Arc::new(tombstone(&last, revision));
                         let (change, previous) = (Change::Delete, Some(last));
@@ -182,8 +185,9 @@ impl Plan {
                 }
                 PreparedAction::Put { value, sealed, index } => {
                     let key = self.state.shared(&op.key);
+                    let before = self.state.written(&key).unwrap_or(0);
+                    self.state.mend(&key);
                     let previous = self.state.get(&key).cloned();
-                    let before = previous.as_ref().map_or(0, |entry| entry.revision);
                     writes.push(Write { key: key.clone(), value: Some(sealed.clone()), previous: before });
                     let entry = Arc::new(Entry { key, value: value.clone(), revision, index: index.clone() });
                     self.state.put(entry.clone());
@@ -299,7 +303,7 @@ impl Committer {
                     return false;
                 }
                 Err(WriteError::Unanswered(why)) => self.shared.end(Ending::Fatal(why.into())),
-                Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(chain(&error))),
+                Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(error.whole().into())),
             }
         }
     }
@@ -313,16 +317,4 @@ fn take(requests: &mut VecDeque<Request>) -> Vec<Request> {
         batch.push(request);
     }
     batch
-}
-
-/// The error and its causes in one line.
-pub(crate) fn chain(error: &EngineError) -> Arc<str> {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text.into()
 }

@@ -17,14 +17,16 @@ mod remote;
 mod snapshot;
 mod state;
 mod store;
+mod transform;
 mod watch;
 
 pub use commit::{CommitError, Committed};
 #[cfg(feature = "etcd")]
 pub use engine::etcd::Etcd;
-pub use engine::{Capabilities, Engine, EngineError, lmdb::Lmdb, lmdb::LmdbOptions, memory::Memory};
+pub use engine::{Capabilities, Engine, EngineError, Visit, lmdb::Lmdb, lmdb::LmdbOptions, memory::Memory};
 pub use snapshot::{Snapshot, SnapshotError};
-pub use store::{Clock, Error, Options, Retention, Stats, Store, Transform, TransformError};
+pub use store::{Backup, Clock, Error, Options, Retention, Stats, Store};
+pub use transform::{Damaged, Fault, Transform, TransformError};
 pub use watch::{Batch, Scope, Watch, WatchError};
 
 use bytes::Bytes;
@@ -88,7 +90,8 @@ pub struct Op {
 /// What the creator wants to find of a value without decoding it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    pub labels: Box<[(Str, Str)]>,
+    /// Objects with equal labels may share them.
+    pub labels: Arc<[(Str, Str)]>,
     pub fields: Box<[(Str, Str)]>,
     /// An offset in the value that the creator wants to find again.
     pub mark: u32,

@@ -3,7 +3,7 @@
 //! Invariant: the state here is what the engine has fed, in its order, whoever wrote it; a commit of ours is answered when it
 //! has come back that way, so that its caller sees it in the next snapshot.
 
-use crate::commit::{Answer, CommitError, Committed, Prepared, PreparedAction, chain};
+use crate::commit::{Answer, CommitError, Committed, Prepared, PreparedAction};
 use crate::engine::{EngineError, Fed, Outcome, SharedAction, SharedOp, SharedWriter, WriteError};
 use crate::state::State;
 use crate::store::{Ending, Shared};
@@ -29,7 +29,7 @@ impl Remote {
         let (feeder, feeding, after) = (writer.clone(), shared.clone(), shared.revision());
         let feed = tokio::spawn(async move {
             if let Err(error) = feeder.feed(after, sink).await {
-                feeding.end(Ending::Fatal(chain(&error)));
+                feeding.end(Ending::Fatal(error.whole().into()));
             }
         });
         let applying = shared.clone();
@@ -37,7 +37,7 @@ impl Remote {
             let mut batch = Vec::new();
             while source.recv_many(&mut batch, FEED).await > 0 {
                 if let Err(error) = apply(&applying, std::mem::take(&mut batch)) {
-                    return applying.end(Ending::Fatal(chain(&error)));
+                    return applying.end(Ending::Fatal(error.whole().into()));
                 }
             }
         });
@@ -73,7 +73,7 @@ impl Remote {
         let outcome = self.writer.transact(ops.collect()).await.map_err(|error| match error {
             WriteError::NoSpace => CommitError::NoSpace,
             WriteError::Unanswered(why) => CommitError::Unanswered(why),
-            WriteError::Fatal(error) => CommitError::Fatal(chain(&error)),
+            WriteError::Fatal(error) => CommitError::Fatal(error.whole().into()),
         })?;
         match outcome {
             Outcome::Committed { revision: None } => {
@@ -108,7 +108,7 @@ impl Remote {
     pub async fn compact(&self, revision: u64) -> Result<u64, CommitError> {
         let revision = revision.min(self.shared.revision());
         if revision > self.shared.compacted() {
-            self.writer.compact(revision).await.map_err(|error| CommitError::Fatal(chain(&error)))?;
+            self.writer.compact(revision).await.map_err(|error| CommitError::Fatal(error.whole().into()))?;
             self.shared.note_compacted(revision);
         }
         Ok(self.shared.compacted())
@@ -131,11 +131,18 @@ fn apply(shared: &Shared, batch: Vec<Fed>) -> Result<(), EngineError> {
             match value {
                 Some(sealed) => {
                     let previous = state.get(&key).cloned();
-                    let entry = (shared.decode)(&key, revision, &sealed)?;
-                    state.put(entry.clone());
-                    events.push(Arc::new(Event { change: Change::Put, revision, entry, previous }));
+                    let opened = (shared.decode)(&key, revision, &sealed);
+                    state.take(&key, revision, opened.clone())?;
+                    let (change, entry) = match (opened, &previous) {
+                        (Ok(entry), _) => (Change::Put, entry),
+                        // It cannot be shown any more.
+                        (Err(_), Some(last)) => (Change::Delete, Arc::new(tombstone(last, revision))),
+                        (Err(_), None) => continue,
+                    };
+                    events.push(Arc::new(Event { change, revision, entry, previous }));
                 }
                 None => {
+                    state.mend(&key);
                     if let Some(last) = state.remove(&key) {
                         let entry = Arc::new(tombstone(&last, revision));
                         events.push(Arc::new(Event { change: Change::Delete, revision, entry, previous: Some(last) }));

@@ -3,7 +3,7 @@
 //! Invariant: holding a snapshot holds memory (what changed since is kept twice), never a transaction of the engine.
 
 use crate::state::{State, Table};
-use crate::{EngineError, Entry, Key, Str};
+use crate::{Damaged, EngineError, Entry, Key, Str};
 use std::sync::Arc;
 
 /// Cheap to take and to clone.
@@ -30,6 +30,20 @@ impl Snapshot {
         after: Option<(&'a str, &'a str)>,
     ) -> impl Iterator<Item = &'a Arc<Entry>> + 'a {
         self.state.table(resource).into_iter().flat_map(move |table: &'a Table| table.range(namespace, after))
+    }
+
+    /// What is wrong with an object that is there but cannot be read, and so is not in [`Snapshot::get`].
+    pub fn damaged(&self, key: &Key) -> Option<Arc<Damaged>> {
+        self.state.damaged(key).cloned()
+    }
+
+    /// The objects of a resource, of one namespace or all, that cannot be read, and so are not in [`Snapshot::range`].
+    pub fn all_damaged<'a>(
+        &'a self,
+        resource: &'a str,
+        namespace: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a Arc<Damaged>> + 'a {
+        self.state.all_damaged(resource, namespace)
     }
 
     /// The number of objects of a resource, of one namespace or all, without walking them.

@@ -4,6 +4,7 @@
 //! the path to what changes. The map's slots are pointers to the entries, which hold their own keys, so an object costs its
 //! entry, its name and about twelve bytes of map.
 
+use crate::transform::{Damaged, TransformError};
 use crate::{Entry, Key, Str};
 use equivalent::{Comparable, Equivalent};
 use imbl::{OrdMap, OrdSet};
@@ -91,12 +92,15 @@ impl Table {
 pub(crate) struct State {
     pub revision: u64,
     tables: OrdMap<Str, Table>,
+    /// What is there and does not open; nearly always empty. No key is in both.
+    damaged: OrdMap<Key, Arc<Damaged>>,
 }
 
 impl State {
     /// Of entries in any order, each key once.
-    pub fn new(revision: u64, entries: Vec<Arc<Entry>>) -> State {
-        let mut state = State { revision, tables: OrdMap::new() };
+    pub fn new(revision: u64, entries: Vec<Arc<Entry>>, damaged: Vec<Damaged>) -> State {
+        let damaged = damaged.into_iter().map(|it| (it.key.clone(), Arc::new(it))).collect();
+        let mut state = State { revision, tables: OrdMap::new(), damaged };
         for run in entries.chunk_by(|a, b| a.key.resource == b.key.resource) {
             let table = state.tables.entry(run[0].key.resource.clone()).or_default();
             for entry in run {
@@ -122,6 +126,57 @@ impl State {
     pub fn get(&self, key: &Key) -> Option<&Arc<Entry>> {
         let table = self.tables.get(&*key.resource)?;
         table.entries.get(&Place(&key.namespace, &key.name)).map(|slot| &slot.0)
+    }
+
+    /// The revision that wrote what lies under a key, whether it opens or not.
+    pub fn written(&self, key: &Key) -> Option<u64> {
+        self.get(key).map(|entry| entry.revision).or_else(|| Some(self.damaged(key)?.revision))
+    }
+
+    pub fn damaged(&self, key: &Key) -> Option<&Arc<Damaged>> {
+        if self.damaged.is_empty() { None } else { self.damaged.get(key) }
+    }
+
+    /// Of a resource, of one namespace or all.
+    pub fn all_damaged<'a>(
+        &'a self,
+        resource: &'a str,
+        namespace: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a Arc<Damaged>> + 'a {
+        let mine = move |key: &Key| {
+            *key.resource == *resource && namespace.is_none_or(|namespace| *key.namespace == *namespace)
+        };
+        self.damaged.iter().filter(move |(key, _)| mine(key)).map(|(_, damaged)| damaged)
+    }
+
+    pub fn every_damaged(&self) -> impl Iterator<Item = &Arc<Damaged>> {
+        self.damaged.values()
+    }
+
+    /// What lies under the key is no longer damaged, because it was replaced or deleted.
+    pub fn mend(&mut self, key: &Key) -> Option<Arc<Damaged>> {
+        if self.damaged.is_empty() { None } else { self.damaged.remove(key) }
+    }
+
+    /// A version as it was decoded; fails if the fault is not the value's own.
+    pub fn take(
+        &mut self,
+        key: &Key,
+        revision: u64,
+        opened: Result<Arc<Entry>, TransformError>,
+    ) -> Result<(), TransformError> {
+        match opened {
+            Ok(entry) => {
+                self.mend(key);
+                self.put(entry);
+            }
+            Err(error) => {
+                let damaged = Damaged::of(key, revision, error)?;
+                self.remove(key);
+                self.damaged.insert(key.clone(), Arc::new(damaged));
+            }
+        }
+        Ok(())
     }
 
     /// The key made of the strings that the state already holds, so that equal strings are one allocation.

@@ -4,46 +4,34 @@
 //! durable before all of these.
 
 use crate::commit::{CommitError, Committed, Committer, Prepared, PreparedAction, Queue, Request};
-use crate::engine::{Decode, Engine, EngineError, Role, Usage};
+use crate::engine::{Decode, Engine, EngineError, Role, Usage, Visit};
 use crate::log::Logs;
 use crate::newest::Newest;
 use crate::remote::Remote;
 use crate::state::State;
+use crate::transform::{Damaged, Fault, Transform, TransformError, decoder};
 use crate::{
     Action, Entry, Event, IndexFn, Key, MAX_KEY, MAX_VALUE, Op, Scope, Snapshot, SnapshotError, Watch, WatchError,
 };
-use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 /// Published states that are kept for exact reads.
 const RECENT: usize = 16;
 /// Older states made from history that are kept for the next page of the same list.
 const REBUILT: usize = 8;
+/// Objects sealed again at a time.
+const RESEAL: usize = 64;
 /// Records of history read at a time.
 const STEP: usize = 2_048;
 
 /// Tells the time in Unix milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {reason}")]
-pub struct TransformError {
-    /// The storage key, as text.
-    pub key: String,
-    pub reason: String,
-}
-
-/// Encrypts values on their way to the engine and decrypts them on the way back. The key is associated data: a value that
-/// was moved to another key must not open.
-pub trait Transform: Send + Sync {
-    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Bytes, TransformError>;
-    fn open(&self, key: &Key, stored: &[u8]) -> Result<Bytes, TransformError>;
-}
 
 /// How much history is kept beyond the newest version of every key: until it is old or large, whichever is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +82,15 @@ impl From<EngineError> for Error {
     }
 }
 
+/// What a backup holds.
+#[derive(Clone, Debug, Default)]
+pub struct Backup {
+    pub revision: u64,
+    pub objects: usize,
+    /// What could not be read and so is not in it.
+    pub damaged: Vec<Arc<Damaged>>,
+}
+
 /// For metrics and for deciding whether to worry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
@@ -138,6 +135,8 @@ pub(crate) struct Shared {
     recent: Mutex<VecDeque<Arc<State>>>,
     rebuilt: Mutex<VecDeque<Arc<State>>>,
     ending: OnceLock<Ending>,
+    /// Held shared from sealing a value until it is queued in order, or written.
+    sealing: tokio::sync::RwLock<()>,
     transactions: AtomicU64,
     batches: AtomicU64,
 }
@@ -244,8 +243,10 @@ impl Shared {
                     None => drop(state.remove(&change.key)),
                     Some(version) => {
                         let key = state.shared(&change.key);
-                        let entry = (self.decode)(&key, version.revision, &version.value);
-                        state.put(entry.map_err(|error| failed(error.into()))?);
+                        // A key may have gone when nothing newest needed it: that concerns this version only.
+                        let opened = (self.decode)(&key, version.revision, &version.value)
+                            .map_err(|error| TransformError { fault: Fault::Value, ..error });
+                        state.take(&key, version.revision, opened).map_err(|error| failed(error.into()))?;
                     }
                 }
             }
@@ -304,7 +305,7 @@ impl Store {
         let decode = decoder(&options);
         let loaded = engine.load(decode.clone()).await?;
         let retention = options.retention;
-        let state = Arc::new(State::new(loaded.revision, loaded.entries));
+        let state = Arc::new(State::new(loaded.revision, loaded.entries, loaded.damaged));
         let shared = Arc::new(Shared {
             options,
             decode,
@@ -317,6 +318,7 @@ impl Store {
             compacted: AtomicU64::new(loaded.compacted),
             rebuilt: Mutex::default(),
             ending: OnceLock::new(),
+            sealing: tokio::sync::RwLock::default(),
             transactions: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         });
@@ -346,12 +348,15 @@ impl Store {
         if let Some(ending) = shared.ending() {
             return Err(ending.refusal());
         }
-        let ops = self.prepare(ops)?;
         let (reply, answer) = oneshot::channel();
-        match &self.inner.path {
-            Path::Remote(remote) => return remote.commit(ops).await,
-            Path::Here(committer) => drop(committer.batch(vec![Request { ops, reply }], 0)),
-            Path::Thread { queue, .. } => queue.push(Request { ops, reply })?,
+        {
+            let _sealing = shared.sealing.read().await;
+            let ops = self.prepare(ops)?;
+            match &self.inner.path {
+                Path::Remote(remote) => return remote.commit(ops).await,
+                Path::Here(committer) => drop(committer.batch(vec![Request { ops, reply }], 0)),
+                Path::Thread { queue, .. } => queue.push(Request { ops, reply })?,
+            }
         }
         answer.await.unwrap_or_else(|_| Err(shared.ending().map_or(CommitError::Closed, Ending::refusal)))
     }
@@ -394,6 +399,89 @@ impl Store {
             prepared.push(Prepared { key, expect, action });
         }
         Ok(prepared)
+    }
+
+    /// The objects of a resource that are not stored as they would be now ([`Transform::is_current`]), with the revisions that
+    /// wrote them. Every commit that began before is looked at, so when a key was replaced before the call and nothing is
+    /// found, nothing needs the old key.
+    pub async fn stale(&self, resource: &str) -> Result<Vec<(Key, u64)>, SnapshotError> {
+        let shared = &self.inner.shared;
+        let Some(transform) = shared.options.transform.clone() else { return Ok(Vec::new()) };
+        // Nobody is between sealing and queueing, and what was queued is written once this is answered.
+        drop(shared.sealing.write().await);
+        let check = Op { key: Key::new(resource, "", "-"), expect: crate::Expect::Any, action: Action::Check };
+        if let Err(error) = self.commit(vec![check]).await {
+            let error = EngineError::Failed(error.to_string());
+            return Err(SnapshotError::Engine(Arc::new(error)));
+        }
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let finds = found.clone();
+        let visit = move |key: &Key, revision: u64, stored: &[u8]| {
+            if !transform.is_current(key, stored) {
+                finds.lock().push((key.clone(), revision));
+            }
+        };
+        self.visit(resource, Arc::new(visit)).await?;
+        let found = std::mem::take(&mut *found.lock());
+        Ok(found)
+    }
+
+    /// Shows the newest version of every object of a resource as it is stored; what is written meanwhile may be missing.
+    pub async fn visit(&self, resource: &str, visit: Visit) -> Result<(), SnapshotError> {
+        let engine = self.inner.shared.engine().ok_or(SnapshotError::Closed)?;
+        engine.visit(resource, visit).await.map_err(|error| SnapshotError::Engine(Arc::new(error)))
+    }
+
+    /// Writes objects again as they are, so that they are sealed as they would be now; each gets a new revision. Those that
+    /// were changed or deleted since the given revision are left alone. How many were written.
+    pub async fn reseal(&self, objects: &[(Key, u64)]) -> Result<usize, CommitError> {
+        let mut written = 0;
+        for part in objects.chunks(RESEAL) {
+            let snapshot = self.snapshot();
+            let mut commits = JoinSet::new();
+            for (key, revision) in part {
+                let Some(entry) = snapshot.get(key).filter(|entry| entry.revision == *revision) else { continue };
+                let action = Action::Put(entry.value.clone());
+                let op = Op { key: key.clone(), expect: crate::Expect::Revision(*revision), action };
+                let store = self.clone();
+                commits.spawn(async move { store.commit(vec![op]).await });
+            }
+            while let Some(done) = commits.join_next().await {
+                match done {
+                    Ok(Ok(_)) => written += 1,
+                    Ok(Err(CommitError::Conflict { .. })) => {}
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => return Err(CommitError::Closed),
+                }
+            }
+        }
+        Ok(written)
+    }
+
+    /// Writes the newest state into a new directory, which [`crate::Lmdb::open`] reads: sealed as it would be now, without
+    /// history, all of one revision whatever is written meanwhile. The directory appears when it is complete and durable.
+    pub async fn backup(&self, directory: &std::path::Path) -> Result<Backup, Error> {
+        let (snapshot, directory) = (self.snapshot(), directory.to_path_buf());
+        let transform = self.inner.shared.options.transform.clone();
+        let work = move || {
+            let resources: Vec<_> = snapshot.resources().cloned().collect();
+            let mut entries: Vec<&Arc<Entry>> =
+                resources.iter().flat_map(|resource| snapshot.range(resource, None, None)).collect();
+            entries.sort_by_key(|entry| entry.revision);
+            let damaged = snapshot.state.every_damaged().cloned().collect();
+            let made = Backup { revision: snapshot.revision(), objects: entries.len(), damaged };
+            let sealed = entries.into_iter().map(|entry| {
+                let value = match &transform {
+                    None => entry.value.clone(),
+                    Some(transform) => transform.seal(&entry.key, &entry.value)?,
+                };
+                Ok((entry.key.clone(), entry.revision, value))
+            });
+            crate::Lmdb::create(&directory, made.revision, sealed)?;
+            Ok(made)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|error| Err(EngineError::Failed(error.to_string()))).map_err(Error::from)
     }
 
     /// The newest state.
@@ -501,16 +589,4 @@ fn check_key(op: usize, key: &Key) -> Result<(), CommitError> {
         return Err(CommitError::TooLongKey { op, size, limit: MAX_KEY });
     }
     Ok(())
-}
-
-fn decoder(options: &Options) -> Decode {
-    let (index, transform) = (options.index.clone(), options.transform.clone());
-    Arc::new(move |key, revision, sealed| {
-        let value = match &transform {
-            None => Bytes::copy_from_slice(sealed),
-            Some(transform) => transform.open(key, sealed)?,
-        };
-        let index = index(key, &value);
-        Ok(Arc::new(Entry { key: key.clone(), value, revision, index }))
-    })
 }

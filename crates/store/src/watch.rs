@@ -6,7 +6,7 @@
 use crate::engine::{Decode, RawChange};
 use crate::log::{ENDED, Log, Read};
 use crate::store::{Ending, Shared};
-use crate::{Change, EngineError, Entry, Event, Key, Str};
+use crate::{Change, EngineError, Entry, Event, Fault, Key, Str, TransformError};
 use std::sync::Arc;
 
 /// Events per batch; whole revisions, so a large transaction may exceed it.
@@ -134,7 +134,9 @@ impl Watch {
             })?;
         let mut events = Vec::with_capacity(changes.changes.len());
         for change in changes.changes {
-            events.extend(event(&self.shared.decode, change).map_err(|error| WatchError::Engine(Arc::new(error)))?);
+            // History that does not open is as good as compacted: a list says what is there, or what is wrong.
+            let expired = |_| WatchError::Expired { oldest: self.shared.revision() };
+            events.extend(event(&self.shared.decode, change).map_err(expired)?);
         }
         self.cursor = changes.through.max(self.cursor);
         Ok((!events.is_empty()).then_some(Batch { events, revision: self.cursor }))
@@ -157,11 +159,13 @@ pub(crate) fn tombstone(last: &Entry, revision: u64) -> Entry {
 }
 
 /// Nothing for a deletion of which the state before is not known.
-pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, EngineError> {
+pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, TransformError> {
     let RawChange { revision, key, value, previous } = change;
+    let previous = previous.map(|version| decode(&key, version.revision, &version.value)).transpose();
     let previous = match previous {
-        Some(version) => Some(decode(&key, version.revision, &version.value)?),
-        None => None,
+        // What nobody could read nobody misses.
+        Err(error) if error.fault == Fault::Value => None,
+        other => other?,
     };
     let (change, entry) = match value {
         Some(value) => (Change::Put, decode(&key, revision, &value)?),

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use registry::{Registry, encode};
 use serde_json::json;
 use std::sync::Arc;
-use store::{Memory, Options, Retention, Store};
+use store::{Memory, Options, Retention, Store, Transform};
 use strategies::authentication::{Claims, TokenIssuer};
 
 /// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves.
@@ -100,20 +100,29 @@ pub struct Answer {
 impl Cluster {
     /// A server with the namespaces and service accounts that tests write into.
     pub async fn start(seed: u64) -> Self {
-        Self::start_keeping(seed, Retention::default()).await
+        Self::with(seed, Memory::new(), None, Retention::default()).await
     }
 
     /// The same, with another share of history that is kept.
     pub async fn start_keeping(seed: u64, retention: Retention) -> Self {
+        Self::with(seed, Memory::new(), None, retention).await
+    }
+
+    /// The same on data that may be there already, sealed by a transform.
+    pub async fn start_on(seed: u64, memory: Arc<Memory>, transform: Option<Arc<dyn Transform>>) -> Self {
+        Self::with(seed, memory, transform, Retention::default()).await
+    }
+
+    async fn with(seed: u64, memory: Arc<Memory>, transform: Option<Arc<dyn Transform>>, retention: Retention) -> Self {
         let (clock, rng) = (VirtualClock::new(), SeededRng::new(seed));
         let wall = clock.clone();
         let options = Options {
             index: encode::index_fn(strategies::selectable_fields()),
-            transform: None,
+            transform,
             retention,
             clock: Arc::new(move || wall.now().as_millisecond().unsigned_abs()),
         };
-        let store = match Store::open(Memory::new(), options).await {
+        let store = match Store::open(memory, options).await {
             Ok(s) => s,
             Err(e) => unreachable!("a store in memory opens: {e}"),
         };

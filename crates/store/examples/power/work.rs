@@ -64,7 +64,8 @@ pub fn options() -> Options {
 }
 
 async fn open(directory: &Path, sync: bool) -> Result<Store, Failure> {
-    let engine = Lmdb::open(directory, LmdbOptions { sync, initial_map: 1 << 20, reserve: 1 << 20 })?;
+    let engine =
+        Lmdb::open(directory, LmdbOptions { sync, initial_map: 1 << 20, reserve: 1 << 20, ..LmdbOptions::default() })?;
     Ok(Store::open(engine, options()).await?)
 }
 

@@ -72,6 +72,31 @@ impl Etcd {
         Version { revision: found.mod_revision() as u64, value: Bytes::copy_from_slice(found.value()) }
     }
 
+    /// Every object under a prefix of keys at a revision (0: the newest), page by page.
+    async fn pages(
+        &self,
+        prefix: Vec<u8>,
+        revision: i64,
+        mut each: impl FnMut(&Key, &KeyValue) -> Result<(), EngineError> + Send,
+    ) -> Result<(), EngineError> {
+        let mut kv = self.kv.clone();
+        let end = prefix_end(&prefix);
+        let mut from = prefix;
+        loop {
+            let page = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
+            let found = kv.get(from, Some(page)).await.map_err(backend)?;
+            for object in found.kvs() {
+                if let Some(key) = self.parse(object.key()) {
+                    each(&key, object)?;
+                }
+            }
+            match found.kvs().last() {
+                Some(last) if found.more() => from = [last.key(), &[0]].concat(),
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// Feeds until the connection breaks (`Ok`) or revisions are lost.
     async fn feed_once(&self, after: &mut u64, sink: &tokio::sync::mpsc::Sender<Fed>) -> Result<(), EngineError> {
         let Ok(mut stream) = self.watch_after(*after, false).await else { return Ok(()) };
@@ -111,28 +136,23 @@ impl Engine for Etcd {
         let mut kv = self.kv.clone();
         let marked = kv.put(self.marker(), "", None::<PutOptions>).await.map_err(backend)?;
         let revision = marked.header().map_or(0, |header| header.revision());
-        let range = GetOptions::new().with_prefix();
-        let end = prefix_end(self.prefix.as_bytes());
-        let mut entries = Vec::new();
-        let mut from = self.prefix.clone().into_bytes();
-        loop {
-            let page = match entries.is_empty() && from == self.prefix.as_bytes() {
-                true => range.clone(),
-                false => GetOptions::new().with_range(end.clone()),
-            };
-            let page = page.with_limit(PAGE).with_revision(revision);
-            let found = kv.get(from.clone(), Some(page)).await.map_err(backend)?;
-            for object in found.kvs() {
-                if let Some(key) = self.parse(object.key()) {
-                    entries.push(decode(&key, object.mod_revision() as u64, object.value())?);
-                }
-            }
-            match found.kvs().last() {
-                Some(last) if found.more() => from = [last.key(), &[0]].concat(),
-                _ => break,
-            }
-        }
-        Ok(Loaded { revision: revision as u64, compacted: 0, entries })
+        let mut decoded = Decoded::default();
+        self.pages(self.prefix.clone().into_bytes(), revision, |key, object| {
+            let revision = object.mod_revision() as u64;
+            decoded.add(key, revision, decode(key, revision, object.value()))
+        })
+        .await?;
+        let Decoded { entries, damaged } = decoded;
+        Ok(Loaded { revision: revision as u64, compacted: 0, entries, damaged })
+    }
+
+    async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError> {
+        let prefix = format!("{}{resource}\0", self.prefix).into_bytes();
+        self.pages(prefix, 0, |key, object| {
+            visit(key, object.mod_revision() as u64, object.value());
+            Ok(())
+        })
+        .await
     }
 
     async fn changes(

@@ -124,4 +124,34 @@ mod tests {
         assert!(!ledger.wants(&upkeep(99_000, 5_000, 0)), "nothing left");
         assert_eq!(ledger.passed_marks(), [2, 4]);
     }
+
+    /// What is promised without configuration: five minutes, or 256 MB, or as much as is live if that is more.
+    #[test]
+    fn the_bounds_by_default() {
+        const MB: u64 = 1 << 20;
+        let now = |seconds: u64| Upkeep { now: seconds * 1_000, retention: Retention::default(), compact_to: 0 };
+        let with = |live: u64, history: u64| {
+            let mut ledger = Ledger::new();
+            ledger.wrote(2, 1_000_000);
+            ledger.wrote(3, 1_200_000);
+            (ledger.live, ledger.total) = (live, live + history);
+            ledger
+        };
+        for (live, history, seconds, wanted) in [
+            (MB, MB, 1_299, false),
+            (MB, MB, 1_300, true),
+            (MB, 256 * MB, 1_200, false),
+            (MB, 256 * MB + 1, 1_200, true),
+            (1_000 * MB, 1_000 * MB, 1_200, false),
+            (1_000 * MB, 1_000 * MB + 1, 1_200, true),
+            (1_000 * MB, 300 * MB, 1_300, true),
+        ] {
+            let ledger = with(live, history);
+            assert_eq!(ledger.wants(&now(seconds)), wanted, "{live} live, {history} of history, at {seconds} s");
+        }
+        // However old and large: the newest revision of a key is not history.
+        let mut ledger = with(1_000 * MB, 0);
+        ledger.compacted = 3;
+        assert!(!ledger.wants(&now(9_999)));
+    }
 }

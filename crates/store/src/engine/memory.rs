@@ -97,13 +97,24 @@ impl Engine for Memory {
         let data = self.data.lock();
         let mut newest: Vec<(&Key, &At)> = data.newest.iter().collect();
         newest.sort();
-        let mut entries = Vec::with_capacity(newest.len());
+        let mut decoded = Decoded::default();
         for (key, at) in newest {
             let value = data.records.get(at).and_then(|record| record.value.as_ref());
             let value = value.ok_or_else(|| EngineError::Corrupt(format!("{key} has no value")))?;
-            entries.push(decode(key, at.0, value)?);
+            decoded.add(key, at.0, decode(key, at.0, value))?;
         }
-        Ok(Loaded { revision: data.ledger.revision, compacted: data.ledger.compacted, entries })
+        let Decoded { entries, damaged } = decoded;
+        Ok(Loaded { revision: data.ledger.revision, compacted: data.ledger.compacted, entries, damaged })
+    }
+
+    async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError> {
+        let data = self.data.lock();
+        for (key, at) in data.newest.iter().filter(|(key, _)| *key.resource == *resource) {
+            if let Some(value) = data.records.get(at).and_then(|record| record.value.as_ref()) {
+                visit(key, at.0, value);
+            }
+        }
+        Ok(())
     }
 
     async fn changes(

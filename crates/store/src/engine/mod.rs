@@ -12,7 +12,7 @@ pub(crate) mod ledger;
 pub mod lmdb;
 pub mod memory;
 
-use crate::{Entry, Expect, Key, Scope, TransformError};
+use crate::{Damaged, Entry, Expect, Key, Scope, TransformError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -65,7 +65,35 @@ pub struct Loaded {
     pub compacted: u64,
     /// Ordered by key.
     pub entries: Vec<Arc<Entry>>,
+    /// What does not open.
+    pub damaged: Vec<Damaged>,
 }
+
+/// Versions as they were decoded.
+#[derive(Default)]
+pub(crate) struct Decoded {
+    pub entries: Vec<Arc<Entry>>,
+    pub damaged: Vec<Damaged>,
+}
+
+impl Decoded {
+    /// Fails if the fault is not the value's own.
+    pub fn add(
+        &mut self,
+        key: &Key,
+        revision: u64,
+        opened: Result<Arc<Entry>, TransformError>,
+    ) -> Result<(), EngineError> {
+        match opened {
+            Ok(entry) => self.entries.push(entry),
+            Err(error) => self.damaged.push(Damaged::of(key, revision, error)?),
+        }
+        Ok(())
+    }
+}
+
+/// Is shown sealed values with their keys and revisions.
+pub type Visit = Arc<dyn Fn(&Key, u64, &[u8]) + Send + Sync>;
 
 /// Sizes in bytes; of an engine that does not know, zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,8 +129,25 @@ pub enum EngineError {
     Lmdb(#[from] heed::Error),
     #[error("the backend: {0}")]
     Backend(String),
+    /// A write failed before; what it left is unknown, so there is no further one.
+    #[error("writing failed before: {0}")]
+    Failed(String),
     #[error("the engine is closed")]
     Closed,
+}
+
+impl EngineError {
+    /// The error and its causes in one line.
+    pub fn whole(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(source) = cause {
+            text.push_str(": ");
+            text.push_str(&source.to_string());
+            cause = source.source();
+        }
+        text
+    }
 }
 
 #[async_trait]
@@ -116,6 +161,9 @@ pub trait Engine: Send + Sync + 'static {
     /// `limit` records were looked at; always makes progress. [`EngineError::Expired`] when they are not all known any more.
     async fn changes(&self, scope: Option<&Scope>, after: u64, upto: u64, limit: usize)
     -> Result<Changes, EngineError>;
+
+    /// Shows the newest version of every object of a resource as it is stored. What is written meanwhile may be shown or not.
+    async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError>;
 
     fn usage(&self) -> Usage;
 

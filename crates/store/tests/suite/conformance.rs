@@ -298,7 +298,7 @@ async fn one_directory_is_opened_once_and_a_newer_format_is_refused() {
 struct Plus;
 
 impl Transform for Plus {
-    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Bytes, TransformError> {
+    fn seal(&self, key: &Key, plain: &Bytes) -> Result<Bytes, TransformError> {
         let sealed = plain.iter().map(|byte| byte.wrapping_add(1));
         Ok(key.name.bytes().chain(*b":").chain(sealed).collect())
     }
@@ -307,8 +307,15 @@ impl Transform for Plus {
         let own = format!("{}:", key.name);
         match stored.strip_prefix(own.as_bytes()) {
             Some(sealed) => Ok(sealed.iter().map(|byte| byte.wrapping_sub(1)).collect()),
-            None => Err(TransformError { key: key.to_string(), reason: "sealed for another key".into() }),
+            None => {
+                let reason = "sealed for another key".into();
+                Err(TransformError { key: key.to_string(), reason, fault: Fault::Value })
+            }
         }
+    }
+
+    fn is_current(&self, key: &Key, stored: &[u8]) -> bool {
+        stored.starts_with(format!("{}:", key.name).as_bytes())
     }
 }
 

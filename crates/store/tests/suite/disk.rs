@@ -1,4 +1,4 @@
-//! What happens to the disk: a flat file under overwrites, and a disk that is full.
+//! What happens to the disk: a flat file under overwrites, a file that shrinks, and a disk that is full.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -47,6 +47,45 @@ async fn history_beyond_its_bytes_goes_before_its_time() {
     assert!(stats.usage.history <= (1 << 20) + 50_000, "{stats:?}");
     assert!(stats.usage.history > 900_000, "no more is forgotten than necessary: {stats:?}");
     assert!(stats.usage.file < 6 << 20, "{stats:?}");
+    store.close().await;
+}
+
+/// After most of it was deleted the file is written anew when it is opened, with everything that it still holds.
+#[tokio::test]
+async fn a_file_that_is_mostly_free_shrinks_when_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let time = Time::new();
+    let shrink = |shrink| LmdbOptions { shrink, ..SMALL };
+    let open =
+        async |options_| Store::open(Lmdb::open(directory.path(), options_).unwrap(), options(&time)).await.unwrap();
+    let store = open(SMALL).await;
+    for number in 0..200 {
+        store.commit(vec![large(&format!("n{number}"), 50_000)]).await.unwrap();
+    }
+    for number in 0..190 {
+        store.commit(vec![delete(&format!("n{number}"))]).await.unwrap();
+    }
+    let revision = store.revision();
+    store.compact_now(revision).await.unwrap();
+    store.commit(vec![large("n195", 7_000)]).await.unwrap();
+    let (before, file) = (listing(&store.snapshot()), store.stats().usage.file);
+    assert!(file > 9 << 20, "{file}");
+    store.close().await;
+    let store = open(shrink(64 << 20)).await;
+    assert_eq!(store.stats().usage.file, file, "a small file stays as it is");
+    store.close().await;
+    // Left by a process that died while it copied.
+    std::fs::write(directory.path().join("data.copy"), b"torn").unwrap();
+    let store = open(shrink(1 << 20)).await;
+    assert!(store.stats().usage.file < 2 << 20, "{:?}", store.stats());
+    assert!(!directory.path().join("data.copy").exists());
+    assert_eq!(listing(&store.snapshot()), before);
+    let mut watch = store.watch(Scope::resource("things"), revision).unwrap();
+    assert_eq!(watch.next().await.unwrap().events.len(), 1, "history is there, too");
+    store.commit(vec![large("after", 100)]).await.unwrap();
+    store.close().await;
+    let store = open(shrink(1 << 20)).await;
+    assert_eq!(store.stats().objects, before.len() + 1);
     store.close().await;
 }
 

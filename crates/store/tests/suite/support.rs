@@ -31,7 +31,7 @@ pub fn options(time: &Time) -> Options {
         index: Arc::new(|_, value| {
             let text = String::from_utf8_lossy(value);
             let word = text.split(' ').next().unwrap_or_default();
-            Index { labels: Box::new([("word".into(), word.into())]), fields: Box::default(), mark: value.len() as u32 }
+            Index { labels: Arc::new([("word".into(), word.into())]), fields: Box::default(), mark: value.len() as u32 }
         }),
         transform: None,
         retention: Retention::default(),
@@ -39,7 +39,7 @@ pub fn options(time: &Time) -> Options {
     }
 }
 
-pub const SMALL: LmdbOptions = LmdbOptions { sync: true, initial_map: 1 << 20, reserve: 1 << 20 };
+pub const SMALL: LmdbOptions = LmdbOptions { sync: true, initial_map: 1 << 20, reserve: 1 << 20, shrink: 256 << 20 };
 
 pub async fn lmdb(path: &Path, options: Options) -> Store {
     Store::open(Lmdb::open(path, SMALL).unwrap(), options).await.unwrap()

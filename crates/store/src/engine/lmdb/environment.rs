@@ -7,7 +7,7 @@
 
 use super::{LmdbOptions, Table};
 use crate::engine::EngineError;
-use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use heed::{CommitOrAbort, CompactionOption, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -16,6 +16,15 @@ use std::path::{Path, PathBuf};
 
 /// Parallel readers; each is short.
 const READERS: u32 = 256;
+
+/// The data file while it is being copied.
+const COPY: &str = "data.copy";
+
+/// Makes renames in a directory durable.
+pub(super) fn sync_directory(path: &Path) -> Result<(), EngineError> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(|source| EngineError::File { path: path.to_path_buf(), source })
+}
 
 pub(super) struct Environment {
     env: Mutex<Option<Env<WithoutTls>>>,
@@ -42,6 +51,18 @@ impl Environment {
             Err((_, Errno::EWOULDBLOCK)) => return Err(EngineError::InUse { path: path.to_path_buf() }),
             Err((_, errno)) => return Err(failed(&lock_path)(errno.into())),
         };
+        // Left by a process that died while it copied.
+        let _ = std::fs::remove_file(path.join(COPY));
+        let env = Environment::map(path, options)?;
+        Ok(Environment {
+            env: Mutex::new(Some(env)),
+            reading: RwLock::new(()),
+            path: path.to_path_buf(),
+            lock: Mutex::new(Some(lock)),
+        })
+    }
+
+    fn map(path: &Path, options: &LmdbOptions) -> Result<Env<WithoutTls>, EngineError> {
         let existing = std::fs::metadata(path.join("data.mdb")).map_or(0, |data| data.len());
         // Room for as much again as there is, so that growing is rare.
         let wanted = existing.saturating_mul(2).max(options.initial_map).next_multiple_of(1 << 20);
@@ -51,19 +72,37 @@ impl Environment {
             // SAFETY: without syncs a power cut may damage the data; whoever asks for that wants to see it happen.
             unsafe { builder.flags(EnvFlags::NO_SYNC) };
         }
-        // SAFETY: the lock above keeps every other process away, so nobody truncates or writes the mapped file; the
-        // directory is ours alone (0700).
-        let env = match unsafe { builder.open(path) } {
-            Ok(env) => env,
-            Err(heed::Error::EnvAlreadyOpened) => return Err(EngineError::InUse { path: path.to_path_buf() }),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Environment {
-            env: Mutex::new(Some(env)),
-            reading: RwLock::new(()),
-            path: path.to_path_buf(),
-            lock: Mutex::new(Some(lock)),
-        })
+        // SAFETY: whoever calls this holds the lock file, which keeps every other process away, so nobody truncates or writes
+        // the mapped file; the directory is ours alone (0700).
+        match unsafe { builder.open(path) } {
+            Ok(env) => Ok(env),
+            Err(heed::Error::EnvAlreadyOpened) => Err(EngineError::InUse { path: path.to_path_buf() }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Replaces the data file by a copy without its free pages. Only while nobody else uses it: tables have to be opened again.
+    /// When the copy cannot be made, for lack of room perhaps, everything stays as it was.
+    pub fn rewrite(&self, options: &LmdbOptions) -> Result<(), EngineError> {
+        let (copy, data) = (self.path.join(COPY), self.path.join("data.mdb"));
+        let made = self.env()?.copy_to_path(&copy, CompactionOption::Enabled);
+        if made.map_or(true, |file| file.sync_all().is_err()) {
+            let _ = std::fs::remove_file(&copy);
+            return Ok(());
+        }
+        if let Some(env) = self.env.lock().take() {
+            env.prepare_for_closing().wait();
+        }
+        let failed = |source| EngineError::File { path: data.clone(), source };
+        std::fs::rename(&copy, &data).map_err(failed)?;
+        sync_directory(&self.path)?;
+        *self.env.lock() = Some(Environment::map(&self.path, options)?);
+        Ok(())
+    }
+
+    /// Makes everything durable that was written without syncing.
+    pub fn sync(&self) -> Result<(), EngineError> {
+        Ok(self.env()?.force_sync()?)
     }
 
     pub fn path(&self) -> &Path {

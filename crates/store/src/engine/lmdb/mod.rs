@@ -4,8 +4,12 @@
 //! retried: what the kernel has dropped cannot be written again by asking once more. Read transactions last one batch of
 //! records, so freed pages are reused and the file stays as large as its contents once were.
 
+mod copy;
 mod environment;
+#[cfg(test)]
+mod failure;
 mod layout;
+mod read;
 mod reserve;
 
 use super::ledger::{Ledger, Upkeep};
@@ -14,9 +18,7 @@ use crate::Str;
 use environment::Environment;
 use heed::types::Bytes as Raw;
 use heed::{Database, PutFlags, RoTxn, RwTxn};
-use layout::{
-    At, FORMAT, Pointer, Record, damaged, index_key, numbers, parse_index_prefix, parse_numbers, split_index_key,
-};
+use layout::{At, FORMAT, Pointer, Record, damaged, index_key, numbers, parse_numbers};
 use parking_lot::{Mutex, RwLock};
 use reserve::Reserve;
 use std::collections::HashMap;
@@ -25,10 +27,8 @@ use std::path::Path;
 
 /// Records that one step of compaction looks at, beyond four for each that was written.
 const STEP: usize = 512;
-/// Bytes of values read in one transaction.
-const READ_BYTES: usize = 4 << 20;
-/// With less free than this, a write that was cut short was cut by the full disk.
-const NEARLY_FULL: u64 = 1 << 20;
+/// Free disk that a write wants beyond twice its own bytes, for index pages and what compaction touches.
+const HEADROOM: u64 = 1 << 20;
 
 type Table = Database<'static, Raw, Raw>;
 
@@ -40,11 +40,13 @@ pub struct LmdbOptions {
     pub initial_map: u64,
     /// Bytes of disk kept free for deletions when the disk is full.
     pub reserve: u64,
+    /// A larger data file of which three quarters are free is written anew when it is opened.
+    pub shrink: u64,
 }
 
 impl Default for LmdbOptions {
     fn default() -> LmdbOptions {
-        LmdbOptions { sync: true, initial_map: 1 << 30, reserve: 16 << 20 }
+        LmdbOptions { sync: true, initial_map: 1 << 30, reserve: 16 << 20, shrink: 256 << 20 }
     }
 }
 
@@ -68,6 +70,8 @@ struct Resources {
 struct Writing {
     ledger: Ledger,
     reserve: Reserve,
+    /// Why nothing may be written any more.
+    failed: Option<String>,
 }
 
 /// Clones are the same data.
@@ -87,7 +91,7 @@ impl Lmdb {
     /// Opens or creates the data in this directory. Blocks for milliseconds.
     pub fn open(path: &Path, options: LmdbOptions) -> Result<Arc<Lmdb>, EngineError> {
         let environment = Environment::open(path, &options)?;
-        match Inner::start(&environment, path, &options) {
+        match Inner::start_small(&environment, path, &options) {
             Ok((tables, resources, writing)) => {
                 Ok(Arc::new(Lmdb { inner: Arc::new(Inner { environment, tables, resources, writing }) }))
             }
@@ -99,12 +103,38 @@ impl Lmdb {
     }
 }
 
+impl Tables {
+    /// Bytes of the data file, and how many of them hold something.
+    fn pages(
+        &self,
+        env: &heed::Env<heed::WithoutTls>,
+        txn: &RoTxn<'_, heed::WithoutTls>,
+    ) -> Result<(u64, u64), EngineError> {
+        let Tables { values, index, resources, marks, meta } = *self;
+        let mut used = env.unnamed_database_stat().non_free_page_size();
+        for table in [values, index, resources, marks, meta] {
+            used += table.stat(txn)?.non_free_page_size();
+        }
+        Ok((env.real_disk_size()?, used as u64))
+    }
+}
+
+/// An engine's parts that are read from its data.
+type Parts = (Tables, RwLock<Resources>, Mutex<Writing>);
+
 impl Inner {
-    fn start(
-        environment: &Environment,
-        path: &Path,
-        options: &LmdbOptions,
-    ) -> Result<(Tables, RwLock<Resources>, Mutex<Writing>), EngineError> {
+    /// Starts, and once more with a smaller file if most of it is free.
+    fn start_small(environment: &Environment, path: &Path, options: &LmdbOptions) -> Result<Parts, EngineError> {
+        let parts = Inner::start(environment, path, options)?;
+        let (file, used) = environment.read(|env, txn| parts.0.pages(env, txn))?;
+        if file <= options.shrink || used > file / 4 {
+            return Ok(parts);
+        }
+        environment.rewrite(options)?;
+        Inner::start(environment, path, options)
+    }
+
+    fn start(environment: &Environment, path: &Path, options: &LmdbOptions) -> Result<Parts, EngineError> {
         // Looks before it touches anything: a newer release may have changed everything but this record.
         let mut found = None;
         if let Some(meta) = environment.table("meta")? {
@@ -133,128 +163,7 @@ impl Inner {
         };
         let (resources, ledger) =
             environment.read(|_, txn| Ok((read_resources(&tables, txn)?, read_ledger(&tables, txn)?)))?;
-        Ok((tables, RwLock::new(resources), Mutex::new(Writing { ledger, reserve })))
-    }
-
-    fn load_blocking(&self, decode: &Decode) -> Result<Loaded, EngineError> {
-        let (ledger, newest) =
-            self.environment.read(|_, txn| Ok((read_ledger(&self.tables, txn)?, self.newest(txn)?)))?;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let share = newest.len().div_ceil(threads).max(1_024);
-        let parts: Vec<Result<Vec<Arc<Entry>>, EngineError>> = std::thread::scope(|scope| {
-            let workers: Vec<_> =
-                newest.chunks(share).map(|part| scope.spawn(move || self.load_part(part, decode))).collect();
-            let panicked = |_| Err(damaged("a thread that loaded values panicked"));
-            workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).collect()
-        });
-        let mut entries = Vec::with_capacity(newest.len());
-        for part in parts {
-            entries.extend(part?);
-        }
-        // The index is ordered by the numbers of resources; the order by their names is what was promised.
-        entries.sort_by(|a, b| a.key.resource.cmp(&b.key.resource));
-        Ok(Loaded { revision: ledger.revision, compacted: ledger.compacted, entries })
-    }
-
-    /// The newest version of every key that is not deleted.
-    fn newest(&self, txn: &RoTxn<'_, heed::WithoutTls>) -> Result<Vec<(Key, At)>, EngineError> {
-        let resources = self.resources.read();
-        let mut newest = Vec::new();
-        let mut last: Option<(&[u8], u64, Pointer)> = None;
-        let mut namespace: Str = "".into();
-        let mut add = |(prefix, revision, pointer): (&[u8], u64, Pointer)| {
-            if !pointer.deleted {
-                let (resource, ns, name) = parse_index_prefix(prefix)?;
-                let resource = resources.names.get(&resource).ok_or_else(|| damaged("an unknown resource"))?.clone();
-                if *namespace != *ns {
-                    namespace = ns.into();
-                }
-                let key = Key { resource, namespace: namespace.clone(), name: name.into() };
-                newest.push((key, At { revision, position: pointer.position }));
-            }
-            Ok::<(), EngineError>(())
-        };
-        for item in self.tables.index.iter(txn)? {
-            let (key, pointer) = item?;
-            let (prefix, revision) = split_index_key(key)?;
-            if let Some(before) = last.filter(|before| before.0 != prefix) {
-                add(before)?;
-            }
-            last = Some((prefix, revision, Pointer::parse(pointer)?));
-        }
-        if let Some(before) = last {
-            add(before)?;
-        }
-        Ok(newest)
-    }
-
-    fn load_part(&self, part: &[(Key, At)], decode: &Decode) -> Result<Vec<Arc<Entry>>, EngineError> {
-        self.environment.read(|_, txn| {
-            let mut entries = Vec::with_capacity(part.len());
-            for (key, at) in part {
-                let bytes =
-                    self.tables.values.get(txn, &at.key())?.ok_or_else(|| damaged("a version without value"))?;
-                let value = Record::parse(bytes)?.value.ok_or_else(|| damaged("a deleted newest version"))?;
-                entries.push(decode(key, at.revision, value)?);
-            }
-            Ok(entries)
-        })
-    }
-
-    fn changes_blocking(
-        &self,
-        scope: Option<&Scope>,
-        after: u64,
-        upto: u64,
-        limit: usize,
-    ) -> Result<Changes, EngineError> {
-        let resources = self.resources.read();
-        let only = match scope {
-            None => None,
-            Some(scope) => match resources.ids.get(&scope.resource) {
-                Some(id) => Some((*id, scope)),
-                // Never written: no record can match, but the history must still be there.
-                None => Some((u32::MAX, scope)),
-            },
-        };
-        self.environment.read(|_, txn| {
-            let compacted = read_ledger_state(&self.tables, txn)?.1;
-            if after < compacted {
-                return Err(EngineError::Expired { oldest: compacted });
-            }
-            let mut found = Changes { changes: Vec::new(), through: upto.max(after) };
-            let (mut last, mut bytes, mut looked) = (after, 0, 0);
-            let first = At { revision: after + 1, position: 0 }.key();
-            let end = At { revision: upto.saturating_add(1), position: 0 }.key();
-            for item in self.tables.values.range(txn, &(Bound::Included(&first[..]), Bound::Excluded(&end[..])))? {
-                let (key, record) = item?;
-                let at = At::parse(key)?;
-                if (looked >= limit || bytes > READ_BYTES) && at.revision > last {
-                    found.through = last;
-                    break;
-                }
-                (last, looked) = (at.revision, looked + 1);
-                let record = Record::parse(record)?;
-                if only.is_some_and(|(id, scope)| {
-                    id != record.resource || !scope.contains_place(record.namespace, record.name)
-                }) {
-                    continue;
-                }
-                let resource = resources.names.get(&record.resource).ok_or_else(|| damaged("an unknown resource"))?;
-                let key =
-                    Key { resource: resource.clone(), namespace: record.namespace.into(), name: record.name.into() };
-                let mut previous = None;
-                if let Some((at, _)) = record.previous {
-                    let bytes = self.tables.values.get(txn, &at.key())?.ok_or_else(|| damaged("a lost version"))?;
-                    let value = Record::parse(bytes)?.value.map(Bytes::copy_from_slice);
-                    previous = value.map(|value| Version { revision: at.revision, value });
-                }
-                let value = record.value.map(Bytes::copy_from_slice);
-                bytes += value.as_ref().map_or(0, Bytes::len) + previous.as_ref().map_or(0, |it| it.value.len());
-                found.changes.push(RawChange { revision: at.revision, key, value, previous });
-            }
-            Ok(found)
-        })
+        Ok((tables, RwLock::new(resources), Mutex::new(Writing { ledger, reserve, failed: None })))
     }
 
     /// Numbers for resources that have none yet, written with the batch.
@@ -342,15 +251,8 @@ impl Inner {
         if reserve.held() || reserve.restore() {
             return Ok(true);
         }
-        let free = self.environment.read(|env, txn| {
-            let Tables { values, index, resources, marks, meta } = self.tables;
-            let mut used = env.unnamed_database_stat().non_free_page_size();
-            for table in [values, index, resources, marks, meta] {
-                used += table.stat(txn)?.non_free_page_size();
-            }
-            Ok(env.real_disk_size()?.saturating_sub(used as u64))
-        })?;
-        Ok(free > reserve.size() + 4 * bytes)
+        let (file, used) = self.environment.read(|env, txn| self.tables.pages(env, txn))?;
+        Ok(file.saturating_sub(used) > reserve.size() + 4 * bytes)
     }
 
     fn write_once(&self, batch: &[Transaction], upkeep: &Upkeep, ledger: &Ledger) -> heed::Result<Ledger> {
@@ -399,6 +301,11 @@ impl Engine for Lmdb {
         blocking(move || this.inner.load_blocking(&decode)).await
     }
 
+    async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError> {
+        let (this, resource) = (self.clone(), resource.to_owned());
+        blocking(move || this.inner.visit_blocking(&resource, &visit)).await
+    }
+
     async fn changes(
         &self,
         scope: Option<&Scope>,
@@ -442,12 +349,18 @@ impl SoleWriter for Lmdb {
 
     fn write(&self, batch: &[Transaction], upkeep: &Upkeep) -> Result<Written, WriteError> {
         let mut writing = self.inner.writing.lock();
-        let Writing { ledger, reserve } = &mut *writing;
+        let Writing { ledger, reserve, failed } = &mut *writing;
+        if let Some(why) = failed {
+            return Err(WriteError::Fatal(EngineError::Failed(why.clone())));
+        }
         let mut upkeep = *upkeep;
+        let puts = batch.iter().flat_map(|transaction| &transaction.writes).filter_map(|write| write.value.as_ref());
+        let bytes: u64 = puts.map(|value| value.len() as u64 + 1).sum();
+        // The last write before the disk is full would be cut short, and that looks like a failed device: stop before.
+        if reserve.held() && bytes > 0 && reserve.disk_free().is_some_and(|free| free < 2 * bytes + HEADROOM) {
+            reserve.release();
+        }
         if !reserve.held() {
-            let puts =
-                batch.iter().flat_map(|transaction| &transaction.writes).filter_map(|write| write.value.as_ref());
-            let bytes: u64 = puts.map(|value| value.len() as u64 + 1).sum();
             if bytes > 0 && !self.inner.has_room(reserve, bytes)? {
                 return Err(WriteError::NoSpace);
             }
@@ -461,14 +374,14 @@ impl SoleWriter for Lmdb {
         }
         match self.inner.write_once(batch, &upkeep, ledger) {
             Ok(written) => *ledger = written,
-            Err(error)
-                if is_no_space(&error)
-                    || is_short_write(&error) && reserve.disk_free().is_some_and(|free| free < NEARLY_FULL) =>
-            {
+            Err(error) if is_no_space(&error) => {
                 reserve.release();
                 return Err(WriteError::NoSpace);
             }
-            Err(error) => return Err(WriteError::Fatal(error.into())),
+            Err(error) => {
+                *failed = Some(error.to_string());
+                return Err(WriteError::Fatal(error.into()));
+            }
         }
         Ok(Written { compacted: ledger.compacted, behind: ledger.wants(&upkeep) })
     }
@@ -528,12 +441,6 @@ fn is_no_space(error: &heed::Error) -> bool {
     matches!(os_code(error), Some(code) if code == nix::libc::ENOSPC || code == nix::libc::EDQUOT)
 }
 
-/// LMDB reports a write that was cut short, as the last one on a full disk may be, like a failed device. On a disk that is
-/// not nearly full it is taken for the latter.
-fn is_short_write(error: &heed::Error) -> bool {
-    os_code(error) == Some(nix::libc::EIO)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -556,7 +463,7 @@ mod tests {
     #[test]
     fn the_map_grows_under_a_batch() {
         let directory = tempfile::tempdir().unwrap();
-        let options = LmdbOptions { sync: false, initial_map: 1 << 20, reserve: 0 };
+        let options = LmdbOptions { sync: false, initial_map: 1 << 20, reserve: 0, shrink: u64::MAX };
         let engine = Lmdb::open(directory.path(), options).unwrap();
         let value = Some(Bytes::from(vec![7; 100_000]));
         let batch: Vec<Transaction> = (2..102)

@@ -1,0 +1,111 @@
+//! What happens when the disk fails a sync: a thread is told by a seccomp filter that its syncs fail.
+//!
+//! Invariant: a filter is installed on a thread made for it and dies with it.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+use super::*;
+use crate::{Action, Change, CommitError, Expect, Index, Key, Op, Options, Retention, Scope, Store, WatchError};
+use nix::libc;
+
+/// From now on every sync of this thread, and of those it starts, fails with `EIO`.
+fn fail_syncs() {
+    let stmt = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let same = |k: i64, jt: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt,
+        jf: 0,
+        k: k as u32,
+    };
+    let mut filter = [
+        // The number of the system call is the first word.
+        stmt(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        same(libc::SYS_fdatasync, 3),
+        same(libc::SYS_fsync, 2),
+        same(libc::SYS_msync, 1),
+        stmt(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        stmt(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EIO as u32),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program points to a filter that lives until the call returns; the kernel copies it.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+}
+
+/// Runs on a thread of which the syncs fail.
+fn failing<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let filtered = || {
+        fail_syncs();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(filtered).join()).unwrap()
+}
+
+fn transaction(revision: u64) -> Vec<Transaction> {
+    let write = Write { key: Key::new("things", "", &revision.to_string()), value: Some("v".into()), previous: 0 };
+    vec![Transaction { revision, writes: vec![write] }]
+}
+
+const UPKEEP: Upkeep = Upkeep {
+    now: 0,
+    retention: Retention { age_ms: 300_000, bytes: 1 << 30, live_percent: 0, log_events: 10, log_bytes: 1 << 20 },
+    compact_to: 0,
+};
+
+#[test]
+fn a_failed_sync_is_never_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = LmdbOptions { reserve: 0, ..LmdbOptions::default() };
+    let engine = Lmdb::open(directory.path(), options).unwrap();
+    engine.write(&transaction(2), &UPKEEP).unwrap();
+    let failed = failing(|| engine.write(&transaction(3), &UPKEEP));
+    assert!(matches!(failed, Err(WriteError::Fatal(EngineError::Lmdb(_)))), "{failed:?}");
+    // Here a sync would work, and might say that all is well, which nobody knows.
+    let again = engine.write(&transaction(3), &UPKEEP);
+    assert!(matches!(again, Err(WriteError::Fatal(EngineError::Failed(_)))), "{again:?}");
+    let changes = engine.inner.changes_blocking(None, 1, 9, 100).unwrap();
+    assert_eq!(changes.changes.iter().map(|change| change.revision).collect::<Vec<_>>(), [2], "reading goes on");
+    engine.inner.environment.close();
+    let engine = Lmdb::open(directory.path(), options).unwrap();
+    engine.write(&transaction(3), &UPKEEP).unwrap();
+    engine.inner.environment.close();
+}
+
+#[test]
+fn a_store_whose_disk_fails_says_so_and_takes_nothing_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Lmdb::open(directory.path(), LmdbOptions { reserve: 0, ..LmdbOptions::default() }).unwrap();
+    engine.write(&transaction(2), &UPKEEP).unwrap();
+    let options = Options {
+        index: Arc::new(|_, _| Index::default()),
+        transform: None,
+        retention: Retention::default(),
+        clock: Arc::new(|| 1_000),
+    };
+    let put = |name: &str| {
+        vec![Op { key: Key::new("things", "", name), expect: Expect::Any, action: Action::Put("v".into()) }]
+    };
+    let work = async || {
+        let store = Store::open(engine.clone(), options).await.unwrap();
+        let mut watch = store.watch(Scope::resource("things"), 1).unwrap();
+        let batch = watch.next().await.unwrap();
+        assert_eq!((batch.events.len(), batch.events[0].change), (1, Change::Put));
+        for _ in 0..2 {
+            let refused = store.commit(put("x")).await;
+            let Err(CommitError::Fatal(why)) = &refused else { panic!("{refused:?}") };
+            assert!(why.contains("Input/output error"), "{why}");
+        }
+        assert!(!store.is_alive());
+        assert_eq!((store.revision(), store.snapshot().count("things", None)), (2, 1), "what was there can be read");
+        assert!(matches!(watch.next().await, Err(WatchError::Fatal(_))));
+        store.close().await;
+    };
+    failing(|| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work()));
+    // The next start finds what was acknowledged.
+    let engine = Lmdb::open(directory.path(), LmdbOptions { reserve: 0, ..LmdbOptions::default() }).unwrap();
+    let changes = engine.inner.changes_blocking(None, 1, 9, 100).unwrap();
+    assert_eq!(changes.changes.len(), 1);
+    engine.inner.environment.close();
+}

@@ -1,0 +1,70 @@
+//! Sealing values on their way to the engine: encryption, and what is left of it when it fails.
+//!
+//! Invariant: an object of which the stored form does not open is never taken for absent by a writer, and takes nobody else
+//! with it: the state names it ([`Damaged`]), reading it is an error, and all others are read.
+
+use crate::engine::Decode;
+use crate::store::Options;
+use crate::{Entry, Key};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What is wrong when a value does not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// This value; the others are well.
+    Value,
+    /// The keys: what needs them will not open either, and nothing may be written before they are found.
+    Keys,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct TransformError {
+    /// The storage key, as text.
+    pub key: String,
+    pub reason: String,
+    pub fault: Fault,
+}
+
+/// Encrypts values on their way to the engine and decrypts them on the way back. The key is associated data: a value that
+/// was moved to another key must not open.
+pub trait Transform: Send + Sync {
+    fn seal(&self, key: &Key, plain: &Bytes) -> Result<Bytes, TransformError>;
+    fn open(&self, key: &Key, stored: &[u8]) -> Result<Bytes, TransformError>;
+
+    /// Whether a value is stored as [`Transform::seal`] would store it now: with the same key of the same provider. What is
+    /// not is found by [`crate::Store::stale`] and written again by [`crate::Store::reseal`].
+    fn is_current(&self, key: &Key, stored: &[u8]) -> bool;
+}
+
+/// An object that is there and cannot be read.
+#[derive(Clone, Debug)]
+pub struct Damaged {
+    pub key: Key,
+    /// The revision that wrote it.
+    pub revision: u64,
+    pub error: TransformError,
+}
+
+impl Damaged {
+    /// Fails if the fault is not the value's own.
+    pub(crate) fn of(key: &Key, revision: u64, error: TransformError) -> Result<Damaged, TransformError> {
+        match error.fault {
+            Fault::Value => Ok(Damaged { key: key.clone(), revision, error }),
+            Fault::Keys => Err(error),
+        }
+    }
+}
+
+pub(crate) fn decoder(options: &Options) -> Decode {
+    let (index, transform) = (options.index.clone(), options.transform.clone());
+    Arc::new(move |key, revision, sealed| {
+        let value = match &transform {
+            None => Bytes::copy_from_slice(sealed),
+            Some(transform) => transform.open(key, sealed)?,
+        };
+        let index = index(key, &value);
+        Ok(Arc::new(Entry { key: key.clone(), value, revision, index }))
+    })
+}

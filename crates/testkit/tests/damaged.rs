@@ -1,0 +1,70 @@
+//! An object that cannot be read is an error for whoever wants it or a list with it, names it, and stops nobody else.
+//! Clauses: K09.damaged
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use kemudi_testkit::{Answer, Cluster};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use store::{Fault, Key, Memory, Transform, TransformError};
+
+/// Opens everything but what is called `broken`.
+struct Broken;
+
+impl Transform for Broken {
+    fn seal(&self, _: &Key, plain: &Bytes) -> Result<Bytes, TransformError> {
+        Ok(plain.clone())
+    }
+
+    fn open(&self, key: &Key, stored: &[u8]) -> Result<Bytes, TransformError> {
+        match &*key.name {
+            "broken" => {
+                Err(TransformError { key: key.to_string(), reason: "it does not open".into(), fault: Fault::Value })
+            }
+            _ => Ok(Bytes::copy_from_slice(stored)),
+        }
+    }
+
+    fn is_current(&self, _: &Key, _: &[u8]) -> bool {
+        true
+    }
+}
+
+fn secret(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
+}
+
+fn refused(answer: &Answer) {
+    assert_eq!(answer.code, 500, "{}", answer.body);
+    let message = answer.body["message"].as_str().unwrap();
+    assert!(message.contains("unable to read secrets/default/broken: it does not open"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_does_not_open() {
+    let memory = Memory::new();
+    let all = "/api/v1/namespaces/default/secrets";
+    let path = |name: &str| format!("{all}/{name}");
+    let cluster = Cluster::start_on(1, memory.clone(), None).await;
+    for name in ["broken", "good"] {
+        assert_eq!(cluster.call("POST", all, secret(name)).await.code, 201);
+    }
+    drop(cluster);
+    let cluster = Cluster::start_on(2, memory, Some(Arc::new(Broken))).await;
+    let get = |path: String| {
+        let cluster = &cluster;
+        async move { cluster.call("GET", &path, Value::Null).await }
+    };
+    refused(&get(path("broken")).await);
+    refused(&get(all.into()).await);
+    refused(&get("/api/v1/secrets".into()).await);
+    refused(&get(format!("{all}?watch=true")).await);
+    assert_eq!(cluster.call("POST", all, secret("broken")).await.code, 409, "it is there");
+    refused(&cluster.call("PUT", &path("broken"), secret("broken")).await);
+    refused(&cluster.call("DELETE", &path("broken"), Value::Null).await);
+    assert_eq!(get(path("good")).await.code, 200);
+    assert_eq!(get("/api/v1/namespaces/golden/secrets".into()).await.code, 200);
+    assert_eq!(get("/api/v1/namespaces/default/configmaps".into()).await.code, 200);
+    assert_eq!(cluster.call("POST", all, secret("new")).await.code, 201);
+    assert_eq!(cluster.call("DELETE", &path("good"), Value::Null).await.code, 200);
+}
