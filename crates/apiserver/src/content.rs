@@ -7,7 +7,7 @@ use meta::{Status, Value};
 /// The largest body of a request (3 MB), as upstream's default.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// Documents that nest deeper are read on a thread with a stack of their own.
+/// No kind nests deeper. JSON that does is read on a thread with a stack of its own, and YAML is read up to here.
 const DEEP: usize = 200;
 /// Bytes of stack per level of nesting, generously.
 const STACK_PER_LEVEL: usize = 4096;
@@ -158,13 +158,11 @@ fn protobuf(body: &[u8]) -> Result<Sent, Status> {
 
 fn yaml(body: &[u8]) -> Result<Sent, Status> {
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
-    let documents =
-        codec::yaml::parse(text).map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
+    let (documents, twice) = codec::yaml::parse_within(text, DEEP)
+        .map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
     let value = documents.into_iter().next().unwrap_or(Value::Null);
-    let duplicates = match codec::yaml::parse_strict(text) {
-        Ok(_) => Vec::new(),
-        Err(e) => vec![e.to_string()],
-    };
+    let duplicates =
+        if twice.is_empty() { Vec::new() } else { vec![codec::yaml::Error::Duplicates(twice).to_string()] };
     Ok(Sent { value, duplicates })
 }
 

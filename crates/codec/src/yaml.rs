@@ -10,7 +10,7 @@ mod read;
 mod resolve;
 mod write;
 
-pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_strict};
+pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_strict, parse_within};
 pub use write::{float, to_string};
 
 /// Why a text is no YAML that Kubernetes would take.
@@ -18,8 +18,8 @@ pub use write::{float, to_string};
 pub enum Error {
     #[error("yaml: {0}")]
     Syntax(String),
-    #[error("yaml: line {line}: exceeded max depth of {DEPTH_LIMIT}")]
-    Depth { line: u64 },
+    #[error("yaml: line {line}: exceeded max depth of {limit}")]
+    Depth { line: u64, limit: usize },
     #[error("yaml: unknown anchor '{0}' referenced")]
     UnknownAnchor(String),
     #[error("yaml: anchor '{0}' value contains itself")]

@@ -46,9 +46,6 @@ pub struct Config {
     /// Where pods reach the server: an address of the node, on which it listens as well.
     pub inside: Option<IpAddr>,
     pub service_cidr: Cidr,
-    pub sync: bool,
-    /// An `EncryptionConfiguration` to use instead of the keys in the data directory.
-    pub encryption: Option<PathBuf>,
 }
 
 pub struct ControlPlane {
@@ -62,16 +59,16 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts serving. Ready when this returns, except for the conditions that others add.
-    pub async fn start(config: &Config, listener: TcpListener, shutdown: watch::Receiver<bool>) -> Result<Self, Error> {
+    pub async fn start(
+        config: &Config,
+        listener: TcpListener,
+        store: Store,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<Self, Error> {
         let dir = &config.data_dir;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         let address = listener.local_addr().map_err(|e| Error::Port(SocketAddr::new(config.bind, 0), e))?;
-        let source = encryption::Source { directory: dir.join("keys"), file: config.encryption.clone() };
-        let encryption = Encryption::load(source, rng.clone())?;
-        let store = open_store(dir, config.sync, clock.clone(), encryption.clone()).await?;
-        encryption.keep()?;
-        tokio::spawn(encryption.run(store.clone(), KEYS_EVERY, shutdown.clone()));
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
         let tokens = ServiceAccountTokens::new(pki.token_key()?, clock.clone());
@@ -122,14 +119,20 @@ pub async fn listen(bind: IpAddr, port: u16) -> Result<TcpListener, Error> {
     TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))
 }
 
-async fn open_store(
-    dir: &Path,
-    sync: bool,
-    clock: Arc<dyn Clock>,
-    encryption: Arc<Encryption>,
-) -> Result<Store, Error> {
+/// Opens the data of a directory, which must be ours to read before anything else is begun. `file` is an
+/// `EncryptionConfiguration` to use instead of the keys in the directory.
+pub async fn open(dir: &Path, file: Option<PathBuf>, shutdown: watch::Receiver<bool>) -> Result<Store, Error> {
+    let source = encryption::Source { directory: dir.join("keys"), file };
+    let encryption = Encryption::load(source, Arc::new(SystemRng))?;
+    let store = open_store(dir, encryption.clone()).await?;
+    encryption.keep()?;
+    tokio::spawn(encryption.run(store.clone(), KEYS_EVERY, shutdown));
+    Ok(store)
+}
+
+async fn open_store(dir: &Path, encryption: Arc<Encryption>) -> Result<Store, Error> {
     let path = dir.join("store");
-    let engine = Lmdb::open(&path, LmdbOptions { sync, ..LmdbOptions::default() }).map_err(|source| match source {
+    let engine = Lmdb::open(&path, LmdbOptions::default()).map_err(|source| match source {
         EngineError::InUse { .. } => Error::InUse(dir.display().to_string()),
         source => Error::Engine { path: path.clone(), source },
     })?;
@@ -137,7 +140,7 @@ async fn open_store(
         index: encode::index_fn(strategies::selectable_fields()),
         transform: Some(encryption),
         retention: Retention::default(),
-        clock: Arc::new(move || clock.now().as_millisecond().unsigned_abs()),
+        clock: Arc::new(|| SystemClock.now().as_millisecond().unsigned_abs()),
     };
     Store::open(engine, options).await.map_err(|source| match source {
         store::Error::InUse { .. } => Error::InUse(dir.display().to_string()),

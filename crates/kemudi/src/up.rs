@@ -108,7 +108,7 @@ async fn run(options: Options) -> Result<(), Error> {
     }
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
     std::fs::create_dir_all(&options.data_dir).map_err(directory)?;
-    // Before the network or the store of a running cluster could be touched.
+    // First everything that may say no: what comes after it touches the network of this machine.
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
@@ -120,6 +120,9 @@ async fn run(options: Options) -> Result<(), Error> {
         service_range: service_range(options.service_cluster_ip_range),
         dns: options.service_cluster_ip_range.nth(bootstrap::DNS_HOST),
     });
+    let (stop, shutdown) = watch::channel(false);
+    let encryption = options.encryption_provider_config.clone();
+    let store = control_plane::open(&options.data_dir, encryption, shutdown.clone()).await?;
     let network = match &node {
         Some(n) => Some(agent::open_network(n).await?),
         None => None,
@@ -130,11 +133,8 @@ async fn run(options: Options) -> Result<(), Error> {
         advertise,
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
-        sync: true,
-        encryption: options.encryption_provider_config.clone(),
     };
-    let (stop, shutdown) = watch::channel(false);
-    let plane = ControlPlane::start(&config, listener, shutdown.clone()).await?;
+    let plane = ControlPlane::start(&config, listener, store, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));

@@ -26,20 +26,15 @@ impl fmt::Display for Duplicate {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Lenient,
-    Strict,
-}
-
 /// All documents that are not empty, as kubectl reads a file. A repeated key's last value wins.
 pub fn parse(text: &str) -> Result<Vec<Value>, Error> {
-    run(text, Mode::Lenient)
+    parse_within(text, DEPTH_LIMIT).map(|(documents, _)| documents)
 }
 
 /// Like [`parse`], but repeated keys are errors, all of them reported at once.
 pub fn parse_strict(text: &str) -> Result<Vec<Value>, Error> {
-    run(text, Mode::Strict)
+    let (documents, duplicates) = parse_within(text, DEPTH_LIMIT)?;
+    if duplicates.is_empty() { Ok(documents) } else { Err(Error::Duplicates(duplicates)) }
 }
 
 type Id = usize;
@@ -63,9 +58,14 @@ struct Document {
     anchors: HashMap<String, Id>,
     anchor_names: HashMap<Id, String>,
     open: Vec<Id>,
+    limit: usize,
 }
 
 impl Document {
+    fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
     fn add(&mut self, node: Node, line: u64, anchor: Option<String>) -> Id {
         let id = self.nodes.len();
         self.nodes.push((node, line));
@@ -84,26 +84,28 @@ impl Document {
     fn open(&mut self, node: Node, line: u64, anchor: Option<String>) -> Result<(), Error> {
         let id = self.add(node, line, anchor);
         self.open.push(id);
-        if self.open.len() > DEPTH_LIMIT { Err(Error::Depth { line }) } else { Ok(()) }
+        if self.open.len() > self.limit { Err(Error::Depth { line, limit: self.limit }) } else { Ok(()) }
     }
 }
 
-fn run(text: &str, mode: Mode) -> Result<Vec<Value>, Error> {
+/// Like [`parse`], with the keys that came twice. Collections are nested at most `depth` deep: the time that a text takes grows
+/// with its length times its depth, so a server wants little.
+pub fn parse_within(text: &str, depth: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     let mut parser = Parser::new();
     let mut input = text.as_bytes();
     parser.set_input_string(&mut input);
     let mut out = Vec::new();
     let mut duplicates = Vec::new();
-    let mut doc = Document::default();
+    let mut doc = Document::new(depth);
     loop {
         let event = parser.parse().map_err(|e| Error::Syntax(describe(&e)))?;
         let line = event.start_mark.line + 1;
         match event.data {
             EventData::StreamStart { .. } => {}
             EventData::StreamEnd => break,
-            EventData::DocumentStart { .. } => doc = Document::default(),
+            EventData::DocumentStart { .. } => doc = Document::new(depth),
             EventData::DocumentEnd { .. } => {
-                let v = if doc.nodes.is_empty() { Value::Null } else { build(&doc, mode, &mut duplicates)? };
+                let v = if doc.nodes.is_empty() { Value::Null } else { build(&doc, &mut duplicates)? };
                 if !v.is_null() {
                     out.push(v);
                 }
@@ -124,7 +126,7 @@ fn run(text: &str, mode: Mode) -> Result<Vec<Value>, Error> {
             EventData::SequenceEnd | EventData::MappingEnd => _ = doc.open.pop(),
         }
     }
-    if duplicates.is_empty() { Ok(out) } else { Err(Error::Duplicates(duplicates)) }
+    Ok((out, duplicates))
 }
 
 /// What went wrong, with the line as go-yaml counts it: one less than an editor would, except for the scanner.
@@ -203,7 +205,8 @@ impl<'a> Builder<'a> {
             self.aliases.push(self.stack.len());
         }
         self.stack.push(frame);
-        if self.stack.len() > DEPTH_LIMIT { Err(Error::Depth { line: *line }) } else { Ok(None) }
+        let limit = self.doc.limit;
+        if self.stack.len() > limit { Err(Error::Depth { line: *line, limit }) } else { Ok(None) }
     }
 
     fn path(&self) -> String {
@@ -271,7 +274,7 @@ enum Step {
     Done,
 }
 
-fn build(doc: &Document, mode: Mode, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error> {
+fn build(doc: &Document, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error> {
     let mut b = Builder { doc, stack: Vec::new(), decoded: 0, aliased: 0, aliases: Vec::new() };
     let mut done = b.start(0)?;
     loop {
@@ -308,7 +311,7 @@ fn build(doc: &Document, mode: Mode, duplicates: &mut Vec<Duplicate>) -> Result<
             Step::Pair(k, v) => {
                 let name = b.key_of(k)?;
                 let known = matches!(b.stack.last(), Some(Frame::Mapping { out, .. }) if out.contains_key(&name));
-                if known && mode == Mode::Strict {
+                if known {
                     duplicates.push(Duplicate { line: doc.nodes[v].1, key: name.clone(), path: b.path() });
                 }
                 if let Some(Frame::Mapping { key, .. }) = b.stack.last_mut() {

@@ -1,6 +1,6 @@
 //! What is wrong gets a clear answer and changes nothing.
 //!
-//! Clauses: S10.preconditions, C01.selector, C04.label-selector-immutability, K05.immutable, K12.immutable
+//! Clauses: S10.preconditions, C04.label-selector-immutability, K12.immutable
 
 use crate::matrix::{APPLY, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 use bytes::Bytes;
@@ -97,7 +97,6 @@ async fn documents_without_bounds_are_refused() {
     let too_large =
         || Want { code: 413, reason: "RequestEntityTooLarge", causes: &[], says: "Request entity too large" };
     check(&c, ("POST", MAPS, JSON), large(3 * 1024 * 1024), too_large()).await;
-    // What the API takes and the store does not.
     check(&c, ("POST", &format!("{DEPLOYMENTS}?dryRun=All"), JSON), " ".repeat(3 * 1024 * 1024 + 1), too_large()).await;
     check(
         &c,
@@ -106,15 +105,24 @@ async fn documents_without_bounds_are_refused() {
         Want { code: 422, reason: "Invalid", causes: &[("[]", "FieldValueTooLong")], says: "" },
     )
     .await;
-    for depth in [10_000, 20_000, 500_000] {
+    // What the API takes and the store does not.
+    let revision = json!({"metadata": {"name": "x"}, "revision": 1, "data": {"k": "v".repeat(2 * 1024 * 1024)}});
+    let revisions = "/apis/apps/v1/namespaces/golden/controllerrevisions";
+    check(&c, ("POST", revisions, JSON), revision.to_string(), too_large()).await;
+    for depth in [1_000, 9_999, 10_000, 20_000, 500_000] {
         let json = format!("{}{}{}", "{\"a\":".repeat(depth), "1", "}".repeat(depth));
         check(&c, ("POST", MAPS, JSON), json.clone(), bad("")).await;
         check(&c, ("PATCH", "/api/v1/namespaces/golden", MERGE_PATCH), json, bad("")).await;
+        let maps = format!("{}1{}", "{a: ".repeat(depth), "}".repeat(depth));
+        let apply = "/api/v1/namespaces/golden?fieldManager=m";
+        check(&c, ("POST", MAPS, YAML), maps.clone(), bad("exceeded max depth")).await;
+        let inside = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: golden, labels: {maps}}}}}");
+        check(&c, ("PATCH", apply, APPLY), inside, bad("exceeded max depth")).await;
         let lists = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         check(&c, ("POST", MAPS, JSON), lists.clone(), bad("")).await;
         check(&c, ("POST", MAPS, YAML), lists.clone(), bad("")).await;
         check(&c, ("PATCH", "/api/v1/namespaces/golden", JSON_PATCH), lists.clone(), bad("")).await;
-        check(&c, ("PATCH", "/api/v1/namespaces/golden?fieldManager=m", APPLY), lists, bad("")).await;
+        check(&c, ("PATCH", apply, APPLY), lists, bad("")).await;
     }
     // Aliases that grow to much more than was sent.
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();

@@ -1,6 +1,4 @@
 //! Discovery and OpenAPI: compressed for those who ask, and not sent again to those who have them.
-//!
-//! Clauses: A16.api-versions
 
 use apiserver::Body;
 use bytes::Bytes;
