@@ -157,6 +157,15 @@ fn bad_input_changes_nothing(s: &Story) {
         (good.replace("ConfigMap", "ConfigCat"), "ConfigCat"),
         (good.replace("{name: c}", "{name: c, labels: {a b: c}}"), "a b"),
         (good.replace("metadata:", "metadata"), ""),
+        // To YAML these are no texts.
+        (
+            good.replace("{name: c}", "{name: n}"),
+            "cannot unmarshal bool into Go struct field ObjectMeta.metadata.name of type string",
+        ),
+        (
+            good.replace("{name: c}", "{name: 12}"),
+            "cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string",
+        ),
     ] {
         let o = s.with_input(&["apply", "-f", "-"], &bad);
         let said = refused(&["apply", &bad], &o);
