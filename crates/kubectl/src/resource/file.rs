@@ -184,7 +184,42 @@ fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) {
         }
         return;
     }
+    if let Some(why) = mistyped(o.get("metadata").unwrap_or(&Value::Null)) {
+        return out.push(text(format!("unable to decode {source:?}: json: cannot unmarshal {why}")));
+    }
     out.push(Ok(Document { source: source.to_owned(), object: o }));
+}
+
+/// What of the metadata no `ObjectMeta` can hold, as Go's decoder complains: a name like `y` or `12` that YAML does not take for
+/// a text, for instance.
+fn mistyped(metadata: &Value) -> Option<String> {
+    let is = |v: &Value| match v {
+        Value::Null => None,
+        Value::Bool(_) => Some("bool"),
+        Value::Number(_) => Some("number"),
+        Value::String(_) => Some("string"),
+        Value::Array(_) => Some("array"),
+        Value::Object(_) => Some("object"),
+    };
+    let wrong = |v: &Value, wanted: &str, go: &str, field: &str| {
+        let found = is(v).filter(|f| *f != wanted)?;
+        Some(format!("{found} into Go struct field ObjectMeta.metadata.{field} of type {go}"))
+    };
+    for field in ["name", "generateName", "namespace", "uid", "resourceVersion"] {
+        if let Some(why) = wrong(&metadata[field], "string", "string", field) {
+            return Some(why);
+        }
+    }
+    for field in ["labels", "annotations"] {
+        if let Some(why) = wrong(&metadata[field], "object", "map[string]string", field) {
+            return Some(why);
+        }
+        let values = metadata[field].as_object().into_iter().flat_map(|m| m.values());
+        if let Some(why) = values.into_iter().find_map(|v| wrong(v, "string", "string", field)) {
+            return Some(why);
+        }
+    }
+    wrong(&metadata["generation"], "number", "int64", "generation")
 }
 
 #[cfg(test)]
@@ -220,5 +255,12 @@ mod tests {
         assert!(mixed[2].contains("apiVersion not set"));
         assert_eq!(mixed[3], "!unable to decode \"f\": Object 'Kind' is missing in '{\"apiVersion\":\"v1\"}'");
         assert!(read("").is_empty());
+        for (metadata, why) in [
+            ("{name: y}", "bool into Go struct field ObjectMeta.metadata.name of type string"),
+            ("{name: a, labels: {b: 1}}", "number into Go struct field ObjectMeta.metadata.labels of type string"),
+        ] {
+            let bad = read(&format!("apiVersion: v1\nkind: A\nmetadata: {metadata}\n"));
+            assert_eq!(bad, [format!("!unable to decode \"f\": json: cannot unmarshal {why}")]);
+        }
     }
 }
