@@ -111,6 +111,8 @@ impl Shim {
             spec::read(&directory.join("pod.json"))?.ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
         let _ = setsid(); // fails if we lead a session already
         sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(say_io("subreaper"))?;
+        // The agent does without huge pages, and children inherit it; containers choose for themselves.
+        let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0);
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(say("signals"))?;
         let mut chld = SigSet::empty();
         chld.add(Signal::SIGCHLD);
