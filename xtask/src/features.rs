@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Prints each requirement with its clauses and the files of the tests that name them.
 pub fn run(root: &Path) -> Result<(), Vec<String>> {
     let mut files = Vec::new();
-    for d in ["crates", "tests"] {
+    for d in ["crates", "scripts"] {
         collect(&root.join(d), &mut files);
     }
     let mut clauses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

@@ -13,7 +13,7 @@ mod service_account;
 mod storage_object_in_use;
 mod taint_nodes_by_condition;
 
-pub use plugin::{Chain, Lookup, Operation, Plugin, Review};
+pub use plugin::{Chain, Lookup, Operation, Plugin, Review, is_terminating};
 
 /// The plugins that are on by default, in upstream's order.
 pub fn default_plugins() -> Chain {

@@ -29,11 +29,11 @@ impl Plugin for NamespaceLifecycle {
         if review.attributes.group == "authorization.k8s.io" {
             return Ok(());
         }
-        let Some(ns) = review.lookup.get("", "namespaces", "", review.namespace) else {
+        let Some(terminating) = review.lookup.is_terminating(review.namespace) else {
             let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
             return Err(Status::not_found(&gr, review.namespace));
         };
-        if ns.is_deleting() || ns.str_at(&["status", "phase"]) == Some("Terminating") {
+        if terminating {
             let why = format!(
                 "unable to create new content in namespace {} because it is being terminated",
                 review.namespace

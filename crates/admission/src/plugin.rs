@@ -43,6 +43,16 @@ impl Review<'_> {
 pub trait Lookup: Send + Sync {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Object>;
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
+
+    /// Whether a namespace is going away; none when there is none. Asked at every create, and so worth a shorter way.
+    fn is_terminating(&self, namespace: &str) -> Option<bool> {
+        self.get("", "namespaces", "", namespace).map(|ns| is_terminating(&ns))
+    }
+}
+
+/// A namespace that is being deleted, or says so.
+pub fn is_terminating(namespace: &Object) -> bool {
+    namespace.is_deleting() || namespace.str_at(&["status", "phase"]) == Some("Terminating")
 }
 
 pub trait Plugin: Send + Sync {

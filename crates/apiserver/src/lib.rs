@@ -38,6 +38,7 @@ pub struct Server {
     pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
     pub readiness: health::Readiness,
     pub(crate) documents: openapi::Documents,
+    pub(crate) namespaces: admit::Namespaces,
 }
 
 impl Server {
@@ -55,6 +56,7 @@ impl Server {
             connector: RwLock::new(None),
             readiness: health::Readiness::default(),
             documents: openapi::Documents::default(),
+            namespaces: admit::Namespaces::default(),
         })
     }
 }

@@ -54,19 +54,18 @@ pub async fn run(wish: Wish, context: Context) {
     let queue: Arc<WorkQueue<Key>> = Arc::default();
     let c = Arc::new(Controller {
         namespaces: context.informers.informer(&ApiResource::of::<Namespace>(), &Scope::default()),
-        objects: context.informers.informer(&wish.resource, &Scope::default()),
+        // Of a kind that may have many objects, only those of this name are of interest.
+        objects: context.informers.informer(
+            &wish.resource,
+            &Scope { field_selector: format!("metadata.name={}", wish.name), ..Scope::default() },
+        ),
         wish,
         context,
     });
     let q = queue.clone();
     c.namespaces.on_change(move |n| q.add(n.key()));
-    let (q, name) = (queue.clone(), c.wish.name);
-    c.objects.on_change(move |o| {
-        let key = o.key();
-        if *key.name == *name {
-            q.add(Key::new("", key.namespace.clone()));
-        }
-    });
+    let q = queue.clone();
+    c.objects.on_change(move |o| q.add(Key::new("", o.key().namespace.clone())));
     c.namespaces.synced().await;
     c.objects.synced().await;
     let (component, shutdown) = (c.wish.component, c.context.shutdown.clone());

@@ -3,6 +3,7 @@
 
 pub mod file;
 pub mod select;
+mod url;
 
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};

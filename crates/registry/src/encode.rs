@@ -94,6 +94,38 @@ fn splice_from(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
     out.extend_from_slice(&value[mark..]);
 }
 
+/// Appends the `PartialObjectMetadata` of an entry.
+pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
+    let mark = entry.index.mark as usize;
+    let rest = &entry.value[mark..];
+    let metadata = &rest[..closing(rest)];
+    out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",");
+    out.extend_from_slice(METADATA);
+    let _ = write!(out, "\"resourceVersion\":\"{}\"", entry.revision);
+    if !metadata.is_empty() {
+        out.push(b',');
+    }
+    out.extend_from_slice(metadata);
+    out.extend_from_slice(b"}}");
+}
+
+/// Where the object closes whose first member begins here.
+fn closing(json: &[u8]) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for (i, b) in json.iter().enumerate() {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => depth += 1,
+            b'}' if !quoted && depth == 0 => return i,
+            b'}' | b']' if !quoted => depth -= 1,
+            _ => {}
+        }
+    }
+    json.len()
+}
+
 /// Makes the index function of the store: labels, and the selectable fields of each resource by its storage name.
 pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
     let plans: HashMap<String, Wanted> = selectable.into_iter().map(|(k, v)| (k, Wanted::of(&v))).collect();

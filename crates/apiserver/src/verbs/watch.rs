@@ -13,6 +13,7 @@ use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Entry;
 use tokio::sync::mpsc;
 
 /// How often a quiet watch says how far it is.
@@ -114,10 +115,15 @@ impl Stream {
 
     fn event(&mut self, out: &mut Vec<u8>, e: &ObjectEvent) -> Result<(), Status> {
         let row = &self.request.resource;
-        let plain = self.wanted.shape == Shape::Object && self.wanted.encoding == Encoding::Json;
-        if plain && !row.converts() {
+        let spliced: Option<fn(&mut Vec<u8>, &Entry)> = match self.wanted.shape {
+            _ if self.wanted.encoding != Encoding::Json => None,
+            Shape::Object if !row.converts() => Some(encode::splice),
+            Shape::PartialMetadata => Some(encode::splice_metadata),
+            _ => None,
+        };
+        if let Some(splice) = spliced {
             let _ = write!(out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
-            encode::splice(out, &e.entry);
+            splice(out, &e.entry);
             out.extend_from_slice(b"}\n");
             return Ok(());
         }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 pub const TESTS: &[Case] = &[
     ("apply::takes_files_directories_and_input", takes_files_directories_and_input),
+    ("apply::reads_urls", reads_urls),
     ("apply::goes_on_after_a_bad_object", goes_on_after_a_bad_object),
     ("apply::walks_through_the_seed", walks_through_the_seed),
     ("apply::null_is_removed_and_defaulted", null_is_removed_and_defaulted),
@@ -52,6 +53,15 @@ fn takes_files_directories_and_input(s: &Story) {
     assert_eq!(s.apply(&list.to_string()), "configmap/x created\nconfigmap/y created\n");
     let server_side = s.with_input(&["apply", "--server-side", "-f", "-"], &config_map("ss", "1"));
     assert_eq!(String::from_utf8_lossy(&server_side.stdout), "configmap/ss serverside-applied\n");
+}
+
+/// Clauses: A01.url
+fn reads_urls(s: &Story) {
+    let served = s.serve(&[("/map.yaml", 200, config_map("from-url", "1")), ("/moved", 302, "/map.yaml".into())]);
+    assert_eq!(s.ok(&["apply", "-f", &format!("{served}/map.yaml")]), "configmap/from-url created\n");
+    assert_eq!(s.ok(&["apply", "-f", &format!("{served}/moved")]), "configmap/from-url unchanged\n");
+    let said = s.fails(&["apply", "-f", &format!("{served}/none.yaml")]);
+    assert!(said.contains("unable to read URL") && said.contains("404"), "{said}");
 }
 
 /// Clauses: A01.continues

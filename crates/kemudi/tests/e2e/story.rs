@@ -3,8 +3,8 @@
 use crate::cluster::{Cluster, KEMUDI};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -171,6 +171,37 @@ impl Story {
     // --- the API ---
 
     /// GET; `null` when it is not there.
+    /// A web server of these pages (path, status, body or, for a redirect, where to), for as long as the test process lives. Its
+    /// address, as a URL.
+    pub fn serve(&self, pages: &[(&str, u16, String)]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let pages: Vec<(String, u16, String)> =
+            pages.iter().map(|(p, s, b)| ((*p).to_owned(), *s, b.clone())).collect();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut line = String::new();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                reader.read_line(&mut line).unwrap();
+                let mut header = String::new();
+                while reader.read_line(&mut header).is_ok_and(|n| n > 2) {
+                    header.clear();
+                }
+                let path = line.split(' ').nth(1).unwrap_or_default();
+                let page = pages.iter().find(|(p, ..)| p == path);
+                let (status, body) = page.map_or((404, String::new()), |(_, s, b)| (*s, b.clone()));
+                let moved = if status == 302 { format!("Location: {body}\r\n") } else { String::new() };
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\n{moved}Content-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
+                let _ = stream.write_all((head + &body).as_bytes());
+            }
+        });
+        format!("http://{address}")
+    }
+
     pub fn get_at(&self, path: &str) -> Value {
         let answer = self.cluster.runtime.block_on(self.cluster.client.get::<Value>(path));
         client::optional(answer).unwrap().unwrap_or_default()

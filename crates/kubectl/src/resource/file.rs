@@ -30,7 +30,7 @@ pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document
             k.shell.input.read_to_end(&mut bytes).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
             documents("STDIN", &bytes, &mut out);
         } else if f.starts_with("http://") || f.starts_with("https://") {
-            return text(format!("{f}: URLs are not supported by this kubectl; fetch it and pass it with -f -"));
+            documents(f, &super::url::fetch(f).await?, &mut out);
         } else {
             for path in expand(Path::new(f), f, flags.recursive)? {
                 let name = path.to_string_lossy().into_owned();
