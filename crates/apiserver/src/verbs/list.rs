@@ -11,6 +11,7 @@ use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Objec
 use registry::{Backend, ListOptions, Page, Request, VersionMatch, encode};
 use serde_json::json;
 use std::collections::VecDeque;
+use store::Entry;
 
 /// Bytes per piece of a large answer.
 const CHUNK: usize = 256 * 1024;
@@ -23,9 +24,17 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
         return Ok(objects(server, call, request, items, &json!({"resourceVersion": ""})));
     }
     let page = server.registry.list(request, &options).await?;
-    let plain = call.wanted.shape == Shape::Object && call.wanted.encoding == Encoding::Json && !call.wanted.pretty;
-    if plain && !row.converts() {
-        return Ok(joined(request, &page));
+    if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
+        match call.wanted.shape {
+            Shape::Object if !row.converts() => {
+                let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
+                return Ok(joined(&row.kind.kind, &row.kind.gvk().api_version(), &page, splice));
+            }
+            Shape::PartialMetadata => {
+                return Ok(joined("PartialObjectMetadata", "meta.k8s.io/v1", &page, encode::splice_metadata));
+            }
+            _ => {}
+        }
     }
     let meta = list_meta(&page);
     let items = page.entries.iter().map(|e| server.registry.from_stored(row, e)).collect::<Result<Vec<_>, _>>()?;
@@ -44,25 +53,16 @@ fn list_meta(page: &Page) -> Value {
 }
 
 /// The bytes of the objects, joined in pieces.
-fn joined(request: &Request, page: &Page) -> Response<Body> {
-    let row = &request.resource;
-    let head = format!(
-        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
-        row.kind.kind,
-        row.kind.gvk().api_version(),
-        list_meta(page)
-    );
+fn joined(kind: &str, version: &str, page: &Page, splice: fn(&mut Vec<u8>, &Entry)) -> Response<Body> {
+    let head =
+        format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{},\"items\":[", list_meta(page));
     let mut chunks = VecDeque::new();
     let mut out = head.into_bytes();
     for (i, e) in page.entries.iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        if row.bare_items {
-            encode::splice_bare(&mut out, e)
-        } else {
-            encode::splice(&mut out, e)
-        }
+        splice(&mut out, e);
         if out.len() >= CHUNK {
             chunks.push_back(Bytes::from(std::mem::replace(&mut out, Vec::with_capacity(CHUNK + 8192))));
         }

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 
 /// A watch that ends sooner than this without an event is a failure in disguise.
 const TOO_SHORT: Duration = Duration::from_secs(1);
+/// Objects of one answer of the initial list: large lists neither stop everyone else nor exist twice.
+const PAGE: u32 = 500;
 
 /// Where a reflector stands.
 enum State {
@@ -103,6 +105,7 @@ impl<V: View> Reflector<V> {
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
             resource_version: resource_version.into(),
+            limit: PAGE,
             ..ListOptions::default()
         };
         let api = match self.accept {
@@ -113,13 +116,15 @@ impl<V: View> Reflector<V> {
         loop {
             let page = api.list_raw(&options).await?;
             for b in page.items {
-                // A list is one allocation: an entry that kept a slice would keep it all.
+                // A page is one allocation: an entry that kept a slice would keep it all.
                 entries.push(self.entry(Bytes::copy_from_slice(&b))?);
             }
             if page.continue_token.is_empty() {
                 self.shared.replace(entries);
                 return Ok(page.resource_version);
             }
+            // In one process a page may come without waiting, and others want their turn.
+            tokio::task::yield_now().await;
             options.continue_token = page.continue_token;
             options.resource_version.clear();
         }
