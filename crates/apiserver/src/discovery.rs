@@ -12,6 +12,8 @@ use meta::{Status, Value};
 use registry::{Resource, Rows};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
@@ -70,18 +72,49 @@ fn core_versions() -> Value {
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
 }
 
-/// Group names in the order of discovery, with their versions.
+/// Group names in the order of discovery, with their versions: Kubernetes' own as described, then custom ones by name, their
+/// versions by how stable they are.
 fn grouped(rows: &Rows) -> Vec<(String, Vec<String>)> {
-    let mut out: Vec<(String, Vec<String>)> = Vec::new();
+    let mut own: Vec<(String, Vec<String>)> = Vec::new();
+    let mut custom: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for r in rows.iter() {
-        let (g, v) = (r.kind.group.to_string(), r.kind.version.to_string());
-        match out.iter_mut().find(|(n, _)| *n == g) {
-            Some((_, versions)) if versions.contains(&v) => {}
-            Some((_, versions)) => versions.push(v),
-            None => out.push((g, vec![v])),
+        let (g, v) = (&*r.kind.group, &*r.kind.version);
+        let versions = match own.iter_mut().find(|(n, _)| n == g) {
+            Some((_, versions)) => versions,
+            None if r.bare_items => {
+                own.push((g.to_owned(), Vec::new()));
+                match own.last_mut() {
+                    Some((_, versions)) => versions,
+                    None => continue,
+                }
+            }
+            None => custom.entry(g).or_default(),
+        };
+        if !versions.iter().any(|x| x == v) {
+            versions.push(v.to_owned());
         }
     }
-    out
+    for (g, mut versions) in custom {
+        versions.sort_by_key(|v| priority(v));
+        own.push((g.to_owned(), versions));
+    }
+    own
+}
+
+/// `v2` before `v1` before `v1beta2` before `v1alpha1` before everything that is no version, by name
+/// (`k8s.io/apimachinery/pkg/version`).
+fn priority(v: &str) -> (u8, Reverse<u64>, Reverse<u64>, String) {
+    let parse = || {
+        let rest = v.strip_prefix('v')?;
+        let split = |s: &str, by: &str| s.split_once(by).map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let (class, major, minor) = match (split(rest, "alpha"), split(rest, "beta")) {
+            (Some((a, b)), _) => (2, a, b),
+            (None, Some((a, b))) => (1, a, b),
+            (None, None) => (0, rest.to_owned(), "0".to_owned()),
+        };
+        Some((class, Reverse(major.parse().ok()?), Reverse(minor.parse().ok()?), String::new()))
+    };
+    parse().unwrap_or((3, Reverse(0), Reverse(0), v.to_owned()))
 }
 
 fn group_list(rows: &Rows) -> Vec<Value> {

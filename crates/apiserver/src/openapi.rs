@@ -1,5 +1,6 @@
 //! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
 
+mod custom;
 mod protobuf;
 
 use crate::Server;
@@ -28,16 +29,18 @@ pub struct Documents(Mutex<BTreeMap<String, Document>>);
 struct Document {
     text: Bytes,
     hash: Arc<str>,
+    /// The change of the rows it was made of.
+    change: u64,
 }
 
 impl Documents {
-    fn get(&self, path: &str, make: impl FnOnce() -> Value) -> Document {
-        if let Some(d) = self.0.lock().get(path) {
+    fn get(&self, path: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
+        if let Some(d) = self.0.lock().get(path).filter(|d| d.change == change) {
             return d.clone();
         }
         let text = make().to_string();
         let hash = hex(&Sha256::digest(text.as_bytes())).to_uppercase().into();
-        let document = Document { text: text.into(), hash };
+        let document = Document { text: text.into(), hash, change };
         self.0.lock().insert(path.to_owned(), document.clone());
         document
     }
@@ -47,18 +50,18 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     let path = parts.uri.path().trim_end_matches('/');
     let rows = server.registry.rows();
     if path == "/openapi/v2" && protobuf::is_asked_for(parts) {
-        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, protobuf::encode(&v2(&rows)))));
+        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, protobuf::encode(&v2(server, &rows)))));
     }
     match path {
         "/openapi/v3" => Some(Ok(json(200, &index(server, &rows)))),
-        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, || v2(&rows))))),
+        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, rows.change(None), || v2(server, &rows))))),
         _ => {
             let place = path.strip_prefix("/openapi/v3/")?;
             let gv = of_place(place)?;
             if !rows.iter().any(|r| r.kind.group_version() == gv) {
                 return Some(Err(Status::no_such_path()));
             }
-            Some(Ok(hashed(server, parts, server.documents.get(path, || v3(&rows, &gv)))))
+            Some(Ok(hashed(server, parts, server.documents.get(path, rows.change(Some(&gv)), || v3(server, &rows, &gv)))))
         }
     }
 }
@@ -125,20 +128,21 @@ fn index(server: &Server, rows: &Rows) -> Value {
     let mut paths = Map::new();
     for gv in gvs {
         let place = place_of(&gv);
-        let hash = server.documents.get(&format!("/openapi/v3/{place}"), || v3(rows, &gv)).hash;
+        let hash = server.documents.get(&format!("/openapi/v3/{place}"), rows.change(Some(&gv)), || v3(server, rows, &gv)).hash;
         paths.insert(place.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{place}?hash={hash}")}));
     }
     json!({"paths": paths})
 }
 
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const REF3: &str = "#/components/schemas/";
 const REF2: &str = "#/definitions/";
 
-fn v3(rows: &Rows, gv: &meta::GroupVersion) -> Value {
+fn v3(server: &Server, rows: &Rows, gv: &meta::GroupVersion) -> Value {
     let mut needed = Needed::default();
     let mut paths = Map::new();
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
-        needed.add_kind(r);
+        needed.add_kind(server, r);
         add_paths(&mut paths, r, |name| json!({"$ref": format!("{REF3}{name}")}), true);
     }
     let schemas = needed.render(rows, REF3, Dialect::V3);
@@ -146,11 +150,11 @@ fn v3(rows: &Rows, gv: &meta::GroupVersion) -> Value {
         "components": {"schemas": schemas}})
 }
 
-fn v2(rows: &Rows) -> Value {
+fn v2(server: &Server, rows: &Rows) -> Value {
     let mut needed = Needed::default();
     let mut paths = Map::new();
     for r in rows.iter() {
-        needed.add_kind(r);
+        needed.add_kind(server, r);
         add_paths(&mut paths, r, |name| json!({"$ref": format!("{REF2}{name}")}), false);
     }
     let definitions = needed.render(rows, REF2, Dialect::V2);
@@ -223,11 +227,22 @@ enum Dialect {
 
 /// The definitions that a document needs.
 #[derive(Default)]
-struct Needed(BTreeMap<String, Arc<Schema>>);
+struct Needed {
+    schemas: BTreeMap<String, Arc<Schema>>,
+    /// Of custom resources, as their definitions write them.
+    custom: BTreeMap<String, Value>,
+}
 
 impl Needed {
-    fn add_kind(&mut self, r: &Resource) {
-        if let Some(name) = &r.kind.schema.name {
+    fn add_kind(&mut self, server: &Server, r: &Resource) {
+        if let (Some(v), Some(name)) = (r.strategy.published(server.registry.env()), &r.kind.schema.name) {
+            self.custom.insert(name.to_string(), v);
+            for common in ["ObjectMeta", "ListMeta"].map(|n| format!("{META}{n}")) {
+                if let Some(s) = kinds::catalog().definitions.get(&common) {
+                    self.add(&common, s);
+                }
+            }
+        } else if let Some(name) = &r.kind.schema.name {
             self.add(name, &r.kind.schema);
             let list = format!("{name}List");
             if let Some(s) = kinds::catalog().definitions.get(&list) {
@@ -250,7 +265,7 @@ impl Needed {
     }
 
     fn add(&mut self, name: &str, schema: &Arc<Schema>) {
-        if self.0.insert(name.to_owned(), schema.clone()).is_none() {
+        if self.schemas.insert(name.to_owned(), schema.clone()).is_none() {
             self.follow(schema);
         }
     }
@@ -281,13 +296,17 @@ impl Needed {
         }
         let empty = BTreeMap::new();
         let mut out = Map::new();
-        for (name, schema) in &self.0 {
+        for (name, schema) in &self.schemas {
             let text = texts.get(name).unwrap_or(&empty);
             let mut v = node(schema, prefix, dialect, text);
             if let Some(gvks) = kinds_of.get(name.as_str()) {
                 v["x-kubernetes-group-version-kind"] = gvks.clone().into();
             }
             out.insert(name.clone(), v);
+        }
+        for (name, schema) in &self.custom {
+            let gvks = kinds_of.get(name.as_str()).cloned().unwrap_or_default();
+            custom::add(&mut out, name, schema, &gvks, prefix, dialect == Dialect::V2);
         }
         out.into()
     }

@@ -4,5 +4,6 @@
 //! overflow the stack or run without bound. Strict decoding against a schema lives in the `schema` crate.
 
 pub mod json;
+pub mod jsonpath;
 pub mod protobuf;
 pub mod yaml;

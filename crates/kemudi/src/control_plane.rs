@@ -90,6 +90,8 @@ impl ControlPlane {
         };
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
         authorizer.load(&registry);
+        let definitions = strategies::apiextensions::Definitions::load(&registry);
+        tokio::spawn(definitions.run());
         tokio::spawn(authorizer.clone().run(registry.clone()));
         let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
         let server = Server::new(registry, authenticators, authorizer, admission::default_plugins());

@@ -12,6 +12,8 @@ use std::sync::{Arc, OnceLock};
 pub enum Generation {
     /// Changes of what is neither metadata nor status.
     Spec,
+    /// Changes of what is not metadata.
+    Content,
     /// Of annotations too.
     Annotations,
     /// Of labels too.
@@ -43,6 +45,8 @@ pub struct Kind {
     pub kind: Str,
     pub plural: Str,
     pub singular: Str,
+    /// The kind of lists, where it is not the kind with `List` behind it.
+    pub list: Option<Str>,
     pub namespaced: bool,
     /// What `metadata.generation` counts; none: nothing.
     pub generation: Option<Generation>,
@@ -103,6 +107,10 @@ impl Kind {
 
     pub fn gvr(&self) -> Gvr {
         self.group_version().with_resource(&*self.plural)
+    }
+
+    pub fn list_kind(&self) -> String {
+        self.list.as_deref().map_or_else(|| format!("{}List", self.kind), str::to_owned)
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {

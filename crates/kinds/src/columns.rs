@@ -1,6 +1,7 @@
 //! Table cells: what each column shows of an object (`k8s.io/kubernetes/pkg/printers/internalversion/printers.go`).
 
 use crate::Column;
+use codec::jsonpath::{Missing, Template};
 use meta::{Object, Value, time};
 
 /// The value of a cell. `now` is the current time as the API writes it.
@@ -11,10 +12,34 @@ pub fn cell(column: &Column, object: &Object, now: &str) -> Value {
     };
     match first.strip_prefix('@') {
         None => typed(column, follow(object, first)),
+        Some("jsonpath") => defined(column, arguments.first().map_or("", |a| a), object, now),
         Some(function) => {
             let a: Vec<&str> = arguments.iter().map(|a| &**a).collect();
             compute(function, &a, object, now)
         }
+    }
+}
+
+/// A cell of a column that a definition describes (`k8s.io/apiextensions-apiserver/…/tableconvertor`): nothing where the path
+/// finds nothing, or something of another type.
+fn defined(column: &Column, path: &str, object: &Object, now: &str) -> Value {
+    let simple = path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_');
+    let found = if simple {
+        follow(object, path).cloned()
+    } else {
+        let document = Value::Object(object.0.clone());
+        let template = Template::parse(&format!("{{{path}}}")).and_then(|t| t.find(&document, Missing::Allowed));
+        template.ok().and_then(|r| r.into_iter().next()?.into_iter().next())
+    };
+    match (&*column.ty, found) {
+        (_, None) => Value::Null,
+        ("string", Some(v)) => codec::jsonpath::text(&[v]).into(),
+        ("integer", Some(v)) => v.as_i64().or(v.as_f64().map(|f| f as i64)).map_or(Value::Null, Into::into),
+        ("number", Some(v)) if v.is_number() => v,
+        ("boolean", Some(v)) if v.is_boolean() => v,
+        ("date", Some(Value::String(s))) if time::parse(&s).is_some() => age(&s, now).into(),
+        ("date", Some(Value::String(_))) => "<invalid>".into(),
+        _ => Value::Null,
     }
 }
 

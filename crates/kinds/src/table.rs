@@ -147,6 +147,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         kind: k.kind.clone(),
         plural: k.plural.clone(),
         singular: k.singular.clone().unwrap_or_else(|| k.kind.to_lowercase().into()),
+        list: None,
         namespaced: k.namespaced,
         generation: k.generation.as_deref().and_then(Generation::of),
         needs_revision: k.revisioned,

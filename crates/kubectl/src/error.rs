@@ -30,8 +30,8 @@ pub fn text<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Text(message.into()))
 }
 
-impl From<crate::jsonpath::Error> for Error {
-    fn from(e: crate::jsonpath::Error) -> Self {
+impl From<codec::jsonpath::Error> for Error {
+    fn from(e: codec::jsonpath::Error) -> Self {
         Self::Text(e.to_string())
     }
 }

@@ -12,7 +12,7 @@ mod commands;
 mod discovery;
 mod error;
 mod flags;
-mod jsonpath;
+
 mod kube;
 mod printer;
 mod resource;

@@ -6,7 +6,7 @@ pub mod tabwriter;
 
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, PrintFlags};
-use crate::jsonpath::{Missing, Template};
+use codec::jsonpath::{Missing, Template};
 use crate::kube::Kube;
 use codec::json::to_string_indent;
 use columns::Columns;
@@ -182,7 +182,7 @@ pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String>
         Output::Name | Output::Human | Output::Wide => format!("{}\n", name_of(&o)),
         Output::JsonPath { template, text, missing } => {
             let v = o.into_value();
-            evaluate(template, text, *missing, &v)?.iter().map(|r| crate::jsonpath::text(r)).collect()
+            evaluate(template, text, *missing, &v)?.iter().map(|r| codec::jsonpath::text(r)).collect()
         }
         Output::JsonPathAsJson { template, text, missing } => {
             let v = o.into_value();
@@ -198,7 +198,7 @@ pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String>
     })
 }
 
-fn failed(template: &str, e: &crate::jsonpath::Error, v: &Value) -> Error {
+fn failed(template: &str, e: &codec::jsonpath::Error, v: &Value) -> Error {
     Error::Text(format!(
         "error executing jsonpath {template:?}: Error executing template: {e}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{template}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n\n",
         go_syntax(v)

@@ -84,6 +84,7 @@ impl Registry {
         metadata::validate(&object, row, &mut errors);
         schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
         strategy.validate(&object, &mut errors);
+        strategy.validate_create(&object, &mut errors);
         if !errors.is_empty() {
             return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
         }
@@ -135,7 +136,7 @@ impl Registry {
     /// A stored entry in the served version.
     pub fn from_stored(&self, row: &crate::Resource, entry: &store::Entry) -> Result<Object, Status> {
         let object = encode::decode(entry);
-        if row.converts() { row.strategy.convert(object, &row.kind.gvk()) } else { Ok(object) }
+        if row.serves_bytes(entry) { Ok(object) } else { row.strategy.convert(object, &row.kind.gvk()) }
     }
 }
 

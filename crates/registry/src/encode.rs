@@ -142,6 +142,16 @@ fn index(value: &[u8], wanted: &Wanted, pool: &Pool) -> Index {
     Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
 }
 
+/// The text of one field of a stored object; empty when it has none.
+pub fn field(value: &[u8], path: &str) -> String {
+    let wanted = Wanted::of(&[path.to_owned()]);
+    let pool = Pool::default();
+    let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool: &pool };
+    let mut d = serde_json::Deserializer::from_slice(value);
+    let _ = Pick { wanted: &wanted, found: &mut found }.deserialize(&mut d);
+    found.fields.first().map(|(_, v)| v.to_string()).unwrap_or_default()
+}
+
 /// The paths that are looked for, as a tree; everything beside it is skipped unread.
 #[derive(Default)]
 struct Wanted {

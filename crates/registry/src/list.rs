@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use meta::{FieldSelector, LabelSelector, Object, Status};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 use store::{Damaged, Entry, Key, Snapshot, SnapshotError};
 
@@ -160,6 +161,8 @@ impl Registry {
 pub struct Selector {
     labels: LabelSelector,
     fields: Vec<(Target, meta::selector::FieldTerm)>,
+    /// The fields are not in the index, which knows those of built-in kinds only.
+    unindexed: bool,
 }
 
 enum Target {
@@ -178,6 +181,7 @@ impl Selector {
         Self {
             labels: options.labels.clone(),
             fields: options.fields.terms.iter().map(|t| (target(&t.field), t.clone())).collect(),
+            unindexed: !row.bare_items,
         }
     }
 
@@ -188,15 +192,18 @@ impl Selector {
     pub fn matches(&self, e: &Entry) -> bool {
         let label = |k: &str| e.index.labels.iter().find(|(n, _)| **n == *k).map(|(_, v)| &**v);
         let field = |t: &Target| match t {
-            Target::Name => &*e.key.name,
-            Target::Namespace => &*e.key.namespace,
-            Target::Field(f) => e.index.fields.iter().find(|(n, _)| **n == **f).map_or("", |(_, v)| &**v),
+            Target::Name => Cow::Borrowed(&*e.key.name),
+            Target::Namespace => Cow::Borrowed(&*e.key.namespace),
+            Target::Field(f) if self.unindexed => Cow::Owned(crate::encode::field(&e.value, f)),
+            Target::Field(f) => {
+                Cow::Borrowed(e.index.fields.iter().find(|(n, _)| **n == **f).map_or("", |(_, v)| &**v))
+            }
         };
         (self.labels.is_everything() || self.labels.matches(label))
             && self.fields.iter().all(|(t, term)| {
                 let have = field(t);
                 // A boolean that is not written is false.
-                let same = have == term.value || (have.is_empty() && term.value == "false");
+                let same = have == term.value || (!self.unindexed && have.is_empty() && term.value == "false");
                 same == term.equal
             })
     }

@@ -53,9 +53,10 @@ pub fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: 
     if options.applied {
         return;
     }
-    match options.through {
+    match &options.through {
         Some((subresource, field)) => with_context(registry, request, &options.manager, subresource, |cx| {
-            managed::update_field(old, new, field, cx);
+            let field: Vec<&str> = field.iter().map(String::as_str).collect();
+            managed::update_field(old, new, &field, cx);
         }),
         None => with_context(registry, request, &options.manager, &request.subresource, |cx| {
             managed::update(Some(old), new, cx);

@@ -10,7 +10,7 @@ pub struct WriteOptions {
     /// The object comes from server-side apply, which has already said who manages what.
     pub applied: bool,
     /// The write goes through a subresource that shows one field of the object (`scale`).
-    pub through: Option<(&'static str, &'static [&'static str])>,
+    pub through: Option<(&'static str, Vec<String>)>,
 }
 
 #[derive(Clone, Debug, Default)]

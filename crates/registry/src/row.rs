@@ -4,7 +4,7 @@ use crate::options::WriteOptions;
 use crate::strategy::{Env, Request, Strategy};
 use async_trait::async_trait;
 use kinds::Kind;
-use meta::{GroupKind, GroupResource, Gvk, Gvr, Object, Status};
+use meta::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr, Object, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::{Key, Str};
@@ -16,6 +16,8 @@ pub struct Resource {
     pub strategy: Arc<dyn Strategy>,
     /// Its items in a list carry no `kind` and `apiVersion`, as those of built-in kinds do not.
     pub bare_items: bool,
+    /// What was stored up to this revision may not have the form of today's schema and takes it when it is read; 0 for none.
+    pub reshaped: u64,
 }
 
 pub enum Backend {
@@ -81,6 +83,11 @@ impl Resource {
         }
     }
 
+    /// A stored object is served as its bytes are.
+    pub fn serves_bytes(&self, entry: &store::Entry) -> bool {
+        !self.converts() && entry.revision > self.reshaped
+    }
+
     /// The stored version is not the served one.
     pub fn converts(&self) -> bool {
         self.stored().is_some_and(|(_, v)| *v.version != *self.kind.version || *v.group != *self.kind.group)
@@ -98,13 +105,19 @@ pub struct Rows {
     order: Vec<Arc<Resource>>,
     by_gvr: HashMap<Gvr, Arc<Resource>>,
     by_gvk: HashMap<Gvk, Arc<Resource>>,
+    /// How often the rows of a version changed, and all together.
+    changes: HashMap<GroupVersion, u64>,
+    all_changes: u64,
 }
 
 impl Rows {
     pub fn insert(&mut self, row: Resource) {
         let row = Arc::new(row);
         let gvr = row.kind.gvr();
-        self.order.retain(|r| r.kind.gvr() != gvr);
+        self.count(row.kind.group_version());
+        if self.by_gvr.contains_key(&gvr) {
+            self.order.retain(|r| r.kind.gvr() != gvr);
+        }
         self.by_gvk.insert(row.kind.gvk(), row.clone());
         self.by_gvr.insert(gvr, row.clone());
         self.order.push(row);
@@ -112,9 +125,20 @@ impl Rows {
 
     pub fn remove(&mut self, gvr: &Gvr) {
         if let Some(row) = self.by_gvr.remove(gvr) {
+            self.count(row.kind.group_version());
             self.by_gvk.remove(&row.kind.gvk());
             self.order.retain(|r| r.kind.gvr() != *gvr);
         }
+    }
+
+    fn count(&mut self, gv: GroupVersion) {
+        self.all_changes += 1;
+        self.changes.insert(gv, self.all_changes);
+    }
+
+    /// A number that is another whenever the rows of a version, or of all, are others.
+    pub fn change(&self, gv: Option<&GroupVersion>) -> u64 {
+        gv.map_or(self.all_changes, |gv| self.changes.get(gv).copied().unwrap_or(0))
     }
 
     pub fn resource(&self, gvr: &Gvr) -> Option<&Arc<Resource>> {

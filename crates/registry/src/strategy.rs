@@ -91,12 +91,49 @@ pub enum Sub {
     /// A part of the object with rules of its own: `status`, `finalize`, `approval`.
     Part,
     /// `autoscaling/v1` Scale over these paths.
-    Scale {
-        selector: fn(&Object) -> String,
-    },
+    Scale(Scale),
     Function(Arc<dyn Function>),
     /// A stream to somewhere else: `log`, `exec`, `proxy`.
     Connect,
+}
+
+/// Where an object keeps what its scale shows.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    pub spec_replicas: Vec<String>,
+    pub status_replicas: Vec<String>,
+    pub selector: ScaleSelector,
+}
+
+#[derive(Clone, Debug)]
+pub enum ScaleSelector {
+    /// Made of the object's own.
+    Of(fn(&Object) -> String),
+    /// A field that holds it as text.
+    At(Vec<String>),
+    None,
+}
+
+impl Scale {
+    /// As the kinds of Kubernetes have it.
+    pub fn usual(selector: fn(&Object) -> String) -> Self {
+        let path = |a: &str| vec![a.to_owned(), "replicas".to_owned()];
+        Self { spec_replicas: path("spec"), status_replicas: path("status"), selector: ScaleSelector::Of(selector) }
+    }
+
+    pub fn selector_of(&self, o: &Object) -> String {
+        match &self.selector {
+            ScaleSelector::Of(f) => f(o),
+            ScaleSelector::At(path) => at(o, path).and_then(meta::Value::as_str).unwrap_or_default().to_owned(),
+            ScaleSelector::None => String::new(),
+        }
+    }
+}
+
+/// Follows a path of names.
+pub fn at<'a>(o: &'a Object, path: &[String]) -> Option<&'a meta::Value> {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    o.at(&path)
 }
 
 /// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
@@ -118,6 +155,9 @@ pub trait Strategy: Send + Sync {
     fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, _object: &mut Object, _old: &Object) {}
 
     fn validate(&self, _object: &Object, _errors: &mut ErrorList) {}
+
+    /// What is asked of new objects only; an update has rules of its own in [`Self::validate_update`].
+    fn validate_create(&self, _object: &Object, _errors: &mut ErrorList) {}
 
     fn validate_update(&self, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
@@ -189,6 +229,12 @@ pub trait Strategy: Send + Sync {
         let mut object = object;
         object.set_gvk(to);
         Ok(object)
+    }
+
+    /// The schema as OpenAPI publishes it, where the description of built-in kinds does not have it. Read when it is asked for,
+    /// so that texts take no memory.
+    fn published(&self, _env: Env<'_>) -> Option<meta::Value> {
+        None
     }
 
     /// The name of a selectable field in the stored version.

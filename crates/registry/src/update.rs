@@ -185,7 +185,8 @@ impl Registry {
     fn count_generation(&self, row: &crate::Resource, new: &mut Object, old: &Object) {
         let Some(counted) = row.kind.generation.filter(|g| *g != Generation::First) else { return };
         let spec = |o: &Object| -> Vec<(String, meta::Value)> {
-            let other = |k: &str| matches!(k, "metadata" | "status" | "kind" | "apiVersion");
+            let status = |k: &str| k == "status" && counted != Generation::Content;
+            let other = |k: &str| matches!(k, "metadata" | "kind" | "apiVersion") || status(k);
             o.0.iter().filter(|(k, _)| !other(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
         };
         let part = match counted {

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 /// A default is only filled into an object that is there (`Presence::Struct` fields always are, after [`crate::typed()`]), as
 /// Go's defaulting functions do.
 pub fn fill(value: &mut Value, schema: &Schema) {
+    if schema.custom {
+        return fill_custom(value, schema);
+    }
     match (value, schema.ty) {
         (Value::Object(m), Type::Struct) => fill_struct(m, schema),
         (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
@@ -18,6 +21,33 @@ pub fn fill(value: &mut Value, schema: &Schema) {
         },
         (Value::Array(a), Type::Array) => {
             if let Some(s) = schema.items.as_deref().filter(|s| wants_fill(s)) {
+                a.iter_mut().for_each(|v| fill(v, s));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Defaults of a custom resource (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`): for what is absent, and
+/// for a `null` that is no value.
+fn fill_custom(value: &mut Value, schema: &Schema) {
+    match value {
+        Value::Object(m) => {
+            for f in &schema.fields {
+                let Some(d) = &f.fill else { continue };
+                let absent = m.get(&*f.name).is_none_or(|v| v.is_null() && !f.schema.nullable);
+                if absent {
+                    m.insert(f.name.to_string(), d.value.clone());
+                }
+            }
+            for (k, v) in m.iter_mut() {
+                if let Some(s) = schema.member(k) {
+                    fill(v, s);
+                }
+            }
+        }
+        Value::Array(a) => {
+            if let Some(s) = schema.items.as_deref() {
                 a.iter_mut().for_each(|v| fill(v, s));
             }
         }

@@ -6,6 +6,7 @@
 pub mod decode;
 pub mod fill;
 pub mod rules;
+pub mod structural;
 pub mod typed;
 pub mod types;
 

@@ -113,6 +113,9 @@ impl<'a> Walk<'a> {
     }
 
     fn value(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
+        if schema.custom {
+            return self.custom(v, Some(schema));
+        }
         match schema.ty {
             Type::Struct => match v {
                 Value::Object(m) => self.fields(m, schema),
@@ -147,6 +150,68 @@ impl<'a> Walk<'a> {
             },
             _ => self.scalar(v, schema),
         }
+    }
+
+    /// Prunes what a custom resource's schema does not know, and `null` where it is no value and no default replaces it
+    /// (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning`). Types are left to validation; metadata is Go's.
+    fn custom(&mut self, v: &mut Value, schema: Option<&'a Schema>) -> Result<(), TypeError> {
+        if let Some(s) = schema.filter(|s| !s.custom) {
+            return self.value(v, s);
+        }
+        match v {
+            Value::Object(m) => self.custom_members(m, schema),
+            Value::Array(a) => {
+                let items = schema.and_then(|s| s.items.as_deref());
+                if items.is_none() && schema.is_some_and(|s| s.preserve_unknown) {
+                    return Ok(());
+                }
+                for (i, item) in a.iter_mut().enumerate() {
+                    self.path.push(Step::Index(i));
+                    self.custom(item, items)?;
+                    self.path.pop();
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn custom_members(&mut self, m: &mut Map<String, Value>, schema: Option<&'a Schema>) -> Result<(), TypeError> {
+        let preserved = schema.is_some_and(|s| s.preserve_unknown);
+        let mut gone = Vec::new();
+        for (k, v) in m.iter_mut() {
+            let field = schema.and_then(|s| s.field(k));
+            let member = field.map(|f| f.schema.get()).or(schema.and_then(|s| s.additional.as_deref()));
+            match member {
+                Some(s) if v.is_null() && s.custom && !s.nullable => {
+                    if field.is_none_or(|f| f.fill.is_none()) {
+                        gone.push(k.clone());
+                    }
+                }
+                Some(s) => {
+                    self.path.push(field.map_or_else(|| Step::Key(k.clone()), |f| Step::Name(&f.name)));
+                    self.custom(v, Some(s))?;
+                    self.path.pop();
+                }
+                None if preserved => {}
+                None => {
+                    let path = self.path(Some(k));
+                    self.found.unknown.push(path);
+                    gone.push(k.clone());
+                }
+            }
+        }
+        for k in gone {
+            m.remove(&k);
+        }
+        for f in schema.into_iter().flat_map(|s| &s.fields).filter(|f| f.presence == Presence::Struct) {
+            if !m.contains_key(&*f.name) {
+                let mut inner = Map::new();
+                self.fields(&mut inner, &f.schema)?;
+                m.insert(f.name.to_string(), inner.into());
+            }
+        }
+        Ok(())
     }
 
     fn map(&mut self, m: &mut Map<String, Value>, schema: &'a Schema) -> Result<(), TypeError> {

@@ -1,6 +1,7 @@
 //! What a schema says.
 
 use crate::rules::Rule;
+use crate::structural::Constraints;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -99,8 +100,10 @@ pub struct Schema {
     pub preserve_unknown: bool,
     /// `null` is a value and not an absence (custom resources).
     pub nullable: bool,
-    /// The constraints of a custom resource's schema that built-in kinds do not use, as written.
-    pub constraints: Option<Arc<Value>>,
+    /// Of a custom resource: what is unknown is pruned, nothing is brought into Go's form, and validation says what is wrong.
+    pub custom: bool,
+    /// What validation asks of a custom resource beyond types.
+    pub constraints: Option<Box<Constraints>>,
 }
 
 #[derive(Clone, Debug)]
@@ -201,6 +204,7 @@ impl Schema {
             enum_values: Vec::new(),
             preserve_unknown: false,
             nullable: false,
+            custom: false,
             constraints: None,
         }
     }

@@ -123,7 +123,7 @@ impl Strategy for Workload {
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {
-        (name == "scale").then_some(Sub::Scale { selector: plain::label_selector })
+        (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }
 }
 

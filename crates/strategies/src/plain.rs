@@ -8,7 +8,7 @@ pub struct Plain;
 
 impl Strategy for Plain {
     fn subresource(&self, name: &str) -> Option<Sub> {
-        (name == "scale").then_some(Sub::Scale { selector: label_selector })
+        (name == "scale").then_some(Sub::Scale(registry::Scale::usual(label_selector)))
     }
 }
 

@@ -37,7 +37,7 @@ pub fn builtin_rows(config: &Config) -> Rows {
             }
         };
         let strategy = strategy(config, &kind.group, &kind.plural);
-        rows.insert(Resource { kind: kind.clone(), backend, strategy, bare_items: true });
+        rows.insert(Resource { kind: kind.clone(), backend, strategy, bare_items: true, reshaped: 0 });
     }
     rows
 }

@@ -138,6 +138,8 @@ impl Cluster {
             tokens: Arc::new(PlainTokens(clock.clone())),
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
+        let definitions = strategies::apiextensions::Definitions::load(&registry);
+        tokio::spawn(definitions.run());
         let server = Server::new(registry, Authenticators::default(), authorizer, default_plugins());
         let cluster = Self { server, clock, rng };
         for ns in ["default", "kube-system", "golden"] {

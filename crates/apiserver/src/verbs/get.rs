@@ -13,8 +13,12 @@ pub async fn get(server: &Server, call: &Call, request: &Request) -> Result<Resp
     let row = &request.resource;
     let plain = call.wanted.shape == Shape::Object && call.wanted.encoding == Encoding::Json && !call.wanted.pretty;
     super::list::check_revision(call)?;
-    if plain && !row.converts() && matches!(row.backend, Backend::Stored { .. }) {
+    if plain && matches!(row.backend, Backend::Stored { .. }) {
         let entry = server.registry.entry(request)?;
+        if !row.serves_bytes(&entry) {
+            let object = server.registry.from_stored(row, &entry)?;
+            return Ok(answer(server, call, request, 200, &object));
+        }
         let mut out = Vec::new();
         encode::splice(&mut out, &entry);
         return Ok(bytes(200, "application/json", out));

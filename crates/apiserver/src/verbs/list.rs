@@ -26,12 +26,12 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let page = server.registry.list(request, &options).await?;
     if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
         match call.wanted.shape {
-            Shape::Object if !row.converts() => {
+            Shape::Object if page.entries.iter().all(|e| row.serves_bytes(e)) => {
                 let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
-                return Ok(joined(&row.kind.kind, &row.kind.gvk().api_version(), &page, splice));
+                return Ok(joined(&row.kind.list_kind(), &row.kind.gvk().api_version(), &page, splice));
             }
             Shape::PartialMetadata => {
-                return Ok(joined("PartialObjectMetadata", "meta.k8s.io/v1", &page, encode::splice_metadata));
+                return Ok(joined("PartialObjectMetadataList", "meta.k8s.io/v1", &page, encode::splice_metadata));
             }
             _ => {}
         }
@@ -55,7 +55,7 @@ fn list_meta(page: &Page) -> Value {
 /// The bytes of the objects, joined in pieces.
 fn joined(kind: &str, version: &str, page: &Page, splice: fn(&mut Vec<u8>, &Entry)) -> Response<Body> {
     let head =
-        format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{},\"items\":[", list_meta(page));
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{},\"items\":[", list_meta(page));
     let mut chunks = VecDeque::new();
     let mut out = head.into_bytes();
     for (i, e) in page.entries.iter().enumerate() {
@@ -93,7 +93,7 @@ fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, 
                 o.into_value()
             };
             let items: Vec<Value> = items.into_iter().map(bare).collect();
-            json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
+            json!({"kind": row.kind.list_kind(), "apiVersion": row.kind.gvk().api_version(),
                 "metadata": meta, "items": items})
         }
     };

@@ -84,7 +84,7 @@ async fn subresource(
     match row.strategy.subresource(&request.subresource).unwrap_or(Sub::Part) {
         Sub::Connect => connect::connect(server, call, request).await,
         _ if !has(verb) => Err(method_not_allowed()),
-        Sub::Scale { selector } => scale::scale(server, &call, request, selector).await,
+        Sub::Scale(s) => scale::scale(server, &call, request, &s).await,
         Sub::Function(f) => create::function(server, &call, request, &*f).await,
         Sub::Part => match *method {
             Method::GET | Method::HEAD => get::get(server, &call, &request).await,

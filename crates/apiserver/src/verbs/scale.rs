@@ -8,7 +8,8 @@ use crate::handle::{Call, method_not_allowed};
 use http::{Method, Response};
 use merge::{json_patch, merge_patch};
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{Preconditions, Request, Target, WriteOptions};
+use registry::strategy::at;
+use registry::{Preconditions, Request, Scale, Target, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -16,39 +17,39 @@ pub async fn scale(
     server: &Arc<Server>,
     call: &Call,
     request: Request,
-    selector: fn(&Object) -> String,
+    paths: &Scale,
 ) -> Result<Response<Body>, Status> {
     match call.parts.method {
         Method::GET | Method::HEAD => {
             let object = server.registry.get(&request).await?;
-            Ok(answer(server, call, &request, 200, &scale_of(&object, selector)))
+            Ok(answer(server, call, &request, 200, &scale_of(&object, paths)))
         }
         Method::PUT => {
             let sent = read_object(call, &request)?;
-            write(server, call, request, selector, |_| Ok(sent.clone())).await
+            write(server, call, request, paths, |_| Ok(sent.clone())).await
         }
         Method::PATCH => {
             let media = call.media_type().to_owned();
             let patch = content::read("application/json", &call.body)?.value;
-            let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, selector));
-            write(server, call, request, selector, change).await
+            let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, paths));
+            write(server, call, request, paths, change).await
         }
         _ => Err(method_not_allowed()),
     }
 }
 
-fn scale_of(o: &Object, selector: fn(&Object) -> String) -> Object {
+fn scale_of(o: &Object, paths: &Scale) -> Object {
     let mut metadata = json!({"name": o.name(), "namespace": o.namespace(), "uid": o.uid(),
         "resourceVersion": o.resource_version(), "creationTimestamp": o.creation_timestamp()});
     if o.namespace().is_empty() {
         metadata["namespace"] = Value::Null;
     }
     let mut spec = json!({});
-    if let Some(r) = o.int_at(&["spec", "replicas"]).filter(|r| *r != 0) {
+    if let Some(r) = at(o, &paths.spec_replicas).and_then(Value::as_i64).filter(|r| *r != 0) {
         spec["replicas"] = r.into();
     }
-    let mut status = json!({"replicas": o.int_at(&["status", "replicas"]).unwrap_or(0)});
-    let text = selector(o);
+    let mut status = json!({"replicas": at(o, &paths.status_replicas).and_then(Value::as_i64).unwrap_or(0)});
+    let text = paths.selector_of(o);
     if !text.is_empty() {
         status["selector"] = text.into();
     }
@@ -79,10 +80,10 @@ async fn write(
     server: &Arc<Server>,
     call: &Call,
     request: Request,
-    selector: fn(&Object) -> String,
+    paths: &Scale,
     change: impl Fn(&Object) -> Result<Object, Status> + Send + Sync,
 ) -> Result<Response<Body>, Status> {
-    let options = WriteOptions { through: Some(("scale", &["spec", "replicas"])), ..write_options(call)? };
+    let options = WriteOptions { through: Some(("scale", paths.spec_replicas.clone())), ..write_options(call)? };
     // The object itself is updated: it is a scale only towards the client.
     let whole = Request {
         user: request.user.clone(),
@@ -103,12 +104,13 @@ async fn write(
             return Err(Status::invalid(&gk, live.name(), &[e]));
         }
         let mut object = live.clone();
-        object.set(&["spec", "replicas"], replicas);
+        let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
+        object.set(&path, replicas);
         // Only a revision that the client named ties the write.
         object.set_resource_version(scale.resource_version());
         Ok(Target::Object(Box::new(object)))
     };
     let admit = admission(server, call, &whole, &options);
     let updated = server.registry.update(&whole, &apply, &Preconditions::default(), &options, &admit).await?;
-    Ok(answer(server, call, &request, 200, &scale_of(&updated.into_object(), selector)))
+    Ok(answer(server, call, &request, 200, &scale_of(&updated.into_object(), paths)))
 }

@@ -117,7 +117,7 @@ impl Stream {
         let row = &self.request.resource;
         let spliced: Option<fn(&mut Vec<u8>, &Entry)> = match self.wanted.shape {
             _ if self.wanted.encoding != Encoding::Json => None,
-            Shape::Object if !row.converts() => Some(encode::splice),
+            Shape::Object if row.serves_bytes(&e.entry) => Some(encode::splice),
             Shape::PartialMetadata => Some(encode::splice_metadata),
             _ => None,
         };

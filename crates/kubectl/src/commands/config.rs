@@ -157,7 +157,7 @@ fn view(k: &Kube, v: &View, all: &client::kubeconfig::Kubeconfig) -> Result {
         None if v.output == "yaml" => codec::yaml::to_string(&whole),
         None if v.output == "json" => codec::json::to_string_indent(&whole),
         Some(("jsonpath", t)) => {
-            crate::jsonpath::Template::parse(t)?.render(&whole, crate::jsonpath::Missing::Allowed)?
+            codec::jsonpath::Template::parse(t)?.render(&whole, codec::jsonpath::Missing::Allowed)?
         }
         _ => {
             return text(format!(

@@ -3,7 +3,7 @@
 use super::delete::gone;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, duration};
-use crate::jsonpath::{Missing, Template};
+use codec::jsonpath::{Missing, Template};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::select::{Selection, list, targets};
@@ -120,7 +120,7 @@ impl Until {
                     ([v], Some(_)) if v.is_object() || v.is_array() => {
                         text("jsonpath leads to a nested object or list, but only primitive values can be compared")
                     }
-                    ([v], Some(want)) => Ok(crate::jsonpath::text(std::slice::from_ref(v)).trim() == want.trim()),
+                    ([v], Some(want)) => Ok(codec::jsonpath::text(std::slice::from_ref(v)).trim() == want.trim()),
                     (_, Some(_)) => text("given jsonpath expression matches more than one value"),
                 }
             }

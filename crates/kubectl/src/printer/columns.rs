@@ -2,7 +2,7 @@
 
 use super::table::Aligner;
 use crate::error::{Error, Result, text};
-use crate::jsonpath::{Missing, Template};
+use codec::jsonpath::{Missing, Template};
 use meta::Value;
 
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ fn go(v: &Value) -> String {
         }
         Value::Array(a) => format!("[{}]", a.iter().map(go).collect::<Vec<_>>().join(" ")),
         Value::Null => "<nil>".into(),
-        other => super::table::escape(&crate::jsonpath::text(std::slice::from_ref(other))),
+        other => super::table::escape(&codec::jsonpath::text(std::slice::from_ref(other))),
     }
 }
 

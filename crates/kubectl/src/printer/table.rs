@@ -108,7 +108,7 @@ fn cell(v: &Value) -> String {
     let text = match v {
         Value::String(s) => s.clone(),
         Value::Null => "<nil>".into(),
-        other => crate::jsonpath::text(std::slice::from_ref(other)),
+        other => codec::jsonpath::text(std::slice::from_ref(other)),
     };
     // Only the first line of a cell is shown, and nothing that moves the cursor.
     match text.find(['\n', '\r', '\x0c']) {

@@ -52,6 +52,6 @@ impl Strategy for ReplicationController {
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {
-        (name == "scale").then_some(Sub::Scale { selector: plain::label_selector })
+        (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }
 }

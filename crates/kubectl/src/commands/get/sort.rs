@@ -1,7 +1,7 @@
 //! `--sort-by`.
 
 use crate::error::{Result, text};
-use crate::jsonpath::{Missing, Template};
+use codec::jsonpath::{Missing, Template};
 use meta::{Quantity, Value};
 use std::cmp::Ordering;
 

@@ -1,7 +1,7 @@
 //! Templates over documents.
 
 use super::{Comparison, Error, Missing, Node, Step};
-use codec::json::{Html, to_string};
+use crate::json::{Html, to_string};
 use meta::Value;
 use std::cmp::Ordering;
 
@@ -33,7 +33,7 @@ impl Literal {
 pub fn text(results: &[Value]) -> String {
     let one = |v: &Value| match v {
         Value::String(s) => s.clone(),
-        Value::Number(n) if n.is_f64() => codec::yaml::float(n.as_f64().unwrap_or_default()),
+        Value::Number(n) if n.is_f64() => crate::yaml::float(n.as_f64().unwrap_or_default()),
         other => to_string(other, Html::Escape),
     };
     results.iter().map(one).collect::<Vec<_>>().join(" ")

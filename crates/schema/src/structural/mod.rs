@@ -1,0 +1,204 @@
+//! Structural schemas of custom resources (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`): read into the same
+//! [`Schema`] as built-in kinds have, with what only validation asks beside it.
+//!
+//! Pruning is part of [`crate::typed()`], defaulting of [`crate::fill()`]; both turn here where [`Schema::custom`] says so.
+//! Invariant: reading a schema never fails. What is no structural schema is refused before, where the definition is validated.
+
+mod formats;
+mod lists;
+mod validate;
+
+pub use formats::is_known as is_known_format;
+pub use lists::duplicates;
+pub use validate::validate;
+
+use crate::types::{Field, Fill, ListType, Presence, Schema, SchemaRef, Str, Type};
+use regex::Regex;
+use serde_json::{Map, Value};
+use std::sync::{Arc, OnceLock};
+
+/// What validation asks of a value beyond its type.
+#[derive(Clone, Debug, Default)]
+pub struct Constraints {
+    pub format: Option<Str>,
+    pub pattern: Option<Box<Pattern>>,
+    pub minimum: Option<f64>,
+    pub maximum: Option<f64>,
+    pub exclusive_minimum: bool,
+    pub exclusive_maximum: bool,
+    pub multiple_of: Option<f64>,
+    pub length: Bounds,
+    pub items: Bounds,
+    pub properties: Bounds,
+    pub allowed: Vec<Value>,
+    pub required: Vec<Str>,
+    pub all_of: Vec<Schema>,
+    pub any_of: Vec<Schema>,
+    pub one_of: Vec<Schema>,
+    pub not: Option<Box<Schema>>,
+}
+
+/// The least and the greatest number of something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    pub min: Option<u32>,
+    pub max: Option<u32>,
+}
+
+/// A regular expression, compiled when it is first asked: most definitions never see an object.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    pub text: Str,
+    regex: OnceLock<Option<Regex>>,
+}
+
+impl Pattern {
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into(), regex: OnceLock::new() }
+    }
+
+    /// An expression that does not compile matches everything, as upstream ignores it.
+    pub fn matches(&self, s: &str) -> bool {
+        let regex = self.regex.get_or_init(|| Regex::new(&self.text).ok());
+        regex.as_ref().is_none_or(|r| r.is_match(s))
+    }
+}
+
+/// The schema of objects, from `openAPIV3Schema`. `metadata` is the schema of `ObjectMeta`, which definitions do not repeat.
+pub fn root(name: &str, json: Option<&Value>, metadata: &Arc<Schema>) -> Schema {
+    let mut s = json.map_or_else(
+        || Schema { custom: true, preserve_unknown: true, ..Schema::of(Type::Struct) },
+        |v| node(v, metadata),
+    );
+    s.ty = Type::Struct;
+    s.name = Some(name.into());
+    embed(&mut s, metadata);
+    for f in s.fields.iter_mut().filter(|f| &*f.name == "metadata") {
+        f.presence = Presence::Struct;
+    }
+    s
+}
+
+/// The schema of one place.
+pub fn node(v: &Value, metadata: &Arc<Schema>) -> Schema {
+    let flag = |k: &str| v[k] == true;
+    let int_or_string = flag("x-kubernetes-int-or-string");
+    let object = |k: &str| v[k].as_object();
+    let ty = match v["type"].as_str() {
+        _ if int_or_string => Type::IntOrString,
+        Some("string") => Type::String,
+        Some("integer") => Type::Int64,
+        Some("number") => Type::Double,
+        Some("boolean") => Type::Boolean,
+        Some("array") => Type::Array,
+        Some("object") if v["additionalProperties"].is_object() => Type::Map,
+        Some("object") => Type::Struct,
+        _ => Type::Any,
+    };
+    let mut s = Schema {
+        custom: true,
+        preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
+        nullable: flag("nullable"),
+        atomic: v["x-kubernetes-map-type"] == "atomic",
+        ..Schema::of(ty)
+    };
+    s.list = match v["x-kubernetes-list-type"].as_str() {
+        Some("set") => ListType::Set,
+        Some("map") => ListType::Map(strings(&v["x-kubernetes-list-map-keys"])),
+        _ => ListType::Atomic,
+    };
+    s.fields = object("properties").into_iter().flatten().map(|(k, p)| field(k, p, metadata)).collect();
+    s.items = Some(&v["items"]).filter(|i| i.is_object()).map(|i| reference(node(i, metadata)));
+    s.additional = match &v["additionalProperties"] {
+        Value::Object(_) => Some(reference(node(&v["additionalProperties"], metadata))),
+        Value::Bool(true) => Some(reference(Schema { custom: true, nullable: true, ..Schema::of(Type::Any) })),
+        _ => None,
+    };
+    if flag("x-kubernetes-embedded-resource") {
+        embed(&mut s, metadata);
+    }
+    s.constraints = constraints(v, int_or_string, metadata).map(Box::new);
+    s
+}
+
+fn field(name: &str, v: &Value, metadata: &Arc<Schema>) -> Field {
+    let default = v.get("default").filter(|d| !d.is_null());
+    Field {
+        fill: default.map(|d| Fill { value: d.clone(), when: None }),
+        ..Field::new(name, reference(node(v, metadata)))
+    }
+}
+
+/// Adds what every object has.
+fn embed(s: &mut Schema, metadata: &Arc<Schema>) {
+    let text = || reference(Schema { custom: true, ..Schema::of(Type::String) });
+    s.fields.retain(|f| &*f.name != "metadata");
+    s.fields.push(Field::new("metadata", SchemaRef::Inline(metadata.clone())));
+    for name in ["apiVersion", "kind"] {
+        if !s.fields.iter().any(|f| &*f.name == name) {
+            s.fields.push(Field::new(name, text()));
+        }
+    }
+    s.fields.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
+/// A schema to refer to: scalars without peculiarities, the most common of all, are shared by all definitions.
+fn reference(s: Schema) -> SchemaRef {
+    static SCALARS: OnceLock<Vec<Arc<Schema>>> = OnceLock::new();
+    let plain = s.constraints.is_none() && !s.nullable && !s.preserve_unknown;
+    let types = [Type::String, Type::Int64, Type::Double, Type::Boolean, Type::IntOrString];
+    if let Some(i) = types.iter().position(|t| *t == s.ty).filter(|_| plain && s.fields.is_empty()) {
+        let scalar = |t: &Type| Arc::new(Schema { custom: true, ..Schema::of(*t) });
+        let shared = SCALARS.get_or_init(|| types.iter().map(scalar).collect());
+        return SchemaRef::Inline(shared[i].clone());
+    }
+    SchemaRef::Inline(Arc::new(s))
+}
+
+fn strings(v: &Value) -> Vec<Str> {
+    v.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
+}
+
+fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option<Constraints> {
+    const KEYS: [&str; 20] = [
+        "format", "pattern", "minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems",
+        "minProperties", "maxProperties", "enum", "required", "allOf", "anyOf", "oneOf", "not", "exclusiveMinimum",
+        "exclusiveMaximum", "uniqueItems",
+    ];
+    let m: &Map<String, Value> = v.as_object()?;
+    if !KEYS.iter().any(|k| m.get(*k).is_some_and(|v| !v.is_null())) {
+        return None;
+    }
+    let bounds = |min: &str, max: &str| {
+        let count = |k: &str| v[k].as_u64().map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        Bounds { min: count(min), max: count(max) }
+    };
+    let schemas = |k: &str| -> Vec<Schema> {
+        v[k].as_array().into_iter().flatten().map(|s| node(s, metadata)).collect()
+    };
+    // That it is a number or a string, the type says already.
+    let any_of = if int_or_string && is_int_or_string(&v["anyOf"]) { Vec::new() } else { schemas("anyOf") };
+    Some(Constraints {
+        format: v["format"].as_str().filter(|f| formats::is_known(&v["type"], f)).map(Into::into),
+        pattern: v["pattern"].as_str().filter(|p| !p.is_empty()).map(|p| Box::new(Pattern::new(p))),
+        minimum: v["minimum"].as_f64(),
+        maximum: v["maximum"].as_f64(),
+        exclusive_minimum: v["exclusiveMinimum"] == true,
+        exclusive_maximum: v["exclusiveMaximum"] == true,
+        multiple_of: v["multipleOf"].as_f64(),
+        length: bounds("minLength", "maxLength"),
+        items: bounds("minItems", "maxItems"),
+        properties: bounds("minProperties", "maxProperties"),
+        allowed: v["enum"].as_array().cloned().unwrap_or_default(),
+        required: strings(&v["required"]),
+        all_of: schemas("allOf"),
+        any_of,
+        one_of: schemas("oneOf"),
+        not: v["not"].is_object().then(|| Box::new(node(&v["not"], metadata))),
+    })
+}
+
+/// `[{type: integer}, {type: string}]`, the one place where a type may stand below a junctor.
+pub fn is_int_or_string(any_of: &Value) -> bool {
+    *any_of == serde_json::json!([{"type": "integer"}, {"type": "string"}])
+}

@@ -1,0 +1,255 @@
+//! Values against the schema of a custom resource, in the words of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
+
+use super::{Bounds, Constraints, formats};
+use crate::types::{ListType, Schema, Type};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath};
+use serde_json::{Number, Value};
+
+/// Checks a value. Where there is an old one, what did not change is not checked again, so that objects which were stored
+/// before a rule was tightened can still be changed elsewhere.
+pub fn validate(v: &Value, old: Option<&Value>, schema: &Schema, base: &FieldPath, errors: &mut ErrorList) {
+    Check { base, errors }.value(v, old, schema, "");
+}
+
+struct Check<'a> {
+    base: &'a FieldPath,
+    errors: &'a mut ErrorList,
+}
+
+impl Check<'_> {
+    fn path(&self, name: &str) -> FieldPath {
+        match (name, self.base.as_str()) {
+            ("", _) => self.base.clone(),
+            (n, "") => FieldPath::new(n),
+            (n, _) => self.base.child(n),
+        }
+    }
+
+    fn invalid(&mut self, name: &str, v: impl Into<Value>, why: &str) {
+        let why = format!("{name} in body {why}");
+        self.errors.push(FieldError::invalid(&self.path(name), v, why));
+    }
+
+    fn value(&mut self, v: &Value, old: Option<&Value>, s: &Schema, name: &str) {
+        if old == Some(v) || !s.custom {
+            return;
+        }
+        let c = s.constraints.as_deref();
+        if let Some(types) = wrong_type(v, s) {
+            let have = type_of(v);
+            let why = format!("{name} in body must be of type {types}: {have:?}");
+            self.errors.push(FieldError::type_invalid(&self.path(name), have, why));
+        }
+        if let Some(c) = c.filter(|_| !v.is_null()) {
+            self.junctors(v, old, c, name);
+        }
+        match v {
+            Value::String(text) => {
+                if let Some(c) = c {
+                    self.text(text, c, name);
+                }
+            }
+            Value::Number(n) => self.number(n, s, c, name),
+            Value::Array(a) => self.array(a, old, s, c, name),
+            _ => {}
+        }
+        if let Some(c) = c.filter(|c| !c.allowed.is_empty() && !c.allowed.iter().any(|e| same(e, v))) {
+            let texts: Vec<String> =
+                c.allowed.iter().map(|e| e.as_str().map_or_else(|| e.to_string(), str::to_owned)).collect();
+            self.errors.push(FieldError::not_supported(&self.path(name), v.clone(), &texts));
+        }
+        if let Value::Object(m) = v {
+            self.object(m, old, s, c, name);
+        }
+    }
+
+    fn text(&mut self, text: &str, c: &Constraints, name: &str) {
+        let length = text.chars().count();
+        if let Some(max) = c.length.max.filter(|m| length > *m as usize) {
+            self.errors.push(FieldError::too_long(&self.path(name), max as usize));
+        }
+        if let Some(min) = c.length.min.filter(|m| length < *m as usize) {
+            self.invalid(name, text, &format!("should be at least {min} chars long"));
+        }
+        if let Some(p) = c.pattern.as_ref().filter(|p| !p.matches(text)) {
+            self.invalid(name, text, &format!("should match '{}'", p.text));
+        }
+        if let Some(f) = c.format.as_ref().filter(|f| !formats::fits(f, text)) {
+            let why = format!("{name} in body must be of type {f}: {text:?}");
+            self.errors.push(FieldError::type_invalid(&self.path(name), text, why));
+        }
+    }
+
+    fn number(&mut self, n: &Number, s: &Schema, c: Option<&Constraints>, name: &str) {
+        let format = c.and_then(|c| c.format.as_deref()).unwrap_or_default();
+        let fits = match (s.ty, format) {
+            (Type::Int64, "int32") => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Type::Int64, _) => n.as_i64().is_some() || integral(n).is_some(),
+            (_, "float") => n.as_f64().is_some_and(|f| f.abs() <= f64::from(f32::MAX)),
+            _ => true,
+        };
+        if !fits {
+            let ty = if s.ty == Type::Int64 { "integer" } else { "number" };
+            let format = if format.is_empty() { "(default format)".into() } else { format!("with format {format}") };
+            let why = format!("Checked value must be of type {ty} {format} in {name}");
+            self.errors.push(FieldError::invalid(self.base, "", why));
+        }
+        let (Some(c), Some(f)) = (c, n.as_f64()) else { return };
+        let v = || Value::Number(n.clone());
+        if let Some(by) = c.multiple_of.filter(|by| *by > 0.0 && (f / by).fract() != 0.0) {
+            self.invalid(name, v(), &format!("should be a multiple of {}", go_float(by)));
+        }
+        if let Some(max) = c.maximum.filter(|max| f > *max || (c.exclusive_maximum && f >= *max)) {
+            let or = if c.exclusive_maximum { "" } else { "or equal to " };
+            self.invalid(name, v(), &format!("should be less than {or}{}", go_float(max)));
+        }
+        if let Some(min) = c.minimum.filter(|min| f < *min || (c.exclusive_minimum && f <= *min)) {
+            let or = if c.exclusive_minimum { "" } else { "or equal to " };
+            self.invalid(name, v(), &format!("should be greater than {or}{}", go_float(min)));
+        }
+    }
+
+    fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &str) {
+        if let Some(items) = s.items.as_deref() {
+            for (i, v) in a.iter().enumerate() {
+                self.value(v, correlated(v, old, s), items, &format!("{name}[{i}]"));
+            }
+        }
+        let Some(Bounds { min, max }) = c.map(|c| c.items) else { return };
+        if let Some(min) = min.filter(|m| a.len() < *m as usize) {
+            self.invalid(name, a.len(), &format!("should have at least {min} items"));
+        }
+        if let Some(max) = max.filter(|m| a.len() > *m as usize) {
+            self.errors.push(FieldError::too_many(&self.path(name), a.len(), max as usize));
+        }
+    }
+
+    fn object(
+        &mut self,
+        m: &serde_json::Map<String, Value>,
+        old: Option<&Value>,
+        s: &Schema,
+        c: Option<&Constraints>,
+        name: &str,
+    ) {
+        if let Some(Bounds { min, max }) = c.map(|c| c.properties) {
+            if let Some(min) = min.filter(|n| m.len() < *n as usize) {
+                self.invalid(name, m.len(), &format!("should have at least {min} properties"));
+                return;
+            }
+            if let Some(max) = max.filter(|n| m.len() > *n as usize) {
+                self.errors.push(FieldError::too_many(&self.path(name), m.len(), max as usize));
+                return;
+            }
+        }
+        let below = |k: &str| if name.is_empty() { k.to_owned() } else { format!("{name}.{k}") };
+        for (k, v) in m {
+            if let Some(member) = s.member(k) {
+                self.value(v, old.and_then(|o| o.get(k)), member, &below(k));
+            }
+        }
+        for k in c.into_iter().flat_map(|c| &c.required).filter(|k| !m.contains_key(&***k)) {
+            self.errors.push(FieldError::required(&self.path(&below(k)), ""));
+        }
+    }
+
+    /// What is wrong with a value under another schema of the same place.
+    fn against(&self, v: &Value, old: Option<&Value>, s: &Schema, name: &str) -> ErrorList {
+        let mut errors = Vec::new();
+        Check { base: self.base, errors: &mut errors }.value(v, old, s, name);
+        errors
+    }
+
+    fn junctors(&mut self, v: &Value, old: Option<&Value>, c: &Constraints, name: &str) {
+        let composite = |check: &mut Self, why: String| {
+            check.errors.push(FieldError::invalid(check.base, "", format!("{name:?} must {why}")));
+        };
+        if !c.any_of.is_empty() {
+            let mut failed = c.any_of.iter().map(|s| self.against(v, old, s, name)).peekable();
+            let first = failed.peek().cloned().unwrap_or_default();
+            if !failed.any(|e| e.is_empty()) {
+                composite(self, "validate at least one schema (anyOf)".into());
+                self.errors.extend(first);
+            }
+        }
+        if !c.one_of.is_empty() {
+            let all: Vec<ErrorList> = c.one_of.iter().map(|s| self.against(v, old, s, name)).collect();
+            match all.iter().filter(|e| e.is_empty()).count() {
+                1 => {}
+                0 => {
+                    composite(self, "validate one and only one schema (oneOf). Found none valid".into());
+                    self.errors.extend(all.into_iter().next().unwrap_or_default());
+                }
+                n => composite(
+                    self,
+                    format!("validate one and only one schema (oneOf). Found {n} valid alternatives"),
+                ),
+            }
+        }
+        if !c.all_of.is_empty() {
+            let all: Vec<ErrorList> = c.all_of.iter().map(|s| self.against(v, old, s, name)).collect();
+            if all.iter().any(|e| !e.is_empty()) {
+                let none = if all.iter().all(|e| !e.is_empty()) { ". None validated" } else { "" };
+                self.errors.extend(all.into_iter().flatten());
+                composite(self, format!("validate all the schemas (allOf){none}"));
+            }
+        }
+        if c.not.as_deref().is_some_and(|s| self.against(v, None, s, name).is_empty()) {
+            composite(self, "not validate the schema (not)".into());
+        }
+    }
+}
+
+/// The old item that a new one continues: by its keys. Items of other lists have no past.
+fn correlated<'a>(v: &Value, old: Option<&'a Value>, s: &Schema) -> Option<&'a Value> {
+    let ListType::Map(keys) = &s.list else { return None };
+    old?.as_array()?.iter().find(|o| keys.iter().all(|k| o.get(&**k) == v.get(&**k)))
+}
+
+/// The types a schema allows, if the value has another.
+fn wrong_type(v: &Value, s: &Schema) -> Option<&'static str> {
+    let (types, fits) = match s.ty {
+        Type::String => ("string", v.is_string()),
+        Type::Int64 => ("integer", v.as_number().is_some_and(|n| integral(n).is_some())),
+        Type::Double => ("number", v.is_number()),
+        Type::Boolean => ("boolean", v.is_boolean()),
+        Type::Array => ("array", v.is_array()),
+        Type::Struct | Type::Map => ("object", v.is_object()),
+        Type::IntOrString => ("integer,string", v.is_string() || v.as_number().is_some_and(|n| integral(n).is_some())),
+        _ => return None,
+    };
+    (!fits && !(v.is_null() && s.nullable)).then_some(types)
+}
+
+fn integral(n: &Number) -> Option<f64> {
+    n.as_f64().filter(|f| f.fract() == 0.0)
+}
+
+fn type_of(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() && integral(n).is_none() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Equal as JSON Schema has it: numbers by value.
+fn same(a: &Value, b: &Value) -> bool {
+    a == b || matches!((a, b), (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64())
+}
+
+/// A number as Go prints a float.
+fn go_float(f: f64) -> String {
+    if f != 0.0 && (f.abs() >= 1e21 || f.abs() < 1e-4) {
+        let text = format!("{f:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let n: i32 = exponent.parse().unwrap_or_default();
+        return format!("{digits}e{}{:02}", if n < 0 { '-' } else { '+' }, n.abs());
+    }
+    format!("{f}")
+}

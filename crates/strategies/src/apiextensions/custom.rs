@@ -1,0 +1,160 @@
+//! What every custom resource does (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
+
+use super::{rules, versions};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
+use registry::{Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
+use schema::Schema;
+use serde_json::json;
+use std::sync::Arc;
+
+pub struct Custom {
+    /// The name of the definition.
+    pub definition: String,
+    pub gvk: Gvk,
+    pub schema: Arc<Schema>,
+    pub status: bool,
+    pub scale: Option<Scale>,
+    pub rules: Option<Box<dyn rules::Rules>>,
+}
+
+impl Custom {
+    fn check(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        let new = Value::Object(o.0.clone());
+        let before = old.map(|o| Value::Object(o.0.clone()));
+        let root = FieldPath::root();
+        schema::structural::validate(&new, before.as_ref(), &self.schema, &root, errors);
+        self.check_scale(o, true, errors);
+        let mut repeated_before = Vec::new();
+        if let Some(b) = &before {
+            schema::structural::duplicates(b, &self.schema, &root, &mut repeated_before);
+        }
+        if repeated_before.is_empty() {
+            schema::structural::duplicates(&new, &self.schema, &root, errors);
+        }
+        self.evaluate(&new, before.as_ref(), errors);
+    }
+
+    fn evaluate(&self, new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+        let Some(r) = &self.rules else { return };
+        if rules::blocks(errors) {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid(&FieldPath::root(), Value::Null, why));
+        } else {
+            r.evaluate(new, old, errors);
+        }
+    }
+
+    fn check_scale(&self, o: &Object, spec: bool, errors: &mut ErrorList) {
+        let Some(s) = &self.scale else { return };
+        let paths = [(&s.spec_replicas, spec), (&s.status_replicas, true)];
+        for (path, _) in paths.into_iter().filter(|(_, on)| *on) {
+            let at = FieldPath::new(format!(".{}", path.join(".")));
+            match registry::strategy::at(o, path) {
+                None | Some(Value::Null) => {}
+                Some(v) => match v.as_i64() {
+                    None => errors.push(FieldError::invalid(&at, 0, "accessor error: the value is of another type, expected int64")),
+                    Some(n) if n < 0 => errors.push(FieldError::invalid(&at, n, "should be a non-negative integer")),
+                    Some(n) if n > i64::from(i32::MAX) => {
+                        errors.push(FieldError::invalid(&at, n, format!("should be less than or equal to {}", i32::MAX)));
+                    }
+                    Some(_) => {}
+                },
+            }
+        }
+    }
+}
+
+impl Strategy for Custom {
+    fn prepare_for_create(&self, _: Env<'_>, _: &Request, o: &mut Object) {
+        if self.status {
+            o.remove(&["status"]);
+        }
+    }
+
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        self.check(o, None, errors);
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        self.check(o, Some(old), errors);
+    }
+
+    fn validate_part(&self, _: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let path = FieldPath::new("status");
+        if let (Some(v), Some(f)) = (o.get("status"), self.schema.field("status")) {
+            schema::structural::validate(v, old.get("status"), &f.schema, &path, errors);
+        }
+        self.check_scale(o, false, errors);
+        let (new, old) = (Value::Object(o.0.clone()), Value::Object(old.0.clone()));
+        self.evaluate(&new, Some(&old), errors);
+    }
+
+    fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
+        let taken = o.remove(&[part]);
+        let (managed, revision) = (o.remove(&["metadata", "managedFields"]), o.resource_version().to_owned());
+        *o = old.clone();
+        o.set_resource_version(&revision);
+        o.remove(&["metadata", "managedFields"]);
+        if let Some(m) = managed {
+            o.set(&["metadata", "managedFields"], m);
+        }
+        match taken {
+            Some(v) => o.set(&[part], v),
+            None => {
+                o.remove(&[part]);
+            }
+        }
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        let new = o.finalizers().filter(|f| !old.is_some_and(|old| old.finalizers().any(|x| x == *f)));
+        new.flat_map(finalizer_warnings).collect()
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        match name {
+            "scale" => self.scale.clone().map(Sub::Scale),
+            _ => None,
+        }
+    }
+
+    /// Versions differ in their name only. What is read takes the form of the schema as it is now.
+    fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
+        o.set_gvk(to);
+        if *to != self.gvk {
+            return Ok(o);
+        }
+        let mut v = o.into_value();
+        schema::typed(&mut v, &self.schema).map_err(Status::internal)?;
+        schema::fill(&mut v, &self.schema);
+        Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
+    }
+
+    fn published(&self, env: Env<'_>) -> Option<Value> {
+        let gr = GroupResource { group: "apiextensions.k8s.io".into(), resource: "customresourcedefinitions".into() };
+        let key = store::Key {
+            resource: storage_name(&gr.group, &gr.resource).into(),
+            namespace: "".into(),
+            name: self.definition.as_str().into(),
+        };
+        let definition = encode::decode(&*env.registry.store.snapshot().get(&key)?);
+        let version = versions(&definition).iter().find(|v| v["name"] == *self.gvk.version)?;
+        let mut s = Some(&version["schema"]["openAPIV3Schema"]).filter(|s| s.is_object()).cloned();
+        let s = s.get_or_insert_with(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+        Some(s.take())
+    }
+}
+
+/// A finalizer without a domain may be anybody's.
+fn finalizer_warnings(f: &str) -> Vec<String> {
+    let path = "metadata.finalizers";
+    let mut out: Vec<String> = names::qualified_name(f).into_iter().map(|m| format!("{path}: {f:?}: {m}")).collect();
+    if !f.contains('/') && !matches!(f, "orphan" | "foregroundDeletion" | "kubernetes") {
+        let how = if f.contains('.') { " including a path (/)" } else { "" };
+        out.push(format!(
+            "{path}: {f:?}: prefer a domain-qualified finalizer name{how} to avoid accidental conflicts with other finalizer writers"
+        ));
+    }
+    out
+}

@@ -1,0 +1,43 @@
+//! Defaults must themselves be valid and pruned (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`).
+
+use super::{definition, json_schema};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+
+pub fn validate(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    if let Some(d) = s.get("default").filter(|d| !d.is_null()) {
+        one(s, d, &path.child("default"), errors);
+    }
+    if s["items"].is_object() {
+        validate(&s["items"], &path.child("items"), errors);
+    }
+    for (k, p) in s["properties"].as_object().into_iter().flatten() {
+        validate(p, &path.child("properties").key(k), errors);
+    }
+}
+
+fn one(s: &Value, default: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    if let Some(ty) = s["type"].as_str().filter(|t| !t.is_empty() && !json_schema::TYPES.contains(t)) {
+        let have = match default {
+            Value::Number(n) if n.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::Bool(_) => "boolean",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            _ => "object",
+        };
+        let why = format!(" in body must be of type {ty}: {have:?}");
+        errors.push(FieldError::type_invalid(path, have, why));
+        return;
+    }
+    let compiled = schema::structural::node(s, definition::metadata());
+    let mut pruned = default.clone();
+    match schema::typed(&mut pruned, &compiled) {
+        Ok(found) if !found.unknown.is_empty() => {
+            errors.push(FieldError::invalid(path, default.clone(), "must not have unknown fields"));
+        }
+        Ok(_) => {}
+        Err(e) => errors.push(FieldError::invalid(path, default.clone(), format!("must result in valid metadata: {e}"))),
+    }
+    schema::structural::validate(default, None, &compiled, path, errors);
+}

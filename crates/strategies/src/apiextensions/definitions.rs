@@ -1,0 +1,308 @@
+//! Keeps the rows of custom resources as the definitions in the store say: names and conditions, rows, and the end of a
+//! definition (upstream's naming, establishing and finalizing controllers, and the handler's storage map, in one place).
+//!
+//! Invariant: a definition is `Established` only after its rows are there, and is gone only after its objects are.
+
+use super::definition::{self, Defined};
+use super::{CLEANUP, is_true, naming};
+use auth::User;
+use meta::{Gvr, Object, Status, time};
+use registry::{
+    AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, Warnings, WriteOptions, encode,
+};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Change, Key, Scope, WatchError};
+
+const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
+/// How long to wait before something that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a definition was when its rows were made.
+#[derive(PartialEq)]
+struct Made {
+    uid: String,
+    generation: i64,
+    names: meta::Value,
+    ending: bool,
+}
+
+pub struct Definitions {
+    registry: Arc<Registry>,
+    made: HashMap<String, Made>,
+    /// The stored version of each, for what the server does itself.
+    stored: HashMap<String, Arc<Resource>>,
+    rows: HashMap<String, Vec<Gvr>>,
+    /// Those whose end has begun, by their UIDs.
+    ending: HashSet<String>,
+}
+
+impl Definitions {
+    /// Makes the rows of all definitions there are. The server is ready only afterwards.
+    pub fn load(registry: &Arc<Registry>) -> Self {
+        let mut d = Self {
+            registry: registry.clone(),
+            made: HashMap::new(),
+            stored: HashMap::new(),
+            rows: HashMap::new(),
+            ending: HashSet::new(),
+        };
+        let all: Vec<Object> = d.all().into_iter().filter(|o| is_true(o, "Established")).collect();
+        d.install(&all);
+        d
+    }
+
+    /// Follows the definitions until the store ends.
+    pub async fn run(mut self) {
+        loop {
+            let snapshot = self.registry.store.snapshot();
+            let known: Vec<String> = self.made.keys().cloned().collect();
+            let all = self.all();
+            for name in known.iter().filter(|n| !all.iter().any(|o| o.name() == **n)) {
+                self.forget(name);
+            }
+            for o in all {
+                self.follow(o).await;
+            }
+            let Ok(mut watch) = self.registry.store.watch(Scope::resource(STORAGE), snapshot.revision()) else { return };
+            loop {
+                match watch.next().await {
+                    Ok(batch) => {
+                        for e in batch.events {
+                            let o = encode::decode(&e.entry);
+                            match e.change {
+                                Change::Put => self.follow(o).await,
+                                Change::Delete => self.gone(&o).await,
+                            }
+                        }
+                    }
+                    // The rows are made again from what there is.
+                    Err(WatchError::Expired { .. } | WatchError::Engine(_)) => break,
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Object> {
+        let snapshot = self.registry.store.snapshot();
+        let resource: store::Str = STORAGE.into();
+        snapshot.range(&resource, None, None).map(|e| encode::decode(e)).collect()
+    }
+
+    fn in_group(&self, o: &Object) -> Vec<Object> {
+        let group = o.str_at(&["spec", "group"]);
+        self.all().into_iter().filter(|x| x.str_at(&["spec", "group"]) == group).collect()
+    }
+
+    /// Brings names, rows and conditions of a definition up to date. What the store says now counts, not the event.
+    async fn follow(&mut self, seen: Object) {
+        let Some(o) = self.get(seen.name()).filter(|o| o.uid() == seen.uid()) else { return };
+        let now = time::format(self.registry.clock.now());
+        let settled = naming::settle(&o, &self.in_group(&o), &now);
+        let current = settled.as_ref().unwrap_or(&o);
+        if is_true(current, "Established") {
+            self.install(std::slice::from_ref(current));
+        }
+        if settled.is_some() {
+            let others = self.in_group(&o);
+            let change = |live: &mut Object| {
+                if let Some(new) = naming::settle(live, &others, &now) {
+                    *live = new;
+                }
+            };
+            if let Err(e) = write_status(&self.registry, o.name(), change).await {
+                tracing::warn!("the status of the definition {} was not written: {e}", o.name());
+            }
+        }
+        let ends = o.is_deleting() && o.finalizers().any(|f| f == CLEANUP);
+        if ends && self.ending.insert(o.uid().to_owned()) {
+            let end = End { registry: self.registry.clone(), name: o.name().into(), uid: o.uid().into() };
+            tokio::spawn(end.run(self.stored.get(o.name()).cloned()));
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<Object> {
+        let key = Key { resource: STORAGE.into(), namespace: "".into(), name: name.into() };
+        self.registry.store.snapshot().get(&key).map(|e| encode::decode(&e))
+    }
+
+    /// Its names are free again: those who wanted them may have them.
+    async fn gone(&mut self, o: &Object) {
+        if self.get(o.name()).is_some() {
+            return;
+        }
+        self.forget(o.name());
+        self.ending.remove(o.uid());
+        for other in self.in_group(o) {
+            if !is_true(&other, "NamesAccepted") {
+                self.follow(other).await;
+            }
+        }
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.made.remove(name);
+        self.stored.remove(name);
+        let rows = self.rows.remove(name).unwrap_or_default();
+        self.registry.change_rows(|all| {
+            let mut all = all.clone();
+            rows.iter().for_each(|r| all.remove(r));
+            all
+        });
+    }
+
+    /// Puts the rows of definitions in place of those they had.
+    fn install(&mut self, definitions: &[Object]) {
+        let mut changed: Vec<(String, Defined)> = Vec::new();
+        for o in definitions {
+            let made = Made {
+                uid: o.uid().into(),
+                generation: o.generation(),
+                names: o.at(&["status", "acceptedNames"]).cloned().unwrap_or_default(),
+                ending: o.is_deleting(),
+            };
+            if self.made.get(o.name()) == Some(&made) {
+                continue;
+            }
+            // Under the first schema nothing can have another form.
+            let reshaped = if o.generation() > 1 { self.registry.store.revision() } else { 0 };
+            if let Some(d) = definition::rows(o, reshaped) {
+                changed.push((o.name().to_owned(), d));
+            }
+            self.made.insert(o.name().to_owned(), made);
+        }
+        if changed.is_empty() {
+            return;
+        }
+        let mut rows = (*self.registry.rows()).clone();
+        for (name, d) in changed {
+            for r in self.rows.remove(&name).unwrap_or_default() {
+                rows.remove(&r);
+            }
+            let mut own = Vec::new();
+            for r in d.served {
+                // What Kubernetes itself serves cannot be defined again.
+                let gvr = r.kind.gvr();
+                if rows.resource(&gvr).is_none() {
+                    own.push(gvr);
+                    rows.insert(r);
+                }
+            }
+            self.stored.insert(name.clone(), Arc::new(d.stored));
+            self.rows.insert(name, own);
+        }
+        self.registry.change_rows(|_| rows);
+    }
+}
+
+fn request(row: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
+    Request {
+        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+        resource: row,
+        subresource: subresource.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+        warnings: Warnings::default(),
+    }
+}
+
+/// Changes a definition's status, and its finalizers.
+async fn write_status(
+    registry: &Registry,
+    name: &str,
+    change: impl Fn(&mut Object) + Send + Sync,
+) -> Result<(), Status> {
+    let row = registry.rows().stored("apiextensions.k8s.io", "customresourcedefinitions").cloned();
+    let Some(row) = row else { return Err(Status::internal("definitions are not served")) };
+    let request = request(row, "status", "", name);
+    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let update = |live: Option<&Object>| {
+        let gr = request.group_resource();
+        let mut o = live.cloned().ok_or_else(|| Status::not_found(&gr, name))?;
+        change(&mut o);
+        Ok(Target::Object(Box::new(o)))
+    };
+    match registry.update(&request, &update, &Preconditions::default(), &options, &AdmitAll).await {
+        Ok(Updated::Changed(_) | Updated::Same(_) | Updated::Created(_) | Updated::Removed(_)) => Ok(()),
+        Err(s) if s.code == 404 => Ok(()),
+        Err(s) => Err(s),
+    }
+}
+
+/// The end of one definition: its objects go, then it goes.
+struct End {
+    registry: Arc<Registry>,
+    name: String,
+    uid: String,
+}
+
+impl End {
+    async fn run(self, row: Option<Arc<Resource>>) {
+        loop {
+            match self.step(row.as_ref()).await {
+                Ok(()) => return,
+                Err(e) => {
+                    tracing::warn!("the objects of {} are not gone yet: {e}", self.name);
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn step(&self, row: Option<&Arc<Resource>>) -> Result<(), Status> {
+        let (reason, message) = match row {
+            Some(row) => {
+                self.condition("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress", false)
+                    .await?;
+                self.empty(row).await?;
+                ("InstanceDeletionCompleted", "removed all instances")
+            }
+            None => ("NeverEstablished", "resource was never established"),
+        };
+        self.condition("False", reason, message, true).await
+    }
+
+    async fn condition(&self, status: &str, reason: &str, message: &str, last: bool) -> Result<(), Status> {
+        let now = time::format(self.registry.clock.now());
+        write_status(&self.registry, &self.name, |o| {
+            // Another of the same name may have come in the meantime.
+            if o.uid() != self.uid || !o.is_deleting() {
+                return;
+            }
+            naming::set_condition(o, "Terminating", status, reason, message, &now);
+            if last {
+                o.set_finalizers(o.finalizers().filter(|f| *f != CLEANUP).map(str::to_owned).collect());
+            }
+        })
+        .await
+    }
+
+    /// Deletes every object and waits until none is left; finalizers of theirs are met by others.
+    async fn empty(&self, row: &Arc<Resource>) -> Result<(), Status> {
+        let Some((resource, _)) = row.stored() else { return Ok(()) };
+        let revision = self.registry.store.revision();
+        let mut watch =
+            self.registry.store.watch(Scope::resource(resource), revision).map_err(|e| Status::internal(&e))?;
+        loop {
+            let snapshot = self.registry.store.snapshot();
+            let left: Vec<Object> = snapshot.range(resource, None, None).map(|e| encode::decode(e)).collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            for o in left.iter().filter(|o| !o.is_deleting()) {
+                let request = request(row.clone(), "", o.namespace(), o.name());
+                match self.registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await {
+                    Ok(_) => {}
+                    Err(s) if s.code == 404 => {}
+                    Err(s) => return Err(s),
+                }
+            }
+            if self.registry.store.snapshot().count(resource, None) == 0 {
+                return Ok(());
+            }
+            watch.next().await.map_err(|e| Status::internal(&e))?;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Which names a definition gets (`k8s.io/apiextensions-apiserver/pkg/controller/status`): those that no other definition of
+//! its group has been given before.
+
+use super::{is_true, strings};
+use meta::{Object, Value};
+use serde_json::{Map, json};
+use std::collections::BTreeSet;
+
+/// The names and conditions of a definition among those of its group; none when they are as they should be.
+pub fn settle(o: &Object, others: &[Object], now: &str) -> Option<Object> {
+    let names = |o: &Object, at: &str| o.at(&[at, if at == "spec" { "names" } else { "acceptedNames" }]).cloned();
+    let wanted = names(o, "spec").unwrap_or_default();
+    let have = names(o, "status").unwrap_or_default();
+    let mut resources = BTreeSet::new();
+    let mut kinds = BTreeSet::new();
+    for other in others.iter().filter(|x| x.name() != o.name()) {
+        let taken = names(other, "status").unwrap_or_default();
+        let text = |k: &str| taken[k].as_str().unwrap_or_default().to_owned();
+        resources.extend([text("plural"), text("singular")]);
+        resources.extend(strings(taken.get("shortNames")));
+        kinds.extend([text("kind"), text("listKind")]);
+    }
+    let mut given = have.as_object().cloned().unwrap_or_default();
+    let mut conflict: Option<(&str, String)> = None;
+    for (key, used, reason) in [
+        ("plural", &resources, "PluralConflict"),
+        ("singular", &resources, "SingularConflict"),
+        ("shortNames", &resources, "ShortNamesConflict"),
+        ("kind", &kinds, "KindConflict"),
+        ("listKind", &kinds, "ListKindConflict"),
+    ] {
+        let list = |v: &Value| match v {
+            Value::String(s) => vec![s.clone()],
+            v => strings(Some(v)),
+        };
+        let own = list(&have[key]);
+        let taken: Vec<String> = list(&wanted[key])
+            .into_iter()
+            .filter(|n| !own.contains(n) && used.contains(n))
+            .map(|n| format!("{n:?} is already in use"))
+            .collect();
+        match taken.as_slice() {
+            [] => take(&mut given, key, &wanted),
+            [one] => conflict = Some((reason, one.clone())),
+            many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
+        }
+    }
+    take(&mut given, "categories", &wanted);
+    let mut new = o.clone();
+    new.set(&["status", "acceptedNames"], given);
+    match conflict {
+        Some((reason, why)) => {
+            set_condition(&mut new, "NamesAccepted", "False", reason, &why, now);
+            if !is_true(o, "Established") {
+                set_condition(&mut new, "Established", "False", "NotAccepted", "not all names are accepted", now);
+            }
+        }
+        None => {
+            set_condition(&mut new, "NamesAccepted", "True", "NoConflicts", "no conflicts found", now);
+            if !is_true(o, "Established") {
+                let why = "the initial names have been accepted";
+                set_condition(&mut new, "Established", "True", "InitialNamesAccepted", why, now);
+            }
+        }
+    }
+    (new != *o).then_some(new)
+}
+
+fn take(to: &mut Map<String, Value>, key: &str, from: &Value) {
+    match from.get(key) {
+        Some(v) => to.insert(key.to_owned(), v.clone()),
+        None => to.remove(key),
+    };
+}
+
+/// Sets a condition; the time moves only with the status.
+pub fn set_condition(o: &mut Object, ty: &str, status: &str, reason: &str, message: &str, now: &str) {
+    let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let at = all.iter().position(|c| c["type"] == ty);
+    let since = at.filter(|i| all[*i]["status"] == status).and_then(|i| all[i]["lastTransitionTime"].as_str());
+    let since = since.unwrap_or(now);
+    let c = json!({"type": ty, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
+    match at {
+        Some(i) => all[i] = c,
+        None => all.push(c),
+    }
+    o.set(&["status", "conditions"], all);
+}

@@ -1,0 +1,461 @@
+//! What a definition may say (`k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation`).
+//!
+//! What all versions say alike is reported once, where the internal type keeps it: `spec.validation` for the schema,
+//! `spec.subresources`, `spec.additionalPrinterColumns`, `spec.selectableFields`.
+
+use super::{defaults, field_path, is_true, json_schema, rules, strings, structural, versions};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+
+/// The most selectable fields of a version.
+const MAX_SELECTABLE: usize = 8;
+
+/// Checks a definition; against the one it replaces, if there is one.
+pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    let path = FieldPath::new("spec");
+    let at = |k: &str| o.str_at(&["spec", k]).unwrap_or_default();
+    let name = |k: &str| o.str_at(&["spec", "names", k]).unwrap_or_default();
+    let (group, scope) = (at("group"), at("scope"));
+    if old.is_none() && !o.name().is_empty() && o.name() != format!("{}.{group}", name("plural")) {
+        let why = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
+    }
+    let bad_group = names::dns_subdomain(group);
+    if group.is_empty() {
+        errors.push(FieldError::required(&path.child("group"), ""));
+    } else if !bad_group.is_empty() {
+        errors.push(FieldError::invalid(&path.child("group"), group, bad_group.join(",")));
+    } else if !group.contains('.') {
+        errors.push(FieldError::invalid(&path.child("group"), group, "should be a domain with at least one dot"));
+    }
+    one_of(scope, &["Cluster", "Namespaced"], &path.child("scope"), errors);
+    all_versions(o, &path, errors);
+    let names = path.child("names");
+    for k in ["plural", "singular", "kind", "listKind"] {
+        if name(k).is_empty() {
+            errors.push(FieldError::required(&names.child(k), ""));
+        }
+    }
+    check_names(o.at(&["spec", "names"]), &names, errors);
+    conversion(o.at(&["spec", "conversion"]), old, &path.child("conversion"), errors);
+    if let Some(old) = old {
+        let same = |k: &[&str], errors: &mut ErrorList| {
+            let (n, o) = (o.str_at(k).unwrap_or_default(), old.str_at(k).unwrap_or_default());
+            if n != o {
+                errors.push(FieldError::invalid(&FieldPath::new(k.join(".")), n, "field is immutable"));
+            }
+        };
+        if is_true(old, "Established") {
+            same(&["spec", "scope"], errors);
+            same(&["spec", "names", "kind"], errors);
+        }
+        same(&["spec", "group"], errors);
+        same(&["spec", "names", "plural"], errors);
+    }
+    status(o, errors);
+    stored_versions(o, errors);
+    approval(o, old, group, errors);
+    let preserves = o.at(&["spec", "preserveUnknownFields"]) == Some(&Value::Bool(true));
+    if preserves && old.is_none_or(|old| old.at(&["spec", "preserveUnknownFields"]) != Some(&Value::Bool(true))) {
+        let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errors.push(FieldError::invalid(&path.child("preserveUnknownFields"), true, why));
+    }
+}
+
+fn one_of(v: &str, allowed: &[&str], path: &FieldPath, errors: &mut ErrorList) {
+    if v.is_empty() {
+        errors.push(FieldError::required(path, ""));
+    } else if !allowed.contains(&v) {
+        errors.push(FieldError::not_supported(path, v, allowed));
+    }
+}
+
+/// What all versions have alike; null when none has it, none when they differ.
+fn shared<'a>(all: &'a [Value], key: &str) -> Option<&'a Value> {
+    let first = &all.first()?[key];
+    all.iter().all(|v| v[key] == *first).then_some(first)
+}
+
+fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
+    let all = versions(o);
+    let list = path.child("versions");
+    for (i, v) in all.iter().enumerate() {
+        if v["schema"]["openAPIV3Schema"].is_null() {
+            errors.push(FieldError::required(&list.index(i).child("schema").child("openAPIV3Schema"), ""));
+        }
+    }
+    let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
+    for (i, v) in all.iter().enumerate() {
+        let at = list.index(i);
+        let bad = names::dns_1035_label(&name(v));
+        if !bad.is_empty() {
+            errors.push(FieldError::invalid(&at.child("name"), name(v), bad.join(",")));
+        }
+        deprecation(v, &at, errors);
+        parts(all, |k| if shared(all, k).is_some() { &Value::Null } else { &v[k] }, &at, "schema", v, errors);
+    }
+    let unique = all.iter().enumerate().all(|(i, v)| !all[..i].iter().any(|w| w["name"] == v["name"]));
+    if !unique {
+        errors.push(FieldError::invalid(&list, all.to_vec(), "must contain unique version names"));
+    }
+    if all.iter().filter(|v| v["storage"] == true).count() != 1 {
+        let shown = if all.is_empty() { Value::Null } else { all.to_vec().into() };
+        errors.push(FieldError::invalid(&list, shown, "must have exactly one version marked as storage version"));
+    }
+    if let Some(first) = all.first() {
+        let bad = names::dns_1035_label(&name(first));
+        if !name(first).is_empty() && !bad.is_empty() {
+            errors.push(FieldError::invalid(&path.child("version"), name(first), bad.join(",")));
+        }
+        parts(all, |k| shared(all, k).unwrap_or(&Value::Null), path, "validation", &Value::Null, errors);
+    }
+}
+
+/// Schema, subresources, columns and selectable fields, of one version or of all.
+fn parts<'a>(
+    all: &'a [Value],
+    get: impl Fn(&str) -> &'a Value,
+    path: &FieldPath,
+    schema_name: &str,
+    version: &'a Value,
+    errors: &mut ErrorList,
+) {
+    let has_status = |v: &Value| !v["subresources"]["status"].is_null();
+    let status = if version.is_null() { all.iter().any(has_status) } else { has_status(version) };
+    let schema = &get("schema")["openAPIV3Schema"];
+    if schema.is_object() {
+        root_schema(schema, status, &path.child(schema_name).child("openAPIV3Schema"), errors);
+    }
+    scale(&get("subresources")["scale"], &path.child("subresources").child("scale"), errors);
+    for (i, c) in get("additionalPrinterColumns").as_array().into_iter().flatten().enumerate() {
+        column(c, &path.child("additionalPrinterColumns").index(i), errors);
+    }
+    // Selectable fields may be alike where schemas are not: then the schema is each version's own.
+    let fields = get("selectableFields").as_array().map_or(&[][..], Vec::as_slice);
+    if !fields.is_empty() {
+        let at = path.child("selectableFields");
+        let schema = if schema.is_object() { schema } else { &version["schema"]["openAPIV3Schema"] };
+        match schema.is_object() {
+            true => selectable(fields, schema, &at, errors),
+            false => errors.push(FieldError::invalid(&at, "", "may only be set when validations.schema is included")),
+        }
+    }
+}
+
+fn deprecation(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let at = path.child("deprecationWarning");
+    let Some(text) = v["deprecationWarning"].as_str() else { return };
+    let mut wrong = |why: &str| errors.push(FieldError::invalid(&at, text, why));
+    if v["deprecated"] != true {
+        return wrong("can only be set for deprecated versions");
+    }
+    if text.len() > 256 {
+        wrong("must be <= 256 characters long");
+    }
+    if text.is_empty() {
+        wrong("must not be an empty string");
+    }
+    if let Some((i, _)) = text.char_indices().find(|(_, c)| c.is_control()) {
+        wrong(&format!(
+            "must only contain printable UTF-8 characters; non-printable character found at index {i}"
+        ));
+    }
+}
+
+/// What may stand at the root where the schema of the status is taken out of it.
+const WITH_STATUS: [&str; 22] = [
+    "description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
+    "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items",
+    "properties", "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+];
+
+fn root_schema(s: &Value, status: bool, path: &FieldPath, errors: &mut ErrorList) {
+    let before = errors.len();
+    if status {
+        let said = |v: &Value| match v {
+            Value::Null | Value::Bool(false) => false,
+            Value::String(s) => !s.is_empty(),
+            Value::Array(a) => !a.is_empty(),
+            Value::Object(m) => !m.is_empty(),
+            _ => true,
+        };
+        if s["type"] != "object" && said(&s["type"]) {
+            let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+            errors.push(FieldError::invalid(&path.child("type"), s["type"].clone(), why));
+        } else if s.as_object().into_iter().flatten().any(|(k, v)| said(v) && !WITH_STATUS.contains(&k.as_str())) {
+            let why = format!(
+                "only {WITH_STATUS:?} fields are allowed at the root of the schema if the status subresource is enabled"
+            );
+            errors.push(FieldError::invalid(path, s.clone(), why));
+        }
+    }
+    if s["nullable"] == true {
+        errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
+    }
+    let unsound = errors.len();
+    structural::validate(s, path, errors);
+    if errors.len() == unsound {
+        defaults::validate(s, path, errors);
+    }
+    let place = json_schema::Place { root: true, no_defaults: None, in_meta: false };
+    json_schema::validate(s, path, place, errors);
+    if errors.len() == before {
+        rules::compile(s, path, errors);
+    }
+}
+
+fn scale(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    if !s.is_object() {
+        return;
+    }
+    for (k, below, required) in [
+        ("specReplicasPath", &[".spec."][..], true),
+        ("statusReplicasPath", &[".status."][..], true),
+        ("labelSelectorPath", &[".spec.", ".status."][..], false),
+    ] {
+        let (at, v) = (path.child(k), s[k].as_str().unwrap_or_default());
+        if v.is_empty() {
+            if required {
+                errors.push(FieldError::required(&at, ""));
+            }
+        } else if !simple_path(v, &at, errors) || below.iter().any(|p| v.starts_with(p)) {
+        } else if below.len() == 1 {
+            let why = format!("should be a json path under {}", below[0].trim_end_matches('.'));
+            errors.push(FieldError::invalid(&at, v, why));
+        } else {
+            errors.push(FieldError::invalid(&at, v, "should be a json path under either .spec or .status"));
+        }
+    }
+}
+
+fn simple_path(v: &str, path: &FieldPath, errors: &mut ErrorList) -> bool {
+    let good = v.starts_with('.');
+    if !good {
+        errors.push(FieldError::invalid(path, v, "must be a simple json path starting with ."));
+    }
+    good
+}
+
+fn column(c: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    const TYPES: &str = "boolean,date,integer,number,string";
+    const FORMATS: &str = "byte,date,date-time,double,float,int32,int64,password";
+    let text = |k: &str| c[k].as_str().unwrap_or_default();
+    if text("name").is_empty() {
+        errors.push(FieldError::required(&path.child("name"), ""));
+    }
+    let (ty, format, place) = (text("type"), text("format"), text("jsonPath"));
+    let why = format!("must be one of {TYPES}");
+    if ty.is_empty() {
+        errors.push(FieldError::required(&path.child("type"), &why));
+    } else if !TYPES.split(',').any(|t| t == ty) {
+        errors.push(FieldError::invalid(&path.child("type"), ty, why));
+    }
+    if !format.is_empty() && !FORMATS.split(',').any(|f| f == format) {
+        errors.push(FieldError::invalid(&path.child("format"), format, format!("must be one of {FORMATS}")));
+    }
+    let at = path.child("JSONPath");
+    if place.is_empty() {
+        errors.push(FieldError::required(&at, ""));
+    } else {
+        simple_path(place, &at, errors);
+    }
+}
+
+fn selectable(fields: &[Value], schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let mut seen: Vec<Vec<String>> = Vec::new();
+    for (i, f) in fields.iter().enumerate() {
+        let at = path.index(i).child("jsonPath");
+        let text = f["jsonPath"].as_str().unwrap_or_default();
+        if text.is_empty() {
+            errors.push(FieldError::required(&at, ""));
+            continue;
+        }
+        let (names, found) = match field_path::find(text, schema) {
+            Ok(found) => found,
+            Err(e) => {
+                errors.push(FieldError::invalid(&at, text, format!("is an invalid path: {e}")));
+                continue;
+            }
+        };
+        if names.first().is_some_and(|n| n == "metadata") {
+            errors.push(FieldError::invalid(&at, text, "must not point to fields in metadata"));
+        }
+        if !matches!(found["type"].as_str(), Some("string" | "boolean" | "integer")) {
+            let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+            errors.push(FieldError::invalid(&at, text, why));
+        }
+        if seen.contains(&names) {
+            errors.push(FieldError::duplicate(&at, text));
+        } else {
+            seen.push(names);
+        }
+    }
+    if seen.len() > MAX_SELECTABLE {
+        errors.push(FieldError::too_many(path, seen.len(), MAX_SELECTABLE));
+    }
+}
+
+fn check_names(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
+    let Some(v) = v else { return };
+    let text = |k: &str| v[k].as_str().unwrap_or_default();
+    for k in ["plural", "singular"] {
+        let bad = names::dns_1035_label(text(k));
+        if !text(k).is_empty() && !bad.is_empty() {
+            errors.push(FieldError::invalid(&path.child(k), text(k), bad.join(",")));
+        }
+    }
+    for k in ["kind", "listKind"] {
+        let bad = names::dns_1035_label(&text(k).to_lowercase());
+        if !text(k).is_empty() && !bad.is_empty() {
+            let why = format!("may have mixed case, but should otherwise match: {}", bad.join(","));
+            errors.push(FieldError::invalid(&path.child(k), text(k), why));
+        }
+    }
+    if !text("kind").is_empty() && text("kind") == text("listKind") {
+        let why = "kind and listKind may not be the same";
+        errors.push(FieldError::invalid(&path.child("listKind"), text("listKind"), why));
+    }
+    for k in ["shortNames", "categories"] {
+        for (i, s) in strings(v.get(k)).iter().enumerate() {
+            let bad = names::dns_1035_label(s);
+            if !bad.is_empty() {
+                errors.push(FieldError::invalid(&path.child(k).index(i), s.as_str(), bad.join(",")));
+            }
+        }
+    }
+}
+
+fn conversion(v: Option<&Value>, old: Option<&Object>, path: &FieldPath, errors: &mut ErrorList) {
+    let Some(v) = v.filter(|v| v.is_object()) else { return };
+    let strategy = v["strategy"].as_str().unwrap_or_default();
+    one_of(strategy, &["None", "Webhook"], &path.child("strategy"), errors);
+    let (config, reviews) = (&v["webhook"]["clientConfig"], strings(v["webhook"].get("conversionReviewVersions")));
+    let at = path.child("webhookClientConfig");
+    let list = path.child("conversionReviewVersions");
+    if strategy != "Webhook" {
+        let why = "should not be set when strategy is not set to Webhook";
+        if !config.is_null() {
+            errors.push(FieldError::forbidden(&at, why));
+        }
+        if !reviews.is_empty() {
+            errors.push(FieldError::forbidden(&list, why));
+        }
+        return;
+    }
+    // Upstream would call the webhook; a definition that could not be served is not taken.
+    if old.is_none_or(|o| o.str_at(&["spec", "conversion", "strategy"]) != Some("Webhook")) {
+        let why = "conversion by webhook is not supported by this server yet";
+        errors.push(FieldError::invalid(&path.child("strategy"), strategy, why));
+    }
+    if config.is_null() {
+        errors.push(FieldError::required(&at, "required when strategy is set to Webhook"));
+    } else if config["url"].is_null() == config["service"].is_null() {
+        errors.push(FieldError::required(&at, "exactly one of url or service is required"));
+    } else if config["service"].is_object() {
+        for k in ["name", "namespace"] {
+            if config["service"][k].as_str().unwrap_or_default().is_empty() {
+                errors.push(FieldError::required(&at.child("service").child(k), &format!("service {k} is required")));
+            }
+        }
+    }
+    if reviews.is_empty() {
+        errors.push(FieldError::required(&list, ""));
+        return;
+    }
+    for (i, r) in reviews.iter().enumerate() {
+        if reviews[..i].contains(r) {
+            errors.push(FieldError::invalid(&list.index(i), r.as_str(), "duplicate version"));
+            continue;
+        }
+        let bad = names::dns_1035_label(r);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&list.index(i), r.as_str(), m)));
+    }
+    if !reviews.iter().any(|r| matches!(r.as_str(), "v1" | "v1beta1")) {
+        errors.push(FieldError::invalid(&list, reviews, "must include at least one of v1, v1beta1"));
+    }
+}
+
+/// The rules of the status.
+pub fn status(o: &Object, errors: &mut ErrorList) {
+    check_names(o.at(&["status", "acceptedNames"]), &FieldPath::new("status.acceptedNames"), errors);
+}
+
+fn stored_versions(o: &Object, errors: &mut ErrorList) {
+    let path = FieldPath::new("status.storedVersions");
+    let stored = strings(o.at(&["status", "storedVersions"]));
+    if stored.is_empty() {
+        errors.push(FieldError::invalid(&path, Value::Null, "must have at least one stored version"));
+        return;
+    }
+    let mut left: Vec<&String> = stored.iter().collect();
+    for v in versions(o) {
+        let name = v["name"].as_str().unwrap_or_default();
+        let known = left.iter().position(|s| *s == name);
+        match known {
+            Some(i) => {
+                left.remove(i);
+            }
+            None if v["storage"] == true => {
+                let why = format!("must have the storage version {name}");
+                errors.push(FieldError::invalid(&path, stored.clone(), why));
+            }
+            None => {}
+        }
+    }
+    for v in left {
+        let i = stored.iter().position(|s| s == v).unwrap_or(0);
+        let why = format!(
+            "missing from spec.versions; {v} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {v} and removes {v} from status.storedVersions"
+        );
+        errors.push(FieldError::invalid(&path.index(i), v.as_str(), why));
+    }
+}
+
+/// Groups of the Kubernetes community need to say that they were approved.
+fn approval(o: &Object, old: Option<&Object>, group: &str, errors: &mut ErrorList) {
+    const KEY: &str = "api-approved.kubernetes.io";
+    let community = ["k8s.io", "kubernetes.io"].iter().any(|d| group == *d || group.ends_with(&format!(".{d}")));
+    let state = |o: &Object| {
+        let v = o.annotation(KEY).unwrap_or_default();
+        let url = v.split_once("://").is_some_and(|(s, host)| !s.is_empty() && !host.is_empty() && !host.starts_with('/'));
+        (v.is_empty(), url || v.starts_with("unapproved"))
+    };
+    let (missing, approved) = state(o);
+    if !community || approved || old.is_some_and(|old| state(old) == (missing, approved)) {
+        return;
+    }
+    let path = FieldPath::new("metadata.annotations").key(KEY);
+    let see = "see https://github.com/kubernetes/enhancements/pull/1111";
+    errors.push(if missing {
+        FieldError::required(&path, &format!("protected groups must have approval annotation {KEY:?}, {see}"))
+    } else {
+        let why = format!(
+            "protected groups must have approval annotation {KEY:?} with either a URL or a reason starting with \"unapproved\", {see}"
+        );
+        FieldError::invalid(&path, o.annotation(KEY).unwrap_or_default(), why)
+    });
+}
+
+/// What is kept but means nothing, or less than it looks.
+pub fn warnings(o: &Object) -> Vec<String> {
+    let mut out = Vec::new();
+    for v in versions(o) {
+        json_schema::any(&v["schema"]["openAPIV3Schema"], &mut |s| {
+            if let Some(f) = s["format"].as_str().filter(|f| !f.is_empty())
+                && !schema::structural::is_known_format(&s["type"], f)
+                && matches!(s["type"].as_str(), None | Some("" | "string" | "integer" | "number"))
+            {
+                out.push(format!("unrecognized format {f:?}"));
+            }
+            if let (Some("set"), Some(t @ ("object" | "array"))) =
+                (s["x-kubernetes-list-type"].as_str(), s["items"]["type"].as_str())
+            {
+                out.push(format!(
+                    "x-kubernetes-list-type: set for items of type {t:?} is not supported by server-side apply or CEL validation rules"
+                ));
+            }
+            false
+        });
+    }
+    out
+}

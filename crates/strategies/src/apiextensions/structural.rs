@@ -1,0 +1,211 @@
+//! Whether a schema is structural (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`): every field has one type, said in
+//! one place, and junctors only narrow what is declared outside of them.
+
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+use regex::Regex;
+use schema::structural::is_int_or_string;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Item,
+    Field,
+}
+
+pub fn validate(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    invariants(s, Level::Root, path, errors);
+    completeness(s, Some(s), path, path, errors);
+}
+
+fn on(s: &Value, k: &str) -> bool {
+    s[k] == true
+}
+
+fn text<'a>(s: &'a Value, k: &str) -> &'a str {
+    s[k].as_str().unwrap_or_default()
+}
+
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
+
+fn invariants(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList) {
+    let ty = text(s, "type");
+    if ty == "array" && !s["items"].is_object() {
+        errors.push(FieldError::required(&path.child("items"), "must be specified"));
+    }
+    if s["items"].is_object() {
+        invariants(&s["items"], Level::Item, &path.child("items"), errors);
+    }
+    for (k, v) in s["properties"].as_object().into_iter().flatten() {
+        invariants(v, Level::Field, &path.child("properties").key(k), errors);
+    }
+    let additional = &s["additionalProperties"];
+    if !additional.is_null() {
+        let at = path.child("additionalProperties");
+        if level == Level::Root {
+            errors.push(FieldError::forbidden(&at, "must not be used at the root"));
+        }
+        if on(s, EMBEDDED) {
+            errors.push(FieldError::forbidden(&at, "must not be used if x-kubernetes-embedded-resource is set"));
+        }
+        if additional.is_object() {
+            invariants(additional, Level::Field, &at, errors);
+        }
+    }
+    for k in [PRESERVE, EMBEDDED] {
+        if on(s, INT_OR_STRING) && on(s, k) {
+            let why = "must be false if x-kubernetes-int-or-string is true";
+            errors.push(FieldError::invalid(&path.child(k), true, why));
+        }
+    }
+    junctors(s, path, is_int_or_string(&s["anyOf"]), is_int_or_string(&s["allOf"][0]["anyOf"]), errors);
+    let at = path.child("type");
+    if on(s, EMBEDDED) && ty != "object" {
+        let why = "must be object if x-kubernetes-embedded-resource is true";
+        errors.push(if ty.is_empty() { FieldError::required(&at, why) } else { FieldError::invalid(&at, ty, why) });
+    } else if ty.is_empty() && !on(s, INT_OR_STRING) && !on(s, PRESERVE) {
+        let why = match level {
+            Level::Root => "must not be empty at the root",
+            Level::Item => "must not be empty for specified array items",
+            Level::Field => "must not be empty for specified object fields",
+        };
+        errors.push(FieldError::required(&at, why));
+    }
+    if level == Level::Root && !ty.is_empty() && ty != "object" {
+        errors.push(FieldError::invalid(&at, ty, "must be object at the root"));
+    }
+    if level == Level::Root || on(s, EMBEDDED) {
+        identity(s, level, path, errors);
+    }
+    let nothing = s["properties"].as_object().is_none_or(|p| p.is_empty());
+    if on(s, EMBEDDED) && !on(s, PRESERVE) && nothing {
+        let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errors.push(FieldError::required(&path.child("properties"), why));
+    }
+}
+
+/// `kind`, `apiVersion` and `metadata` are what they are.
+fn identity(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList) {
+    for k in ["kind", "apiVersion"] {
+        if let Some(p) = s["properties"].get(k).filter(|p| p["type"] != "string") {
+            let at = path.child("properties").key(k).child("type");
+            errors.push(FieldError::invalid(&at, text(p, "type"), "must be string"));
+        }
+    }
+    let Some(m) = s["properties"].get("metadata") else { return };
+    let at = path.child("properties").key("metadata");
+    if m["type"] != "object" {
+        errors.push(FieldError::invalid(&at.child("type"), text(m, "type"), "must be object"));
+    }
+    if level != Level::Root {
+        return;
+    }
+    let only_names =
+        m["properties"].as_object().is_none_or(|p| p.keys().all(|k| matches!(k.as_str(), "name" | "generateName")));
+    let nothing_else = m.as_object().into_iter().flatten().all(|(k, v)| {
+        matches!(k.as_str(), "type" | "default" | "properties") || v.is_null() || *v == false || *v == ""
+    });
+    if !only_names || !nothing_else {
+        let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errors.push(FieldError::forbidden(&at, why));
+    }
+}
+
+fn junctors(s: &Value, path: &FieldPath, skip_any_of: bool, skip_first_all_of: bool, errors: &mut ErrorList) {
+    let list = |k: &str| s[k].as_array().into_iter().flatten().enumerate();
+    if !skip_any_of {
+        for (i, v) in list("anyOf") {
+            nested(v, &path.child("anyOf").index(i), false, errors);
+        }
+    }
+    for (i, v) in list("allOf") {
+        nested(v, &path.child("allOf").index(i), skip_first_all_of && i == 0, errors);
+    }
+    for (i, v) in list("oneOf") {
+        nested(v, &path.child("oneOf").index(i), false, errors);
+    }
+    if s["not"].is_object() {
+        nested(&s["not"], &path.child("not"), false, errors);
+    }
+    let pattern = text(s, "pattern");
+    if let Err(e) = Regex::new(pattern) {
+        let why = format!("must be a valid regular expression, but isn't: {e}");
+        errors.push(FieldError::invalid(&path.child("pattern"), pattern, why));
+    }
+}
+
+/// What stands below a junctor says nothing of structure.
+fn nested(s: &Value, path: &FieldPath, skip_any_of: bool, errors: &mut ErrorList) {
+    junctors(s, path, skip_any_of, false, errors);
+    if s["items"].is_object() {
+        nested(&s["items"], &path.child("items"), false, errors);
+    }
+    for (k, v) in s["properties"].as_object().into_iter().flatten() {
+        nested(v, &path.child("properties").key(k), false, errors);
+    }
+    let mut forbid = |k: &str, why: &str| errors.push(FieldError::forbidden(&path.child(k), why));
+    for k in ["type", "title", "description"] {
+        if !text(s, k).is_empty() {
+            forbid(k, "must be empty to be structural");
+        }
+    }
+    for k in ["default", "x-kubernetes-list-type", "x-kubernetes-map-type"] {
+        if s.get(k).is_some_and(|v| !v.is_null()) {
+            forbid(k, "must be undefined to be structural");
+        }
+    }
+    if s["additionalProperties"].is_object() || on(s, "additionalProperties") {
+        forbid("additionalProperties", "must be undefined to be structural");
+    }
+    for k in ["nullable", PRESERVE, EMBEDDED, INT_OR_STRING] {
+        if on(s, k) {
+            forbid(k, "must be false to be structural");
+        }
+    }
+    for k in ["x-kubernetes-list-map-keys", "x-kubernetes-validations"] {
+        if s[k].as_array().is_some_and(|a| !a.is_empty()) {
+            forbid(k, "must be empty to be structural");
+        }
+    }
+    if s["properties"].get("metadata").is_some() {
+        let at = path.child("properties").key("metadata");
+        errors.push(FieldError::forbidden(&at, "must not be specified in a nested context"));
+    }
+}
+
+/// Everything that a junctor speaks of is declared outside.
+fn completeness(v: &Value, s: Option<&Value>, declared: &FieldPath, said: &FieldPath, errors: &mut ErrorList) {
+    let Some(s) = s else {
+        errors.push(FieldError::required(declared, &format!("because it is defined in {said}")));
+        return;
+    };
+    let mut each = |v: &Value, said: FieldPath| below(v, s, declared, &said, errors);
+    if v["not"].is_object() {
+        each(&v["not"], said.child("not"));
+    }
+    for k in ["allOf", "anyOf", "oneOf"] {
+        for (i, v) in v[k].as_array().into_iter().flatten().enumerate() {
+            each(v, said.child(k).index(i));
+        }
+    }
+}
+
+fn below(v: &Value, s: &Value, declared: &FieldPath, said: &FieldPath, errors: &mut ErrorList) {
+    completeness(v, Some(s), declared, said, errors);
+    if v["items"].is_object() {
+        let (declared, said) = (declared.child("items"), said.child("items"));
+        match Some(&s["items"]).filter(|i| i.is_object()) {
+            Some(i) => below(&v["items"], i, &declared, &said, errors),
+            None => completeness(v, None, &declared, &said, errors),
+        }
+    }
+    for (k, v) in v["properties"].as_object().into_iter().flatten() {
+        let (declared, said) = (declared.child("properties").key(k), said.child("properties").key(k));
+        match s["properties"].get(k) {
+            Some(p) => below(v, p, &declared, &said, errors),
+            None => completeness(v, None, &declared, &said, errors),
+        }
+    }
+}
