@@ -96,6 +96,12 @@ impl Check<'_> {
             self.errors.push(FieldError::invalid(self.base, "", why));
         }
         let (Some(c), Some(f)) = (c, n.as_f64()) else { return };
+        for (what, bound) in [("MultipleOf", c.multiple_of), ("Maximum boundary", c.maximum), ("Minimum boundary", c.minimum)] {
+            if s.ty == Type::Int64 && bound.is_some_and(|b| b.fract() != 0.0) {
+                let why = format!("{what} value must be of type integer (default format) in {name}");
+                self.errors.push(FieldError::invalid(self.base, "", why));
+            }
+        }
         let v = || Value::Number(n.clone());
         if let Some(by) = c.multiple_of.filter(|by| *by > 0.0 && (f / by).fract() != 0.0) {
             self.invalid(name, v(), &format!("should be a multiple of {}", go_float(by)));

@@ -94,6 +94,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         schema,
         status,
         scale,
+        webhook: o.str_at(&["spec", "conversion", "strategy"]) == Some("Webhook"),
         rules: json.and_then(|s| rules::compile(s, &FieldPath::root(), &mut Vec::new())),
     };
     Resource {

@@ -4,7 +4,8 @@
 //! Invariant: a definition is `Established` only after its rows are there, and is gone only after its objects are.
 
 use super::definition::{self, Defined};
-use super::{CLEANUP, is_true, naming};
+use super::naming::{self, Taken};
+use super::{CLEANUP, is_true};
 use auth::User;
 use meta::{Gvr, Object, Status, time};
 use registry::{
@@ -28,12 +29,21 @@ struct Made {
     ending: bool,
 }
 
+/// What a definition has of the names of its group.
+struct Names {
+    group: String,
+    given: meta::Value,
+    accepted: bool,
+}
+
 pub struct Definitions {
     registry: Arc<Registry>,
     made: HashMap<String, Made>,
     /// The stored version of each, for what the server does itself.
     stored: HashMap<String, Arc<Resource>>,
     rows: HashMap<String, Vec<Gvr>>,
+    /// The names that every definition has been given, by its group.
+    names: HashMap<String, Names>,
     /// Those whose end has begun, by their UIDs.
     ending: HashSet<String>,
 }
@@ -46,10 +56,13 @@ impl Definitions {
             made: HashMap::new(),
             stored: HashMap::new(),
             rows: HashMap::new(),
+            names: HashMap::new(),
             ending: HashSet::new(),
         };
-        let all: Vec<Object> = d.all().into_iter().filter(|o| is_true(o, "Established")).collect();
-        d.install(&all);
+        let all = d.all();
+        all.iter().for_each(|o| d.note(o));
+        let established: Vec<Object> = all.into_iter().filter(|o| is_true(o, "Established")).collect();
+        d.install(&established);
         d
     }
 
@@ -57,7 +70,7 @@ impl Definitions {
     pub async fn run(mut self) {
         loop {
             let snapshot = self.registry.store.snapshot();
-            let known: Vec<String> = self.made.keys().cloned().collect();
+            let known: Vec<String> = self.names.keys().cloned().collect();
             let all = self.all();
             for name in known.iter().filter(|n| !all.iter().any(|o| o.name() == **n)) {
                 self.forget(name);
@@ -91,24 +104,37 @@ impl Definitions {
         snapshot.range(&resource, None, None).map(|e| encode::decode(e)).collect()
     }
 
-    fn in_group(&self, o: &Object) -> Vec<Object> {
-        let group = o.str_at(&["spec", "group"]);
-        self.all().into_iter().filter(|x| x.str_at(&["spec", "group"]) == group).collect()
+    fn note(&mut self, o: &Object) {
+        let names = Names {
+            group: o.str_at(&["spec", "group"]).unwrap_or_default().into(),
+            given: o.at(&["status", "acceptedNames"]).cloned().unwrap_or_default(),
+            accepted: is_true(o, "NamesAccepted"),
+        };
+        self.names.insert(o.name().into(), names);
+    }
+
+    /// The names that the others of a group have.
+    fn taken(&self, o: &Object) -> Taken {
+        let group = o.str_at(&["spec", "group"]).unwrap_or_default();
+        let others = self.names.iter().filter(|(name, n)| n.group == group && **name != o.name());
+        Taken::of(others.map(|(_, n)| &n.given))
     }
 
     /// Brings names, rows and conditions of a definition up to date. What the store says now counts, not the event.
     async fn follow(&mut self, seen: Object) {
         let Some(o) = self.get(seen.name()).filter(|o| o.uid() == seen.uid()) else { return };
         let now = time::format(self.registry.clock.now());
-        let settled = naming::settle(&o, &self.in_group(&o), &now);
+        self.note(&o);
+        let taken = self.taken(&o);
+        let settled = naming::settle(&o, &taken, &now);
         let current = settled.as_ref().unwrap_or(&o);
         if is_true(current, "Established") {
             self.install(std::slice::from_ref(current));
         }
         if settled.is_some() {
-            let others = self.in_group(&o);
+            self.note(settled.as_ref().unwrap_or(&o));
             let change = |live: &mut Object| {
-                if let Some(new) = naming::settle(live, &others, &now) {
+                if let Some(new) = naming::settle(live, &taken, &now) {
                     *live = new;
                 }
             };
@@ -135,8 +161,11 @@ impl Definitions {
         }
         self.forget(o.name());
         self.ending.remove(o.uid());
-        for other in self.in_group(o) {
-            if !is_true(&other, "NamesAccepted") {
+        let group = o.str_at(&["spec", "group"]).unwrap_or_default();
+        let waiting = self.names.iter().filter(|(_, n)| n.group == group && !n.accepted);
+        let waiting: Vec<String> = waiting.map(|(name, _)| name.clone()).collect();
+        for name in waiting {
+            if let Some(other) = self.get(&name) {
                 self.follow(other).await;
             }
         }
@@ -144,6 +173,7 @@ impl Definitions {
 
     fn forget(&mut self, name: &str) {
         self.made.remove(name);
+        self.names.remove(name);
         self.stored.remove(name);
         let rows = self.rows.remove(name).unwrap_or_default();
         self.registry.change_rows(|all| {

@@ -6,40 +6,51 @@ use meta::{Object, Value};
 use serde_json::{Map, json};
 use std::collections::BTreeSet;
 
+/// Names that definitions of a group have been given.
+#[derive(Default)]
+pub struct Taken {
+    resources: BTreeSet<String>,
+    kinds: BTreeSet<String>,
+}
+
+impl Taken {
+    pub fn of<'a>(given: impl Iterator<Item = &'a Value>) -> Self {
+        let mut t = Self::default();
+        for names in given {
+            let text = |k: &str| names[k].as_str().unwrap_or_default().to_owned();
+            t.resources.extend([text("plural"), text("singular")]);
+            t.resources.extend(strings(names.get("shortNames")));
+            t.kinds.extend([text("kind"), text("listKind")]);
+        }
+        t
+    }
+}
+
 /// The names and conditions of a definition among those of its group; none when they are as they should be.
-pub fn settle(o: &Object, others: &[Object], now: &str) -> Option<Object> {
+pub fn settle(o: &Object, taken: &Taken, now: &str) -> Option<Object> {
     let names = |o: &Object, at: &str| o.at(&[at, if at == "spec" { "names" } else { "acceptedNames" }]).cloned();
     let wanted = names(o, "spec").unwrap_or_default();
     let have = names(o, "status").unwrap_or_default();
-    let mut resources = BTreeSet::new();
-    let mut kinds = BTreeSet::new();
-    for other in others.iter().filter(|x| x.name() != o.name()) {
-        let taken = names(other, "status").unwrap_or_default();
-        let text = |k: &str| taken[k].as_str().unwrap_or_default().to_owned();
-        resources.extend([text("plural"), text("singular")]);
-        resources.extend(strings(taken.get("shortNames")));
-        kinds.extend([text("kind"), text("listKind")]);
-    }
     let mut given = have.as_object().cloned().unwrap_or_default();
     let mut conflict: Option<(&str, String)> = None;
     for (key, used, reason) in [
-        ("plural", &resources, "PluralConflict"),
-        ("singular", &resources, "SingularConflict"),
-        ("shortNames", &resources, "ShortNamesConflict"),
-        ("kind", &kinds, "KindConflict"),
-        ("listKind", &kinds, "ListKindConflict"),
+        ("plural", &taken.resources, "PluralConflict"),
+        ("singular", &taken.resources, "SingularConflict"),
+        ("shortNames", &taken.resources, "ShortNamesConflict"),
+        ("kind", &taken.kinds, "KindConflict"),
+        ("listKind", &taken.kinds, "ListKindConflict"),
     ] {
         let list = |v: &Value| match v {
             Value::String(s) => vec![s.clone()],
             v => strings(Some(v)),
         };
         let own = list(&have[key]);
-        let taken: Vec<String> = list(&wanted[key])
+        let conflicts: Vec<String> = list(&wanted[key])
             .into_iter()
             .filter(|n| !own.contains(n) && used.contains(n))
             .map(|n| format!("{n:?} is already in use"))
             .collect();
-        match taken.as_slice() {
+        match conflicts.as_slice() {
             [] => take(&mut given, key, &wanted),
             [one] => conflict = Some((reason, one.clone())),
             many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
