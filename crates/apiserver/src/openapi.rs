@@ -61,7 +61,11 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
             if !rows.iter().any(|r| r.kind.group_version() == gv) {
                 return Some(Err(Status::no_such_path()));
             }
-            Some(Ok(hashed(server, parts, server.documents.get(path, rows.change(Some(&gv)), || v3(server, &rows, &gv)))))
+            Some(Ok(hashed(
+                server,
+                parts,
+                server.documents.get(path, rows.change(Some(&gv)), || v3(server, &rows, &gv)),
+            )))
         }
     }
 }
@@ -128,7 +132,10 @@ fn index(server: &Server, rows: &Rows) -> Value {
     let mut paths = Map::new();
     for gv in gvs {
         let place = place_of(&gv);
-        let hash = server.documents.get(&format!("/openapi/v3/{place}"), rows.change(Some(&gv)), || v3(server, rows, &gv)).hash;
+        let hash = server
+            .documents
+            .get(&format!("/openapi/v3/{place}"), rows.change(Some(&gv)), || v3(server, rows, &gv))
+            .hash;
         paths.insert(place.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{place}?hash={hash}")}));
     }
     json!({"paths": paths})

@@ -189,7 +189,7 @@ impl Builder {
             schema: self.schema(f.t, &list, atomic_map, &f.enum_values),
             required: f.r,
             default: f.default.clone(),
-            fill: f.fill.clone().map(|value| Fill { value, when: f.when.clone() }),
+            fill: f.fill.clone().map(|value| Box::new(Fill { value, when: f.when.clone() })),
             presence: match f.e {
                 "*" => Presence::Pointer,
                 "!" => Presence::Always,

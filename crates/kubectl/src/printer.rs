@@ -6,9 +6,9 @@ pub mod tabwriter;
 
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, PrintFlags};
-use codec::jsonpath::{Missing, Template};
 use crate::kube::Kube;
 use codec::json::to_string_indent;
+use codec::jsonpath::{Missing, Template};
 use columns::Columns;
 use meta::{Object, Value};
 

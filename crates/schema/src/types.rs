@@ -115,7 +115,7 @@ pub struct Field {
     /// The default as the schema publishes it.
     pub default: Option<Value>,
     /// What the server fills in where the field is absent.
-    pub fill: Option<Fill>,
+    pub fill: Option<Box<Fill>>,
     pub presence: Presence,
     /// What validation asks of the field.
     pub rules: Vec<Rule>,

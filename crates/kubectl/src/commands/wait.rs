@@ -3,12 +3,12 @@
 use super::delete::gone;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, duration};
-use codec::jsonpath::{Missing, Template};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Info, Target, from_files};
 use client::{ListOptions, WatchEvent, WatchOptions};
+use codec::jsonpath::{Missing, Template};
 use futures::StreamExt as _;
 use meta::{Object, Value};
 use std::time::Duration;

@@ -8,9 +8,32 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
 const STRINGS: [&str; 26] = [
-    "bsonobjectid", "uri", "email", "hostname", "ipv4", "ipv6", "cidr", "mac", "uuid", "uuid3", "uuid4", "uuid5",
-    "isbn", "isbn10", "isbn13", "creditcard", "ssn", "hexcolor", "rgbcolor", "byte", "password", "date", "duration",
-    "datetime", "k8sshortname", "k8slongname",
+    "bsonobjectid",
+    "uri",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "cidr",
+    "mac",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "creditcard",
+    "ssn",
+    "hexcolor",
+    "rgbcolor",
+    "byte",
+    "password",
+    "date",
+    "duration",
+    "datetime",
+    "k8sshortname",
+    "k8slongname",
 ];
 
 fn plain(format: &str) -> String {
@@ -170,8 +193,16 @@ fn duration(s: &str) -> bool {
         "mins", "h", "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "wk", "weeks",
     ];
     const LONG: [&str; 10] = [
-        "nanosecond", "nanoseconds", "microsecond", "microseconds", "milliseconds", "second", "seconds", "minute",
-        "minutes", "week",
+        "nanosecond",
+        "nanoseconds",
+        "microsecond",
+        "microseconds",
+        "milliseconds",
+        "second",
+        "seconds",
+        "minute",
+        "minutes",
+        "week",
     ];
     let mut rest = s.strip_prefix(['-', '+']).unwrap_or(s).trim();
     if rest == "0" {

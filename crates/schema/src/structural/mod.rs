@@ -6,6 +6,7 @@
 
 mod formats;
 mod lists;
+mod pool;
 mod validate;
 
 pub use formats::is_known as is_known_format;
@@ -108,10 +109,11 @@ pub fn node(v: &Value, metadata: &Arc<Schema>) -> Schema {
         _ => ListType::Atomic,
     };
     s.fields = object("properties").into_iter().flatten().map(|(k, p)| field(k, p, metadata)).collect();
-    s.items = Some(&v["items"]).filter(|i| i.is_object()).map(|i| reference(node(i, metadata)));
+    s.fields.shrink_to_fit();
+    s.items = Some(&v["items"]).filter(|i| i.is_object()).map(|i| pool::shared(i, metadata));
     s.additional = match &v["additionalProperties"] {
-        Value::Object(_) => Some(reference(node(&v["additionalProperties"], metadata))),
-        Value::Bool(true) => Some(reference(Schema { custom: true, nullable: true, ..Schema::of(Type::Any) })),
+        Value::Object(_) => Some(pool::shared(&v["additionalProperties"], metadata)),
+        Value::Bool(true) => Some(pool::shared(&serde_json::json!({"nullable": true}), metadata)),
         _ => None,
     };
     if flag("x-kubernetes-embedded-resource") {
@@ -124,14 +126,14 @@ pub fn node(v: &Value, metadata: &Arc<Schema>) -> Schema {
 fn field(name: &str, v: &Value, metadata: &Arc<Schema>) -> Field {
     let default = v.get("default").filter(|d| !d.is_null());
     Field {
-        fill: default.map(|d| Fill { value: d.clone(), when: None }),
-        ..Field::new(name, reference(node(v, metadata)))
+        fill: default.map(|d| Box::new(Fill { value: d.clone(), when: None })),
+        ..Field::new(pool::name(name), pool::shared(v, metadata))
     }
 }
 
 /// Adds what every object has.
 fn embed(s: &mut Schema, metadata: &Arc<Schema>) {
-    let text = || reference(Schema { custom: true, ..Schema::of(Type::String) });
+    let text = || pool::shared(&serde_json::json!({"type": "string"}), metadata);
     s.fields.retain(|f| &*f.name != "metadata");
     s.fields.push(Field::new("metadata", SchemaRef::Inline(metadata.clone())));
     for name in ["apiVersion", "kind"] {
@@ -142,28 +144,32 @@ fn embed(s: &mut Schema, metadata: &Arc<Schema>) {
     s.fields.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// A schema to refer to: scalars without peculiarities, the most common of all, are shared by all definitions.
-fn reference(s: Schema) -> SchemaRef {
-    static SCALARS: OnceLock<Vec<Arc<Schema>>> = OnceLock::new();
-    let plain = s.constraints.is_none() && !s.nullable && !s.preserve_unknown;
-    let types = [Type::String, Type::Int64, Type::Double, Type::Boolean, Type::IntOrString];
-    if let Some(i) = types.iter().position(|t| *t == s.ty).filter(|_| plain && s.fields.is_empty()) {
-        let scalar = |t: &Type| Arc::new(Schema { custom: true, ..Schema::of(*t) });
-        let shared = SCALARS.get_or_init(|| types.iter().map(scalar).collect());
-        return SchemaRef::Inline(shared[i].clone());
-    }
-    SchemaRef::Inline(Arc::new(s))
-}
-
 fn strings(v: &Value) -> Vec<Str> {
     v.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
 }
 
 fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option<Constraints> {
     const KEYS: [&str; 20] = [
-        "format", "pattern", "minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems",
-        "minProperties", "maxProperties", "enum", "required", "allOf", "anyOf", "oneOf", "not", "exclusiveMinimum",
-        "exclusiveMaximum", "uniqueItems",
+        "format",
+        "pattern",
+        "minimum",
+        "maximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+        "minProperties",
+        "maxProperties",
+        "enum",
+        "required",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "uniqueItems",
     ];
     let m: &Map<String, Value> = v.as_object()?;
     if !KEYS.iter().any(|k| m.get(*k).is_some_and(|v| !v.is_null())) {
@@ -173,9 +179,8 @@ fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option
         let count = |k: &str| v[k].as_u64().map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         Bounds { min: count(min), max: count(max) }
     };
-    let schemas = |k: &str| -> Vec<Schema> {
-        v[k].as_array().into_iter().flatten().map(|s| node(s, metadata)).collect()
-    };
+    let schemas =
+        |k: &str| -> Vec<Schema> { v[k].as_array().into_iter().flatten().map(|s| node(s, metadata)).collect() };
     // That it is a number or a string, the type says already.
     let any_of = if int_or_string && is_int_or_string(&v["anyOf"]) { Vec::new() } else { schemas("anyOf") };
     Some(Constraints {

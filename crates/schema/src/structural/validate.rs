@@ -96,7 +96,9 @@ impl Check<'_> {
             self.errors.push(FieldError::invalid(self.base, "", why));
         }
         let (Some(c), Some(f)) = (c, n.as_f64()) else { return };
-        for (what, bound) in [("MultipleOf", c.multiple_of), ("Maximum boundary", c.maximum), ("Minimum boundary", c.minimum)] {
+        for (what, bound) in
+            [("MultipleOf", c.multiple_of), ("Maximum boundary", c.maximum), ("Minimum boundary", c.minimum)]
+        {
             if s.ty == Type::Int64 && bound.is_some_and(|b| b.fract() != 0.0) {
                 let why = format!("{what} value must be of type integer (default format) in {name}");
                 self.errors.push(FieldError::invalid(self.base, "", why));
@@ -187,10 +189,7 @@ impl Check<'_> {
                     composite(self, "validate one and only one schema (oneOf). Found none valid".into());
                     self.errors.extend(all.into_iter().next().unwrap_or_default());
                 }
-                n => composite(
-                    self,
-                    format!("validate one and only one schema (oneOf). Found {n} valid alternatives"),
-                ),
+                n => composite(self, format!("validate one and only one schema (oneOf). Found {n} valid alternatives")),
             }
         }
         if !c.all_of.is_empty() {

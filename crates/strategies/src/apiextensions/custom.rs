@@ -55,10 +55,18 @@ impl Custom {
             match registry::strategy::at(o, path) {
                 None | Some(Value::Null) => {}
                 Some(v) => match v.as_i64() {
-                    None => errors.push(FieldError::invalid(&at, 0, "accessor error: the value is of another type, expected int64")),
+                    None => errors.push(FieldError::invalid(
+                        &at,
+                        0,
+                        "accessor error: the value is of another type, expected int64",
+                    )),
                     Some(n) if n < 0 => errors.push(FieldError::invalid(&at, n, "should be a non-negative integer")),
                     Some(n) if n > i64::from(i32::MAX) => {
-                        errors.push(FieldError::invalid(&at, n, format!("should be less than or equal to {}", i32::MAX)));
+                        errors.push(FieldError::invalid(
+                            &at,
+                            n,
+                            format!("should be less than or equal to {}", i32::MAX),
+                        ));
                     }
                     Some(_) => {}
                 },

@@ -37,7 +37,9 @@ fn one(s: &Value, default: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(path, default.clone(), "must not have unknown fields"));
         }
         Ok(_) => {}
-        Err(e) => errors.push(FieldError::invalid(path, default.clone(), format!("must result in valid metadata: {e}"))),
+        Err(e) => {
+            errors.push(FieldError::invalid(path, default.clone(), format!("must result in valid metadata: {e}")))
+        }
     }
     schema::structural::validate(default, None, &compiled, path, errors);
 }

@@ -48,9 +48,8 @@ pub fn rows(o: &Object, reshaped: u64) -> Option<Defined> {
 
 fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> Resource {
     let text = |k: &str| o.str_at(&["status", "acceptedNames", k]).unwrap_or_default();
-    let list = |k: &str| -> Vec<Str> {
-        strings(o.at(&["status", "acceptedNames", k])).into_iter().map(Into::into).collect()
-    };
+    let list =
+        |k: &str| -> Vec<Str> { strings(o.at(&["status", "acceptedNames", k])).into_iter().map(Into::into).collect() };
     let group = o.str_at(&["spec", "group"]).unwrap_or_default();
     let version = v["name"].as_str().unwrap_or_default();
     let (plural, kind) = (text("plural"), text("kind"));

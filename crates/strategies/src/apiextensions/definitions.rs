@@ -9,7 +9,8 @@ use super::{CLEANUP, is_true};
 use auth::User;
 use meta::{Gvr, Object, Status, time};
 use registry::{
-    AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, Warnings, WriteOptions, encode,
+    AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, Warnings, WriteOptions,
+    encode,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -78,7 +79,9 @@ impl Definitions {
             for o in all {
                 self.follow(o).await;
             }
-            let Ok(mut watch) = self.registry.store.watch(Scope::resource(STORAGE), snapshot.revision()) else { return };
+            let Ok(mut watch) = self.registry.store.watch(Scope::resource(STORAGE), snapshot.revision()) else {
+                return;
+            };
             loop {
                 match watch.next().await {
                     Ok(batch) => {

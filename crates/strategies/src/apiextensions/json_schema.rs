@@ -143,11 +143,7 @@ fn topology(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let wants = |errors: &mut ErrorList, want: &str, why: &str| {
         if ty != want {
             let at = path.child("type");
-            errors.push(if ty.is_empty() {
-                FieldError::required(&at, why)
-            } else {
-                FieldError::invalid(&at, ty, why)
-            });
+            errors.push(if ty.is_empty() { FieldError::required(&at, why) } else { FieldError::invalid(&at, ty, why) });
         }
         ty == want
     };
@@ -243,7 +239,8 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
         let place = below.child("properties").key(k);
         let required = items["required"].as_array().into_iter().flatten().any(|r| r == k);
         if !required && !set(p, "default") {
-            let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            let why =
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errors.push(FieldError::required(&place.child("default"), why));
         }
         if p["nullable"] == true {

@@ -57,7 +57,8 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     approval(o, old, group, errors);
     let preserves = o.at(&["spec", "preserveUnknownFields"]) == Some(&Value::Bool(true));
     if preserves && old.is_none_or(|old| old.at(&["spec", "preserveUnknownFields"]) != Some(&Value::Bool(true))) {
-        let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        let why =
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
         errors.push(FieldError::invalid(&path.child("preserveUnknownFields"), true, why));
     }
 }
@@ -156,17 +157,34 @@ fn deprecation(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
         wrong("must not be an empty string");
     }
     if let Some((i, _)) = text.char_indices().find(|(_, c)| c.is_control()) {
-        wrong(&format!(
-            "must only contain printable UTF-8 characters; non-printable character found at index {i}"
-        ));
+        wrong(&format!("must only contain printable UTF-8 characters; non-printable character found at index {i}"));
     }
 }
 
 /// What may stand at the root where the schema of the status is taken out of it.
 const WITH_STATUS: [&str; 22] = [
-    "description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
-    "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items",
-    "properties", "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+    "description",
+    "type",
+    "format",
+    "title",
+    "maximum",
+    "exclusiveMaximum",
+    "minimum",
+    "exclusiveMinimum",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "maxItems",
+    "minItems",
+    "uniqueItems",
+    "multipleOf",
+    "required",
+    "items",
+    "properties",
+    "externalDocs",
+    "example",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-validations",
 ];
 
 fn root_schema(s: &Value, status: bool, path: &FieldPath, errors: &mut ErrorList) {
@@ -180,7 +198,8 @@ fn root_schema(s: &Value, status: bool, path: &FieldPath, errors: &mut ErrorList
             _ => true,
         };
         if s["type"] != "object" && said(&s["type"]) {
-            let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+            let why =
+                "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
             errors.push(FieldError::invalid(&path.child("type"), s["type"].clone(), why));
         } else if s.as_object().into_iter().flatten().any(|(k, v)| said(v) && !WITH_STATUS.contains(&k.as_str())) {
             let why = format!(
@@ -412,7 +431,8 @@ fn approval(o: &Object, old: Option<&Object>, group: &str, errors: &mut ErrorLis
     let community = ["k8s.io", "kubernetes.io"].iter().any(|d| group == *d || group.ends_with(&format!(".{d}")));
     let state = |o: &Object| {
         let v = o.annotation(KEY).unwrap_or_default();
-        let url = v.split_once("://").is_some_and(|(s, host)| !s.is_empty() && !host.is_empty() && !host.starts_with('/'));
+        let url =
+            v.split_once("://").is_some_and(|(s, host)| !s.is_empty() && !host.is_empty() && !host.starts_with('/'));
         (v.is_empty(), url || v.starts_with("unapproved"))
     };
     let (missing, approved) = state(o);

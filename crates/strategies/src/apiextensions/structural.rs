@@ -81,7 +81,8 @@ fn invariants(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList)
     }
     let nothing = s["properties"].as_object().is_none_or(|p| p.is_empty());
     if on(s, EMBEDDED) && !on(s, PRESERVE) && nothing {
-        let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        let why =
+            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
         errors.push(FieldError::required(&path.child("properties"), why));
     }
 }

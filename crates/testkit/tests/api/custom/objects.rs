@@ -16,9 +16,12 @@ async fn unknown_fields_are_pruned_and_told() {
         "pod": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true},
     })))
     .await;
-    let sent = crontab("a", json!({"known": "k", "odd": 1, "list": [{"a": 1, "z": 2}], "map": {"m": {"b": "x", "q": 1}},
+    let sent = crontab(
+        "a",
+        json!({"known": "k", "odd": 1, "list": [{"a": 1, "z": 2}], "map": {"m": {"b": "x", "q": 1}},
         "free": {"anything": [1, {"deep": true}], "strict": {"x": "y", "no": 1}}, "any": {"x": [null]},
-        "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "nonsense": 1}, "spec": {"q": 1}}}));
+        "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "nonsense": 1}, "spec": {"q": 1}}}),
+    );
     let a = c.call("POST", CRONTABS, sent.clone()).await;
     assert_eq!(a.code, 201, "{}", a.body);
     assert!(a.warned, "unknown fields are warned of");
@@ -49,10 +52,18 @@ async fn defaults_are_filled_when_written_and_when_read() {
         "items": {"type": "array", "items": {"type": "object", "properties": {"p": {"type": "integer", "default": 80}}}},
     })))
     .await;
-    let a = c.call("POST", CRONTABS, crontab("a", json!({"replicas": null, "nul": null, "gone": null, "items": [{}]}))).await;
+    let a = c
+        .call("POST", CRONTABS, crontab("a", json!({"replicas": null, "nul": null, "gone": null, "items": [{}]})))
+        .await;
     assert_eq!(a.body["spec"], json!({"replicas": 3, "nul": null, "deep": {"x": "y"}, "items": [{"p": 80}]}));
     // An object without a spec is given none.
-    let a = c.call("POST", CRONTABS, json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "b"}})).await;
+    let a = c
+        .call(
+            "POST",
+            CRONTABS,
+            json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "b"}}),
+        )
+        .await;
     assert_eq!(a.body.get("spec"), None, "{}", a.body);
     let mut new = c.call("GET", &format!("{DEFINITIONS}/{NAME}"), Value::Null).await.body;
     new["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["later"] =
@@ -100,7 +111,10 @@ async fn generations_count_as_the_status_is_enabled() {
         b["spec"] = json!({"n": 7});
         b["metadata"]["labels"] = json!({"other": "z"});
         let b = c.call("PUT", &format!("{path}/status"), b).await.body;
-        assert_eq!((&b["status"]["m"], &b["spec"]["n"], &b["metadata"]["generation"]), (&json!(3), &json!(1), &json!(1)));
+        assert_eq!(
+            (&b["status"]["m"], &b["spec"]["n"], &b["metadata"]["generation"]),
+            (&json!(3), &json!(1), &json!(1))
+        );
         assert_eq!(b["metadata"]["labels"], json!({"x": "y"}), "the status changes no metadata");
         let mut bad = b.clone();
         bad["status"] = json!({"m": 6});
@@ -178,13 +192,19 @@ async fn server_side_apply_follows_the_list_types() {
             c.send("PATCH", &path, Some("application/apply-patch+yaml"), "application/json", body.into()).await
         }
     };
-    let a = apply("one", json!({"map": [{"name": "x", "v": 1}], "set": ["a"], "plain": [{"name": "p"}], "whole": {"k": "1"}})).await;
+    let a = apply(
+        "one",
+        json!({"map": [{"name": "x", "v": 1}], "set": ["a"], "plain": [{"name": "p"}], "whole": {"k": "1"}}),
+    )
+    .await;
     assert_eq!(a.code, 201, "{}", a.body);
     let a = apply("two", json!({"map": [{"name": "y", "v": 2}], "set": ["b"]})).await;
     assert_eq!(a.code, 200, "{}", a.body);
     assert_eq!(a.body["spec"]["map"], json!([{"name": "x", "v": 1}, {"name": "y", "v": 2}]));
     assert_eq!(a.body["spec"]["set"], json!(["a", "b"]));
-    for other in [json!({"plain": [{"name": "q"}]}), json!({"whole": {"l": "2"}}), json!({"map": [{"name": "x", "v": 3}]})] {
+    for other in
+        [json!({"plain": [{"name": "q"}]}), json!({"whole": {"l": "2"}}), json!({"map": [{"name": "x", "v": 3}]})]
+    {
         let a = apply("two", other).await;
         assert_eq!(a.code, 409, "{}", a.body);
     }

@@ -23,13 +23,28 @@ async fn objects_are_validated_against_their_schema() {
     let cases = [
         (json!({"n": 0}), "spec.n", "Invalid", "Invalid value: 0: spec.n in body should be greater than or equal to 1"),
         (json!({"n": 6}), "spec.n", "Invalid", "Invalid value: 6: spec.n in body should be less than or equal to 5"),
-        (json!({"n": "1"}), "spec.n", "TypeInvalid", "Invalid value: \"string\": spec.n in body must be of type integer: \"string\""),
+        (
+            json!({"n": "1"}),
+            "spec.n",
+            "TypeInvalid",
+            "Invalid value: \"string\": spec.n in body must be of type integer: \"string\"",
+        ),
         (json!({"f": 0.75}), "spec.f", "Invalid", "Invalid value: 0.75: spec.f in body should be a multiple of 0.5"),
-        (json!({"s": "a"}), "spec.s", "Invalid", "Invalid value: \"a\": spec.s in body should be at least 2 chars long"),
+        (
+            json!({"s": "a"}),
+            "spec.s",
+            "Invalid",
+            "Invalid value: \"a\": spec.s in body should be at least 2 chars long",
+        ),
         (json!({"s": "aaaaa"}), "spec.s", "TooLong", "Too long: may not be more than 4 bytes"),
         (json!({"s": "bb"}), "spec.s", "Invalid", "Invalid value: \"bb\": spec.s in body should match '^a'"),
         (json!({"e": "z"}), "spec.e", "NotSupported", "Unsupported value: \"z\": supported values: \"x\", \"y\""),
-        (json!({"ip": "1.2.3"}), "spec.ip", "TypeInvalid", "Invalid value: \"1.2.3\": spec.ip in body must be of type ipv4: \"1.2.3\""),
+        (
+            json!({"ip": "1.2.3"}),
+            "spec.ip",
+            "TypeInvalid",
+            "Invalid value: \"1.2.3\": spec.ip in body must be of type ipv4: \"1.2.3\"",
+        ),
         (json!({"when": "noon"}), "spec.when", "TypeInvalid", ""),
         (json!({"l": []}), "spec.l", "Invalid", "Invalid value: 0: spec.l in body should have at least 1 items"),
         (json!({"l": ["a", "b", "c"]}), "spec.l", "TooMany", "Too many: 3: must have at most 2 items"),
@@ -42,8 +57,12 @@ async fn objects_are_validated_against_their_schema() {
         (json!({"ios": 1.5}), "spec.ios", "TypeInvalid", ""),
         (json!({"b": "yes"}), "spec.b", "TypeInvalid", ""),
         (json!("none"), "spec", "TypeInvalid", ""),
-        (json!({"r": {"a": "1", "c": "2"}}), "<nil>", "Invalid",
-            "Invalid value: \"\": \"spec.r\" must validate one and only one schema (oneOf). Found 2 valid alternatives"),
+        (
+            json!({"r": {"a": "1", "c": "2"}}),
+            "<nil>",
+            "Invalid",
+            "Invalid value: \"\": \"spec.r\" must validate one and only one schema (oneOf). Found 2 valid alternatives",
+        ),
     ];
     for (spec, field, reason, body) in cases {
         let a = c.call("POST", CRONTABS, crontab("a", spec.clone())).await;
@@ -100,29 +119,57 @@ async fn definitions_are_validated() {
     type Case = ((Option<Value>, Option<(&'static str, Value)>), Vec<(String, &'static str)>);
     let cases: Vec<Case> = vec![
         (change("/spec/scope", "Everywhere".into()), vec![("spec.scope".into(), "NotSupported")]),
-        (change("/spec/names/kind", "Cron_Tab".into()),
-            vec![("spec.names.kind".into(), "Invalid"), ("spec.names.listKind".into(), "Invalid")]),
+        (
+            change("/spec/names/kind", "Cron_Tab".into()),
+            vec![("spec.names.kind".into(), "Invalid"), ("spec.names.listKind".into(), "Invalid")],
+        ),
         (change("/metadata/name", "other.stable.example.com".into()), vec![("metadata.name".into(), "Invalid")]),
-        (change("/spec/versions/0/storage", false.into()),
-            vec![("spec.versions".into(), "Invalid"), ("status.storedVersions".into(), "Invalid")]),
-        (schema(json!({"type": "array"})), vec![(format!("{root}.items"), "Required"), (format!("{root}.type"), "Invalid")]),
+        (
+            change("/spec/versions/0/storage", false.into()),
+            vec![("spec.versions".into(), "Invalid"), ("status.storedVersions".into(), "Invalid")],
+        ),
+        (
+            schema(json!({"type": "array"})),
+            vec![(format!("{root}.items"), "Required"), (format!("{root}.type"), "Invalid")],
+        ),
         (schema(json!({"properties": {}})), vec![(format!("{root}.type"), "Required")]),
         (schema(spec(json!({"x": {}}))), vec![(format!("{root}.properties[spec].properties[x].type"), "Required")]),
-        (schema(spec(json!({"x": {"type": "array"}}))), vec![(format!("{root}.properties[spec].properties[x].items"), "Required")]),
-        (schema(spec(json!({"x": {"type": "integer", "default": "1"}}))),
-            vec![(format!("{root}.properties[spec].properties[x].default"), "TypeInvalid")]),
-        (schema(spec(json!({"x": {"type": "object", "default": {"q": 1}, "properties": {"p": {"type": "string"}}}}))),
-            vec![(format!("{root}.properties[spec].properties[x].default"), "Invalid")]),
-        (schema(spec(json!({"x": {"type": "string", "pattern": "("}}))),
-            vec![(format!("{root}.properties[spec].properties[x].pattern"), "Invalid")]),
-        (schema(spec(json!({"x": {"type": "string", "anyOf": [{"type": "string"}]}}))),
-            vec![(format!("{root}.properties[spec].properties[x].anyOf[0].type"), "Forbidden")]),
-        (schema(json!({"type": "object", "anyOf": [{"properties": {"q": {"minimum": 1}}}]})),
-            vec![(format!("{root}.properties[q]"), "Required")]),
-        (schema(json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}})),
-            vec![(format!("{root}.properties[metadata]"), "Forbidden")]),
-        (schema(spec(json!({"x": {"type": "array", "x-kubernetes-list-type": "map", "items": {"type": "object"}}}))),
-            vec![(format!("{root}.properties[spec].properties[x].x-kubernetes-list-map-keys"), "Required")]),
+        (
+            schema(spec(json!({"x": {"type": "array"}}))),
+            vec![(format!("{root}.properties[spec].properties[x].items"), "Required")],
+        ),
+        (
+            schema(spec(json!({"x": {"type": "integer", "default": "1"}}))),
+            vec![(format!("{root}.properties[spec].properties[x].default"), "TypeInvalid")],
+        ),
+        (
+            schema(spec(
+                json!({"x": {"type": "object", "default": {"q": 1}, "properties": {"p": {"type": "string"}}}}),
+            )),
+            vec![(format!("{root}.properties[spec].properties[x].default"), "Invalid")],
+        ),
+        (
+            schema(spec(json!({"x": {"type": "string", "pattern": "("}}))),
+            vec![(format!("{root}.properties[spec].properties[x].pattern"), "Invalid")],
+        ),
+        (
+            schema(spec(json!({"x": {"type": "string", "anyOf": [{"type": "string"}]}}))),
+            vec![(format!("{root}.properties[spec].properties[x].anyOf[0].type"), "Forbidden")],
+        ),
+        (
+            schema(json!({"type": "object", "anyOf": [{"properties": {"q": {"minimum": 1}}}]})),
+            vec![(format!("{root}.properties[q]"), "Required")],
+        ),
+        (
+            schema(
+                json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
+            ),
+            vec![(format!("{root}.properties[metadata]"), "Forbidden")],
+        ),
+        (
+            schema(spec(json!({"x": {"type": "array", "x-kubernetes-list-type": "map", "items": {"type": "object"}}}))),
+            vec![(format!("{root}.properties[spec].properties[x].x-kubernetes-list-map-keys"), "Required")],
+        ),
         (schema(json!({"type": "object", "nullable": true})), vec![(format!("{root}.nullable"), "Forbidden")]),
     ];
     for ((new_schema, changed), want) in cases {

@@ -19,11 +19,15 @@ async fn discovery_knows_them_at_once() {
     }
     define(&c, d).await;
     let g = c.call("GET", "/apis/stable.example.com", Value::Null).await.body;
-    let versions: Vec<&str> = g["versions"].as_array().unwrap().iter().map(|v| v["version"].as_str().unwrap()).collect();
+    let versions: Vec<&str> =
+        g["versions"].as_array().unwrap().iter().map(|v| v["version"].as_str().unwrap()).collect();
     assert_eq!(versions, ["v2", "v1", "v2beta1", "v1alpha1"]);
     let list = c.call("GET", "/apis/stable.example.com/v1", Value::Null).await.body;
     let r = &list["resources"][0];
-    assert_eq!((&r["name"], &r["singularName"], &r["kind"]), (&json!("crontabs"), &json!("crontab"), &json!("CronTab")));
+    assert_eq!(
+        (&r["name"], &r["singularName"], &r["kind"]),
+        (&json!("crontabs"), &json!("crontab"), &json!("CronTab"))
+    );
     assert_eq!((&r["shortNames"], &r["categories"]), (&json!(["ct"]), &json!(["all"])));
     assert_eq!(list["resources"][1]["name"], "crontabs/status");
     let a = c.send("GET", "/apis", None, AGGREGATED, Default::default()).await.body;
@@ -54,7 +58,8 @@ async fn openapi_is_published_at_once() {
     let mut d = c.call("GET", &format!("{DEFINITIONS}/{NAME}"), Value::Null).await.body;
     d["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = spec(json!({"m": {"type": "string"}}));
     c.call("PUT", &format!("{DEFINITIONS}/{NAME}"), d).await;
-    let has_m = |a: &Answer| a.body["components"]["schemas"][name]["properties"]["spec"]["properties"].get("m").is_some();
+    let has_m =
+        |a: &Answer| a.body["components"]["schemas"][name]["properties"]["spec"]["properties"].get("m").is_some();
     until(&c, place, has_m).await;
     let after = index().await;
     assert_ne!(before["apis/stable.example.com/v1"], after["apis/stable.example.com/v1"]);
@@ -78,7 +83,8 @@ async fn tables_have_the_columns_of_the_definition() {
     c.call("POST", CRONTABS, crontab("b", json!({"replicas": "many"}))).await;
     let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let t = c.send("GET", CRONTABS, None, accept, Default::default()).await.body;
-    let names: Vec<&str> = t["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        t["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["Name", "Spec", "Replicas", "Ready", "Age"]);
     assert_eq!(t["columnDefinitions"][2]["priority"], 1);
     assert_eq!(t["rows"][0]["cells"], json!(["a", "* * *", 3, "True", "0s"]));
@@ -89,7 +95,8 @@ async fn tables_have_the_columns_of_the_definition() {
 #[tokio::test(start_paused = true)]
 async fn selectable_fields_select() {
     let c = Cluster::start(3).await;
-    let mut d = crontabs(spec(json!({"color": {"type": "string"}, "on": {"type": "boolean"}, "size": {"type": "integer"}})));
+    let mut d =
+        crontabs(spec(json!({"color": {"type": "string"}, "on": {"type": "boolean"}, "size": {"type": "integer"}})));
     d["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.color"}, {"jsonPath": ".spec.size"}]);
     define(&c, d).await;
     for (name, color, size) in [("a", "red", 1), ("b", "blue", 2), ("c", "red", 3)] {

@@ -1,0 +1,69 @@
+//! What a custom resource definition costs in memory: its bytes, its rows, its schema; the event log has a bound of its own. Issue 3, item 4.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use cap::Cap;
+use meta::{Object, Value};
+use registry::{Rows, encode};
+use serde_json::json;
+use std::alloc::System;
+use strategies::apiextensions::definition;
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+const COUNT: usize = 1_000;
+
+/// A definition as operators have them: some 120 fields with texts, defaults and constraints (23 kB of JSON). Names of fields
+/// are each definition's own, so that of the schemas only what looks alike can be shared.
+fn definition(number: usize) -> Value {
+    let text = "Says what the field is for, in a sentence or two as generators take them from comments in the code.";
+    let leaf = |i: usize| match i % 4 {
+        0 => json!({"type": "string", "description": text, "maxLength": 63, "pattern": "^[a-z]+$"}),
+        1 => json!({"type": "integer", "description": text, "format": "int32", "minimum": 0, "default": 3}),
+        2 => json!({"type": "boolean", "description": text}),
+        _ => json!({"type": "string", "description": text, "enum": ["Always", "Never"]}),
+    };
+    let group = |depth: usize| -> Value {
+        let fields: serde_json::Map<String, Value> =
+            (0..20).map(|i| (format!("field{number}x{depth}x{i}"), leaf(i))).collect();
+        json!({"type": "object", "description": text, "required": [format!("field{number}x{depth}x0")], "properties": fields})
+    };
+    let groups: serde_json::Map<String, Value> = (0..6).map(|d| (format!("group{d}"), group(d))).collect();
+    let schema = json!({"type": "object", "description": text, "properties": {
+        "spec": {"type": "object", "properties": groups}, "status": {"type": "object", "properties": {
+            "conditions": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+                "items": {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}}}}}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("things{number}.example.com")}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": format!("things{number}"), "kind": format!("Thing{number}")},
+        "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+#[test]
+fn a_definition_costs_less_than_a_hundred_kilobytes() {
+    let of = |number: usize| {
+        let mut v = definition(number);
+        let names = v["spec"]["names"].clone();
+        v["status"] = json!({"acceptedNames": names, "conditions": [{"type": "Established", "status": "True"}]});
+        Object::from_value(v).unwrap()
+    };
+    // What all share is made first.
+    let warm = definition::rows(&of(COUNT), 0).unwrap();
+    let before = ALLOCATOR.allocated();
+    let mut rows = Rows::default();
+    let mut kept = Vec::with_capacity(COUNT);
+    let mut bytes = 0;
+    for number in 0..COUNT {
+        let o = of(number);
+        let d = definition::rows(&o, 0).unwrap();
+        let encoded = encode::encode(&o);
+        bytes += encoded.len();
+        kept.push((d.stored, encoded.into_boxed_slice()));
+        d.served.into_iter().for_each(|r| rows.insert(r));
+    }
+    let each = (ALLOCATOR.allocated() - before) / COUNT;
+    println!("{each} bytes for each definition of {} bytes", bytes / COUNT);
+    assert!(each <= 100_000, "{each} bytes for each definition of {} bytes", bytes / COUNT);
+    assert_eq!((rows.iter().count(), kept.len(), warm.served.len()), (COUNT, COUNT, 1));
+}
