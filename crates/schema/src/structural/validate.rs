@@ -224,7 +224,8 @@ fn wrong_type(v: &Value, s: &Schema) -> Option<&'static str> {
         Type::IntOrString => ("integer,string", v.is_string() || v.as_number().is_some_and(|n| integral(n).is_some())),
         _ => return None,
     };
-    (!fits && !(v.is_null() && s.nullable)).then_some(types)
+    let fine = fits || (v.is_null() && s.nullable);
+    (!fine).then_some(types)
 }
 
 fn integral(n: &Number) -> Option<f64> {
