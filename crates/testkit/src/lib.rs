@@ -87,6 +87,8 @@ pub struct Cluster {
     pub server: Arc<Server>,
     pub clock: Arc<VirtualClock>,
     pub rng: Arc<SeededRng>,
+    /// Follows the definitions of custom resources; a test that wants to be the only writer aborts it.
+    pub definitions: tokio::task::JoinHandle<()>,
 }
 
 /// An answer, read to its end.
@@ -139,9 +141,9 @@ impl Cluster {
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         let definitions = strategies::apiextensions::Definitions::load(&registry);
-        tokio::spawn(definitions.run());
+        let definitions = tokio::spawn(definitions.run());
         let server = Server::new(registry, Authenticators::default(), authorizer, default_plugins());
-        let cluster = Self { server, clock, rng };
+        let cluster = Self { server, clock, rng, definitions };
         for ns in ["default", "kube-system", "golden"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
             let path = format!("/api/v1/namespaces/{ns}/serviceaccounts");

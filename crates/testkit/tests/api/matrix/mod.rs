@@ -160,6 +160,8 @@ pub fn entry<'a>(object: &'a Value, manager: &str, operation: &str, subresource:
 #[tokio::test(start_paused = true)]
 async fn every_kind_takes_every_verb_it_offers_and_no_other() {
     let cluster = Cluster::start(36).await;
+    // Nobody else writes.
+    cluster.definitions.abort();
     let samples = Samples::load();
     let mut problems = Vec::new();
     let kinds = discover(&cluster).await;
