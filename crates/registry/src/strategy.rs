@@ -99,6 +99,9 @@ pub enum Sub {
     Connect,
 }
 
+/// What `metav1.ResetObjectMetaForStatus` takes from the object there is, beside what no update changes.
+pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
+
 /// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
 pub trait Strategy: Send + Sync {
     fn name_rule(&self) -> NameRule {
@@ -133,11 +136,12 @@ pub trait Strategy: Send + Sync {
         let part = object.remove(&[subresource]);
         let mut metadata = object.metadata().cloned().unwrap_or_default();
         *object = old.clone();
-        // Labels are the spec's; annotations and finalizers may be written with the status.
-        match old.metadata().and_then(|m| m.get("labels")) {
-            Some(l) => metadata.insert("labels".into(), l.clone()),
-            None => metadata.remove("labels"),
-        };
+        for key in self.fixed_by_status(old) {
+            match old.metadata().and_then(|m| m.get(*key)) {
+                Some(l) => metadata.insert((*key).into(), l.clone()),
+                None => metadata.remove(*key),
+            };
+        }
         *object.metadata_mut() = metadata;
         match part {
             Some(p) => object.set(&[subresource], p),
@@ -145,6 +149,12 @@ pub trait Strategy: Send + Sync {
                 object.remove(&[subresource]);
             }
         }
+    }
+
+    /// The fields of the metadata that an update of the status cannot change. Most kinds have none; the newer ones have
+    /// [`ALL_METADATA`].
+    fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
+        &[]
     }
 
     fn subresource(&self, _name: &str) -> Option<Sub> {

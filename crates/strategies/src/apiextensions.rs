@@ -6,6 +6,10 @@ use registry::Strategy;
 pub struct CustomResourceDefinition;
 
 impl Strategy for CustomResourceDefinition {
+    fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
+        registry::ALL_METADATA
+    }
+
     fn default(&self, o: &mut Object) {
         let kind = o.str_at(&["spec", "names", "kind"]).unwrap_or_default().to_owned();
         if kind.is_empty() {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod bad_input;
+mod concurrency;
 mod documents;
 mod matrix;
 mod reading;

@@ -1,0 +1,76 @@
+//! Connections into pods, by the real `kubectl`: over SPDY, as all before v1.31 speak it, and over WebSockets.
+
+use crate::runner::Case;
+use crate::story::{Story, http_get};
+use serde_json::json;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+pub const REAL: &[Case] = &[
+    ("streams::exec_over_spdy", exec_over_spdy),
+    ("streams::ports_are_forwarded", ports_are_forwarded),
+    ("streams::attach_sees_what_comes", attach_sees_what_comes),
+];
+
+const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// Clauses: P18.exec
+fn exec_over_spdy(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    let o = s.spdy(&["exec", "p", "--", "sh", "-c", "echo out; echo wrong >&2; exit 7"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&o.stdout), "out\n");
+    assert_eq!(String::from_utf8_lossy(&o.stderr), "wrong\ncommand terminated with exit code 7\n");
+    assert_eq!(o.status.code(), Some(7));
+    // More than any window of the protocol, both ways.
+    let big = "0123456789abcdef\n".repeat(100_000);
+    let o = Story::feed(s.spdy(&["exec", "-i", "p", "--", "cat"]), &big);
+    assert!(o.status.success() && o.stdout == big.as_bytes(), "{} of {} bytes", o.stdout.len(), big.len());
+    let o = s.spdy(&["exec", "p", "-c", "three", "--", "true"]).output().unwrap();
+    assert_eq!(o.status.code(), Some(1), "{o:?}");
+}
+
+/// Clauses: P18.port-forward
+fn ports_are_forwarded(s: &Story) {
+    s.pod("web", json!({}), vec![json!({"name": "c"})]);
+    s.ready("web");
+    for command in [s.spdy(&["port-forward", "pod/web", ":8080"]), s.command(&["port-forward", "pod/web", ":8080"])] {
+        forwarded(command, |port| {
+            for i in 0..5 {
+                let said = http_get(&format!("127.0.0.1:{port}"), &format!("/try-{i}"));
+                assert!(said.as_ref().is_some_and(|b| b.contains(&format!("/try-{i}"))), "{said:?}");
+            }
+        });
+    }
+}
+
+/// Runs while a port is forwarded.
+fn forwarded(mut command: Command, body: impl FnOnce(u16)) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|l| l.split(' ').next()?.parse().ok());
+    match port {
+        Some(p) => body(p),
+        None => {
+            let _ = child.kill();
+            panic!("{line:?}: {:?}", child.wait_with_output());
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Clauses: P18.attach
+fn attach_sees_what_comes(s: &Story) {
+    let script = "read x; echo got $x; sleep 1; exit 3";
+    for (name, spdy) in [("old", true), ("new", false)] {
+        let stdin = json!({"stdin": true, "stdinOnce": true});
+        s.shell_pod(name, script, json!({"restartPolicy": "Never"}), stdin);
+        s.ready(name);
+        let args = ["attach", "-i", name];
+        let command = if spdy { s.spdy(&args) } else { s.command(&args) };
+        let o = Story::feed(command, "something\n");
+        assert!(o.status.success() && String::from_utf8_lossy(&o.stdout).contains("got something"), "{o:?}");
+    }
+}
