@@ -46,9 +46,11 @@ fn ports_are_forwarded(s: &Story) {
 
 /// Runs while a port is forwarded.
 fn forwarded(mut command: Command, body: impl FnOnce(u16)) {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // Kept: it says something for every connection, and ends when nobody listens.
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
     let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|l| l.split(' ').next()?.parse().ok());
     match port {
         Some(p) => body(p),
