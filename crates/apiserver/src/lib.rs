@@ -15,6 +15,7 @@ mod health;
 pub mod listen;
 mod openapi;
 mod path;
+mod proxy;
 mod rbac_cache;
 mod table;
 mod verbs;

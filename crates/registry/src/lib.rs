@@ -22,7 +22,7 @@ pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows};
-pub use strategy::{ALL_METADATA, Env, NameRule, Request, Strategy, Sub, Warnings};
+pub use strategy::{ALL_METADATA, Env, NameRule, Place, Request, Strategy, Sub, Upstream, Warnings};
 pub use update::{Target, Updated};
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 

@@ -102,6 +102,25 @@ pub enum Sub {
 /// What `metav1.ResetObjectMetaForStatus` takes from the object there is, beside what no update changes.
 pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
 
+/// `scheme:name:port` of a path to a proxy, without the name; empty where it is not said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub scheme: String,
+    pub port: String,
+}
+
+/// What a proxy leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    Address {
+        tls: bool,
+        host: String,
+        port: u16,
+    },
+    /// The agent of a node.
+    Agent(String),
+}
+
 /// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
 pub trait Strategy: Send + Sync {
     fn name_rule(&self) -> NameRule {
@@ -159,6 +178,11 @@ pub trait Strategy: Send + Sync {
 
     fn subresource(&self, _name: &str) -> Option<Sub> {
         None
+    }
+
+    /// Where the `proxy` subresource leads. `place` is what the path says beside the object's name.
+    fn proxy(&self, _env: Env<'_>, request: &Request, _object: &Object, _place: &Place) -> Result<Upstream, Status> {
+        Err(Status::method_not_supported(&request.group_resource(), "proxy"))
     }
 
     /// What must be written together with a new object (an allocated address). Tried again when another was faster.

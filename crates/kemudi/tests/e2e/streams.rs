@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 pub const REAL: &[Case] = &[
     ("streams::exec_over_spdy", exec_over_spdy),
     ("streams::ports_are_forwarded", ports_are_forwarded),
+    ("streams::proxies_lead_to_pods_services_and_nodes", proxies_lead_to_pods_services_and_nodes),
     ("streams::attach_sees_what_comes", attach_sees_what_comes),
 ];
 
@@ -61,6 +62,33 @@ fn forwarded(mut command: Command, body: impl FnOnce(u16)) {
     }
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Clauses: P18.proxy
+fn proxies_lead_to_pods_services_and_nodes(s: &Story) {
+    let ports = json!([{"name": "http", "containerPort": 8080}]);
+    let probe = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1});
+    s.pod("web", json!({}), vec![json!({"name": "c", "ports": ports, "readinessProbe": probe})]);
+    s.ready("web");
+    let spec = json!({"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]});
+    s.create("services", json!({"metadata": {"name": "web"}, "spec": spec}));
+    let at = |what: &str| format!("/api/v1/namespaces/{}/{what}", s.ns);
+    let raw = |path: &str| s.ok(&["get", "--raw", path]);
+    for pod in ["pods/web", "pods/web:8080", "pods/http:web:8080"] {
+        let said = raw(&at(&format!("{pod}/proxy/a%20b/c?d=e")));
+        assert!(said.starts_with("GET /a%20b/c?d=e "), "{said}");
+        assert!(!said.to_lowercase().contains("authorization"), "{said}");
+    }
+    assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("error trying to reach service"));
+    s.eventually("endpoints of the service", || {
+        ["services/web", "services/web:http", "services/web:80"]
+            .iter()
+            .all(|name| s.k(&["get", "--raw", &at(&format!("{name}/proxy/healthz"))]).stdout == b"ok\n")
+            .then_some(())
+    });
+    assert!(s.fails(&["get", "--raw", &at("services/web:81/proxy/")]).contains("no service port 81 found"));
+    let node = s.get_at(&at("pods/web"))["spec"]["nodeName"].as_str().unwrap().to_owned();
+    assert_eq!(raw(&format!("/api/v1/nodes/{node}/proxy/healthz")), "ok");
 }
 
 /// Clauses: P18.attach
