@@ -13,6 +13,7 @@ pub mod discovery;
 pub mod handle;
 mod health;
 pub mod listen;
+mod node_authorizer;
 mod openapi;
 mod path;
 mod proxy;
@@ -24,6 +25,7 @@ pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
 pub use body::Body;
 pub use connect::NodeConnector;
 pub use health::VERSION;
+pub use node_authorizer::NodeAuthorizer;
 pub use rbac_cache::RbacCache;
 
 use parking_lot::RwLock;

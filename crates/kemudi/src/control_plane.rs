@@ -4,7 +4,7 @@ use crate::bootstrap::{self, Place};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use crate::tokens::{AdminToken, ServiceAccountTokens};
-use apiserver::{Authenticators, RbacCache, Server};
+use apiserver::{Authenticators, NodeAuthorizer, RbacCache, Server};
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use registry::{Registry, encode};
@@ -72,7 +72,8 @@ impl ControlPlane {
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
         let tokens = ServiceAccountTokens::new(pki.token_key()?, clock.clone());
-        let authorizer = RbacCache::new();
+        let rbac = RbacCache::new();
+        let authorizer = NodeAuthorizer::new(rbac.clone());
         let rows = strategies::builtin_rows(&strategies::Config {
             service_cidr: config.service_cidr,
             node_ports: 30000..=32767,
@@ -81,6 +82,7 @@ impl ControlPlane {
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         tokens.attach(&registry);
+        authorizer.attach(&registry);
         let cluster_ip = IpAddr::V4(config.service_cidr.nth(1));
         let place = Place {
             cluster_ip,
@@ -89,8 +91,8 @@ impl ControlPlane {
             service_cidr: config.service_cidr.to_string(),
         };
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
-        authorizer.load(&registry);
-        tokio::spawn(authorizer.clone().run(registry.clone()));
+        rbac.load(&registry);
+        tokio::spawn(rbac.run(registry.clone()));
         let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
         let server = Server::new(registry, authenticators, authorizer, admission::default_plugins());
         let names = [
