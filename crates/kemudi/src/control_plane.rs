@@ -16,6 +16,7 @@ use store::{EngineError, Lmdb, LmdbOptions, Options, Retention, Store};
 use strategies::networking::Cidr;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// How often the configuration of encryption is looked at.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
@@ -49,6 +50,8 @@ pub struct Config {
 }
 
 pub struct ControlPlane {
+    /// Ends when the last request has been answered after a shutdown.
+    pub serving: JoinSet<()>,
     pub server: Arc<Server>,
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
@@ -104,14 +107,15 @@ impl ControlPlane {
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
+        let mut serving = JoinSet::new();
         let tls = pki.tls(&pki.server(&names, &addresses)?)?;
         if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
-            tokio::spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
+            serving.spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
         }
-        tokio::spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
-        Ok(Self { server, address, pki, admin_token, clock, rng })
+        serving.spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
+        Ok(Self { serving, server, address, pki, admin_token, clock, rng })
     }
 }
 

@@ -79,6 +79,34 @@ async fn a_watch_of_the_future_waits_for_it() {
     assert_eq!((kind.as_str(), &o["metadata"]["name"]), ("ADDED", &json!("c")), "what is not later is not told");
 }
 
+/// Clauses: A10.watch
+#[tokio::test]
+async fn a_server_that_ends_says_so_and_ends_its_watches() {
+    let c = Cluster::start(1).await;
+    let text = async |path: &str| {
+        let a = c.call("GET", path, Value::Null).await;
+        (a.code, a.body.as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(text("/readyz").await, (200, "ok".into()));
+    assert_eq!(text("/livez/ping").await, (200, "ok".into()));
+    assert_eq!(text("/readyz/etcd").await.0, 200);
+    assert_eq!(text("/readyz/nothing").await.0, 404);
+    let mut w = Watch::start(&c, "/api/v1/pods?watch=1", "application/json").await.unwrap();
+    c.server.end();
+    assert_eq!(w.next().await, None, "a clean end");
+    let (code, said) = text("/readyz").await;
+    assert!(code == 500 && said.contains("[+]ping ok\n") && said.contains("[-]shutdown failed"), "{said}");
+    assert!(said.ends_with("readyz check failed\n"), "{said}");
+    let (code, said) = text("/readyz?verbose&exclude=shutdown&exclude=moon").await;
+    assert_eq!(code, 200, "{said}");
+    assert!(
+        said.contains(
+            "[+]shutdown excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"moon\"\n"
+        )
+    );
+    assert_eq!(text("/livez").await.0, 200, "it lives still");
+}
+
 /// Clauses: A05.status
 #[tokio::test]
 async fn a_status_may_carry_labels_where_upstream_lets_it() {
