@@ -214,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
     }
 
     async fn open(&mut self, id: u32, flags: u8, headers: Headers) -> Result<(), Error> {
-        if id % 2 == 0 || id <= self.last {
+        if id.is_multiple_of(2) || id <= self.last {
             return self.say(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
         }
         self.last = id;
