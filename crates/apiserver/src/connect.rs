@@ -1,9 +1,10 @@
-//! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod.
+//! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod, `proxy` to itself.
 
 use crate::Server;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::handle::{Call, attributes, forbidden};
 use crate::path::Query;
+use crate::proxy;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request as HttpRequest, Response, StatusCode, Uri};
@@ -19,6 +20,12 @@ pub trait NodeConnector: Send + Sync {
 }
 
 pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Result<Response<Body>, Status> {
+    if request.subresource == "proxy" {
+        return proxy::proxy(server, call, request).await;
+    }
+    if matches!(request.subresource.as_str(), "exec" | "attach" | "portforward") {
+        may_create(server, &call)?;
+    }
     let object = server.registry.get(&request).await?;
     let bad = |why: String| Status::bad_request(why);
     let node = object.str_at(&["spec", "nodeName"]).unwrap_or_default();
@@ -49,6 +56,19 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
         return Err(refusal(response, name).await);
     }
     Ok(response)
+}
+
+/// WebSockets begin with a GET, and still do what only `create` allows (since v1.35).
+fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
+    if call.parts.method != http::Method::GET {
+        return Ok(());
+    }
+    let mut a = attributes(&call.user, &call.parts, &call.target, false);
+    a.verb = "create".into();
+    match server.authorizer.authorize(&a) {
+        auth::Decision::Allow(_) => Ok(()),
+        auth::Decision::Deny(why) | auth::Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
+    }
 }
 
 /// What an agent says in plain words, as a `Status` (`registry/generic/rest` `GenericHttpResponseChecker`).

@@ -143,14 +143,24 @@ impl Server {
     /// `Impersonate-User` and its companions, if the caller may.
     fn impersonate(&self, user: User, parts: &Parts) -> Result<User, Status> {
         let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
-        let Some(name) = parts.headers.get("impersonate-user").map(text) else { return Ok(user) };
+        let named = parts.headers.get("impersonate-user").map(text).filter(|n| !n.is_empty());
+        let Some(name) = named else {
+            return match parts.headers.keys().find(|k| k.as_str().starts_with("impersonate-")) {
+                None => Ok(user),
+                Some(_) => Err(Status::internal("requested impersonation without impersonating a user")),
+            };
+        };
         let groups: Vec<String> = parts.headers.get_all("impersonate-group").iter().map(text).collect();
         let check = |resource: &str, namespace: &str, name: &str| {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let group = if matches!(resource, "uids" | "userextras") { "authentication.k8s.io" } else { "" };
             let a = Attributes {
                 user: user.clone(),
                 verb: "impersonate".into(),
+                group: group.into(),
                 version: "v1".into(),
                 resource: resource.into(),
+                subresource: subresource.into(),
                 namespace: namespace.into(),
                 name: name.into(),
                 ..Attributes::default()
@@ -176,6 +186,19 @@ impl Server {
             check("groups", "", g)?;
         }
         other.groups.extend(groups);
+        if let Some(uid) = parts.headers.get("impersonate-uid").map(text).filter(|u| !u.is_empty()) {
+            check("uids", "", &uid)?;
+            other.uid = uid;
+        }
+        for key in parts.headers.keys() {
+            let Some(extra) = key.as_str().strip_prefix("impersonate-extra-") else { continue };
+            let extra = crate::path::decode(extra).to_lowercase();
+            let values: Vec<String> = parts.headers.get_all(key).iter().map(text).collect();
+            for v in &values {
+                check(&format!("userextras/{extra}"), "", v)?;
+            }
+            other.extra.insert(extra, values);
+        }
         let anonymous = name == auth::user::ANONYMOUS;
         let group = if anonymous { auth::user::GROUP_UNAUTHENTICATED } else { auth::user::GROUP_AUTHENTICATED };
         if !other.is_in(group) {

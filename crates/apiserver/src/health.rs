@@ -52,9 +52,11 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
 fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Result<Response<Body>, Status> {
     let query = Query::parse(parts.uri.query());
     let excluded: Vec<&str> = query.all("exclude").collect();
-    let mut checks = vec![("ping", true), ("store", server.registry.store.is_alive())];
+    // The store goes by the name that is asked for everywhere.
+    let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_alive())];
     if root == "readyz" {
         checks.extend(server.readiness.snapshot());
+        checks.push(("shutdown", !*server.ending.borrow()));
     }
     if let Some(name) = check {
         return match checks.iter().find(|(n, _)| *n == name) {
@@ -65,12 +67,20 @@ fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Re
             None => Err(Status::no_such_path()),
         };
     }
-    checks.retain(|(n, _)| !excluded.contains(n));
-    let failed = checks.iter().any(|(_, ok)| !ok);
+    let unknown: Vec<&str> = excluded.iter().copied().filter(|e| !checks.iter().any(|(n, _)| n == e)).collect();
+    let failed = checks.iter().any(|(n, ok)| !ok && !excluded.contains(n));
     let mut text = String::new();
     if failed || query.has("verbose") {
         for (n, ok) in &checks {
-            text += &if *ok { format!("[+]{n} ok\n") } else { format!("[-]{n} failed: reason withheld\n") };
+            text += &match ok {
+                _ if excluded.contains(n) => format!("[+]{n} excluded: ok\n"),
+                true => format!("[+]{n} ok\n"),
+                false => format!("[-]{n} failed: reason withheld\n"),
+            };
+        }
+        if !unknown.is_empty() {
+            let names: Vec<String> = unknown.iter().map(|n| format!("{n:?}")).collect();
+            text += &format!("warn: some health checks cannot be excluded: no matches for {}\n", names.join(","));
         }
         text += &format!("{root} check {}\n", if failed { "failed" } else { "passed" });
     } else {

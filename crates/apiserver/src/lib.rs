@@ -13,8 +13,10 @@ pub mod discovery;
 pub mod handle;
 mod health;
 pub mod listen;
+mod node_authorizer;
 mod openapi;
 mod path;
+mod proxy;
 mod rbac_cache;
 mod table;
 mod verbs;
@@ -23,6 +25,7 @@ pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
 pub use body::Body;
 pub use connect::NodeConnector;
 pub use health::VERSION;
+pub use node_authorizer::NodeAuthorizer;
 pub use rbac_cache::RbacCache;
 
 use parking_lot::RwLock;
@@ -37,6 +40,8 @@ pub struct Server {
     pub admission: admission::Chain,
     pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
     pub readiness: health::Readiness,
+    /// True once the server ends: watches end by themselves then.
+    pub(crate) ending: tokio::sync::watch::Sender<bool>,
     pub(crate) documents: openapi::Documents,
     pub(crate) namespaces: admit::Namespaces,
 }
@@ -55,8 +60,14 @@ impl Server {
             admission,
             connector: RwLock::new(None),
             readiness: health::Readiness::default(),
+            ending: tokio::sync::watch::Sender::new(false),
             documents: openapi::Documents::default(),
             namespaces: admit::Namespaces::default(),
         })
+    }
+
+    /// The server is about to end: it is not ready any more, and watches come to their end as if their time was over.
+    pub fn end(&self) {
+        self.ending.send_replace(true);
     }
 }

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Serves until `shutdown` turns true; open requests get some time to end.
+/// Serves until `shutdown` turns true, and returns when the open requests have ended, or have had their time.
 pub async fn serve(
     server: Arc<Server>,
     listener: TcpListener,
@@ -30,10 +31,12 @@ pub async fn serve(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let acceptor = TlsAcceptor::from(tls);
+    let mut open = JoinSet::new();
     loop {
+        while open.try_join_next().is_some() {}
         let accepted = tokio::select! {
             a = listener.accept() => a,
-            _ = stopped(&mut shutdown) => return,
+            _ = stopped(&mut shutdown) => break,
         };
         let stream = match accepted {
             Ok((s, _)) => s,
@@ -45,8 +48,11 @@ pub async fn serve(
             }
         };
         let (server, acceptor, shutdown) = (server.clone(), acceptor.clone(), shutdown.clone());
-        tokio::spawn(async move { connection(server, acceptor, stream, shutdown).await });
+        open.spawn(async move { connection(server, acceptor, stream, shutdown).await });
     }
+    drop(listener);
+    server.end();
+    while open.join_next().await.is_some() {}
 }
 
 async fn connection(
@@ -110,6 +116,6 @@ fn user_of(certificate: &[u8]) -> Option<User> {
 }
 
 /// Returns when the server is to stop, or nobody can say so any more.
-async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+pub(crate) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|s| *s).await.map(|_| ());
 }

@@ -37,6 +37,11 @@ impl RbacCache {
         *self.rules.write() = Arc::new(rbac);
     }
 
+    /// Whether the rules of a cluster role allow a request, whoever the role is bound to.
+    pub fn role_allows(&self, role: &str, a: &Attributes) -> bool {
+        self.rules.read().clone().role_allows(role, a)
+    }
+
     /// Keeps the rules up until the store closes. Load before, so that nothing is refused in between.
     pub async fn run(self: Arc<Self>, registry: Arc<Registry>) {
         loop {

@@ -117,6 +117,11 @@ impl Rbac {
         }
     }
 
+    /// Whether a cluster role, bound or not, allows a request.
+    pub fn role_allows(&self, role: &str, a: &Attributes) -> bool {
+        self.roles.get(&(String::new(), role.to_owned())).is_some_and(|rules| rules.iter().any(|r| r.allows(a)))
+    }
+
     fn grants<'a>(&'a self, user: &'a User) -> impl Iterator<Item = &'a Grant> {
         let by_group = user.groups.iter().filter_map(|g| self.by_group.get(g)).flatten();
         self.by_user.get(&user.name).into_iter().flatten().chain(by_group)

@@ -8,7 +8,7 @@ mod tls;
 
 pub use connect::Proxy;
 pub use dedicated::Dedicated;
-pub use tls::{ClientIdentity, Roots};
+pub use tls::{ClientIdentity, Roots, unverified};
 
 use crate::error::Error;
 use crate::transport::{Body, Transport, Upgrade};

@@ -4,7 +4,7 @@ use crate::bootstrap::{self, Place};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use crate::tokens::{AdminToken, ServiceAccountTokens};
-use apiserver::{Authenticators, RbacCache, Server};
+use apiserver::{Authenticators, NodeAuthorizer, RbacCache, Server};
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use registry::{Registry, encode};
@@ -16,6 +16,7 @@ use store::{EngineError, Lmdb, LmdbOptions, Options, Retention, Store};
 use strategies::networking::Cidr;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// How often the configuration of encryption is looked at.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
@@ -49,6 +50,8 @@ pub struct Config {
 }
 
 pub struct ControlPlane {
+    /// Ends when the last request has been answered after a shutdown.
+    pub serving: JoinSet<()>,
     pub server: Arc<Server>,
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
@@ -72,7 +75,8 @@ impl ControlPlane {
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
         let tokens = ServiceAccountTokens::new(pki.token_key()?, clock.clone());
-        let authorizer = RbacCache::new();
+        let rbac = RbacCache::new();
+        let authorizer = NodeAuthorizer::new(rbac.clone());
         let rows = strategies::builtin_rows(&strategies::Config {
             service_cidr: config.service_cidr,
             node_ports: 30000..=32767,
@@ -81,6 +85,7 @@ impl ControlPlane {
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         tokens.attach(&registry);
+        authorizer.attach(&registry);
         let cluster_ip = IpAddr::V4(config.service_cidr.nth(1));
         let place = Place {
             cluster_ip,
@@ -89,10 +94,10 @@ impl ControlPlane {
             service_cidr: config.service_cidr.to_string(),
         };
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
-        authorizer.load(&registry);
+        rbac.load(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         tokio::spawn(definitions.run());
-        tokio::spawn(authorizer.clone().run(registry.clone()));
+        tokio::spawn(rbac.run(registry.clone()));
         let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
         let server = Server::new(registry, authenticators, authorizer, admission::default_plugins());
         let names = [
@@ -104,14 +109,15 @@ impl ControlPlane {
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
+        let mut serving = JoinSet::new();
         let tls = pki.tls(&pki.server(&names, &addresses)?)?;
         if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
-            tokio::spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
+            serving.spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
         }
-        tokio::spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
-        Ok(Self { server, address, pki, admin_token, clock, rng })
+        serving.spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
+        Ok(Self { serving, server, address, pki, admin_token, clock, rng })
     }
 }
 

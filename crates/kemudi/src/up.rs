@@ -138,7 +138,7 @@ async fn run(options: Options) -> Result<(), Error> {
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
     };
-    let plane = ControlPlane::start(&config, listener, store, shutdown.clone()).await?;
+    let mut plane = ControlPlane::start(&config, listener, store, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
@@ -169,6 +169,7 @@ async fn run(options: Options) -> Result<(), Error> {
     }
     trigger.trigger();
     let _ = stop.send(true);
+    while plane.serving.join_next().await.is_some() {}
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
     Ok(())

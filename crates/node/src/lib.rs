@@ -18,6 +18,7 @@ pub mod pod;
 mod probe;
 pub mod resources;
 mod server;
+mod spdy;
 mod volumes;
 
 pub use agent::{Agent, Error, Host, Options};

@@ -22,7 +22,9 @@ pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows};
-pub use strategy::{Env, NameRule, Request, Scale, ScaleSelector, Strategy, Sub, Warnings};
+pub use strategy::{
+    ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings,
+};
 pub use update::{Target, Updated};
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 

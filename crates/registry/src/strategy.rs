@@ -136,6 +136,28 @@ pub fn at<'a>(o: &'a Object, path: &[String]) -> Option<&'a meta::Value> {
     o.at(&path)
 }
 
+/// What `metav1.ResetObjectMetaForStatus` takes from the object there is, beside what no update changes.
+pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
+
+/// `scheme:name:port` of a path to a proxy, without the name; empty where it is not said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub scheme: String,
+    pub port: String,
+}
+
+/// What a proxy leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    Address {
+        tls: bool,
+        host: String,
+        port: u16,
+    },
+    /// The agent of a node.
+    Agent(String),
+}
+
 /// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
 pub trait Strategy: Send + Sync {
     fn name_rule(&self) -> NameRule {
@@ -173,11 +195,12 @@ pub trait Strategy: Send + Sync {
         let part = object.remove(&[subresource]);
         let mut metadata = object.metadata().cloned().unwrap_or_default();
         *object = old.clone();
-        // Labels are the spec's; annotations and finalizers may be written with the status.
-        match old.metadata().and_then(|m| m.get("labels")) {
-            Some(l) => metadata.insert("labels".into(), l.clone()),
-            None => metadata.remove("labels"),
-        };
+        for key in self.fixed_by_status(old) {
+            match old.metadata().and_then(|m| m.get(*key)) {
+                Some(l) => metadata.insert((*key).into(), l.clone()),
+                None => metadata.remove(*key),
+            };
+        }
         *object.metadata_mut() = metadata;
         match part {
             Some(p) => object.set(&[subresource], p),
@@ -187,8 +210,19 @@ pub trait Strategy: Send + Sync {
         }
     }
 
+    /// The fields of the metadata that an update of the status cannot change. Most kinds have none; the newer ones have
+    /// [`ALL_METADATA`].
+    fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
+        &[]
+    }
+
     fn subresource(&self, _name: &str) -> Option<Sub> {
         None
+    }
+
+    /// Where the `proxy` subresource leads. `place` is what the path says beside the object's name.
+    fn proxy(&self, _env: Env<'_>, request: &Request, _object: &Object, _place: &Place) -> Result<Upstream, Status> {
+        Err(Status::method_not_supported(&request.group_resource(), "proxy"))
     }
 
     /// What must be written together with a new object (an allocated address). Tried again when another was faster.

@@ -57,6 +57,8 @@ pub struct ObjectWatch {
     initial_end: Option<u64>,
     watch: Watch,
     selector: Selector,
+    /// Nothing up to here is told: the watch may begin at a revision that is still to come.
+    after: u64,
 }
 
 /// What came out of a watch.
@@ -97,8 +99,8 @@ impl Registry {
             initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));
             initial_end = (options.initial == Initial::Send).then_some(after);
         }
-        let watch = self.store.watch(scope, after).map_err(|e| watch_status(&e))?;
-        Ok(ObjectWatch { initial, initial_end, watch, selector })
+        let watch = self.store.watch(scope, after.min(self.store.revision())).map_err(|e| watch_status(&e))?;
+        Ok(ObjectWatch { initial, initial_end, watch, selector, after })
     }
 }
 
@@ -114,7 +116,8 @@ impl ObjectWatch {
         }
         loop {
             let batch = self.watch.next().await.map_err(|e| watch_status(&e))?;
-            let events: Vec<_> = batch.events.iter().filter_map(|e| self.select(e)).collect();
+            let events: Vec<_> =
+                batch.events.iter().filter(|e| e.revision > self.after).filter_map(|e| self.select(e)).collect();
             if !events.is_empty() {
                 return Ok(Batch::Events(events));
             }
@@ -123,7 +126,7 @@ impl ObjectWatch {
 
     /// Everything up to here was delivered.
     pub fn revision(&self) -> u64 {
-        self.watch.revision()
+        self.watch.revision().max(self.after)
     }
 
     /// An object that begins to match is added, one that ceases to is deleted.

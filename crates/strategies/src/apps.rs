@@ -122,6 +122,10 @@ impl Strategy for Workload {
         }
     }
 
+    fn fixed_by_status(&self, old: &Object) -> &'static [&'static str] {
+        if old.kind() == "Deployment" { &["labels"] } else { &[] }
+    }
+
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }

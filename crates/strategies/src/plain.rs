@@ -30,11 +30,12 @@ pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
     pub names: NameRule,
+    pub fixed_by_status: &'static [&'static str],
 }
 
 impl Ruled {
     pub fn new(validate: fn(&Object, &mut ErrorList)) -> Self {
-        Self { validate, update: |_, _, _| {}, names: NameRule::DnsSubdomain }
+        Self { validate, update: |_, _, _| {}, names: NameRule::DnsSubdomain, fixed_by_status: &[] }
     }
 
     pub fn with_update(self, update: fn(&Object, &Object, &mut ErrorList)) -> Self {
@@ -43,6 +44,11 @@ impl Ruled {
 
     pub fn named(self, names: NameRule) -> Self {
         Self { names, ..self }
+    }
+
+    /// An update of the status changes nothing of the metadata.
+    pub fn with_whole_status(self) -> Self {
+        Self { fixed_by_status: registry::ALL_METADATA, ..self }
     }
 }
 
@@ -57,6 +63,10 @@ impl Strategy for Ruled {
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         (self.update)(o, old, errors);
+    }
+
+    fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
+        self.fixed_by_status
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {

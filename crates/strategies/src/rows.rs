@@ -140,22 +140,26 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("networking.k8s.io", "servicecidrs") => Ruled::new(networking::service_cidr),
         ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
-        ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment),
+        ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment).with_whole_status(),
         ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
         ("policy", "poddisruptionbudgets") => Ruled::new(|_, _| {}).named(NameRule::PathSegment),
         ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice),
-        ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim).with_update(resource::claim_update),
+        ("resource.k8s.io", "resourceclaims") => {
+            Ruled::new(resource::claim).with_update(resource::claim_update).with_whole_status()
+        }
         ("resource.k8s.io", "resourceclaimtemplates") => Ruled::new(resource::claim_template),
-        ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema),
-        ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => Ruled::new(flowcontrol::priority_level),
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema).with_whole_status(),
+        ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => {
+            Ruled::new(flowcontrol::priority_level).with_whole_status()
+        }
         ("apiregistration.k8s.io", "apiservices") => {
-            Ruled::new(apiregistration::api_service).named(NameRule::PathSegment)
+            Ruled::new(apiregistration::api_service).named(NameRule::PathSegment).with_whole_status()
         }
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations" | "mutatingwebhookconfigurations") => {
             Ruled::new(admissionregistration::webhooks)
         }
         ("admissionregistration.k8s.io", "validatingadmissionpolicies") => {
-            Ruled::new(admissionregistration::validating_policy)
+            Ruled::new(admissionregistration::validating_policy).with_whole_status()
         }
         ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => Ruled::new(admissionregistration::policy),
         _ => return None,

@@ -5,7 +5,7 @@
 
 use admission::default_plugins;
 use apiserver::handle::as_identity;
-use apiserver::{Authenticators, Body, RbacCache, Server};
+use apiserver::{Authenticators, Body, NodeAuthorizer, RbacCache, Server};
 use async_trait::async_trait;
 use auth::User;
 use bytes::Bytes;
@@ -89,6 +89,8 @@ pub struct Cluster {
     pub rng: Arc<SeededRng>,
     /// Follows the definitions of custom resources; a test that wants to be the only writer aborts it.
     pub definitions: tokio::task::JoinHandle<()>,
+    /// Holds no rule until it is told to load them.
+    pub rbac: Arc<RbacCache>,
 }
 
 /// An answer, read to its end.
@@ -128,7 +130,8 @@ impl Cluster {
             Ok(s) => s,
             Err(e) => unreachable!("a store in memory opens: {e}"),
         };
-        let authorizer = RbacCache::new();
+        let rbac = RbacCache::new();
+        let authorizer = NodeAuthorizer::new(rbac.clone());
         let service_cidr = match "10.96.0.0/16".parse() {
             Ok(c) => c,
             Err(e) => unreachable!("a range: {e}"),
@@ -140,10 +143,11 @@ impl Cluster {
             tokens: Arc::new(PlainTokens(clock.clone())),
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
+        authorizer.attach(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         let definitions = tokio::spawn(definitions.run());
         let server = Server::new(registry, Authenticators::default(), authorizer, default_plugins());
-        let cluster = Self { server, clock, rng, definitions };
+        let cluster = Self { server, clock, rng, definitions, rbac };
         for ns in ["default", "kube-system", "golden"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
             let path = format!("/api/v1/namespaces/{ns}/serviceaccounts");

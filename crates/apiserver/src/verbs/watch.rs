@@ -82,6 +82,7 @@ impl Stream {
         tokio::pin!(end);
         let mut tick = tokio::time::interval(BOOKMARK);
         tick.reset();
+        let mut ending = self.server.ending.subscribe();
         loop {
             let mut out = Vec::new();
             tokio::select! {
@@ -89,6 +90,7 @@ impl Stream {
                 biased;
                 () = self.sender.closed() => return,
                 () = &mut end => return,
+                () = crate::listen::stopped(&mut ending) => return,
                 _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
                 batch = watch.next() => match batch {
                     Ok(Batch::Events(events)) => {

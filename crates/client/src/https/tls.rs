@@ -65,6 +65,18 @@ pub(super) fn config(c: &Config, http2: bool) -> Result<Arc<ClientConfig>, Error
     Ok(Arc::new(config))
 }
 
+/// TLS that takes any certificate, for HTTP/1.1: as the API server speaks to the pods that it is a proxy for.
+pub fn unverified() -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::Credentials(e.to_string()))?;
+    let mut config =
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {

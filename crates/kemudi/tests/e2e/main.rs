@@ -21,10 +21,11 @@ mod runner;
 mod services;
 mod states;
 mod story;
+mod streams;
 mod view;
 mod volumes;
 
-use runner::{Test, alone, both, own};
+use runner::{Test, alone, both, own, real};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
@@ -40,6 +41,7 @@ fn tests() -> Vec<Test> {
         both(garbage::TESTS),
         both(view::TESTS),
         own(view::OWN),
+        real(streams::REAL),
         own(volumes::TESTS),
         own(environment::TESTS),
         own(resources::TESTS),

@@ -30,6 +30,11 @@ pub fn own(cases: &[Case]) -> Vec<Test> {
     named(cases, Tool::Kemudi)
 }
 
+/// Driven by the real program alone: ours does not know these commands.
+pub fn real(cases: &[Case]) -> Vec<Test> {
+    named(cases, Tool::Kubectl)
+}
+
 /// Driven by our own program, and again by the real one.
 pub fn both(cases: &[Case]) -> Vec<Test> {
     [named(cases, Tool::Kemudi), named(cases, Tool::Kubectl)].concat()
@@ -106,8 +111,6 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
         let before = tests.len();
         tests.retain(|t| t.tool == Tool::Kemudi);
         println!("e2e: skipped {} tests: there is no kubectl on this machine", before - tests.len());
-    } else if !Tool::Kubectl.speaks_websockets() {
-        println!("e2e: this kubectl is older than v1.31 and speaks no WebSockets: commands in pods are run by ours");
     }
     let started = Instant::now();
     let cluster = match Cluster::start() {

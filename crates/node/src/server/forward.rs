@@ -1,8 +1,10 @@
-//! Port forwarding over WebSocket: `v4.channel.k8s.io`, as older clients speak it. Two channels per port, data and error, each
-//! beginning with the port's number. Left out: the tunnelled SPDY that newer clients try first; they fall back.
+//! Port forwarding. Over SPDY, a pair of streams per connection, data and error, joined by a number; SPDY itself over the
+//! connection or, from clients since v1.31, inside WebSocket messages. Over WebSocket alone (`v4.channel.k8s.io`), two channels
+//! per port, each beginning with the port's number.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,10 +14,13 @@ use runtime::PodState;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
-use tokio_tungstenite::tungstenite::protocol::Message;
+use tokio::task::JoinSet;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
-use super::{Body, Error, Handle, Query, stream};
+use super::{Body, Error, Handle, Query, upgrade};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
+use crate::spdy::{Session, Stream};
 
 pub(super) async fn serve(
     handle: &Handle,
@@ -23,6 +28,7 @@ pub(super) async fn serve(
     pod: &str,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
+    let spdy = upgrade::is_spdy(&request);
     let mut ports = Vec::new();
     for list in Query::of(&request).all("port").iter().chain(&Query::of(&request).all("ports")) {
         for p in list.split(',') {
@@ -30,7 +36,9 @@ pub(super) async fn serve(
             ports.push(port);
         }
     }
-    if ports.is_empty() {
+    let tunnel = request.headers().get_all(http::header::SEC_WEBSOCKET_PROTOCOL);
+    let tunnel = tunnel.iter().any(|v| v.to_str().is_ok_and(|v| v.split(',').any(|p| p.trim() == TUNNEL)));
+    if ports.is_empty() && !spdy && !tunnel {
         return Err(Error::BadRequest("query parameter \"port\" is required".into()));
     }
     let is = |p: &runtime::Pod, label: &str, value: &str| p.config.labels.get(label).is_some_and(|v| v == value);
@@ -41,7 +49,114 @@ pub(super) async fn serve(
         .max_by_key(|p| p.created_at);
     let Some(found) = found else { return Err(Error::NotFound(format!("pod {pod:?} is not running"))) };
     let namespace = found.config.netns.clone();
-    stream::take_over(request, &["v4.channel.k8s.io"], move |socket, _| run(socket, ports, namespace))
+    if spdy {
+        return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, namespace));
+    }
+    upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io"], move |socket, protocol| async move {
+        if protocol == TUNNEL { unwrap(socket, namespace).await } else { run(socket, ports, namespace).await }
+    })
+}
+
+const SPDY: &str = "portforward.k8s.io";
+const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+
+/// Serves the SPDY connection that is inside a WebSocket.
+async fn unwrap(socket: upgrade::Socket, namespace: Option<PathBuf>) {
+    let (outside, inside) = tokio::io::duplex(64 * 1024);
+    let (mut from, mut to) = tokio::io::split(outside);
+    let (mut sink, mut incoming) = socket.split();
+    let send = async {
+        let mut block = vec![0; 32 * 1024];
+        while let Ok(n @ 1..) = from.read(&mut block).await {
+            let message = Message::Binary(Bytes::copy_from_slice(&block[..n]));
+            if sink.send(message).await.is_err() {
+                return;
+            }
+        }
+    };
+    let receive = async {
+        while let Some(Ok(m)) = incoming.next().await {
+            match m {
+                Message::Binary(b) if to.write_all(&b).await.is_ok() => {}
+                Message::Ping(_) | Message::Pong(_) => {}
+                _ => return,
+            }
+        }
+    };
+    tokio::select! {
+        () = send => {}
+        () = receive => {}
+        () = pairs(Session::start(inside), namespace) => {}
+    }
+    let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+    let _ = sink.send(Message::Close(Some(normal))).await;
+}
+
+/// Joins the two streams of each connection and serves them.
+async fn pairs(mut session: Session, namespace: Option<PathBuf>) {
+    let mut waiting: BTreeMap<String, Stream> = BTreeMap::new();
+    let mut running = JoinSet::new();
+    while let Some(s) = session.accept().await {
+        while running.try_join_next().is_some() {}
+        let kind = s.header("streamtype").to_owned();
+        // The oldest clients say no number: the streams follow each other, the error's first.
+        let request = match (s.header("requestid"), kind.as_str()) {
+            ("", "data") => s.id.saturating_sub(2).to_string(),
+            ("", _) => s.id.to_string(),
+            (given, _) => given.to_owned(),
+        };
+        let (Ok(port @ 1..), "data" | "error") = (s.header("port").parse::<u16>(), kind.as_str()) else {
+            s.output.reset().await;
+            continue;
+        };
+        match waiting.remove(&request) {
+            Some(first) if first.header("streamtype") != kind => {
+                let (data, error) = if kind == "data" { (s, first) } else { (first, s) };
+                running.spawn(pair(data, error, port, namespace.clone()));
+            }
+            Some(twice) => {
+                twice.output.reset().await;
+                s.output.reset().await;
+            }
+            None => drop(waiting.insert(request, s)),
+        }
+    }
+}
+
+/// One connection to a port of the pod.
+async fn pair(data: Stream, error: Stream, port: u16, namespace: Option<PathBuf>) {
+    let (mut input, output) = (data.input, data.output);
+    match connect(namespace.as_deref(), port).await {
+        Ok(socket) => {
+            let (mut from, mut to) = socket.into_split();
+            let up = async {
+                while let Some(piece) = input.next().await {
+                    if to.write_all(&piece).await.is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown().await;
+            };
+            let down = async {
+                let mut block = vec![0; 32 * 1024];
+                while let Ok(n @ 1..) = from.read(&mut block).await {
+                    if !output.send(&block[..n]).await {
+                        break;
+                    }
+                }
+                // The client waits for both before it ends its half.
+                output.finish().await;
+                error.output.finish().await;
+            };
+            tokio::join!(up, down);
+        }
+        Err(e) => {
+            let why = format!("an error occurred forwarding port {port}: {e}");
+            error.output.send(why.as_bytes()).await;
+            error.output.finish().await;
+            output.finish().await;
+        }
+    }
 }
 
 /// Connects to the pod's loopback, from inside its network.
@@ -50,7 +165,7 @@ async fn connect(namespace: Option<&std::path::Path>, port: u16) -> std::io::Res
     socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
 }
 
-async fn run(socket: stream::Socket, ports: Vec<u16>, namespace: Option<std::path::PathBuf>) {
+async fn run(socket: upgrade::Socket, ports: Vec<u16>, namespace: Option<PathBuf>) {
     let (sink, mut incoming) = socket.split();
     let sink = Arc::new(Mutex::new(sink));
     let message = |channel: u8, data: &[u8]| {

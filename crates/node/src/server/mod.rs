@@ -3,17 +3,19 @@
 //!
 //! ```text
 //! GET  /containerLogs/NS/POD/CONTAINER   follow previous tailLines sinceSeconds sinceTime timestamps limitBytes
-//! *    /exec/NS/POD/CONTAINER            command… stdin stdout stderr tty   (WebSocket)
-//! *    /attach/NS/POD/CONTAINER          stdin stdout stderr tty            (WebSocket)
-//! *    /portForward/NS/POD               port…                              (WebSocket)
+//! *    /exec/NS/POD/CONTAINER            command… stdin stdout stderr tty   (WebSocket, SPDY)
+//! *    /attach/NS/POD/CONTAINER          stdin stdout stderr tty            (WebSocket, SPDY)
+//! *    /portForward/NS/POD               port…                              (WebSocket, SPDY, SPDY inside WebSocket)
 //! GET  /healthz  /stats/summary
 //! ```
-//! Who may call is the caller's business. Left out: SPDY.
+//! Who may call is the caller's business.
 
 mod forward;
 mod logs;
+mod remote;
 mod stats;
 mod stream;
+mod upgrade;
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -9,21 +9,16 @@ use base64::Engine;
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
-use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Empty};
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
+use http::{Request, Response};
 use runtime::{ExecRequest, Reader, Resizer, TerminalSize, Writer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{Message, Role};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
-use super::{Body, Error, Query};
+use super::upgrade::{self, Socket, take_over};
+use super::{Body, Error, Query, remote};
 use crate::agent::Options;
 
 const STDIN: u8 = 0;
@@ -33,61 +28,7 @@ const STATUS: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
-pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
 type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
-
-/// Answers 101 and hands the socket to `work` when the connection is ours. `protocols`: those understood, best first.
-pub(super) fn take_over<F>(
-    mut request: Request<Bytes>,
-    protocols: &[&'static str],
-    work: impl FnOnce(Socket, &'static str) -> F + Send + 'static,
-) -> Result<Response<Body>, Error>
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let headers = request.headers();
-    let has = |name: header::HeaderName, word: &str| {
-        headers.get_all(name).iter().any(|v| v.to_str().is_ok_and(|v| v.to_ascii_lowercase().contains(word)))
-    };
-    if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
-        return Err(Error::BadRequest("unable to upgrade: only WebSocket is understood here".into()));
-    }
-    let Some(key) = headers.get(header::SEC_WEBSOCKET_KEY).map(|k| derive_accept_key(k.as_bytes())) else {
-        return Err(Error::BadRequest("Sec-WebSocket-Key is missing".into()));
-    };
-    let offered: Vec<String> = headers
-        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(',').map(|p| p.trim().to_owned()))
-        .collect();
-    let Some(protocol) = protocols.iter().copied().find(|p| offered.iter().any(|o| o == p)) else {
-        let known = protocols.join(", ");
-        return Err(Error::BadRequest(format!("none of the subprotocols {offered:?} is understood; known: {known}")));
-    };
-    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
-        return Err(Error::Internal("this connection cannot be upgraded".into()));
-    };
-    tokio::spawn(async move {
-        match upgrade.await {
-            Ok(upgraded) => {
-                work(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await, protocol)
-                    .await;
-            }
-            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
-        }
-    });
-    let mut response = Response::new(Empty::new().boxed_unsync());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let h = response.headers_mut();
-    h.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    h.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    if let Ok(v) = HeaderValue::from_str(&key) {
-        h.insert(header::SEC_WEBSOCKET_ACCEPT, v);
-    }
-    h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
-    Ok(response)
-}
 
 const PROTOCOLS: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
@@ -150,6 +91,9 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
         return Err(Error::BadRequest("you must specify at least 1 of stdin, stdout, stderr".into()));
     }
     let options = options.clone();
+    if upgrade::is_spdy(&request) {
+        return remote::exec(options, id, wanted, request);
+    }
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
         let coding = Coding::of(protocol);
         let (sink, stream) = socket.split();
@@ -164,11 +108,7 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
                 // Output first: a command that ends has said all it had to say.
                 let ((), (), code) = tokio::join!(out, err, session.control.wait());
                 input.abort();
-                match code {
-                    Ok(0) => json!({"metadata": {}, "status": "Success"}),
-                    Ok(code) => non_zero(code),
-                    Err(e) => internal(&e.to_string()),
-                }
+                outcome(code)
             }
         };
         finish(&sink, coding, &status).await;
@@ -177,8 +117,15 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
 
 pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
     let q = Query::of(&request);
-    let (stdin, stdout, stderr) = (q.flag("stdin"), q.flag("stdout"), q.flag("stderr"));
+    let tty = q.flag("tty");
+    let (stdin, stdout, stderr) = (q.flag("stdin"), q.flag("stdout"), q.flag("stderr") && !tty);
+    if !(stdin || stdout || stderr) {
+        return Err(Error::BadRequest("you must specify at least 1 of stdin, stdout, stderr".into()));
+    }
     let options = options.clone();
+    if upgrade::is_spdy(&request) {
+        return remote::attach(options, id, remote::Wanted { stdin, stdout, stderr, tty }, request);
+    }
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
         let coding = Coding::of(protocol);
         let (sink, stream) = socket.split();
@@ -192,14 +139,27 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
                 let err = copy(session.stderr.filter(|_| stderr), STDERR, coding, &sink);
                 tokio::join!(out, err);
                 input.abort();
-                json!({"metadata": {}, "status": "Success"})
+                success()
             }
         };
         finish(&sink, coding, &status).await;
     })
 }
 
-fn internal(message: &str) -> Value {
+pub(super) fn success() -> Value {
+    json!({"metadata": {}, "status": "Success"})
+}
+
+/// How a command ended.
+pub(super) fn outcome(code: runtime::Result<i32>) -> Value {
+    match code {
+        Ok(0) => success(),
+        Ok(code) => non_zero(code),
+        Err(e) => internal(&e.to_string()),
+    }
+}
+
+pub(super) fn internal(message: &str) -> Value {
     json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500,
         "details": {"causes": [{"message": message}]}})
 }
@@ -238,6 +198,13 @@ async fn copy(from: Option<Reader>, channel: u8, coding: Coding, sink: &Sink) {
     }
 }
 
+/// `{"Width":…,"Height":…}`
+pub(super) fn terminal_size(json: &[u8]) -> Option<TerminalSize> {
+    let size: Value = serde_json::from_slice(json).ok()?;
+    let get = |name: &str| size[name].as_u64().and_then(|n| u16::try_from(n).ok());
+    Some(TerminalSize { rows: get("Height")?, columns: get("Width")? })
+}
+
 struct Input {
     stdin: Option<Writer>,
     resizer: Resizer,
@@ -267,10 +234,8 @@ impl Input {
                     }
                 }
                 Some((RESIZE, data)) => {
-                    let size: Value = serde_json::from_slice(&data).unwrap_or_default();
-                    let get = |name: &str| size[name].as_u64().and_then(|n| u16::try_from(n).ok());
-                    if let (Some(columns), Some(rows)) = (get("Width"), get("Height")) {
-                        (self.resizer)(TerminalSize { rows, columns });
+                    if let Some(size) = terminal_size(&data) {
+                        (self.resizer)(size);
                     }
                 }
                 _ => {}

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use meta::status::{Cause, Details};
-use meta::{LabelSelector, Object, Reason, Status};
-use registry::{AdmitAll, DeleteOptions, Env, Function, Request, WriteOptions, encode};
+use meta::{GroupResource, LabelSelector, Object, Reason, Status, Value};
+use registry::{AdmitAll, DeleteOptions, Env, Function, Preconditions, Request, Target, WriteOptions, encode};
 use serde_json::json;
 
 pub struct Eviction;
@@ -27,52 +27,121 @@ impl Function for Eviction {
             warnings: Default::default(),
         };
         let pod = env.registry.get(&pod_request).await?;
-        let done = matches!(pod.str_at(&["status", "phase"]), Some("Succeeded" | "Failed" | "Pending"));
-        if !done && !pod.is_deleting() {
-            allow(env, &pod)?;
-        }
         let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
             Some(o) => DeleteOptions::from_object(&o),
             None => DeleteOptions::default(),
         };
         options.dry_run |= write.dry_run;
+        let done = matches!(pod.str_at(&["status", "phase"]), Some("Succeeded" | "Failed" | "Pending"));
+        if !done && !pod.is_deleting() {
+            let write =
+                WriteOptions { dry_run: options.dry_run, manager: write.manager.clone(), ..WriteOptions::default() };
+            take(env, request, &pod, &write).await?;
+        }
         env.registry.delete(&pod_request, &options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))
     }
 }
 
-/// Asks the budgets that select the pod.
-fn allow(env: Env<'_>, pod: &Object) -> Result<(), Status> {
-    let snapshot = env.registry.store.snapshot();
-    let budgets: Vec<Object> = snapshot
-        .range("policy/poddisruptionbudgets", Some(pod.namespace()), None)
-        .map(|e| encode::decode(e))
-        .filter(|b| {
+/// Takes one disruption from the budget that selects the pod (`registry/core/pod/storage/eviction.go`). The budget is changed
+/// at the revision at which it was asked, so that no disruption is given twice.
+async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOptions) -> Result<(), Status> {
+    let rows = env.registry.rows();
+    let Some(budgets) = rows.stored("policy", "poddisruptionbudgets").cloned() else { return Ok(()) };
+    let selecting: Vec<Object> = {
+        let snapshot = env.registry.store.snapshot();
+        let all = snapshot.range("policy/poddisruptionbudgets", Some(pod.namespace()), None).map(|e| encode::decode(e));
+        all.filter(|b| {
             let s = LabelSelector::from_value(b.at(&["spec", "selector"]));
             s.is_ok_and(|s| s.matches(|k| pod.label(k)))
         })
-        .collect();
-    match &budgets[..] {
-        [] => Ok(()),
-        [b] if b.int_at(&["status", "disruptionsAllowed"]).unwrap_or(0) > 0 => Ok(()),
-        [b] => {
-            let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-            let have = b.int_at(&["status", "currentHealthy"]).unwrap_or(0);
-            let want = b.int_at(&["status", "desiredHealthy"]).unwrap_or(0);
-            let cause = Cause {
-                reason: "DisruptionBudget".into(),
-                message: format!(
-                    "The disruption budget {} needs {want} healthy pods and has {have} currently",
-                    b.name()
-                ),
-                field: String::new(),
-            };
-            Err(Status::new(429, Reason::TooManyRequests, message)
-                .with_details(Details { causes: vec![cause], ..Details::default() }))
+        .collect()
+    };
+    let budget = match &selecting[..] {
+        [] => return Ok(()),
+        [one] => one,
+        _ => {
+            return Err(Status::internal(
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            ));
         }
-        _ => Err(Status::internal(
-            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-        )),
+    };
+    if !is_ready(pod) {
+        // A pod that does not serve is no loss to a budget that is met, or that says so.
+        let number = |k: &str| budget.int_at(&["status", k]).unwrap_or(0);
+        let met = number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
+        if met || budget.str_at(&["spec", "unhealthyPodEvictionPolicy"]) == Some("AlwaysAllow") {
+            return Ok(());
+        }
     }
+    let now = meta::time::format(env.clock().now());
+    let change = |live: Option<&Object>| {
+        let Some(live) = live else { return Err(Status::not_found(&budgets.group_resource(), budget.name())) };
+        let mut o = live.clone();
+        lower(&mut o, pod.name(), &now)?;
+        Ok(Target::Object(Box::new(o)))
+    };
+    let target = Request {
+        user: request.user.clone(),
+        resource: budgets.clone(),
+        subresource: "status".into(),
+        namespace: pod.namespace().to_owned(),
+        name: budget.name().to_owned(),
+        warnings: Default::default(),
+    };
+    env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| ())
+}
+
+/// More pods than this wait for the controller to see that they are gone.
+const DISRUPTED: usize = 2000;
+
+/// Lowers what a budget allows by one pod, or says why it does not.
+fn lower(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
+    let number = |k: &str| b.int_at(&["status", k]).unwrap_or(0);
+    let forbidden = |why: &str| {
+        let gr = GroupResource { group: "policy".into(), resource: "poddisruptionbudgets".into() };
+        Err(Status::forbidden(&gr, b.name(), why))
+    };
+    if number("observedGeneration") < b.generation() {
+        let why = format!("The disruption budget {} is still being processed by the server.", b.name());
+        return Err(violates(why, 10));
+    }
+    let allowed = number("disruptionsAllowed");
+    if allowed < 0 {
+        return forbidden("pdb disruptions allowed is negative");
+    }
+    if b.at(&["status", "disruptedPods"]).and_then(Value::as_object).is_some_and(|p| p.len() > DISRUPTED) {
+        return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+    }
+    if allowed == 0 {
+        let (want, have) = (number("desiredHealthy"), number("currentHealthy"));
+        let why = format!("The disruption budget {} needs {want} healthy pods and has {have} currently", b.name());
+        return Err(violates(why, 0));
+    }
+    b.set(&["status", "disruptionsAllowed"], allowed - 1);
+    b.set(&["status", "disruptedPods", pod], now);
+    if allowed == 1 {
+        let mut all = b.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        all.retain(|c| c["type"] != "DisruptionAllowed");
+        all.push(json!({"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+            "lastTransitionTime": now, "observedGeneration": b.generation()}));
+        b.set(&["status", "conditions"], all);
+    }
+    Ok(())
+}
+
+fn violates(why: String, retry_after_seconds: u32) -> Status {
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let cause = Cause { reason: "DisruptionBudget".into(), message: why, field: String::new() };
+    Status::new(429, Reason::TooManyRequests, message).with_details(Details {
+        causes: vec![cause],
+        retry_after_seconds,
+        ..Details::default()
+    })
+}
+
+fn is_ready(pod: &Object) -> bool {
+    let all = pod.at(&["status", "conditions"]).and_then(Value::as_array);
+    all.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }

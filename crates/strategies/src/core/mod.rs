@@ -12,6 +12,7 @@ pub mod node;
 pub mod persistent_volume;
 pub mod pod;
 pub mod pod_template;
+pub mod proxy;
 pub mod replication_controller;
 pub mod secret;
 pub mod service;

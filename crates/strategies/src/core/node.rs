@@ -3,8 +3,8 @@
 use crate::plain::said_twice;
 use crate::read::{items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Value, names};
-use registry::{Strategy, Sub};
+use meta::{FieldError, FieldPath, Object, Status, Value, names};
+use registry::{Env, Place, Request, Strategy, Sub, Upstream};
 use std::collections::HashSet;
 
 pub struct Node;
@@ -65,6 +65,10 @@ impl Strategy for Node {
             let why = "node updates may not change providerID except from \"\" to valid";
             errors.push(FieldError::forbidden(&FieldPath::new("spec.providerID"), why));
         }
+    }
+
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+        super::proxy::node(o, place)
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {

@@ -1,11 +1,11 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
-use super::{binding, eviction};
+use super::{binding, eviction, proxy};
 use crate::pod_template;
 use crate::read::text;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Quantity, Value};
-use registry::{DeleteOptions, Env, Request, Strategy, Sub};
+use meta::{FieldError, FieldPath, Object, Quantity, Status, Value};
+use registry::{DeleteOptions, Env, Place, Request, Strategy, Sub, Upstream};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -149,6 +149,10 @@ impl Strategy for Pod {
 
     fn returns_deleted_object(&self) -> bool {
         true
+    }
+
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+        proxy::pod(o, place)
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {

@@ -4,7 +4,7 @@ use crate::Config;
 use crate::networking::Cidr;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value, names};
-use registry::{Env, NameRule, Strategy, Sub, encode};
+use registry::{Env, NameRule, Place, Request, Strategy, Sub, Upstream, encode};
 use serde_json::json;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -148,6 +148,10 @@ impl Strategy for Service {
             let value = o.at(&["spec", "clusterIPs"]).cloned().unwrap_or_default();
             errors.push(FieldError::invalid(&path, value, "may not change once set"));
         }
+    }
+
+    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+        super::proxy::service(env, o, place)
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod authorization;
 mod bad_input;
+mod concurrency;
 mod custom;
 mod documents;
 mod matrix;

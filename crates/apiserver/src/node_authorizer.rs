@@ -1,0 +1,224 @@
+//! What the agents of nodes may do (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): what concerns the pods of their node,
+//! and what the role `system:node` says of everything else. Who is no agent is the business of RBAC alone, as is what is granted
+//! to a node there.
+//!
+//! The relations are read from the store when they are asked for: pods are told apart by their index, and only those of the
+//! node are decoded.
+
+use crate::rbac_cache::RbacCache;
+use auth::{Attributes, Authorizer, Decision, User};
+use meta::{Object, Value};
+use parking_lot::RwLock;
+use registry::{Registry, encode};
+use std::sync::{Arc, Weak};
+use store::{Key, Snapshot};
+
+/// The role whose rules hold for every node.
+const ROLE: &str = "system:node";
+const LEASES: &str = "kube-node-lease";
+
+pub struct NodeAuthorizer {
+    rbac: Arc<RbacCache>,
+    registry: RwLock<Weak<Registry>>,
+}
+
+/// What the relations say of a request.
+enum Found {
+    /// It is about the node itself or a pod of it.
+    Related,
+    /// It would have to be.
+    Unrelated(String),
+    /// It is of a kind that has no such relation.
+    Other,
+}
+
+impl NodeAuthorizer {
+    pub fn new(rbac: Arc<RbacCache>) -> Arc<Self> {
+        Arc::new(Self { rbac, registry: RwLock::new(Weak::new()) })
+    }
+
+    /// Until then no relation is known.
+    pub fn attach(&self, registry: &Arc<Registry>) {
+        *self.registry.write() = Arc::downgrade(registry);
+    }
+
+    fn find(&self, node: &str, a: &Attributes) -> Found {
+        let relation: fn(&Related<'_>, &Attributes) -> bool = match (&*a.group, &*a.resource) {
+            ("", "secrets") => |r, a| r.pods(&a.namespace).any(|p| r.secret_of(&p, &a.name)),
+            ("", "configmaps") => |r, a| r.pods(&a.namespace).any(|p| names_of(&p, "configMap").contains(&a.name)),
+            ("", "persistentvolumeclaims") => |r, a| r.pods(&a.namespace).any(|p| claims_of(&p).contains(&a.name)),
+            ("", "persistentvolumes") => |r, a| r.volumes(None).any(|v| v.name() == a.name),
+            ("storage.k8s.io", "volumeattachments") => {
+                |r, a| r.get("storage.k8s.io/volumeattachments", "", &a.name).is_some_and(|v| r.on_node(&v))
+            }
+            ("", "serviceaccounts") => {
+                let account = |p: &Object| p.str_at(&["spec", "serviceAccountName"]).unwrap_or("default").to_owned();
+                if a.verb != "create" || a.subresource != "token" {
+                    return Found::Unrelated("can only create tokens for individual service accounts".into());
+                }
+                return self.related(node, a, |r, a| r.pods(&a.namespace).any(|p| account(&p) == a.name));
+            }
+            ("coordination.k8s.io", "leases") => return own(node, a, LEASES),
+            ("storage.k8s.io", "csinodes") => return own(node, a, ""),
+            _ => return Found::Other,
+        };
+        let reads = match &*a.resource {
+            "secrets" | "configmaps" => matches!(&*a.verb, "get" | "list" | "watch"),
+            _ => a.verb == "get",
+        };
+        let status = a.resource == "persistentvolumeclaims" && a.subresource == "status";
+        if status && matches!(&*a.verb, "update" | "patch") {
+            return self.related(node, a, relation);
+        }
+        if !reads {
+            return Found::Unrelated(format!("can only read resources of this type, not {}", a.verb));
+        }
+        if !a.subresource.is_empty() {
+            return Found::Unrelated("cannot read subresource".into());
+        }
+        self.related(node, a, relation)
+    }
+
+    fn related(&self, node: &str, a: &Attributes, is: impl Fn(&Related<'_>, &Attributes) -> bool) -> Found {
+        if a.name.is_empty() {
+            return Found::Unrelated("No Object name found".into());
+        }
+        let Some(registry) = self.registry.read().upgrade() else { return Found::Unrelated(String::new()) };
+        let r = Related { node, snapshot: registry.store.snapshot() };
+        if is(&r, a) {
+            return Found::Related;
+        }
+        Found::Unrelated(format!("no relationship found between node '{node}' and this object"))
+    }
+}
+
+impl Authorizer for NodeAuthorizer {
+    fn authorize(&self, a: &Attributes) -> Decision {
+        let Some(node) = a.user.node() else { return self.rbac.authorize(a) };
+        let why = match self.find(node, a) {
+            Found::Related => return Decision::Allow(String::new()),
+            Found::Other if self.rbac.role_allows(ROLE, a) => return Decision::Allow(String::new()),
+            Found::Other => String::new(),
+            Found::Unrelated(why) => why,
+        };
+        match self.rbac.authorize(a) {
+            Decision::NoOpinion(_) => Decision::NoOpinion(why),
+            decided => decided,
+        }
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> Vec<auth::rbac::PolicyRule> {
+        self.rbac.rules(user, namespace)
+    }
+}
+
+/// An object that is called as the node is.
+fn own(node: &str, a: &Attributes, namespace: &str) -> Found {
+    let known = matches!(&*a.verb, "get" | "create" | "update" | "patch" | "delete") && a.subresource.is_empty();
+    // A new object has no name in the path; admission looks at it.
+    let name = a.name == node || (a.verb == "create" && a.name.is_empty());
+    if known && name && a.namespace == namespace {
+        return Found::Related;
+    }
+    Found::Unrelated(format!("can only access {} with the same name as the requesting node", a.resource))
+}
+
+/// What is related to a node at one moment.
+struct Related<'a> {
+    node: &'a str,
+    snapshot: Snapshot,
+}
+
+impl Related<'_> {
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Object> {
+        self.snapshot.get(&Key::new(resource, namespace, name)).map(|e| encode::decode(&e))
+    }
+
+    fn on_node(&self, o: &Object) -> bool {
+        o.str_at(&["spec", "nodeName"]) == Some(self.node)
+    }
+
+    /// The pods of the node, but for those that it only mirrors: they may name anything.
+    fn pods(&self, namespace: &str) -> std::vec::IntoIter<Object> {
+        self.all_pods(Some(namespace).filter(|n| !n.is_empty()))
+    }
+
+    fn all_pods(&self, namespace: Option<&str>) -> std::vec::IntoIter<Object> {
+        let here = |e: &store::Entry| e.index.fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
+        let all = self.snapshot.range("pods", namespace, None).filter(move |e| here(e)).map(|e| encode::decode(e));
+        let own: Vec<Object> = all.filter(|p| p.annotation("kubernetes.io/config.mirror").is_none()).collect();
+        own.into_iter()
+    }
+
+    /// The volumes that claims of its pods are bound to.
+    fn volumes(&self, namespace: Option<&str>) -> impl Iterator<Item = Object> {
+        self.all_pods(namespace).flat_map(|p| {
+            let claims = claims_of(&p).into_iter();
+            let volume = |c: String| {
+                let claim = self.get("persistentvolumeclaims", p.namespace(), &c)?;
+                self.get("persistentvolumes", "", claim.str_at(&["spec", "volumeName"])?)
+            };
+            claims.filter_map(volume).collect::<Vec<_>>()
+        })
+    }
+
+    /// A pod names a secret itself, or a volume of it does.
+    fn secret_of(&self, pod: &Object, name: &String) -> bool {
+        if names_of(pod, "secret").contains(name) {
+            return true;
+        }
+        let of_volume = |v: &Object| {
+            let csi = v.at(&["spec", "csi"]).and_then(Value::as_object).into_iter().flatten();
+            let mut references = csi.filter(|(k, _)| k.ends_with("SecretRef")).map(|(_, r)| r);
+            references.any(|r| r["name"] == **name && r["namespace"] == pod.namespace())
+        };
+        claims_of(pod).iter().any(|c| {
+            let claim = self.get("persistentvolumeclaims", pod.namespace(), c);
+            let bound = claim.and_then(|c| self.get("persistentvolumes", "", c.str_at(&["spec", "volumeName"])?));
+            bound.as_ref().is_some_and(of_volume)
+        })
+    }
+}
+
+/// The secrets or config maps that a pod names: in `env`, `envFrom`, volumes, and to pull its images.
+fn names_of(pod: &Object, what: &str) -> Vec<String> {
+    let (key, from) = (format!("{what}KeyRef"), format!("{what}Ref"));
+    let mut out = Vec::new();
+    let mut add = |v: &Value| out.extend(v.as_str().map(str::to_owned));
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let list = |v: &Value| v.as_array().cloned().unwrap_or_default();
+    for containers in ["initContainers", "containers", "ephemeralContainers"] {
+        for c in list(&spec[containers]) {
+            list(&c["env"]).iter().for_each(|e| add(&e["valueFrom"][&key]["name"]));
+            list(&c["envFrom"]).iter().for_each(|e| add(&e[&from]["name"]));
+        }
+    }
+    for v in list(&spec["volumes"]) {
+        list(&v["projected"]["sources"]).iter().for_each(|s| add(&s[what]["name"]));
+        if what == "configMap" {
+            add(&v["configMap"]["name"]);
+            continue;
+        }
+        add(&v["secret"]["secretName"]);
+        add(&v["azureFile"]["secretName"]);
+        add(&v["csi"]["nodePublishSecretRef"]["name"]);
+        for source in v.as_object().into_iter().flatten().map(|(_, s)| s) {
+            add(&source["secretRef"]["name"]);
+        }
+    }
+    if what == "secret" {
+        list(&spec["imagePullSecrets"]).iter().for_each(|s| add(&s["name"]));
+    }
+    out
+}
+
+/// The claims of a pod, also those that are made for it.
+fn claims_of(pod: &Object) -> Vec<String> {
+    let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
+    let claim = |v: &Value| match v["persistentVolumeClaim"]["claimName"].as_str() {
+        Some(c) => Some(c.to_owned()),
+        None if v["ephemeral"].is_object() => Some(format!("{}-{}", pod.name(), v["name"].as_str()?)),
+        None => None,
+    };
+    volumes.filter_map(claim).collect()
+}

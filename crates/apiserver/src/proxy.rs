@@ -1,0 +1,227 @@
+//! The `proxy` subresource: a request goes on to a pod, an endpoint of a service, or a node, and the answer comes back
+//! (`k8s.io/apimachinery/pkg/util/proxy`). Connections that turn into something else are joined end to end.
+//!
+//! Left out: rewriting links in HTML.
+
+use crate::Server;
+use crate::body::Body;
+use crate::handle::{Call, bytes};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONNECTION, HOST, LOCATION, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use meta::Status;
+use registry::{Place, Request, Upstream};
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+
+/// How long it may take to reach somebody.
+const CONNECT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("dial tcp {0}: i/o timeout")]
+    Late(String),
+    #[error("dial tcp {0}: {1}")]
+    Connect(String, std::io::Error),
+    #[error("TLS: {0}")]
+    Tls(String),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Result<Response<Body>, Status> {
+    let (name, place) = split(&request.name)?;
+    request.name = name;
+    let object = server.registry.get(&request).await?;
+    let upstream = request.resource.strategy.proxy(server.registry.env(), &request, &object, &place)?;
+    let Call { mut parts, body, .. } = call;
+    let path = parts.uri.path().to_owned();
+    // `/api/v1/…/NAME/proxy`, and what comes after it as it was written.
+    let depth = if request.namespace.is_empty() { 6 } else { 8 };
+    let at = path.match_indices('/').nth(depth - 1).map_or(path.len(), |(i, _)| i);
+    let (root, rest) = path.split_at(at);
+    let query = parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    if rest.is_empty() && matches!(parts.method, Method::GET | Method::HEAD) {
+        let mut r = bytes(301, "text/html; charset=utf-8", Body::empty());
+        if let Ok(v) = HeaderValue::from_str(&format!("{path}/{query}")) {
+            r.headers_mut().insert(LOCATION, v);
+        }
+        return Ok(r);
+    }
+    let target = format!("{}{query}", if rest.is_empty() { "/" } else { rest });
+    parts.uri = target.parse::<Uri>().map_err(|e| Status::bad_request(format!("{target:?}: {e}")))?;
+    parts.headers.remove(AUTHORIZATION);
+    match upstream {
+        Upstream::Agent(node) => {
+            let connector = server.connector.read().clone();
+            match connector {
+                Some(c) => c.connect(&node, HttpRequest::from_parts(parts, body)).await,
+                None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
+            }
+        }
+        Upstream::Address { tls, host, port } => {
+            let address = format!("{host}:{port}");
+            match send(parts, body, &address, tls.then_some(host), root).await {
+                Ok(r) => Ok(r),
+                Err(e) => {
+                    let why = format!("error trying to reach service: {e}");
+                    Ok(bytes(503, "text/plain; charset=utf-8", why))
+                }
+            }
+        }
+    }
+}
+
+/// `[scheme:]name[:port]`
+fn split(id: &str) -> Result<(String, Place), Status> {
+    let parts: Vec<&str> = id.split(':').collect();
+    let (scheme, name, port) = match parts[..] {
+        [name] => ("", name, ""),
+        [name, port] => ("", name, port),
+        [scheme, name, port] => (scheme, name, port),
+        _ => ("?", "", ""),
+    };
+    if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
+        return Err(Status::bad_request(format!("invalid proxy request {id:?}")));
+    }
+    Ok((name.to_owned(), Place { scheme: scheme.to_owned(), port: port.to_owned() }))
+}
+
+async fn send(
+    mut parts: http::request::Parts,
+    body: Bytes,
+    address: &str,
+    tls: Option<String>,
+    root: &str,
+) -> Result<Response<Body>, Error> {
+    let socket = match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
+        Ok(Ok(s)) => s,
+        Ok(Err(e)) => return Err(Error::Connect(address.to_owned(), e)),
+        Err(_) => return Err(Error::Late(address.to_owned())),
+    };
+    let _ = socket.set_nodelay(true);
+    let ours = parts.extensions.remove::<OnUpgrade>();
+    let asked = parts.headers.get(UPGRADE).cloned();
+    drop_hop_by_hop(&mut parts.headers);
+    if let Some(protocol) = &asked {
+        parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        parts.headers.insert(UPGRADE, protocol.clone());
+    }
+    if let Ok(host) = HeaderValue::from_str(address) {
+        parts.headers.insert(HOST, host);
+    }
+    parts.version = http::Version::HTTP_11;
+    parts.extensions = http::Extensions::new();
+    let request = HttpRequest::from_parts(parts, Full::new(body));
+    let response = match tls {
+        None => exchange(socket, request).await?,
+        Some(host) => {
+            let bad = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
+            let config = client::https::unverified().map_err(|e| bad(&e))?;
+            let bare = host.trim_matches(['[', ']']).to_owned();
+            let name = ServerName::try_from(bare).map_err(|e| bad(&e))?;
+            let stream = TlsConnector::from(config).connect(name, socket).await.map_err(|e| bad(&e))?;
+            exchange(stream, request).await?
+        }
+    };
+    Ok(answer(response, ours, root))
+}
+
+async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    io: S,
+    request: HttpRequest<Full<Bytes>>,
+) -> Result<Response<Incoming>, Error> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await?;
+    tokio::spawn(async move {
+        if let Err(e) = connection.with_upgrades().await {
+            tracing::debug!("a connection of a proxy ended: {e}");
+        }
+    });
+    Ok(sender.send_request(request).await?)
+}
+
+fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str) -> Response<Body> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let theirs = hyper::upgrade::on(&mut response);
+        if let Some(ours) = ours {
+            tokio::spawn(async move {
+                let (Ok(a), Ok(b)) = tokio::join!(ours, theirs) else { return };
+                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(a), &mut TokioIo::new(b)).await;
+            });
+        }
+        return response.map(|_| Body::empty());
+    }
+    let (mut parts, mut body) = response.into_parts();
+    drop_hop_by_hop(&mut parts.headers);
+    // A path of theirs is below ours.
+    let location = parts.headers.get(LOCATION).and_then(|l| l.to_str().ok()).filter(|l| l.starts_with('/'));
+    if let Some(v) = location.and_then(|l| HeaderValue::from_str(&format!("{root}{l}")).ok()) {
+        parts.headers.insert(LOCATION, v);
+    }
+    let (sender, receiver) = mpsc::channel(16);
+    tokio::spawn(async move {
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            if sender.send(data).await.is_err() {
+                return;
+            }
+        }
+    });
+    Response::from_parts(parts, Body::Stream(receiver))
+}
+
+/// Headers that are about one connection only.
+fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .filter_map(|n| n.trim().parse().ok())
+        .collect();
+    let always = [CONNECTION, TRANSFER_ENCODING, UPGRADE];
+    let more = ["keep-alive", "proxy-connection", "te", "trailer"].map(HeaderName::from_static);
+    for n in named.into_iter().chain(always).chain(more) {
+        headers.remove(n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_say_scheme_and_port() {
+        let check = |id: &str, scheme: &str, name: &str, port: &str| {
+            let (n, p) = split(id).unwrap();
+            assert_eq!((&*p.scheme, &*n, &*p.port), (scheme, name, port), "{id}");
+        };
+        check("web", "", "web", "");
+        check("web:http", "", "web", "http");
+        check("https:web:8443", "https", "web", "8443");
+        check("https:web:", "https", "web", "");
+        for bad in ["", ":80", "ftp:web:21", "a:b:c:d"] {
+            assert_eq!(split(bad).unwrap_err().code, 400, "{bad}");
+        }
+    }
+
+    #[test]
+    fn headers_of_the_connection_stay_behind() {
+        let mut h = HeaderMap::new();
+        for (k, v) in [("connection", "close, X-Private"), ("x-private", "1"), ("te", "trailers"), ("accept", "a")] {
+            h.insert(HeaderName::from_static(k), HeaderValue::from_static(v));
+        }
+        drop_hop_by_hop(&mut h);
+        assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+}

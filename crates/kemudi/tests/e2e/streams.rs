@@ -1,0 +1,106 @@
+//! Connections into pods, by the real `kubectl`: over SPDY, as all before v1.31 speak it, and over WebSockets.
+
+use crate::runner::Case;
+use crate::story::{Story, http_get};
+use serde_json::json;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+pub const REAL: &[Case] = &[
+    ("streams::exec_over_spdy", exec_over_spdy),
+    ("streams::ports_are_forwarded", ports_are_forwarded),
+    ("streams::proxies_lead_to_pods_services_and_nodes", proxies_lead_to_pods_services_and_nodes),
+    ("streams::attach_sees_what_comes", attach_sees_what_comes),
+];
+
+const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// Clauses: P18.exec
+fn exec_over_spdy(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    let o = s.spdy(&["exec", "p", "--", "sh", "-c", "echo out; echo wrong >&2; exit 7"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&o.stdout), "out\n");
+    assert_eq!(String::from_utf8_lossy(&o.stderr), "wrong\ncommand terminated with exit code 7\n");
+    assert_eq!(o.status.code(), Some(7));
+    // More than any window of the protocol, both ways.
+    let big = "0123456789abcdef\n".repeat(100_000);
+    let o = Story::feed(s.spdy(&["exec", "-i", "p", "--", "cat"]), &big);
+    assert!(o.status.success() && o.stdout == big.as_bytes(), "{} of {} bytes", o.stdout.len(), big.len());
+    let o = s.spdy(&["exec", "p", "-c", "three", "--", "true"]).output().unwrap();
+    assert_eq!(o.status.code(), Some(1), "{o:?}");
+}
+
+/// Clauses: P18.port-forward
+fn ports_are_forwarded(s: &Story) {
+    s.pod("web", json!({}), vec![json!({"name": "c"})]);
+    s.ready("web");
+    for command in [s.spdy(&["port-forward", "pod/web", ":8080"]), s.command(&["port-forward", "pod/web", ":8080"])] {
+        forwarded(command, |port| {
+            for i in 0..5 {
+                let said = http_get(&format!("127.0.0.1:{port}"), &format!("/try-{i}"));
+                assert!(said.as_ref().is_some_and(|b| b.contains(&format!("/try-{i}"))), "{said:?}");
+            }
+        });
+    }
+}
+
+/// Runs while a port is forwarded.
+fn forwarded(mut command: Command, body: impl FnOnce(u16)) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    // Kept: it says something for every connection, and ends when nobody listens.
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|l| l.split(' ').next()?.parse().ok());
+    match port {
+        Some(p) => body(p),
+        None => {
+            let _ = child.kill();
+            panic!("{line:?}: {:?}", child.wait_with_output());
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Clauses: P18.proxy
+fn proxies_lead_to_pods_services_and_nodes(s: &Story) {
+    let ports = json!([{"name": "http", "containerPort": 8080}]);
+    let probe = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1});
+    s.pod("web", json!({}), vec![json!({"name": "c", "ports": ports, "readinessProbe": probe})]);
+    s.ready("web");
+    let spec = json!({"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]});
+    s.create("services", json!({"metadata": {"name": "web"}, "spec": spec}));
+    let at = |what: &str| format!("/api/v1/namespaces/{}/{what}", s.ns);
+    let raw = |path: &str| s.ok(&["get", "--raw", path]);
+    for pod in ["pods/web", "pods/web:8080", "pods/http:web:8080"] {
+        let said = raw(&at(&format!("{pod}/proxy/a%20b/c?d=e")));
+        assert!(said.starts_with("GET /a%20b/c?d=e "), "{said}");
+        assert!(!said.to_lowercase().contains("authorization"), "{said}");
+    }
+    assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("unable to handle the request"));
+    s.eventually("endpoints of the service", || {
+        ["services/web", "services/web:http", "services/web:80"]
+            .iter()
+            .all(|name| s.k(&["get", "--raw", &at(&format!("{name}/proxy/healthz"))]).stdout == b"ok\n")
+            .then_some(())
+    });
+    assert!(s.fails(&["get", "--raw", &at("services/web:81/proxy/")]).contains("no service port 81 found"));
+    let node = s.get_at(&at("pods/web"))["spec"]["nodeName"].as_str().unwrap().to_owned();
+    assert_eq!(raw(&format!("/api/v1/nodes/{node}/proxy/healthz")), "ok");
+}
+
+/// Clauses: P18.attach
+fn attach_sees_what_comes(s: &Story) {
+    let script = "read x; echo got $x; sleep 1; exit 3";
+    for (name, spdy) in [("old", true), ("new", false)] {
+        let stdin = json!({"stdin": true, "stdinOnce": true});
+        s.shell_pod(name, script, json!({"restartPolicy": "Never"}), stdin);
+        s.ready(name);
+        let args = ["attach", "-i", name];
+        let command = if spdy { s.spdy(&args) } else { s.command(&args) };
+        let o = Story::feed(command, "something\n");
+        assert!(o.status.success() && String::from_utf8_lossy(&o.stdout).contains("got something"), "{o:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Connections that turn into something else: WebSocket, or SPDY/3.1 for clients before v1.31.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use super::{Body, Error, text};
+use crate::spdy::Session;
+
+pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+const SPDY: &str = "SPDY/3.1";
+/// Which of the protocols over SPDY the client speaks, and which one was chosen.
+const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+const ACCEPTED: HeaderName = HeaderName::from_static("x-accept-stream-protocol-versions");
+
+pub(super) fn is_spdy(request: &Request<Bytes>) -> bool {
+    asks_for(request.headers(), "spdy/3.1")
+}
+
+fn asks_for(headers: &HeaderMap, what: &str) -> bool {
+    let has = |name: HeaderName, word: &str| {
+        headers.get_all(name).iter().any(|v| v.to_str().is_ok_and(|v| v.to_ascii_lowercase().contains(word)))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, what)
+}
+
+/// What a header lists, in one line or several.
+fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
+    let lines = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
+    lines.flat_map(|v| v.split(',').map(|p| p.trim().to_owned())).collect()
+}
+
+fn switching(to: &'static str) -> Response<Body> {
+    let mut response = Response::new(Empty::new().boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let h = response.headers_mut();
+    h.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    h.insert(header::UPGRADE, HeaderValue::from_static(to));
+    response
+}
+
+/// Answers 101 and hands the session to `work`. `protocols`: those understood, best first; who names none speaks the last.
+pub(super) fn spdy<F>(
+    mut request: Request<Bytes>,
+    protocols: &[&'static str],
+    work: impl FnOnce(Session, &'static str) -> F + Send + 'static,
+) -> Result<Response<Body>, Error>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let offered = listed(request.headers(), &PROTOCOL);
+    let chosen = match offered.is_empty() {
+        true => protocols.last().copied(),
+        false => protocols.iter().copied().find(|p| offered.iter().any(|o| o == p)),
+    };
+    let Some(protocol) = chosen else {
+        let why = format!(
+            "unable to upgrade: unable to negotiate protocol: client supports {offered:?}, server accepts {protocols:?}"
+        );
+        let mut response = text(StatusCode::FORBIDDEN, why);
+        for p in protocols {
+            response.headers_mut().append(ACCEPTED, HeaderValue::from_static(p));
+        }
+        return Ok(response);
+    };
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
+        return Err(Error::Internal("this connection cannot be upgraded".into()));
+    };
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(upgraded) => work(Session::start(TokioIo::new(upgraded)), protocol).await,
+            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+        }
+    });
+    let mut response = switching(SPDY);
+    if !offered.is_empty() {
+        response.headers_mut().insert(PROTOCOL, HeaderValue::from_static(protocol));
+    }
+    Ok(response)
+}
+
+/// Answers 101 and hands the socket to `work` when the connection is ours. `protocols`: those understood, best first.
+pub(super) fn take_over<F>(
+    mut request: Request<Bytes>,
+    protocols: &[&'static str],
+    work: impl FnOnce(Socket, &'static str) -> F + Send + 'static,
+) -> Result<Response<Body>, Error>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let headers = request.headers();
+    if !asks_for(headers, "websocket") {
+        return Err(Error::BadRequest("unable to upgrade: WebSocket and SPDY/3.1 are understood here".into()));
+    }
+    let Some(key) = headers.get(header::SEC_WEBSOCKET_KEY).map(|k| derive_accept_key(k.as_bytes())) else {
+        return Err(Error::BadRequest("Sec-WebSocket-Key is missing".into()));
+    };
+    let offered = listed(headers, &header::SEC_WEBSOCKET_PROTOCOL);
+    let Some(protocol) = protocols.iter().copied().find(|p| offered.iter().any(|o| o == p)) else {
+        let known = protocols.join(", ");
+        return Err(Error::BadRequest(format!("none of the subprotocols {offered:?} is understood; known: {known}")));
+    };
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
+        return Err(Error::Internal("this connection cannot be upgraded".into()));
+    };
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(upgraded) => {
+                work(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await, protocol)
+                    .await;
+            }
+            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+        }
+    });
+    let mut response = switching("websocket");
+    let h = response.headers_mut();
+    if let Ok(v) = HeaderValue::from_str(&key) {
+        h.insert(header::SEC_WEBSOCKET_ACCEPT, v);
+    }
+    h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    Ok(response)
+}

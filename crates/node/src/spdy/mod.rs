@@ -1,0 +1,306 @@
+//! SPDY/3.1, as far as Kubernetes' clients use it: they open streams with headers, both sides send data, and either may end its
+//! half. We never open one.
+//!
+//! Data that nobody reads holds up the whole connection, which is how a fast sender is slowed down. Windows are opened for those
+//! who keep to them, but not kept to: the clients there are (`moby/spdystream`) never open one, and who keeps to theirs stops
+//! after 64 KiB.
+
+mod headers;
+
+use bytes::{Bytes, BytesMut};
+use headers::{Headers, Reader, Writer};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+const VERSION: u32 = 3;
+const SYN_STREAM: u32 = 1;
+const SYN_REPLY: u32 = 2;
+const RST_STREAM: u32 = 3;
+const PING: u32 = 6;
+const GOAWAY: u32 = 7;
+const WINDOW_UPDATE: u32 = 9;
+const FIN: u8 = 1;
+
+const PROTOCOL_ERROR: u32 = 1;
+const REFUSED_STREAM: u32 = 3;
+
+/// Streams that may be open at once.
+const STREAMS: usize = 1000;
+/// The longest control frame.
+const CONTROL: usize = 64 * 1024;
+/// Data is handed on in pieces of at most this size, however long its frame.
+const PIECE: usize = 32 * 1024;
+/// Pieces that wait for their reader.
+const PENDING: usize = 16;
+
+/// One end of a connection. Dropping it ends everything.
+pub struct Session {
+    incoming: mpsc::Receiver<Stream>,
+    reader: JoinHandle<()>,
+    writer: JoinHandle<()>,
+}
+
+/// A stream that the other side has opened.
+pub struct Stream {
+    pub id: u32,
+    headers: Headers,
+    pub input: Input,
+    pub output: Output,
+}
+
+/// What the other side sends.
+pub struct Input(mpsc::Receiver<Bytes>);
+
+/// What we send. Dropping it does not end the stream.
+#[derive(Clone)]
+pub struct Output {
+    id: u32,
+    frames: mpsc::Sender<Out>,
+}
+
+enum Out {
+    Reply(u32),
+    Data {
+        id: u32,
+        fin: bool,
+        data: Bytes,
+    },
+    /// A control frame of numbers.
+    Control(u32, [u32; 2], usize),
+}
+
+impl Session {
+    pub fn start<S: AsyncRead + AsyncWrite + Send + 'static>(io: S) -> Self {
+        let (read, write) = tokio::io::split(io);
+        let (frames, out) = mpsc::channel(PENDING);
+        let (opened, incoming) = mpsc::channel(PENDING);
+        let side = Side { read, frames, opened, streams: HashMap::new(), last: 0, unsaid: 0 };
+        Self {
+            incoming,
+            reader: tokio::spawn(async move {
+                if let Err(error) = side.run().await {
+                    tracing::debug!(%error, "a SPDY connection ended");
+                }
+            }),
+            writer: tokio::spawn(async move {
+                if let Err(error) = write_all(write, out).await {
+                    tracing::debug!(%error, "a SPDY connection cannot be written to");
+                }
+            }),
+        }
+    }
+
+    /// The next stream; none when the connection has ended.
+    pub async fn accept(&mut self) -> Option<Stream> {
+        self.incoming.recv().await
+    }
+
+    /// Lets the other side end the connection, which it does once it has read everything, but not for ever.
+    pub async fn close(mut self, patience: Duration) {
+        let end = async { while self.incoming.recv().await.is_some() {} };
+        let _ = tokio::time::timeout(patience, end).await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.reader.abort();
+        self.writer.abort();
+    }
+}
+
+impl Stream {
+    /// A header by its name in lower case.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(k, _)| k == name).map_or("", |(_, v)| v)
+    }
+}
+
+impl Input {
+    /// The next piece; none at the end.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        self.0.recv().await
+    }
+}
+
+impl Output {
+    /// False when nobody listens any more.
+    pub async fn send(&self, data: &[u8]) -> bool {
+        let data = Bytes::copy_from_slice(data);
+        self.frames.send(Out::Data { id: self.id, fin: false, data }).await.is_ok()
+    }
+
+    /// Ends our half.
+    pub async fn finish(&self) {
+        let _ = self.frames.send(Out::Data { id: self.id, fin: true, data: Bytes::new() }).await;
+    }
+
+    /// Ends both halves, for a reason that SPDY has a number for.
+    pub async fn reset(&self) {
+        let _ = self.frames.send(Out::Control(RST_STREAM, [self.id, PROTOCOL_ERROR], 2)).await;
+    }
+}
+
+/// The half of a connection that reads.
+struct Side<S> {
+    read: ReadHalf<S>,
+    frames: mpsc::Sender<Out>,
+    opened: mpsc::Sender<Stream>,
+    streams: HashMap<u32, mpsc::Sender<Bytes>>,
+    last: u32,
+    /// Bytes that no window of the connection was opened for yet.
+    unsaid: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Headers(#[from] headers::Error),
+    #[error("{0}")]
+    Protocol(&'static str),
+}
+
+impl<S: AsyncRead + AsyncWrite> Side<S> {
+    async fn run(mut self) -> Result<(), Error> {
+        let mut headers = Reader::new();
+        loop {
+            let mut head = [0; 8];
+            if let Err(e) = self.read.read_exact(&mut head).await {
+                return if e.kind() == std::io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(e.into()) };
+            }
+            let [a, b, c, d, flags, x, y, z] = head;
+            let (first, length) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([0, x, y, z]));
+            if first >> 31 == 0 {
+                self.data(first, flags, length).await?;
+                continue;
+            }
+            if (first >> 16) & 0x7fff != VERSION {
+                return Err(Error::Protocol("another version of SPDY"));
+            }
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if length > CONTROL {
+                return Err(Error::Protocol("a control frame is too long"));
+            }
+            let mut frame = vec![0; length];
+            self.read.read_exact(&mut frame).await?;
+            let number = |at: usize| -> Result<u32, Error> {
+                let bytes = frame.get(at..).and_then(<[u8]>::first_chunk::<4>);
+                bytes.map(|b| u32::from_be_bytes(*b)).ok_or(Error::Protocol("a control frame is too short"))
+            };
+            match first & 0xffff {
+                SYN_STREAM => {
+                    let block = frame.get(10..).ok_or(Error::Protocol("a control frame is too short"))?;
+                    let read = headers.read(block)?;
+                    self.open(number(0)? & 0x7fff_ffff, flags, read).await?;
+                }
+                // Nobody answers streams that we do not open; the block is still part of the compressed stream.
+                SYN_REPLY | 8 => drop(headers.read(frame.get(4..).unwrap_or_default())?),
+                RST_STREAM => drop(self.streams.remove(&(number(0)? & 0x7fff_ffff))),
+                // Odd pings are the client's, and sent back.
+                PING if number(0)? % 2 == 1 => self.say(Out::Control(PING, [number(0)?, 0], 1)).await?,
+                GOAWAY => tracing::trace!("the client opens no more streams"),
+                _ => {}
+            }
+        }
+    }
+
+    async fn say(&mut self, out: Out) -> Result<(), Error> {
+        self.frames.send(out).await.map_err(|_| Error::Protocol("the connection cannot be written to"))
+    }
+
+    async fn open(&mut self, id: u32, flags: u8, headers: Headers) -> Result<(), Error> {
+        if id.is_multiple_of(2) || id <= self.last {
+            return self.say(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
+        }
+        self.last = id;
+        self.streams.retain(|_, s| !s.is_closed());
+        if self.streams.len() >= STREAMS {
+            return self.say(Out::Control(RST_STREAM, [id, REFUSED_STREAM], 2)).await;
+        }
+        let (sender, receiver) = mpsc::channel(PENDING);
+        if flags & FIN == 0 {
+            self.streams.insert(id, sender);
+        }
+        self.say(Out::Reply(id)).await?;
+        let output = Output { id, frames: self.frames.clone() };
+        let stream = Stream { id, headers, input: Input(receiver), output };
+        self.opened.send(stream).await.map_err(|_| Error::Protocol("nobody takes streams any more"))
+    }
+
+    async fn data(&mut self, id: u32, flags: u8, length: u32) -> Result<(), Error> {
+        let mut left = usize::try_from(length).unwrap_or(usize::MAX);
+        while left > 0 {
+            let mut piece = BytesMut::zeroed(left.min(PIECE));
+            self.read.read_exact(&mut piece).await?;
+            left -= piece.len();
+            if let Some(s) = self.streams.get(&id) {
+                let _ = s.send(piece.freeze()).await;
+            }
+        }
+        if flags & FIN != 0 {
+            self.streams.remove(&id);
+        } else if length > 0 && self.streams.contains_key(&id) {
+            self.say(Out::Control(WINDOW_UPDATE, [id, length], 2)).await?;
+        }
+        // The connection's own window.
+        self.unsaid += length;
+        if self.unsaid >= PIECE as u32 {
+            let n = std::mem::take(&mut self.unsaid);
+            self.say(Out::Control(WINDOW_UPDATE, [0, n], 2)).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn write_all<S: AsyncWrite>(mut to: WriteHalf<S>, mut out: mpsc::Receiver<Out>) -> Result<(), Error> {
+    let mut headers = Writer::new()?;
+    while let Some(frame) = out.recv().await {
+        match frame {
+            Out::Reply(id) => {
+                let block = headers.write(&[])?;
+                let mut body = id.to_be_bytes().to_vec();
+                body.extend_from_slice(&block);
+                to.write_all(&control(SYN_REPLY, &body)).await?;
+            }
+            Out::Control(kind, numbers, count) => {
+                let body: Vec<u8> = numbers.iter().take(count).flat_map(|n| n.to_be_bytes()).collect();
+                to.write_all(&control(kind, &body)).await?;
+            }
+            Out::Data { id, fin, data } => {
+                for (i, piece) in data.chunks(PIECE).enumerate() {
+                    let last = (i + 1) * PIECE >= data.len();
+                    to.write_all(&data_head(id, fin && last, piece.len())).await?;
+                    to.write_all(piece).await?;
+                }
+                if data.is_empty() {
+                    to.write_all(&data_head(id, fin, 0)).await?;
+                }
+            }
+        }
+        if out.is_empty() {
+            to.flush().await?;
+        }
+    }
+    Ok(())
+}
+
+fn control(kind: u32, body: &[u8]) -> Vec<u8> {
+    let mut frame = (1 << 31 | VERSION << 16 | kind).to_be_bytes().to_vec();
+    frame.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    frame.extend_from_slice(body);
+    frame
+}
+
+fn data_head(id: u32, fin: bool, length: usize) -> [u8; 8] {
+    let [a, b, c, d] = id.to_be_bytes();
+    let [_, x, y, z] = (length as u32).to_be_bytes();
+    [a, b, c, d, u8::from(fin), x, y, z]
+}
+
+#[cfg(test)]
+mod tests;

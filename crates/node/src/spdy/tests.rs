@@ -1,0 +1,136 @@
+use super::*;
+use tokio::io::DuplexStream;
+
+/// The other side, frame by frame.
+struct Client {
+    io: DuplexStream,
+    headers: Writer,
+}
+
+impl Client {
+    fn new() -> (Self, Session) {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        (Self { io: ours, headers: Writer::new().unwrap() }, Session::start(theirs))
+    }
+
+    async fn open(&mut self, id: u32, flags: u8, headers: &[(&str, &str)]) {
+        let headers: Headers = headers.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut body = id.to_be_bytes().to_vec();
+        body.extend_from_slice(&[0; 6]);
+        body.extend(self.headers.write(&headers).unwrap());
+        let mut frame = control(SYN_STREAM, &body);
+        frame[4] = flags;
+        self.io.write_all(&frame).await.unwrap();
+    }
+
+    async fn data(&mut self, id: u32, fin: bool, data: &[u8]) {
+        self.io.write_all(&data_head(id, fin, data.len())).await.unwrap();
+        self.io.write_all(data).await.unwrap();
+    }
+
+    /// The first word of the next frame, its flags and its body.
+    async fn next(&mut self) -> (u32, u8, Vec<u8>) {
+        let mut head = [0; 8];
+        self.io.read_exact(&mut head).await.unwrap();
+        let mut body = vec![0; u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize];
+        self.io.read_exact(&mut body).await.unwrap();
+        (u32::from_be_bytes([head[0], head[1], head[2], head[3]]), head[4], body)
+    }
+
+    async fn next_control(&mut self, kind: u32) -> Vec<u8> {
+        let (word, _, body) = self.next().await;
+        assert_eq!(word, 1 << 31 | VERSION << 16 | kind);
+        body
+    }
+}
+
+#[tokio::test]
+async fn streams_carry_data_both_ways() {
+    let (mut c, mut session) = Client::new();
+    c.open(1, 0, &[("streamtype", "data"), ("port", "80")]).await;
+    assert_eq!(c.next_control(SYN_REPLY).await[..4], 1u32.to_be_bytes());
+    let mut s = session.accept().await.unwrap();
+    assert_eq!((s.id, s.header("streamtype"), s.header("port"), s.header("none")), (1, "data", "80", ""));
+
+    c.data(1, false, b"hello").await;
+    assert_eq!(&s.input.next().await.unwrap()[..], b"hello");
+    assert_eq!(c.next_control(WINDOW_UPDATE).await, [0, 0, 0, 1, 0, 0, 0, 5], "the window is opened again");
+    c.data(1, true, b"!").await;
+    assert_eq!(&s.input.next().await.unwrap()[..], b"!");
+    assert_eq!(s.input.next().await, None);
+
+    assert!(s.output.send(b"back").await);
+    assert_eq!(c.next().await, (1, 0, b"back".to_vec()));
+    s.output.finish().await;
+    assert_eq!(c.next().await, (1, FIN, Vec::new()));
+    // The second block of headers belongs to the same compressed stream; this stream is empty from the start.
+    c.open(3, FIN, &[("streamtype", "error")]).await;
+    assert_eq!(c.next_control(SYN_REPLY).await[..4], 3u32.to_be_bytes());
+    let mut s = session.accept().await.unwrap();
+    assert_eq!(s.header("streamtype"), "error");
+    assert_eq!(s.input.next().await, None);
+    drop(c);
+    assert!(session.accept().await.is_none());
+}
+
+#[tokio::test]
+async fn large_frames_come_in_pieces() {
+    let (mut c, mut session) = Client::new();
+    c.open(1, 0, &[]).await;
+    c.next_control(SYN_REPLY).await;
+    let mut s = session.accept().await.unwrap();
+    let sent = vec![7; PIECE * 3 + 5];
+    let copy = sent.clone();
+    let write = tokio::spawn(async move {
+        c.data(1, true, &copy).await;
+        c
+    });
+    let mut got = Vec::new();
+    while let Some(p) = s.input.next().await {
+        assert!(p.len() <= PIECE);
+        got.extend_from_slice(&p);
+    }
+    assert_eq!(got, sent);
+    let mut c = write.await.unwrap();
+    assert_eq!(c.next_control(WINDOW_UPDATE).await[..4], [0; 4], "the connection's window");
+    let out = s.output.clone();
+    tokio::spawn(async move { out.send(&sent).await });
+    for _ in 0..3 {
+        assert_eq!(c.next().await.2.len(), PIECE);
+    }
+    assert_eq!(c.next().await.2.len(), 5);
+}
+
+#[tokio::test]
+async fn pings_come_back_and_bad_streams_do_not() {
+    let (mut c, mut session) = Client::new();
+    c.io.write_all(&control(PING, &9u32.to_be_bytes())).await.unwrap();
+    assert_eq!(c.next_control(PING).await, 9u32.to_be_bytes());
+    // Even numbers are the server's, and numbers only grow.
+    c.open(2, 0, &[]).await;
+    assert_eq!(c.next_control(RST_STREAM).await, [0, 0, 0, 2, 0, 0, 0, 1]);
+    c.open(5, 0, &[]).await;
+    c.next_control(SYN_REPLY).await;
+    c.open(5, 0, &[]).await;
+    assert_eq!(c.next_control(RST_STREAM).await, [0, 0, 0, 5, 0, 0, 0, 1]);
+    let mut s = session.accept().await.unwrap();
+    // Data for a stream that does not exist harms nobody, and a reset ends one.
+    c.data(77, false, b"lost").await;
+    c.io.write_all(&control(RST_STREAM, &[0, 0, 0, 5, 0, 0, 0, 5])).await.unwrap();
+    assert_eq!(s.input.next().await, None);
+    // What is no SPDY ends the connection.
+    c.io.write_all(b"\x80\x02\x00\x01\x00\x00\x00\x00").await.unwrap();
+    assert!(session.accept().await.is_none());
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_by_the_client_or_after_a_while() {
+    let (c, session) = Client::new();
+    drop(c);
+    session.close(Duration::from_secs(3600)).await;
+    tokio::time::pause();
+    let (mut c, session) = Client::new();
+    session.close(Duration::from_secs(10)).await;
+    let mut byte = [0];
+    assert_eq!(c.io.read(&mut byte).await.unwrap(), 0);
+}

@@ -1,0 +1,116 @@
+//! Where the `proxy` subresources of pods, services and nodes lead (`ResourceLocation` of `registry/core/*/storage`).
+
+use crate::read::{items, text};
+use meta::{Object, Status, Value};
+use registry::{Env, Place, Upstream, encode};
+use std::net::IpAddr;
+
+/// A pod's address, at the port that is said, or the first one that a container names.
+pub fn pod(o: &Object, place: &Place) -> Result<Upstream, Status> {
+    let ip = o.str_at(&["status", "podIP"]).unwrap_or_default();
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let first = || items(spec, "containers").iter().find_map(|c| items(c, "ports").first()?["containerPort"].as_u64());
+    let port = match place.port.as_str() {
+        "" => first().and_then(|p| u16::try_from(p).ok()),
+        given => Some(given.parse().map_err(|_| Status::bad_request(format!("invalid port {given:?}")))?),
+    };
+    address(ip, port, place)
+}
+
+/// One of a service's endpoints that are ready, at the port of that name or number.
+pub fn service(env: Env<'_>, o: &Object, place: &Place) -> Result<Upstream, Status> {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let name = match place.port.parse::<u64>() {
+        Err(_) => place.port.clone(),
+        Ok(number) => match items(spec, "ports").iter().find(|p| p["port"].as_u64() == Some(number)) {
+            Some(p) => text(p, "name").to_owned(),
+            None => {
+                let why = format!("no service port {number} found for service {:?}", o.name());
+                return Err(Status::unavailable(why));
+            }
+        },
+    };
+    let mut found = Vec::new();
+    let snapshot = env.registry.store.snapshot();
+    for slice in snapshot.range("discovery.k8s.io/endpointslices", Some(o.namespace()), None) {
+        let slice = encode::decode(slice);
+        if slice.label("kubernetes.io/service-name") != Some(o.name()) {
+            continue;
+        }
+        let slice = slice.into_value();
+        for p in items(&slice, "ports").iter().filter(|p| place.port.is_empty() || text(p, "name") == name) {
+            let Some(port) = p["port"].as_u64().and_then(|p| u16::try_from(p).ok()) else { continue };
+            for e in items(&slice, "endpoints").iter().filter(|e| e["conditions"]["ready"] != false) {
+                found.extend(items(e, "addresses").first().and_then(Value::as_str).map(|a| (a.to_owned(), port)));
+            }
+        }
+    }
+    let any = usize::try_from(env.rng().next_u64()).unwrap_or_default().checked_rem(found.len());
+    match any.and_then(|i| found.get(i)) {
+        Some((ip, port)) => address(ip, Some(*port), place),
+        None => Err(Status::unavailable(format!("no endpoints available for service {:?}", o.name()))),
+    }
+}
+
+/// A node's agent, or another port of the node.
+pub fn node(o: &Object, place: &Place) -> Result<Upstream, Status> {
+    let status = o.get("status").unwrap_or(&Value::Null);
+    let agent = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(10250);
+    if place.port.is_empty() || place.port.parse() == Ok(agent) {
+        return Ok(Upstream::Agent(o.name().to_owned()));
+    }
+    let port = place.port.parse().map_err(|_| Status::bad_request(format!("invalid port {:?}", place.port)))?;
+    let internal = items(status, "addresses").iter().find(|a| a["type"] == "InternalIP");
+    address(internal.map_or("", |a| text(a, "address")), Some(port), place)
+}
+
+/// Nobody is led to this machine's own loopback or to the link.
+fn address(ip: &str, port: Option<u16>, place: &Place) -> Result<Upstream, Status> {
+    let allowed = match ip.parse() {
+        Ok(IpAddr::V4(a)) => !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_unspecified()),
+        Ok(IpAddr::V6(a)) => !(a.is_loopback() || a.is_unicast_link_local() || a.is_multicast() || a.is_unspecified()),
+        Err(_) => false,
+    };
+    if !allowed {
+        return Err(Status::bad_request("address not allowed"));
+    }
+    let tls = place.scheme == "https";
+    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    Ok(Upstream::Address { tls, host, port: port.unwrap_or(if tls { 443 } else { 80 }) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(scheme: &str, port: &str) -> Place {
+        Place { scheme: scheme.into(), port: port.into() }
+    }
+
+    fn to(tls: bool, host: &str, port: u16) -> Upstream {
+        Upstream::Address { tls, host: host.into(), port }
+    }
+
+    #[test]
+    fn names_lead_to_addresses() {
+        let object = |v: Value| Object::from_value(v).unwrap();
+        let containers = json!([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 8080}]}]);
+        let p = object(json!({"spec": {"containers": containers}, "status": {"podIP": "10.1.2.3"}}));
+        assert_eq!(pod(&p, &at("", "")).unwrap(), to(false, "10.1.2.3", 8080));
+        assert_eq!(pod(&p, &at("https", "8443")).unwrap(), to(true, "10.1.2.3", 8443));
+        assert_eq!(pod(&p, &at("", "web")).unwrap_err().code, 400);
+        for bad in ["127.0.0.1", "169.254.169.254", "::1", "fe80::1", ""] {
+            let p = object(json!({"spec": {}, "status": {"podIP": bad}}));
+            assert_eq!(pod(&p, &at("", "80")).unwrap_err().message, "address not allowed", "{bad}");
+        }
+        let six = object(json!({"spec": {}, "status": {"podIP": "fd00::1"}}));
+        assert_eq!(pod(&six, &at("https", "")).unwrap(), to(true, "[fd00::1]", 443));
+        let n = object(json!({"metadata": {"name": "n"}, "status": {
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "addresses": [{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "192.0.2.1"}]}}));
+        assert_eq!(node(&n, &at("", "")).unwrap(), Upstream::Agent("n".into()));
+        assert_eq!(node(&n, &at("https", "10250")).unwrap(), Upstream::Agent("n".into()));
+        assert_eq!(node(&n, &at("http", "9100")).unwrap(), to(false, "192.0.2.1", 9100));
+    }
+}

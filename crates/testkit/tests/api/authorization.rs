@@ -1,0 +1,154 @@
+//! Who may do what: agents of nodes, and who acts for somebody else.
+
+use apiserver::handle::as_identity;
+use auth::User;
+use bytes::Bytes;
+use http::{Method, Request};
+use kemudi_testkit::Cluster;
+use serde_json::{Value, json};
+
+async fn as_user(
+    c: &Cluster,
+    user: &User,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Value,
+) -> (u16, Value) {
+    let mut r = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    for (k, v) in headers {
+        r = r.header(*k, *v);
+    }
+    let bytes = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+    let response = c.server.handle(as_identity(r.body(bytes).unwrap(), user.clone())).await;
+    let code = response.status().as_u16();
+    if code == 200 && path.contains("watch=") {
+        return (code, Value::Null);
+    }
+    (code, serde_json::from_slice(&response.into_body().collect().await).unwrap_or_default())
+}
+
+async fn made(c: &Cluster, path: &str, body: Value) {
+    let a = c.call("POST", path, body).await;
+    assert_eq!(a.code, 201, "{path}: {}", a.body);
+}
+
+async fn cluster_with_a_pod() -> Cluster {
+    let c = Cluster::start(1).await;
+    let ns = "/api/v1/namespaces/default";
+    for name in ["env", "from", "mounted", "projected", "pull", "other"] {
+        made(&c, &format!("{ns}/secrets"), json!({"metadata": {"name": name}})).await;
+    }
+    for name in ["config", "other"] {
+        made(&c, &format!("{ns}/configmaps"), json!({"metadata": {"name": name}})).await;
+    }
+    let container = json!({"name": "c", "image": "i",
+        "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "env", "key": "k"}}}],
+        "envFrom": [{"secretRef": {"name": "from"}}, {"configMapRef": {"name": "config"}}]});
+    let volumes = json!([{"name": "a", "secret": {"secretName": "mounted"}},
+        {"name": "b", "projected": {"sources": [{"secret": {"name": "projected"}}]}},
+        {"name": "c", "persistentVolumeClaim": {"claimName": "claim"}}]);
+    let spec = json!({"nodeName": "one", "containers": [container], "volumes": volumes,
+        "imagePullSecrets": [{"name": "pull"}]});
+    made(&c, &format!("{ns}/pods"), json!({"metadata": {"name": "p"}, "spec": spec})).await;
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        "volumeName": "volume"});
+    made(&c, &format!("{ns}/persistentvolumeclaims"), json!({"metadata": {"name": "claim"}, "spec": claim})).await;
+    for name in ["volume", "other"] {
+        let volume =
+            json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}});
+        made(&c, "/api/v1/persistentvolumes", json!({"metadata": {"name": name}, "spec": volume})).await;
+    }
+    c
+}
+
+/// Clauses: K10.node-authorizer
+#[tokio::test]
+async fn a_node_reads_what_its_pods_use() {
+    let c = cluster_with_a_pod().await;
+    let node = |name: &str| User::new(format!("system:node:{name}"), &[auth::user::GROUP_NODES]);
+    let (one, two) = (node("one"), node("two"));
+    let ns = "/api/v1/namespaces/default";
+    let get = async |user: &User, path: &str| as_user(&c, user, Method::GET, path, &[], Value::Null).await;
+    for path in
+        ["secrets/env", "secrets/from", "secrets/mounted", "secrets/projected", "secrets/pull", "configmaps/config"]
+    {
+        assert_eq!(get(&one, &format!("{ns}/{path}")).await.0, 200, "{path}");
+        let (code, body) = get(&two, &format!("{ns}/{path}")).await;
+        assert_eq!(code, 403, "{path}");
+        let said = body["message"].as_str().unwrap();
+        assert!(said.ends_with("no relationship found between node 'two' and this object"), "{said}");
+    }
+    for path in ["secrets/other", "configmaps/other", "secrets", "configmaps", "secrets/none"] {
+        assert_eq!(get(&one, &format!("{ns}/{path}")).await.0, 403, "{path}");
+    }
+    // One is watched by its name; nothing is written.
+    let named = format!("{ns}/secrets?watch=1&fieldSelector=metadata.name%3D");
+    assert_eq!(get(&one, &format!("{named}env")).await.0, 200);
+    assert_eq!(get(&one, &format!("{named}other")).await.0, 403);
+    let put = as_user(&c, &one, Method::DELETE, &format!("{ns}/secrets/env"), &[], Value::Null).await;
+    assert_eq!(put.0, 403);
+    assert_eq!(get(&one, &format!("{ns}/persistentvolumeclaims/claim")).await.0, 200);
+    assert_eq!(get(&two, &format!("{ns}/persistentvolumeclaims/claim")).await.0, 403);
+    assert_eq!(get(&one, "/api/v1/persistentvolumes/volume").await.0, 200);
+    assert_eq!(get(&one, "/api/v1/persistentvolumes/other").await.0, 403);
+    // Tokens are made for the accounts of its pods.
+    let token = format!("{ns}/serviceaccounts/default/token");
+    let ask =
+        async |user: &User| as_user(&c, user, Method::POST, &token, &[], json!({"spec": {"audiences": []}})).await.0;
+    assert_eq!((ask(&one).await, ask(&two).await), (201, 403));
+    // The lease is its own.
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    assert_eq!(get(&one, &format!("{lease}/one")).await.0, 404);
+    assert_eq!(get(&one, &format!("{lease}/two")).await.0, 403);
+    // Everything else is as the role says, which does not exist here.
+    assert_eq!(get(&one, "/api/v1/nodes").await.0, 403);
+    let rules = json!([{"verbs": ["list"], "apiGroups": [""], "resources": ["nodes", "secrets"]}]);
+    let role = json!({"metadata": {"name": "system:node"}, "rules": rules});
+    made(&c, "/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await;
+    c.rbac.load(&c.server.registry);
+    assert_eq!(get(&one, "/api/v1/nodes").await.0, 200);
+    assert_eq!(get(&one, &format!("{ns}/secrets")).await.0, 403, "the role does not open what has a relation");
+    assert_eq!(get(&User::new("system:node:one", &[]), "/api/v1/nodes").await.0, 403, "a name alone is no node");
+}
+
+/// Clauses: K10.impersonation
+#[tokio::test]
+async fn acting_for_others_is_allowed_part_by_part() {
+    let c = Cluster::start(1).await;
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
+    let headers = [
+        ("impersonate-user", "jane"),
+        ("impersonate-group", "system:masters"),
+        ("impersonate-uid", "u-1"),
+        ("impersonate-extra-acme.com%2Fscopes", "view"),
+        ("impersonate-extra-acme.com%2Fscopes", "edit"),
+    ];
+    let ask =
+        async |user: &User, headers: &[(&str, &str)]| as_user(&c, user, Method::POST, path, headers, json!({})).await;
+    let (code, body) = ask(&admin, &headers).await;
+    assert_eq!(code, 201, "{body}");
+    let info = &body["status"]["userInfo"];
+    assert_eq!((&info["username"], &info["uid"]), (&json!("jane"), &json!("u-1")));
+    assert_eq!(info["extra"], json!({"acme.com/scopes": ["view", "edit"]}));
+    assert_eq!(ask(&admin, &headers[2..3]).await.0, 500, "nobody is impersonated");
+
+    let rules = json!([{"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users", "groups"]},
+        {"verbs": ["impersonate"], "apiGroups": ["authentication.k8s.io"], "resources": ["userextras/acme.com/scopes"],
+            "resourceNames": ["view"]}]);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    made(&c, &format!("{rbac}/clusterroles"), json!({"metadata": {"name": "r"}, "rules": rules})).await;
+    let subject = json!({"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"});
+    let to = json!({"kind": "ClusterRole", "name": "r", "apiGroup": "rbac.authorization.k8s.io"});
+    let binding = json!({"metadata": {"name": "b"}, "roleRef": to, "subjects": [subject]});
+    made(&c, &format!("{rbac}/clusterrolebindings"), binding).await;
+    c.rbac.load(&c.server.registry);
+    let bob = User::new("bob", &[]);
+    let view = [headers[0], headers[1], headers[3]];
+    assert_eq!(ask(&bob, &view).await.0, 201);
+    let (code, body) = ask(&bob, &headers[..3]).await;
+    assert_eq!(code, 403);
+    assert!(body["message"].as_str().unwrap().contains("cannot impersonate resource \"uids\""), "{body}");
+    assert_eq!(ask(&bob, &[headers[0], headers[1], headers[4]]).await.0, 403, "another scope");
+}
