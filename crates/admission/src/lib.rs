@@ -1,30 +1,33 @@
 //! Admission: what is changed in and asked of objects beyond their own validity.
 //!
-//! One plugin, one file, one trait. Plugins see objects and look others up through [`Lookup`]; they know nothing of how either is
-//! stored or served. The names are upstream's.
+//! One plugin, one file, one trait. Plugins see objects, look others up through [`Lookup`] and reach the world through [`Host`];
+//! they know nothing of how objects are stored or served. The names are upstream's.
 
+mod always_pull_images;
+mod certificates;
+mod choice;
+mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
+mod extended_resource_toleration;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_restriction;
+mod owner_references;
+mod persistent_volume_claim_resize;
 mod plugin;
+mod pod_node_selector;
+mod pod_security;
 mod priority;
+pub mod quota;
+mod resource_quota;
+mod runtime_class;
 mod service_account;
 mod storage_object_in_use;
 mod taint_nodes_by_condition;
+mod webhook;
 
-pub use plugin::{Chain, Lookup, Operation, Plugin, Review, is_terminating};
-
-/// The plugins that are on by default, in upstream's order.
-pub fn default_plugins() -> Chain {
-    Chain::new(vec![
-        Box::new(namespace_lifecycle::NamespaceLifecycle),
-        Box::new(limit_ranger::LimitRanger),
-        Box::new(service_account::ServiceAccount),
-        Box::new(taint_nodes_by_condition::TaintNodesByCondition),
-        Box::new(default_toleration_seconds::DefaultTolerationSeconds),
-        Box::new(priority::Priority),
-        Box::new(storage_object_in_use::StorageObjectInUseProtection),
-        Box::new(default_storage_class::DefaultStorageClass),
-    ])
-}
+pub use choice::{chain, default_plugins};
+pub use plugin::{
+    Chain, Endpoint, Host, Labels, Lookup, Mutated, Operation, Place, Plugin, Remote, Review, Rounds, is_terminating,
+};

@@ -1,7 +1,10 @@
-//! The one trait of all plugins, and their order.
+//! The traits of all plugins, what they are told, and what the server does for them.
 
+use async_trait::async_trait;
 use auth::Attributes;
-use meta::{GroupResource, Gvk, Object, Status};
+use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -11,10 +14,22 @@ pub enum Operation {
     Connect,
 }
 
+impl Operation {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
 /// One write as plugins see it. The new object is handed in beside.
 pub struct Review<'a> {
     pub operation: Operation,
     pub attributes: &'a Attributes,
+    /// Of the object: for a subresource the kind it speaks.
     pub kind: Gvk,
     pub subresource: &'a str,
     pub namespace: &'a str,
@@ -22,12 +37,18 @@ pub struct Review<'a> {
     pub old: Option<&'a Object>,
     pub dry_run: bool,
     pub lookup: &'a dyn Lookup,
+    pub host: &'a dyn Host,
 }
 
 impl Review<'_> {
     /// The main resource of this group and plural, not one of its subresources.
     pub fn is(&self, group: &str, resource: &str) -> bool {
-        self.attributes.group == group && self.attributes.resource == resource && self.subresource.is_empty()
+        self.is_part(group, resource, "")
+    }
+
+    /// This subresource of this group and plural.
+    pub fn is_part(&self, group: &str, resource: &str, subresource: &str) -> bool {
+        self.attributes.group == group && self.attributes.resource == resource && self.subresource == subresource
     }
 
     pub fn group_resource(&self) -> GroupResource {
@@ -37,12 +58,35 @@ impl Review<'_> {
     pub fn forbidden(&self, why: &str) -> Status {
         Status::forbidden(&self.group_resource(), self.name, why)
     }
+
+    /// The user may do this as well.
+    pub fn may(&self, verb: &str, group: &str, resource: &str, subresource: &str, namespace: &str, name: &str) -> bool {
+        self.host.may(&Attributes {
+            user: self.attributes.user.clone(),
+            verb: verb.into(),
+            group: group.into(),
+            version: "*".into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            path: String::new(),
+        })
+    }
 }
 
+/// Names and values.
+pub type Labels = HashMap<String, String>;
+
 /// Other objects, as they are stored now.
-pub trait Lookup: Send + Sync {
+pub trait Lookup: Sync {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Object>;
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
+    /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
+    fn fingerprint(&self, group: &str, resource: &str) -> u64;
+
+    /// The labels of a namespace, without decoding it.
+    fn namespace_labels(&self, namespace: &str) -> Option<Labels>;
 
     /// Whether a namespace is going away; none when there is none. Asked at every create, and so worth a shorter way.
     fn is_terminating(&self, namespace: &str) -> Option<bool> {
@@ -53,6 +97,41 @@ pub trait Lookup: Send + Sync {
 /// A namespace that is being deleted, or says so.
 pub fn is_terminating(namespace: &Object) -> bool {
     namespace.is_deleting() || namespace.str_at(&["status", "phase"]) == Some("Terminating")
+}
+
+/// Where a webhook is (`WebhookClientConfig`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    pub place: Place,
+    /// PEM; empty: what the machine trusts.
+    pub ca: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Url(String),
+    Service { namespace: String, name: String, path: String, port: u16 },
+}
+
+/// What the server does for plugins: kinds and their versions, permissions, and the way out.
+#[async_trait]
+pub trait Host: Sync {
+    /// Tells the client something; it reaches it with an error as well.
+    fn warn(&self, text: String);
+    fn may(&self, attributes: &Attributes) -> bool;
+    /// A new random UID.
+    fn uid(&self) -> String;
+    /// The options of the request: `CreateOptions` and the like.
+    fn options(&self) -> Value;
+    /// Where objects of a kind are, and whether they are in namespaces.
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
+    /// The same objects under other versions and groups, with their kinds there.
+    fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)>;
+    fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
+    /// Gives what somebody made the form of its kind: typed and defaulted.
+    fn read(&self, value: Value, kind: &Gvk) -> Result<Object, Status>;
+    /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
+    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
 }
 
 pub trait Plugin: Send + Sync {
@@ -67,34 +146,126 @@ pub trait Plugin: Send + Sync {
     fn validate(&self, _review: &Review<'_>, _object: Option<&Object>) -> Result<(), Status> {
         Ok(())
     }
+
+    /// Quotas that must be written in the same transaction as the object, each as it was looked up but for its usage.
+    fn charge(&self, _review: &Review<'_>, _object: &Object) -> Result<Vec<Object>, Status> {
+        Ok(Vec::new())
+    }
+}
+
+/// A plugin that asks somebody outside, and so has to wait.
+#[async_trait]
+pub trait Remote: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// False when nobody is to be asked, which must be cheap to find out.
+    fn wants(&self, review: &Review<'_>) -> bool;
+
+    async fn mutate(&self, _review: &Review<'_>, _object: &mut Object, _rounds: &mut Rounds) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn validate(&self, _review: &Review<'_>, _object: Option<&Object>) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`).
+#[derive(Default)]
+pub struct Rounds {
+    pub second: bool,
+    /// Somebody outside has changed the object: everybody inside is asked again, once.
+    pub again: bool,
+    /// The object as the last remote plugin left it.
+    pub last: Option<Object>,
+    /// Hooks that want to be asked again when another changes the object after them.
+    pub invoked: HashSet<String>,
+    /// Those of them whose time has come.
+    pub due: HashSet<String>,
+}
+
+impl Rounds {
+    /// The object has changed since the hooks invoked so far have seen it.
+    pub fn changed(&mut self) {
+        self.due.extend(self.invoked.drain());
+    }
+}
+
+/// Who changed an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutated {
+    /// At most the plugins of the server.
+    Inside,
+    /// Somebody who may have changed anything.
+    Outside,
+}
+
+pub(crate) enum Step {
+    Local(Box<dyn Plugin>),
+    Remote(Box<dyn Remote>),
+}
+
+impl Step {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Local(p) => p.name(),
+            Self::Remote(p) => p.name(),
+        }
+    }
 }
 
 /// Plugins in their order: all mutate before any validates.
 pub struct Chain {
-    plugins: Vec<Box<dyn Plugin>>,
+    pub(crate) steps: Vec<Step>,
 }
 
 impl Chain {
-    pub fn new(plugins: Vec<Box<dyn Plugin>>) -> Self {
-        Self { plugins }
+    /// The names of the plugins, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.steps.iter().map(Step::name)
     }
 
-    /// Leaves plugins out by name; an unknown name is an error that says so.
-    pub fn without(mut self, names: &[String]) -> Result<Self, String> {
-        for n in names {
-            if !self.plugins.iter().any(|p| p.name() == n) {
-                return Err(format!("no admission plugin is called {n:?}"));
-            }
-            self.plugins.retain(|p| p.name() != n);
+    pub async fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<Mutated, Status> {
+        let mut rounds = Rounds::default();
+        self.round(review, object, &mut rounds).await?;
+        if !rounds.again {
+            return Ok(Mutated::Inside);
         }
-        Ok(self)
+        rounds.second = true;
+        self.round(review, object, &mut rounds).await?;
+        Ok(Mutated::Outside)
     }
 
-    pub fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-        self.plugins.iter().try_for_each(|p| p.mutate(review, object))
+    async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
+        for s in &self.steps {
+            match s {
+                Step::Local(p) => p.mutate(review, object)?,
+                Step::Remote(p) if p.wants(review) => p.mutate(review, object, rounds).await?,
+                Step::Remote(_) => {}
+            }
+        }
+        Ok(())
     }
 
-    pub fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        self.plugins.iter().try_for_each(|p| p.validate(review, object))
+    /// Quotas to write together with the object; see [`Plugin::charge`].
+    pub fn charge(&self, review: &Review<'_>, object: &Object) -> Result<Vec<Object>, Status> {
+        let mut all = Vec::new();
+        for s in &self.steps {
+            if let Step::Local(p) = s {
+                all.extend(p.charge(review, object)?);
+            }
+        }
+        Ok(all)
+    }
+
+    pub async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        for s in &self.steps {
+            match s {
+                Step::Local(p) => p.validate(review, object)?,
+                Step::Remote(p) if p.wants(review) => p.validate(review, object).await?,
+                Step::Remote(_) => {}
+            }
+        }
+        Ok(())
     }
 }

@@ -1,25 +1,38 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
-use admission::{Lookup, Review, is_terminating};
+use crate::handle::Call;
+use admission::{Endpoint, Host, Labels, Lookup, Review, is_terminating};
 use async_trait::async_trait;
 use auth::Attributes;
-use meta::{Object, Status};
+use http::Method;
+use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Operation, Registry, Request, encode};
+use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
+use serde_json::json;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
+use store::{Action, Expect, Key, Op};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 /// Admission of one call.
 pub struct Admission<'a> {
     pub(crate) server: &'a Arc<Server>,
+    pub(crate) call: &'a Call,
     pub(crate) request: &'a Request,
     pub(crate) attributes: Attributes,
     pub(crate) dry_run: bool,
 }
 
 impl Admission<'_> {
+    fn stored(&self) -> Stored<'_> {
+        Stored { registry: &self.server.registry, namespaces: &self.server.namespaces }
+    }
+
     fn review<'a>(&'a self, operation: Operation, old: Option<&'a Object>, lookup: &'a dyn Lookup) -> Review<'a> {
+        let row = &self.request.resource;
         Review {
             operation: match operation {
                 Operation::Create => admission::Operation::Create,
@@ -28,22 +41,32 @@ impl Admission<'_> {
                 Operation::Connect => admission::Operation::Connect,
             },
             attributes: &self.attributes,
-            kind: self.request.resource.kind.gvk(),
+            kind: spoken(&row.kind, &self.request.subresource),
             subresource: &self.request.subresource,
             namespace: &self.request.namespace,
             name: &self.request.name,
             old,
             dry_run: self.dry_run,
             lookup,
+            host: self,
         }
     }
 }
 
+/// The kind that a resource or its subresource speaks.
+pub(crate) fn spoken(kind: &kinds::Kind, subresource: &str) -> Gvk {
+    kind.subresource(subresource).and_then(|s| s.speaks.clone()).unwrap_or_else(|| kind.gvk())
+}
+
 #[async_trait]
 impl Admit for Admission<'_> {
-    async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<(), Status> {
-        let stored = Stored { registry: &self.server.registry, namespaces: &self.server.namespaces };
-        self.server.admission.mutate(&self.review(operation, old, &stored), object)
+    async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status> {
+        let stored = self.stored();
+        let mutated = self.server.admission.mutate(&self.review(operation, old, &stored), object).await?;
+        Ok(match mutated {
+            admission::Mutated::Inside => Mutated::Inside,
+            admission::Mutated::Outside => Mutated::Outside,
+        })
     }
 
     async fn validate(
@@ -52,8 +75,143 @@ impl Admit for Admission<'_> {
         object: Option<&Object>,
         old: Option<&Object>,
     ) -> Result<(), Status> {
-        let stored = Stored { registry: &self.server.registry, namespaces: &self.server.namespaces };
-        self.server.admission.validate(&self.review(operation, old, &stored), object)
+        let stored = self.stored();
+        self.server.admission.validate(&self.review(operation, old, &stored), object).await
+    }
+
+    async fn charge(&self, operation: Operation, object: &Object, old: Option<&Object>) -> Result<Charge, Status> {
+        let registry = &self.server.registry;
+        let namespace = &self.request.namespace;
+        let quotas = || registry.store.snapshot().count(QUOTAS, Some(namespace));
+        if namespace.is_empty() || quotas() == 0 {
+            return Ok(Charge::default());
+        }
+        // One after the other: of several that charge the same quota at once only one could win.
+        let turn = if self.dry_run { None } else { Some(self.server.turns.take(namespace).await) };
+        let stored = self.stored();
+        let review = self.review(operation, old, &stored);
+        let changed = self.server.admission.charge(&review, object)?;
+        let ops = changed.into_iter().map(|o| {
+            let revision = o.resource_version().parse().unwrap_or(0);
+            let key = Key::new(QUOTAS, o.namespace(), o.name());
+            Op { key, expect: Expect::Revision(revision), action: Action::Put(encode::encode(&o).into()) }
+        });
+        let ops: Vec<Op> = ops.collect();
+        let turn = turn.filter(|_| !ops.is_empty());
+        Ok(Charge { ops, turn: turn.map(|t| Box::new(t) as Box<dyn Send + Sync>) })
+    }
+}
+
+/// The storage name of what is charged.
+const QUOTAS: &str = "resourcequotas";
+
+/// Whose turn it is to charge the quotas of a namespace.
+#[derive(Default)]
+pub(crate) struct Turns(Mutex<HashMap<String, Arc<AsyncMutex<()>>>>);
+
+/// Namespaces are remembered up to so many, while nobody waits.
+const REMEMBERED: usize = 1_024;
+
+impl Turns {
+    async fn take(&self, namespace: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut all = self.0.lock();
+            if all.len() > REMEMBERED {
+                all.retain(|_, l| Arc::strong_count(l) > 1);
+            }
+            all.entry(namespace.to_owned()).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+}
+
+#[async_trait]
+impl Host for Admission<'_> {
+    fn warn(&self, text: String) {
+        self.request.warn(text);
+    }
+
+    fn may(&self, attributes: &Attributes) -> bool {
+        self.server.authorizer.authorize(attributes).allowed()
+    }
+
+    fn uid(&self) -> String {
+        meta::random::uuid(&*self.server.registry.rng)
+    }
+
+    fn options(&self) -> Value {
+        // Connections have none.
+        if crate::verbs::is_stream(&self.request.subresource) {
+            return Value::Null;
+        }
+        let query = &self.call.query;
+        let (kind, texts): (_, &[&str]) = match self.call.parts.method {
+            Method::POST => ("CreateOptions", &["fieldManager", "fieldValidation"]),
+            Method::PUT => ("UpdateOptions", &["fieldManager", "fieldValidation"]),
+            Method::PATCH => ("PatchOptions", &["fieldManager", "fieldValidation"]),
+            _ => ("DeleteOptions", &["propagationPolicy"]),
+        };
+        let mut v = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        if kind == "DeleteOptions" {
+            // It was read before, or the deletion would not have come so far.
+            let sent = crate::content::read(self.call.media_type(), &self.call.body).map(|s| s.value);
+            for (k, x) in sent.ok().as_ref().and_then(Value::as_object).into_iter().flatten() {
+                if !matches!(k.as_str(), "kind" | "apiVersion") {
+                    v[k] = x.clone();
+                }
+            }
+            if let Ok(n) = query.get("gracePeriodSeconds").parse::<i64>() {
+                v["gracePeriodSeconds"] = n.into();
+            }
+        }
+        for k in texts.iter().filter(|k| !query.get(k).is_empty()) {
+            v[*k] = query.get(k).into();
+        }
+        if kind == "PatchOptions" && query.has("force") {
+            v["force"] = query.is_true("force").into();
+        }
+        if self.dry_run {
+            v["dryRun"] = json!(["All"]);
+        }
+        v
+    }
+
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
+        self.server.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
+    }
+
+    fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)> {
+        let rows = self.server.registry.rows();
+        let Some((stored, _)) = rows.resource(resource).and_then(|r| r.stored()) else { return Vec::new() };
+        let same = rows.iter().filter(|r| r.kind.gvr() != *resource && r.stored().is_some_and(|(s, _)| s == stored));
+        let has = same.filter(|r| subresource.is_empty() || r.kind.subresource(subresource).is_some());
+        has.map(|r| (r.kind.gvr(), spoken(&r.kind, subresource))).collect()
+    }
+
+    fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
+        match self.server.registry.rows().kind(to) {
+            Some(row) => row.strategy.convert(object, to),
+            None => Err(Status::internal(format!("unable to convert to {to}: unknown kind"))),
+        }
+    }
+
+    fn read(&self, mut value: Value, kind: &Gvk) -> Result<Object, Status> {
+        let rows = self.server.registry.rows();
+        let row = rows.kind(kind);
+        let schema = row.map(|r| &r.kind.schema).or_else(|| kinds::catalog().schema_of(kind));
+        let schema = schema.ok_or_else(|| Status::internal(format!("{kind} has no schema")))?;
+        schema::typed(&mut value, schema).map_err(Status::internal)?;
+        schema::fill(&mut value, schema);
+        let mut object = Object::from_value(value).ok_or_else(|| Status::internal("the document is no object"))?;
+        object.set_gvk(kind);
+        if let Some(row) = row {
+            row.strategy.default(&mut object);
+        }
+        Ok(object)
+    }
+
+    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String> {
+        self.server.webhooks.post(&self.server.registry, to, timeout, body).await
     }
 }
 
@@ -75,6 +233,13 @@ impl Lookup for Stored<'_> {
         let rows = self.registry.rows();
         let key = rows.stored(group, resource)?.key(namespace, name)?;
         self.registry.store.snapshot().get(&key).map(|e| encode::decode(&e))
+    }
+
+    fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
+        let rows = self.registry.rows();
+        let key = rows.stored("", "namespaces")?.key("", namespace)?;
+        let entry = self.registry.store.snapshot().get(&key)?;
+        Some(entry.index.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
     }
 
     fn is_terminating(&self, namespace: &str) -> Option<bool> {
@@ -99,5 +264,17 @@ impl Lookup for Stored<'_> {
             return Vec::new();
         };
         self.registry.store.snapshot().range(&name, namespace, None).map(|e| encode::decode(e)).collect()
+    }
+
+    fn fingerprint(&self, group: &str, resource: &str) -> u64 {
+        let name = registry::row::storage_name(group, resource);
+        let snapshot = self.registry.store.snapshot();
+        let mut all = snapshot.range(&name, None, None).peekable();
+        if all.peek().is_none() {
+            return 0;
+        }
+        let mut hash = DefaultHasher::new();
+        all.for_each(|e| (&*e.key.name, e.revision).hash(&mut hash));
+        hash.finish().max(1)
     }
 }

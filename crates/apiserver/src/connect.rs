@@ -5,11 +5,12 @@ use crate::body::Body;
 use crate::handle::{Call, attributes, forbidden};
 use crate::path::Query;
 use crate::proxy;
+use crate::verbs;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request as HttpRequest, Response, StatusCode, Uri};
 use meta::{Object, Reason, Status};
-use registry::Request;
+use registry::{Admit, Operation, Request, WriteOptions};
 use std::sync::Arc;
 
 /// The way to the agent of a node. It answers the paths of a kubelet: `/containerLogs/NS/POD/CONTAINER`,
@@ -20,11 +21,12 @@ pub trait NodeConnector: Send + Sync {
 }
 
 pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Result<Response<Body>, Status> {
-    if request.subresource == "proxy" {
-        return proxy::proxy(server, call, request).await;
-    }
     if matches!(request.subresource.as_str(), "exec" | "attach" | "portforward") {
         may_create(server, &call)?;
+    }
+    admit(server, &call, &request).await?;
+    if request.subresource == "proxy" {
+        return proxy::proxy(server, call, request).await;
     }
     let object = server.registry.get(&request).await?;
     let bad = |why: String| Status::bad_request(why);
@@ -69,6 +71,32 @@ fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
         auth::Decision::Allow(_) => Ok(()),
         auth::Decision::Deny(why) | auth::Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
     }
+}
+
+/// Connecting is admitted with its options as the object (`PodExecOptions` and the like). A log is only read.
+async fn admit(server: &Arc<Server>, call: &Call, request: &Request) -> Result<(), Status> {
+    if request.subresource == "log" {
+        return Ok(());
+    }
+    let admit = verbs::admission(server, call, request, &WriteOptions::default());
+    let kind = crate::admit::spoken(&request.resource.kind, &request.subresource);
+    let mut options = Object::new(&kind);
+    for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|f| call.query.is_true(f)) {
+        options.set(&[flag], true);
+    }
+    for text in ["container", "path"].into_iter().filter(|t| !call.query.get(t).is_empty()) {
+        options.set(&[text], call.query.get(text));
+    }
+    let command: Vec<&str> = call.query.all("command").collect();
+    if !command.is_empty() {
+        options.set(&["command"], command);
+    }
+    let ports: Vec<i64> = call.query.all("ports").filter_map(|p| p.parse().ok()).collect();
+    if !ports.is_empty() {
+        options.set(&["ports"], ports);
+    }
+    admit.mutate(Operation::Connect, &mut options, None).await?;
+    admit.validate(Operation::Connect, Some(&options), None).await
 }
 
 /// What an agent says in plain words, as a `Status` (`registry/generic/rest` `GenericHttpResponseChecker`).

@@ -20,6 +20,7 @@ mod proxy;
 mod rbac_cache;
 mod table;
 mod verbs;
+mod webhooks;
 
 pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
 pub use body::Body;
@@ -44,6 +45,8 @@ pub struct Server {
     pub(crate) ending: tokio::sync::watch::Sender<bool>,
     pub(crate) documents: openapi::Documents,
     pub(crate) namespaces: admit::Namespaces,
+    pub(crate) webhooks: webhooks::Clients,
+    pub(crate) turns: admit::Turns,
 }
 
 impl Server {
@@ -63,6 +66,8 @@ impl Server {
             ending: tokio::sync::watch::Sender::new(false),
             documents: openapi::Documents::default(),
             namespaces: admit::Namespaces::default(),
+            webhooks: webhooks::Clients::default(),
+            turns: admit::Turns::default(),
         })
     }
 

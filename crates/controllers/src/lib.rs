@@ -16,6 +16,7 @@ pub mod per_namespace;
 pub mod pod_control;
 pub mod podgc;
 pub mod replicaset;
+pub mod resourcequota;
 mod start;
 pub mod views;
 

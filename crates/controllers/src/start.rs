@@ -3,7 +3,10 @@
 use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
-use crate::{deployment, endpointslice, garbagecollector, namespace, nodelifecycle, per_namespace, podgc, replicaset};
+use crate::{
+    deployment, endpointslice, garbagecollector, namespace, nodelifecycle, per_namespace, podgc, replicaset,
+    resourcequota,
+};
 use client::{Client, Informers, Shutdown};
 use meta::{Clock, Rng};
 use std::future::Future;
@@ -41,6 +44,7 @@ const ALL: &[Row] = &[
     ("endpointslice-controller", |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
     ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
     ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
+    ("resourcequota-controller", |c, _| Box::pin(resourcequota::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];
 

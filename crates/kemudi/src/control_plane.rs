@@ -66,6 +66,7 @@ impl ControlPlane {
         config: &Config,
         listener: TcpListener,
         store: Store,
+        plugins: admission::Chain,
         shutdown: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
         let dir = &config.data_dir;
@@ -99,7 +100,7 @@ impl ControlPlane {
         tokio::spawn(definitions.run());
         tokio::spawn(rbac.run(registry.clone()));
         let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
-        let server = Server::new(registry, authenticators, authorizer, admission::default_plugins());
+        let server = Server::new(registry, authenticators, authorizer, plugins);
         let names = [
             "localhost",
             "kubernetes",

@@ -43,6 +43,12 @@ pub struct Options {
     /// with a key in the data directory.
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
+    /// Admission plugins that are on besides the default ones, by upstream's names.
+    #[arg(long, value_delimiter = ',')]
+    pub enable_admission_plugins: Vec<String>,
+    /// Default admission plugins that are off.
+    #[arg(long, value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
@@ -72,6 +78,8 @@ pub enum Error {
     Runtime(std::io::Error),
     #[error(transparent)]
     Agent(#[from] agent::Error),
+    #[error("{0}")]
+    Admission(String),
     #[error("making the service of the DNS server: {0}")]
     Dns(meta::Status),
     #[error(
@@ -104,6 +112,8 @@ async fn run(options: Options) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
+    let plugins = admission::chain(&options.enable_admission_plugins, &options.disable_admission_plugins);
+    let plugins = plugins.map_err(Error::Admission)?;
     if !options.disable_agent {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
@@ -138,7 +148,7 @@ async fn run(options: Options) -> Result<(), Error> {
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
     };
-    let mut plane = ControlPlane::start(&config, listener, store, shutdown.clone()).await?;
+    let mut plane = ControlPlane::start(&config, listener, store, plugins, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));

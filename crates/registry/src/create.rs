@@ -1,6 +1,6 @@
 //! Create: the contract of `k8s.io/apiserver/pkg/registry/rest/create.go`.
 
-use crate::admit::{Admit, Operation};
+use crate::admit::{Admit, Mutated, Operation};
 use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::Request;
@@ -78,8 +78,16 @@ impl Registry {
         let strategy = &row.strategy;
         managed::on_create(self, request, &mut object, options);
         schema::settle(&mut object.0, &row.kind.schema);
+        let stamped = Stamp::of(&object);
+        if admit.mutate(Operation::Create, &mut object, None).await? == Mutated::Outside {
+            stamped.restore(&mut object);
+            if row.kind.namespaced && object.namespace() != request.namespace {
+                let why = "the namespace of the provided object does not match the namespace sent on the request";
+                return Err(Status::bad_request(why));
+            }
+            schema::settle(&mut object.0, &row.kind.schema);
+        }
         strategy.prepare_for_create(self.env(), request, &mut object);
-        admit.mutate(Operation::Create, &mut object, None).await?;
         let mut errors = Vec::new();
         metadata::validate(&object, row, &mut errors);
         schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
@@ -101,14 +109,17 @@ impl Registry {
             }
             // Allocations are made to be seen, and forgotten.
             strategy.allocate(self.env(), &mut object, None)?;
+            admit.charge(Operation::Create, &object, None).await?;
             return Ok(object);
         }
         for attempt in 0.. {
             let mut candidate = object.clone();
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Check }];
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
+            let charge = admit.charge(Operation::Create, &candidate, None).await?;
             ops[0].action = Action::Put(self.to_stored(request, &candidate)?.into());
             ops.extend(with);
+            ops.extend(charge.ops);
             match self.store.commit(ops).await {
                 Ok(done) => {
                     candidate.set_resource_version(&done.revision.to_string());
@@ -137,6 +148,27 @@ impl Registry {
     pub fn from_stored(&self, row: &crate::Resource, entry: &store::Entry) -> Result<Object, Status> {
         let object = encode::decode(entry);
         if row.serves_bytes(entry) { Ok(object) } else { row.strategy.convert(object, &row.kind.gvk()) }
+    }
+}
+
+/// What only the server says of a new object.
+struct Stamp([(&'static str, Option<meta::Value>); 3]);
+
+impl Stamp {
+    fn of(object: &Object) -> Self {
+        Self(["uid", "creationTimestamp", "generation"].map(|k| (k, object.at(&["metadata", k]).cloned())))
+    }
+
+    fn restore(self, object: &mut Object) {
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+            object.metadata_mut().remove(key);
+        }
+        for (key, value) in self.0 {
+            match value {
+                Some(v) => object.metadata_mut().insert(key.into(), v),
+                None => object.metadata_mut().remove(key),
+            };
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub mod strategy;
 mod update;
 mod watch;
 
-pub use admit::{Admit, AdmitAll, Operation};
+pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};

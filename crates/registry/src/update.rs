@@ -1,7 +1,7 @@
 //! Update: the contract of `k8s.io/apiserver/pkg/registry/rest/update.go`. PUT and PATCH differ only in how the new object is
 //! made from the old one.
 
-use crate::admit::{Admit, Operation};
+use crate::admit::{Admit, Charge, Mutated, Operation};
 use crate::create::commit_status;
 use crate::options::{Preconditions, WriteOptions};
 use crate::strategy::Request;
@@ -70,13 +70,14 @@ impl Registry {
                 return Err(Status::modified(&gr, &request.name));
             }
             match self.update_once(request, new, &old, options, admit).await? {
-                Step::Write { object, key, bytes, allocated } => {
+                Step::Write { object, key, bytes, allocated, charge } => {
                     if options.dry_run {
                         return Ok(Updated::Changed(*object));
                     }
                     let expect = Expect::Revision(entry.revision);
                     let mut ops = vec![Op { key, expect, action: Action::Put(bytes.into()) }];
                     ops.extend(allocated);
+                    ops.extend(charge.ops);
                     let mut object = *object;
                     match self.store.commit(ops).await {
                         Ok(done) => {
@@ -133,18 +134,18 @@ impl Registry {
             return Err(Status::invalid(&row.group_kind(), old.name(), &[e]));
         }
         keep_system_metadata(&mut new, old);
-        if !request.subresource.is_empty() {
-            strategy.take_part(&request.subresource, &mut new, old);
-        } else if row.kind.subresource("status").is_some() {
-            keep_status(&mut new, old);
-        }
+        keep_other_parts(request, &mut new, old);
         managed::on_update(self, request, &mut new, old, options);
         schema::settle(&mut new.0, &row.kind.schema);
+        if admit.mutate(Operation::Update, &mut new, Some(old)).await? == Mutated::Outside {
+            keep_system_metadata(&mut new, old);
+            keep_other_parts(request, &mut new, old);
+            schema::settle(&mut new.0, &row.kind.schema);
+        }
         strategy.prepare_for_update(self.env(), request, &mut new, old);
         if request.subresource.is_empty() {
             self.count_generation(row, &mut new, old);
         }
-        admit.mutate(Operation::Update, &mut new, Some(old)).await?;
         let mut errors = Vec::new();
         metadata::validate(&new, row, &mut errors);
         metadata::validate_update(&new, old, &mut errors);
@@ -175,11 +176,12 @@ impl Registry {
             return Ok(Step::Same(Box::new(old.clone())));
         }
         let allocated = strategy.allocate(self.env(), &mut new, Some(old))?;
+        let charge = admit.charge(Operation::Update, &new, Some(old)).await?;
         let bytes = self.to_stored(request, &new)?;
         let Some(key) = row.key(&request.namespace, &request.name) else {
             return Err(Status::internal("a function has no key"));
         };
-        Ok(Step::Write { object: Box::new(new), key, bytes, allocated })
+        Ok(Step::Write { object: Box::new(new), key, bytes, allocated, charge })
     }
 
     fn count_generation(&self, row: &crate::Resource, new: &mut Object, old: &Object) {
@@ -212,7 +214,7 @@ impl Registry {
 }
 
 enum Step {
-    Write { object: Box<Object>, key: Key, bytes: Vec<u8>, allocated: Vec<Op> },
+    Write { object: Box<Object>, key: Key, bytes: Vec<u8>, allocated: Vec<Op>, charge: Charge },
     Same(Box<Object>),
     Remove(Box<Object>),
 }
@@ -233,6 +235,16 @@ fn keep_system_metadata(new: &mut Object, old: &Object) {
     }
     if new.namespace().is_empty() {
         new.set_namespace(old.namespace());
+    }
+}
+
+/// Through a subresource only its part changes; through the object itself all but its status.
+fn keep_other_parts(request: &Request, new: &mut Object, old: &Object) {
+    let row = &request.resource;
+    if !request.subresource.is_empty() {
+        row.strategy.take_part(&request.subresource, new, old);
+    } else if row.kind.subresource("status").is_some() {
+        keep_status(new, old);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Time stands at a fixed moment until a test moves it (or runs in tokio's virtual time, which it follows), and randomness comes
 //! from a seed, so that a run can be repeated exactly.
 
-use admission::default_plugins;
+use admission::{Chain, default_plugins};
 use apiserver::handle::as_identity;
 use apiserver::{Authenticators, Body, NodeAuthorizer, RbacCache, Server};
 use async_trait::async_trait;
@@ -104,20 +104,31 @@ pub struct Answer {
 impl Cluster {
     /// A server with the namespaces and service accounts that tests write into.
     pub async fn start(seed: u64) -> Self {
-        Self::with(seed, Memory::new(), None, Retention::default()).await
+        Self::admitting(seed, default_plugins()).await
+    }
+
+    /// The same with other admission plugins.
+    pub async fn admitting(seed: u64, admission: Chain) -> Self {
+        Self::with(seed, Memory::new(), None, Retention::default(), admission).await
     }
 
     /// The same, with another share of history that is kept.
     pub async fn start_keeping(seed: u64, retention: Retention) -> Self {
-        Self::with(seed, Memory::new(), None, retention).await
+        Self::with(seed, Memory::new(), None, retention, default_plugins()).await
     }
 
     /// The same on data that may be there already, sealed by a transform.
     pub async fn start_on(seed: u64, memory: Arc<Memory>, transform: Option<Arc<dyn Transform>>) -> Self {
-        Self::with(seed, memory, transform, Retention::default()).await
+        Self::with(seed, memory, transform, Retention::default(), default_plugins()).await
     }
 
-    async fn with(seed: u64, memory: Arc<Memory>, transform: Option<Arc<dyn Transform>>, retention: Retention) -> Self {
+    async fn with(
+        seed: u64,
+        memory: Arc<Memory>,
+        transform: Option<Arc<dyn Transform>>,
+        retention: Retention,
+        admission: Chain,
+    ) -> Self {
         let (clock, rng) = (VirtualClock::new(), SeededRng::new(seed));
         let wall = clock.clone();
         let options = Options {
@@ -146,7 +157,7 @@ impl Cluster {
         authorizer.attach(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         let definitions = tokio::spawn(definitions.run());
-        let server = Server::new(registry, Authenticators::default(), authorizer, default_plugins());
+        let server = Server::new(registry, Authenticators::default(), authorizer, admission);
         let cluster = Self { server, clock, rng, definitions, rbac };
         for ns in ["default", "kube-system", "golden"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;

@@ -98,12 +98,12 @@ async fn subresource(
 /// Admission for one call.
 pub(crate) fn admission<'a>(
     server: &'a Arc<Server>,
-    call: &Call,
+    call: &'a Call,
     request: &'a Request,
     options: &WriteOptions,
 ) -> Admission<'a> {
     let attributes: Attributes = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
-    Admission { server, request, attributes, dry_run: options.dry_run }
+    Admission { server, call, request, attributes, dry_run: options.dry_run }
 }
 
 /// The options every write takes from the query.

@@ -2,14 +2,16 @@
 
 use super::{admission, answer, read_object, write_options};
 use crate::Server;
+use crate::admit::Admission;
 use crate::body::Body;
 use crate::content;
 use crate::handle::{Call, method_not_allowed};
+use async_trait::async_trait;
 use http::{Method, Response};
 use merge::{json_patch, merge_patch};
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::strategy::at;
-use registry::{Preconditions, Request, Scale, Target, WriteOptions};
+use registry::{Admit, Mutated, Operation, Preconditions, Request, Scale, Target, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -110,7 +112,36 @@ async fn write(
         object.set_resource_version(scale.resource_version());
         Ok(Target::Object(Box::new(object)))
     };
-    let admit = admission(server, call, &whole, &options);
+    let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &apply, &Preconditions::default(), &options, &admit).await?;
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_object(), paths)))
+}
+
+/// Admission sees what the client sees.
+struct ScaleAdmission<'a> {
+    inner: Admission<'a>,
+    paths: &'a Scale,
+}
+
+#[async_trait]
+impl Admit for ScaleAdmission<'_> {
+    async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status> {
+        let mut scale = scale_of(object, self.paths);
+        let before = old.map(|o| scale_of(o, self.paths));
+        if self.inner.mutate(operation, &mut scale, before.as_ref()).await? == Mutated::Outside {
+            let path: Vec<&str> = self.paths.spec_replicas.iter().map(String::as_str).collect();
+            object.set(&path, scale.int_at(&["spec", "replicas"]).unwrap_or(0));
+        }
+        Ok(Mutated::Inside)
+    }
+
+    async fn validate(
+        &self,
+        operation: Operation,
+        object: Option<&Object>,
+        old: Option<&Object>,
+    ) -> Result<(), Status> {
+        let show = |o: Option<&Object>| o.map(|o| scale_of(o, self.paths));
+        self.inner.validate(operation, show(object).as_ref(), show(old).as_ref()).await
+    }
 }

@@ -1,0 +1,31 @@
+//! An ingress that names no class gets the default one.
+
+use crate::{Operation, Plugin, Review};
+use meta::{Object, Status};
+
+pub struct DefaultIngressClass;
+
+const GROUP: &str = "networking.k8s.io";
+
+impl Plugin for DefaultIngressClass {
+    fn name(&self) -> &'static str {
+        "DefaultIngressClass"
+    }
+
+    fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+        let asks = review.is(GROUP, "ingresses") && review.operation == Operation::Create;
+        let says = object.at(&["spec", "ingressClassName"]).is_some()
+            || object.annotation("kubernetes.io/ingress.class").is_some();
+        if !asks || says {
+            return Ok(());
+        }
+        let mut classes = review.lookup.list(GROUP, "ingressclasses", None);
+        classes.retain(|c| c.annotation("ingressclass.kubernetes.io/is-default-class") == Some("true"));
+        // The newest, then the first by name.
+        classes.sort_by(|a, b| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name())));
+        if let Some(c) = classes.first() {
+            object.set(&["spec", "ingressClassName"], c.name());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! OwnerReferencesPermissionEnforcement: who gives an object an owner could delete it, and so must be allowed to.
+
+use crate::{Operation, Plugin, Review};
+use meta::{GroupVersion, Object, Status, Value};
+
+pub struct OwnerReferencesPermissionEnforcement;
+
+fn references(o: Option<&Object>) -> Vec<Value> {
+    o.and_then(|o| o.at(&["metadata", "ownerReferences"])).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+impl Plugin for OwnerReferencesPermissionEnforcement {
+    fn name(&self) -> &'static str {
+        "OwnerReferencesPermissionEnforcement"
+    }
+
+    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        let Some(object) = object.filter(|_| matches!(review.operation, Operation::Create | Operation::Update)) else {
+            return Ok(());
+        };
+        // The status of a pod is written by its node, which may not delete it.
+        if review.is_part("", "pods", "status") {
+            return Ok(());
+        }
+        let (new, old) = (references(Some(object)), references(review.old));
+        if new == old {
+            return Ok(());
+        }
+        let a = review.attributes;
+        let name = if review.operation == Operation::Create { "" } else { review.name };
+        if !review.may("delete", &a.group, &a.resource, &a.subresource, &a.namespace, name) {
+            return Err(review.forbidden("cannot set an ownerRef on a resource you can't delete: , <nil>"));
+        }
+        for r in new.iter().filter(|r| blocks(r) && !old.iter().any(|o| blocks(o) && o["uid"] == r["uid"])) {
+            may_block(review, r)?;
+        }
+        Ok(())
+    }
+}
+
+fn blocks(r: &Value) -> bool {
+    r["blockOwnerDeletion"] == true
+}
+
+/// Blocking the deletion of an owner is like giving it a finalizer.
+fn may_block(review: &Review<'_>, r: &Value) -> Result<(), Status> {
+    let text = |k: &str| r[k].as_str().unwrap_or_default();
+    let cannot = "cannot set blockOwnerDeletion";
+    let known =
+        GroupVersion::parse(text("apiVersion")).and_then(|gv| review.host.resource(&gv.with_kind(text("kind"))));
+    let Some((owner, namespaced)) = known else {
+        return Err(review.forbidden(&format!(
+            "{cannot} in this case because cannot find RESTMapping for APIVersion {} Kind {}",
+            text("apiVersion"),
+            text("kind")
+        )));
+    };
+    let namespace = if namespaced { &*review.attributes.namespace } else { "" };
+    if review.may("update", &owner.group, &owner.resource, "finalizers", namespace, text("name")) {
+        return Ok(());
+    }
+    let why = format!("{cannot} if an ownerReference refers to a resource you can't set finalizers on: , <nil>");
+    Err(review.forbidden(&why))
+}

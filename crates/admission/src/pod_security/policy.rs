@@ -1,0 +1,144 @@
+//! What a namespace asks of its pods, in its labels.
+
+use std::fmt;
+
+/// The newest minor version there are checks for.
+pub(super) const NEWEST: u32 = 36;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    Privileged,
+    Baseline,
+    Restricted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    Latest,
+    /// `v1.x`.
+    Minor(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LevelVersion {
+    pub level: Level,
+    pub version: Version,
+}
+
+impl LevelVersion {
+    pub fn is_privileged(&self) -> bool {
+        self.level == Level::Privileged
+    }
+
+    /// The minor version whose checks apply.
+    pub fn minor(&self) -> u32 {
+        match self.version {
+            Version::Latest => NEWEST,
+            Version::Minor(m) => m.min(NEWEST),
+        }
+    }
+}
+
+impl fmt::Display for LevelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        };
+        match self.version {
+            Version::Latest => write!(f, "{level}:latest"),
+            Version::Minor(m) => write!(f, "{level}:v1.{m}"),
+        }
+    }
+}
+
+pub(super) struct Policy {
+    pub enforce: LevelVersion,
+    pub audit: LevelVersion,
+    pub warn: LevelVersion,
+}
+
+impl Policy {
+    pub fn is_privileged(&self) -> bool {
+        self.enforce.is_privileged() && self.audit.is_privileged() && self.warn.is_privileged()
+    }
+}
+
+/// A label that says nothing.
+#[derive(PartialEq, Eq)]
+pub(super) struct BadLabel {
+    pub label: &'static str,
+    pub value: String,
+    pub why: &'static str,
+}
+
+fn level(text: &str) -> Option<Level> {
+    match text {
+        "privileged" => Some(Level::Privileged),
+        "baseline" => Some(Level::Baseline),
+        "restricted" => Some(Level::Restricted),
+        _ => None,
+    }
+}
+
+fn version(text: &str) -> Option<Version> {
+    if text == "latest" {
+        return Some(Version::Latest);
+    }
+    let minor = text.strip_prefix("v1.")?;
+    let canonical = minor == "0" || !minor.starts_with(['0', '+']);
+    minor.parse().ok().filter(|_| canonical).map(Version::Minor)
+}
+
+const BAD_LEVEL: &str = "must be one of privileged, baseline, restricted";
+const BAD_VERSION: &str = "must be \"latest\" or \"v1.x\"";
+
+/// A policy is always found. What cannot be read is `restricted` where it is enforced, and `privileged` elsewhere.
+pub(super) fn of<'a>(label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<BadLabel>) {
+    let free = LevelVersion { level: Level::Privileged, version: Version::Latest };
+    let mut policy = Policy { enforce: free, audit: free, warn: free };
+    let mut errors = Vec::new();
+    let mut read = |into: &mut LevelVersion, levels: &'static str, versions: &'static str, otherwise: Level| {
+        let (l, v) = (label(levels), label(versions));
+        if let Some(text) = l {
+            into.level = level(text).unwrap_or_else(|| {
+                errors.push(BadLabel { label: levels, value: text.into(), why: BAD_LEVEL });
+                otherwise
+            });
+        }
+        if let Some(text) = v {
+            into.version = version(text).unwrap_or_else(|| {
+                errors.push(BadLabel { label: versions, value: text.into(), why: BAD_VERSION });
+                Version::Latest
+            });
+        }
+        (l.is_some_and(|t| level(t).is_some()), l.is_some(), v.is_some())
+    };
+    let (enforced, ..) = read(
+        &mut policy.enforce,
+        "pod-security.kubernetes.io/enforce",
+        "pod-security.kubernetes.io/enforce-version",
+        Level::Restricted,
+    );
+    read(
+        &mut policy.audit,
+        "pod-security.kubernetes.io/audit",
+        "pod-security.kubernetes.io/audit-version",
+        Level::Privileged,
+    );
+    let (_, warned, warn_version) = read(
+        &mut policy.warn,
+        "pod-security.kubernetes.io/warn",
+        "pod-security.kubernetes.io/warn-version",
+        Level::Privileged,
+    );
+    // Workloads are warned of what will be refused to their pods.
+    if !warned && enforced && policy.enforce.level > policy.warn.level {
+        policy.warn.level = policy.enforce.level;
+        if !warn_version {
+            policy.warn.version = policy.enforce.version;
+        }
+    }
+    (policy, errors)
+}

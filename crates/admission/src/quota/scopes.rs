@@ -1,0 +1,96 @@
+//! Scopes: which objects a quota counts at all.
+
+use meta::{Object, Value};
+
+/// `ScopedResourceSelectorRequirement`.
+pub(super) struct Scope {
+    name: String,
+    operator: String,
+    values: Vec<String>,
+}
+
+pub(super) fn of(quota: &Object) -> Vec<Scope> {
+    let list = |path: &[&str]| quota.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
+    let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();
+    let plain = list(&["spec", "scopes"]).into_iter().map(|s| Scope {
+        name: s.as_str().unwrap_or_default().to_owned(),
+        operator: "Exists".into(),
+        values: Vec::new(),
+    });
+    let selected = list(&["spec", "scopeSelector", "matchExpressions"]).into_iter().map(|e| Scope {
+        name: text(&e, "scopeName"),
+        operator: text(&e, "operator"),
+        values: e["values"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
+    });
+    plain.chain(selected).collect()
+}
+
+impl Scope {
+    pub fn holds(&self, group: &str, resource: &str, object: &Object) -> bool {
+        match (group, resource) {
+            ("", "pods") => self.holds_for_pod(object),
+            ("", "persistentvolumeclaims") if self.name == "VolumeAttributesClass" => {
+                let paths: [&[&str]; 3] = [
+                    &["spec", "volumeAttributesClassName"],
+                    &["status", "currentVolumeAttributesClassName"],
+                    &["status", "modifyVolumeStatus", "targetVolumeAttributesClassName"],
+                ];
+                let named: Vec<&str> =
+                    paths.iter().filter_map(|p| object.str_at(p)).filter(|n| !n.is_empty()).collect();
+                if named.is_empty() { self.selects(None) } else { named.iter().any(|n| self.selects(Some(n))) }
+            }
+            _ => false,
+        }
+    }
+
+    fn holds_for_pod(&self, pod: &Object) -> bool {
+        let terminating = pod.int_at(&["spec", "activeDeadlineSeconds"]).is_some_and(|s| s >= 0);
+        match self.name.as_str() {
+            "Terminating" => terminating,
+            "NotTerminating" => !terminating,
+            "BestEffort" => is_best_effort(pod),
+            "NotBestEffort" => !is_best_effort(pod),
+            "PriorityClass" => self.selects(pod.str_at(&["spec", "priorityClassName"]).filter(|c| !c.is_empty())),
+            "CrossNamespacePodAffinity" => crosses_namespaces(pod),
+            _ => false,
+        }
+    }
+
+    fn selects(&self, have: Option<&str>) -> bool {
+        let listed = have.is_some_and(|h| self.values.iter().any(|v| v == h));
+        match self.operator.as_str() {
+            "Exists" => have.is_some(),
+            "DoesNotExist" => have.is_none(),
+            "In" => listed,
+            "NotIn" => !listed,
+            _ => false,
+        }
+    }
+}
+
+/// No container, nor the pod, asks for CPU or memory.
+fn is_best_effort(pod: &Object) -> bool {
+    let asks = |r: Option<&Value>| {
+        let parts = ["requests", "limits"].iter().filter_map(|p| r?.get(*p)?.as_object());
+        let quantity = |v: &Value| v.as_str().and_then(|q| meta::Quantity::parse(q).ok());
+        parts
+            .flatten()
+            .any(|(k, v)| matches!(k.as_str(), "cpu" | "memory") && quantity(v).is_some_and(|q| q.sign() > 0))
+    };
+    let lists = ["containers", "initContainers"].map(|l| pod.at(&["spec", l]).and_then(Value::as_array));
+    let mut containers = lists.into_iter().flatten().flatten();
+    !asks(pod.at(&["spec", "resources"])) && !containers.any(|c| asks(c.get("resources")))
+}
+
+fn crosses_namespaces(pod: &Object) -> bool {
+    let crosses = |t: &Value| {
+        t["namespaces"].as_array().is_some_and(|n| !n.is_empty())
+            || t.get("namespaceSelector").is_some_and(|s| !s.is_null())
+    };
+    ["podAffinity", "podAntiAffinity"].iter().any(|kind| {
+        let list =
+            |field: &str| pod.at(&["spec", "affinity", kind, field]).and_then(Value::as_array).into_iter().flatten();
+        list("requiredDuringSchedulingIgnoredDuringExecution").any(crosses)
+            || list("preferredDuringSchedulingIgnoredDuringExecution").any(|t| crosses(&t["podAffinityTerm"]))
+    })
+}

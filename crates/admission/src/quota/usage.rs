@@ -1,0 +1,198 @@
+//! How much one object takes, and under which names.
+
+use super::{Amounts, add};
+use meta::{Object, Quantity, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+const CLASS: &str = ".storageclass.storage.k8s.io/";
+const HUGEPAGES: &str = "hugepages-";
+
+/// `count/<resource>.<group>`.
+fn count_name(group: &str, resource: &str) -> String {
+    if group.is_empty() { format!("count/{resource}") } else { format!("count/{resource}.{group}") }
+}
+
+/// The older name of a count.
+fn alias(group: &str, resource: &str) -> Option<&'static str> {
+    let known =
+        ["configmaps", "resourcequotas", "replicationcontrollers", "secrets", "services", "persistentvolumeclaims"];
+    known.into_iter().find(|k| group.is_empty() && *k == resource)
+}
+
+/// The group and resource whose objects a name counts, when it counts objects of any kind.
+pub fn counted(name: &str) -> Option<(&str, &str)> {
+    let name = name.strip_prefix("count/")?;
+    Some(name.split_once('.').map_or(("", name), |(resource, group)| (group, resource)))
+}
+
+/// A resource of a quota is one that objects of this kind take.
+pub fn tracks(group: &str, resource: &str, name: &str) -> bool {
+    if name == count_name(group, resource) || alias(group, resource) == Some(name) {
+        return true;
+    }
+    match (group, resource) {
+        ("", "pods") => {
+            let known = ["pods", "cpu", "memory", "ephemeral-storage"];
+            let bare = name.strip_prefix("requests.").unwrap_or(name);
+            known.contains(&name)
+                || matches!(bare, "cpu" | "memory" | "ephemeral-storage")
+                || matches!(name, "limits.cpu" | "limits.memory" | "limits.ephemeral-storage")
+                || bare.starts_with(HUGEPAGES)
+                || (name.starts_with("requests.") && !is_native(bare))
+        }
+        ("", "services") => matches!(name, "services.nodeports" | "services.loadbalancers"),
+        ("", "persistentvolumeclaims") => {
+            name == "requests.storage"
+                || name
+                    .split_once(CLASS)
+                    .is_some_and(|(_, r)| matches!(r, "persistentvolumeclaims" | "requests.storage"))
+        }
+        _ => false,
+    }
+}
+
+fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// What an object takes. `now` decides about pods whose grace period is over.
+pub fn usage(group: &str, resource: &str, o: &Object, now: Option<&str>) -> Amounts {
+    let one = Quantity::from_int(1);
+    let mut all = Amounts::from([(count_name(group, resource), one)]);
+    all.extend(alias(group, resource).map(|a| (a.to_owned(), one)));
+    match (group, resource) {
+        ("", "pods") if takes_compute(o, now) => {
+            all.insert("pods".into(), one);
+            add(&mut all, compute(&pod(o, "requests"), &pod(o, "limits")));
+        }
+        ("", "services") => service(o, &mut all),
+        ("", "persistentvolumeclaims") => claim(o, &mut all),
+        _ => {}
+    }
+    all
+}
+
+fn takes_compute(pod: &Object, now: Option<&str>) -> bool {
+    if matches!(pod.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")) {
+        return false;
+    }
+    let parse = |t: Option<&str>| meta::time::parse(t?);
+    match (parse(pod.deletion_timestamp()), pod.deletion_grace_period_seconds(), parse(now)) {
+        (Some(deleted), Some(grace), Some(now)) => now.duration_since(deleted).as_secs() <= grace,
+        _ => true,
+    }
+}
+
+/// Under the names of quotas.
+fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
+    let mut out = Amounts::new();
+    for (k, q) in requests {
+        if matches!(k.as_str(), "cpu" | "memory" | "ephemeral-storage") || k.starts_with(HUGEPAGES) {
+            out.insert(k.clone(), *q);
+            out.insert(format!("requests.{k}"), *q);
+        } else if !is_native(k) {
+            out.insert(format!("requests.{k}"), *q);
+        }
+    }
+    for (k, q) in limits.iter().filter(|(k, _)| matches!(k.as_str(), "cpu" | "memory" | "ephemeral-storage")) {
+        out.insert(format!("limits.{k}"), *q);
+    }
+    out
+}
+
+fn of(resources: Option<&Value>, part: &str) -> Amounts {
+    super::amounts(resources.and_then(|r| r.get(part)))
+}
+
+fn containers<'a>(pod: &'a Object, list: &str) -> impl Iterator<Item = &'a Value> {
+    pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The sum of a pod: its containers together with those that keep running beside them, or the most that initialization takes
+/// (`k8s.io/component-helpers/resource`).
+fn pod(o: &Object, part: &str) -> Amounts {
+    let mut sum = Amounts::new();
+    containers(o, "containers").for_each(|c| add(&mut sum, of(c.get("resources"), part)));
+    let (mut beside, mut most) = (Amounts::new(), Amounts::new());
+    for c in containers(o, "initContainers") {
+        let own = of(c.get("resources"), part);
+        let mut then = beside.clone();
+        add(&mut then, own.clone());
+        if c["restartPolicy"] == "Always" {
+            add(&mut sum, own);
+            beside.clone_from(&then);
+        }
+        max(&mut most, then);
+    }
+    max(&mut sum, most);
+    for (k, q) in of(o.at(&["spec", "resources"]), part) {
+        sum.insert(k, q);
+    }
+    let overhead = super::amounts(o.at(&["spec", "overhead"]));
+    let applies = |k: &str| part == "requests" || sum.get(k).is_some_and(|q| !q.is_zero());
+    let overhead = overhead.into_iter().filter(|(k, _)| applies(k)).collect();
+    add(&mut sum, overhead);
+    sum
+}
+
+fn max(to: &mut Amounts, other: Amounts) {
+    for (k, q) in other {
+        if to.get(&k).is_none_or(|t| q > *t) {
+            to.insert(k, q);
+        }
+    }
+}
+
+fn service(o: &Object, all: &mut Amounts) {
+    let ports = o.at(&["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let (all_ports, given) =
+        (ports.len(), ports.iter().filter(|p| p["nodePort"].as_i64().is_some_and(|n| n != 0)).count());
+    let suppressed = o.at(&["spec", "allocateLoadBalancerNodePorts"]).is_some_and(|a| a == false);
+    let (balancers, node_ports) = match o.str_at(&["spec", "type"]) {
+        Some("NodePort") => (0, all_ports),
+        Some("LoadBalancer") if suppressed => (1, given),
+        Some("LoadBalancer") => (1, all_ports),
+        _ => (0, 0),
+    };
+    all.insert("services.loadbalancers".into(), Quantity::from_int(balancers));
+    all.insert("services.nodeports".into(), Quantity::from_int(node_ports as i64));
+}
+
+fn claim(o: &Object, all: &mut Amounts) {
+    let beta = o.annotation("volume.beta.kubernetes.io/storage-class");
+    let class = beta.or_else(|| o.str_at(&["spec", "storageClassName"])).filter(|c| !c.is_empty());
+    let mut amounts = Amounts::from([("persistentvolumeclaims".to_owned(), Quantity::from_int(1))]);
+    let quantity = |path: &[&str]| o.str_at(path).and_then(|q| Quantity::parse(q).ok());
+    let asked = quantity(&["spec", "resources", "requests", "storage"]);
+    let given = quantity(&["status", "allocatedResources", "storage"]);
+    if let Some(asked) = asked {
+        let more = given.filter(|g| *g > asked).unwrap_or(asked);
+        amounts.insert("requests.storage".into(), whole(more));
+    }
+    for (k, q) in amounts {
+        all.extend(class.map(|c| (format!("{c}{CLASS}{k}"), q)));
+        all.insert(k, q);
+    }
+}
+
+/// Rounded up to whole bytes.
+fn whole(q: Quantity) -> Quantity {
+    if q.is_integer() { q } else { Quantity::from_int(q.value()) }
+}
+
+/// What containers do not say although a quota on CPU or memory wants every container to.
+pub(super) fn missing(names: &[&str], pod: &Object) -> Option<String> {
+    let must = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+    let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for c in containers(pod, "containers").chain(containers(pod, "initContainers")) {
+        let r = c.get("resources");
+        let said = compute(&of(r, "requests"), &of(r, "limits"));
+        for name in names.iter().filter(|n| must.contains(n) && !said.contains_key(**n)) {
+            missing.entry(name).or_default().insert(c["name"].as_str().unwrap_or_default());
+        }
+    }
+    let one =
+        |(name, who): (&str, BTreeSet<&str>)| format!("{name} for: {}", who.into_iter().collect::<Vec<_>>().join(","));
+    let all: Vec<String> = missing.into_iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}

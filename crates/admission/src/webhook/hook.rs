@@ -1,0 +1,152 @@
+//! Webhooks as their configurations describe them, read once for all requests until a configuration changes.
+
+use crate::plugin::{Endpoint, Lookup, Place};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use meta::{LabelSelector, Object, Value};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) const GROUP: &str = "admissionregistration.k8s.io";
+
+pub(super) struct Hook {
+    /// Of the configuration, the hook, and its place in it: no two are equal.
+    pub uid: String,
+    pub name: String,
+    /// None: neither a URL nor a service.
+    pub endpoint: Option<Endpoint>,
+    pub rules: Vec<Rule>,
+    /// A failed call is as if the hook were not there.
+    pub ignores_failure: bool,
+    /// Rules mean the same objects under other versions as well.
+    pub equivalent: bool,
+    pub namespaces: Result<LabelSelector, String>,
+    pub objects: Result<LabelSelector, String>,
+    pub dry_run: DryRun,
+    pub timeout: Duration,
+    pub reinvoked: bool,
+    pub versions: Vec<String>,
+    /// CEL: names and expressions.
+    pub conditions: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DryRun {
+    Supported,
+    Unsupported,
+}
+
+pub(super) struct Rule {
+    pub operations: Vec<String>,
+    pub groups: Vec<String>,
+    pub versions: Vec<String>,
+    pub resources: Vec<String>,
+    pub scope: String,
+}
+
+/// The hooks of one kind of configuration.
+#[derive(Default)]
+pub(super) struct Hooks {
+    read: RwLock<(u64, Arc<Vec<Hook>>)>,
+}
+
+impl Hooks {
+    /// All hooks: configurations in the order of their names, hooks as they stand there.
+    pub fn get(&self, lookup: &dyn Lookup, resource: &str) -> Arc<Vec<Hook>> {
+        let now = lookup.fingerprint(GROUP, resource);
+        {
+            let read = self.read.read();
+            if read.0 == now {
+                return read.1.clone();
+            }
+        }
+        let mut configurations = lookup.list(GROUP, resource, None);
+        configurations.sort_by(|a, b| a.name().cmp(b.name()));
+        let hooks: Arc<Vec<Hook>> = Arc::new(configurations.iter().flat_map(hooks).collect());
+        // Should a configuration have changed in between, the fingerprint is of the older state, and they are read again.
+        *self.read.write() = (now, hooks.clone());
+        hooks
+    }
+
+    pub fn any(&self, lookup: &dyn Lookup, resource: &str) -> bool {
+        lookup.fingerprint(GROUP, resource) != 0
+    }
+}
+
+fn hooks(configuration: &Object) -> Vec<Hook> {
+    let list = configuration.get("webhooks").and_then(Value::as_array);
+    let all = list.into_iter().flatten().enumerate();
+    all.map(|(i, h)| hook(&format!("{}/{}/{i}", configuration.name(), text(h, "name")), h)).collect()
+}
+
+fn hook(uid: &str, h: &Value) -> Hook {
+    let selector = |k: &str| LabelSelector::from_value(h.get(k).filter(|v| !v.is_null())).or_everything(h.get(k));
+    Hook {
+        uid: uid.to_owned(),
+        name: text(h, "name").to_owned(),
+        endpoint: endpoint(&h["clientConfig"]),
+        rules: h["rules"].as_array().into_iter().flatten().map(rule).collect(),
+        ignores_failure: h["failurePolicy"] == "Ignore",
+        equivalent: h["matchPolicy"] != "Exact",
+        namespaces: selector("namespaceSelector"),
+        objects: selector("objectSelector"),
+        dry_run: match text(h, "sideEffects") {
+            "None" | "NoneOnDryRun" => DryRun::Supported,
+            _ => DryRun::Unsupported,
+        },
+        timeout: Duration::from_secs(h["timeoutSeconds"].as_u64().unwrap_or(10)),
+        reinvoked: h["reinvocationPolicy"] == "IfNeeded",
+        versions: texts(h, "admissionReviewVersions"),
+        conditions: h["matchConditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|c| (text(c, "name").to_owned(), text(c, "expression").to_owned()))
+            .collect(),
+    }
+}
+
+trait OrEverything {
+    /// What is not said selects everything.
+    fn or_everything(self, said: Option<&Value>) -> Self;
+}
+
+impl OrEverything for Result<LabelSelector, String> {
+    fn or_everything(self, said: Option<&Value>) -> Self {
+        if said.is_none_or(Value::is_null) { Ok(LabelSelector::everything()) } else { self }
+    }
+}
+
+fn rule(r: &Value) -> Rule {
+    Rule {
+        operations: texts(r, "operations"),
+        groups: texts(r, "apiGroups"),
+        versions: texts(r, "apiVersions"),
+        resources: texts(r, "resources"),
+        scope: text(r, "scope").to_owned(),
+    }
+}
+
+fn endpoint(c: &Value) -> Option<Endpoint> {
+    let ca = STANDARD.decode(text(c, "caBundle")).unwrap_or_default();
+    let place = match (c.get("service").filter(|s| s.is_object()), text(c, "url")) {
+        (Some(s), _) => Place::Service {
+            namespace: text(s, "namespace").to_owned(),
+            name: text(s, "name").to_owned(),
+            path: text(s, "path").to_owned(),
+            port: s["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
+        },
+        (None, "") => return None,
+        (None, url) => Place::Url(url.to_owned()),
+    };
+    Some(Endpoint { place, ca })
+}
+
+fn text<'a>(v: &'a Value, k: &str) -> &'a str {
+    v[k].as_str().unwrap_or_default()
+}
+
+fn texts(v: &Value, k: &str) -> Vec<String> {
+    v[k].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}

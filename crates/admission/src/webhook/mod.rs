@@ -1,0 +1,16 @@
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: others are asked, over HTTPS
+//! (`k8s.io/apiserver/pkg/admission/plugin/webhook`).
+//!
+//! `hook` reads the configurations, `select` says which hooks a request concerns, `exchange` is the `AdmissionReview` to and fro.
+//! The transport is the [`Host`](crate::Host)'s. Left out: audit annotations, which are read and dropped while there is no audit.
+
+mod call;
+mod conditions;
+mod exchange;
+mod hook;
+mod mutating;
+mod select;
+mod validating;
+
+pub use mutating::Mutating;
+pub use validating::Validating;

@@ -1,0 +1,52 @@
+//! ValidatingAdmissionWebhook: all hooks are asked at once, and the first refusal counts.
+
+use super::call::{call, versioned};
+use super::hook::Hooks;
+use super::select::{Invocation, is_exempt, select};
+use crate::plugin::{Remote, Review};
+use async_trait::async_trait;
+use futures::future::join_all;
+use meta::{Object, Status};
+
+const RESOURCE: &str = "validatingwebhookconfigurations";
+
+#[derive(Default)]
+pub struct Validating {
+    hooks: Hooks,
+}
+
+#[async_trait]
+impl Remote for Validating {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+
+    fn wants(&self, review: &Review<'_>) -> bool {
+        self.hooks.any(review.lookup, RESOURCE) && !is_exempt(review)
+    }
+
+    async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        let hooks = self.hooks.get(review.lookup, RESOURCE);
+        let mut chosen = Vec::new();
+        for hook in hooks.iter() {
+            if let Some(i) = select(hook, review, object)? {
+                let (new, old) = (versioned(&i, review, object)?, versioned(&i, review, review.old)?);
+                chosen.push((i, new, old));
+            }
+        }
+        let calls = chosen.iter().map(|(i, new, old)| ask(i, review, new.as_ref(), old.as_ref()));
+        join_all(calls).await.into_iter().collect()
+    }
+}
+
+async fn ask(
+    invocation: &Invocation<'_>,
+    review: &Review<'_>,
+    object: Option<&Object>,
+    old: Option<&Object>,
+) -> Result<(), Status> {
+    match call(invocation, review, object, old, false).await {
+        Ok(_) => Ok(()),
+        Err(f) => f.under_policy(invocation),
+    }
+}

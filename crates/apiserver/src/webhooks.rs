@@ -1,0 +1,179 @@
+//! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service.
+
+use crate::admit::{Namespaces, Stored};
+use admission::{Endpoint, Lookup, Place};
+use bytes::Bytes;
+use client::https::{Config, Https, Roots};
+use client::{Error, Transport};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use meta::Object;
+use parking_lot::Mutex;
+use registry::Registry;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connections are kept to so many; with more, all are made anew.
+const KEPT: usize = 128;
+/// No answer is longer: a patch may add as much as a request.
+const MAX_ANSWER: usize = 2 * crate::content::MAX_BODY;
+
+/// A server, whom to trust, and the name it must have.
+type To = (String, Vec<u8>, Option<String>);
+
+/// Connections to webhooks.
+#[derive(Default)]
+pub(crate) struct Clients {
+    kept: Mutex<HashMap<To, Arc<Https>>>,
+}
+
+/// Where a call goes.
+struct Target {
+    /// `https://host:port`.
+    server: String,
+    /// As the caller knows it.
+    host: String,
+    path: String,
+    name: Option<String>,
+}
+
+impl Clients {
+    /// Posts JSON. Errors are told as Go's HTTP client tells them.
+    pub async fn post(
+        &self,
+        registry: &Registry,
+        to: &Endpoint,
+        timeout: Duration,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, String> {
+        let shown = |host: &str, path: &str| format!("Post \"https://{host}{path}?timeout={}s\"", timeout.as_secs());
+        let target = match &to.place {
+            Place::Url(url) => by_url(url)?,
+            Place::Service { namespace, name, path, port } => {
+                let host = format!("{name}.{namespace}.svc:{port}");
+                let path = if path.is_empty() { "/" } else { path };
+                let address =
+                    resolve(registry, namespace, name, *port).map_err(|e| format!("{}: {e}", shown(&host, path)))?;
+                let (server, path) = (format!("https://{address}"), path.to_owned());
+                Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")) }
+            }
+        };
+        let what = shown(&target.host, &target.path);
+        match tokio::time::timeout(timeout, self.exchange(&target, &to.ca, timeout, body)).await {
+            Err(_) => Err(format!("{what}: context deadline exceeded")),
+            Ok(Err(Failure::Sending(e))) => Err(format!("{what}: {e}")),
+            Ok(Err(Failure::Answer(e))) => Err(e),
+            Ok(Ok(body)) => Ok(body),
+        }
+    }
+
+    async fn exchange(&self, to: &Target, ca: &[u8], timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let client = self.client(to, ca).map_err(|e| Failure::Sending(e.to_string()))?;
+        let request = Request::post(format!("{}?timeout={}s", to.path, timeout.as_secs()))
+            .header(HOST, &to.host)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, */*")
+            .header(USER_AGENT, "kube-apiserver-admission")
+            .body(Bytes::from(body))
+            .map_err(|e| Failure::Sending(e.to_string()))?;
+        let answer = client.send(request).await.map_err(|e| {
+            Failure::Sending(match e {
+                Error::Connect { to, source } => format!("dial tcp {to}: {source}"),
+                other => other.to_string(),
+            })
+        })?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();
+        if status.is_success() { Ok(body.to_vec()) } else { Err(Failure::Answer(refusal(status, &body))) }
+    }
+
+    fn client(&self, to: &Target, ca: &[u8]) -> Result<Arc<Https>, Error> {
+        let key = (to.server.clone(), ca.to_vec(), to.name.clone());
+        let mut kept = self.kept.lock();
+        if let Some(c) = kept.get(&key) {
+            return Ok(c.clone());
+        }
+        let roots = if ca.is_empty() { Roots::System } else { Roots::Pem(ca.to_vec()) };
+        // HTTP/2 would send all requests to one of several backends.
+        let config =
+            Config { roots, server_name: to.name.clone(), disable_http2: true, ..Config::new(to.server.clone()) };
+        let client = Arc::new(Https::new(&config)?);
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(key, client.clone());
+        Ok(client)
+    }
+}
+
+enum Failure {
+    Sending(String),
+    /// An answer that is no success.
+    Answer(String),
+}
+
+/// What Go's client makes of an answer that is no `Status`.
+fn refusal(code: StatusCode, body: &[u8]) -> String {
+    let said = String::from_utf8_lossy(body);
+    match code.as_u16() {
+        401 => "the server has asked for the client to provide credentials".into(),
+        404 => "the server could not find the requested resource".into(),
+        405 => "the server does not allow this method on the requested resource".into(),
+        429 => "the server has received too many requests and has asked us to try again later".into(),
+        503 => "the server is currently unable to handle the request".into(),
+        c if c >= 500 => {
+            format!("an error on the server ({:?}) has prevented the request from succeeding", said.trim())
+        }
+        _ => "the server rejected our request for an unknown reason".into(),
+    }
+}
+
+fn by_url(url: &str) -> Result<Target, String> {
+    let uri: http::Uri = url.parse().map_err(|e| format!("Unparsable URL: {e}"))?;
+    let Some(authority) = uri.authority().filter(|_| uri.scheme_str() == Some("https")) else {
+        return Err(format!("Unparsable URL: {url:?} is not https with a host"));
+    };
+    let path = if uri.path().is_empty() { "/" } else { uri.path() };
+    let host = authority.to_string();
+    Ok(Target { server: format!("https://{host}"), host, path: path.to_owned(), name: None })
+}
+
+/// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
+fn resolve(registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
+    let namespaces = Namespaces::default();
+    let stored = Stored { registry, namespaces: &namespaces };
+    let Some(service) = stored.get("", "services", namespace, name) else {
+        return Err(format!("service {name:?} not found"));
+    };
+    if service.str_at(&["spec", "type"]) == Some("ExternalName") {
+        return Ok(format!("{}:{port}", service.str_at(&["spec", "externalName"]).unwrap_or_default()));
+    }
+    let ports = service.at(&["spec", "ports"]).and_then(meta::Value::as_array);
+    let Some(port) = ports.into_iter().flatten().find(|p| p["port"] == port) else {
+        return Err(format!("no service port {port} found for service {name:?}"));
+    };
+    let port = port["name"].as_str().unwrap_or_default();
+    let mut slices = stored.list("discovery.k8s.io", "endpointslices", Some(namespace));
+    slices.retain(|s| s.label("kubernetes.io/service-name") == Some(name));
+    let ready: Vec<SocketAddr> = slices.iter().flat_map(|s| ready(s, port)).collect();
+    if ready.is_empty() {
+        return Err(format!("no endpoints available for service {name:?}"));
+    }
+    let n = registry.rng.next_u64() % ready.len() as u64;
+    Ok(ready[n as usize].to_string())
+}
+
+fn ready(slice: &Object, port: &str) -> Vec<SocketAddr> {
+    let list = |k: &str| slice.get(k).and_then(meta::Value::as_array).into_iter().flatten();
+    let number = list("ports").find(|p| p["name"].as_str().unwrap_or_default() == port);
+    let Some(number) = number.and_then(|p| p["port"].as_u64()).and_then(|p| u16::try_from(p).ok()) else {
+        return Vec::new();
+    };
+    let ready = list("endpoints").filter(|e| e["conditions"]["ready"] != false);
+    let addresses = ready.filter_map(|e| e["addresses"][0].as_str()?.parse::<IpAddr>().ok());
+    addresses.map(|ip| SocketAddr::new(ip, number)).collect()
+}

@@ -1,0 +1,147 @@
+//! What quotas say is used (upstream `pkg/controller/resourcequota`). Admission charges every write exactly; here is counted what
+//! was there before a quota, and what is gone since.
+//!
+//! Invariant: a quota is read before the objects are listed and written at that revision. Whoever charges it in between makes the
+//! write fail, so no object is ever missed.
+
+use crate::context::{Context, Error};
+use crate::discovery;
+use crate::views::{Pod, pods};
+use admission::quota::{self, Amounts, Quota};
+use client::{ApiResource, Informer, Key, ListOptions, Outcome, Scope, WorkQueue, WriteOptions};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolumeClaim, ReplicationController, ResourceQuota, Secret, Service,
+};
+use meta::{Gvr, Object, Quantity};
+use parking_lot::Mutex;
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Counted again, whatever was noticed.
+const RESYNC: Duration = Duration::from_secs(300);
+
+struct Controller {
+    context: Context,
+    quotas: Informer<()>,
+    queue: Arc<WorkQueue<Key>>,
+    /// What quotas count beside pods and services: watched from when the first quota does.
+    watched: Mutex<HashMap<Gvr, Informer<()>>>,
+}
+
+/// The kinds that quotas count under names of their own.
+fn known() -> [ApiResource; 7] {
+    [
+        pods(),
+        ApiResource::of::<Service>(),
+        ApiResource::of::<ConfigMap>(),
+        ApiResource::of::<PersistentVolumeClaim>(),
+        ApiResource::of::<Secret>(),
+        ApiResource::of::<ReplicationController>(),
+        ApiResource::of::<ResourceQuota>(),
+    ]
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let c = Arc::new(Controller {
+        quotas: context.informers.informer(&ApiResource::of::<ResourceQuota>(), &Scope::default()),
+        queue: Arc::default(),
+        watched: Mutex::default(),
+        context,
+    });
+    let queue = c.queue.clone();
+    c.quotas.on_change(move |change| queue.add(change.key()));
+    let informers = &c.context.informers;
+    let pod_cache: Informer<Pod> = informers.informer(&pods(), &Scope::default());
+    let recount = c.recount();
+    pod_cache.on_change(move |change| {
+        let ended = |p: &Option<Arc<client::Entry<Pod>>>| p.as_ref().is_none_or(|p| p.view.is_terminal());
+        if change.old.is_some() && ended(&change.new) && !ended(&change.old) || change.new.is_none() {
+            recount(&change.key().namespace);
+        }
+    });
+    let services: Informer<()> = informers.informer(&ApiResource::of::<Service>(), &Scope::default());
+    let recount = c.recount();
+    // The type of a service may change, and with it what it takes.
+    services.on_change(move |change| {
+        if change.old.is_some() {
+            recount(&change.key().namespace);
+        }
+    });
+    c.quotas.synced().await;
+    let (queue, shutdown) = (c.queue.clone(), c.context.shutdown.clone());
+    client::queue::work("resourcequota", queue, 5, shutdown, move |key| {
+        let c = c.clone();
+        async move { c.reconcile(key).await }
+    })
+    .await;
+}
+
+impl Controller {
+    /// Lets all quotas of a namespace be counted again.
+    fn recount(self: &Arc<Self>) -> impl Fn(&str) + Send + Sync + use<> {
+        let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
+        move |namespace| quotas.cache().in_namespace(namespace).for_each(|q| queue.add(q.key()))
+    }
+
+    /// Notices when an object of a resource is gone.
+    fn watch(self: &Arc<Self>, resource: &ApiResource) {
+        if *resource == pods() || *resource == ApiResource::of::<Service>() {
+            return;
+        }
+        let mut watched = self.watched.lock();
+        if watched.contains_key(resource.gvr()) {
+            return;
+        }
+        let informer: Informer<()> = self.context.informers.informer(resource, &Scope::default());
+        let recount = self.recount();
+        informer.on_change(move |change| {
+            if change.new.is_none() {
+                recount(&change.key().namespace);
+            }
+        });
+        watched.insert(resource.gvr().clone(), informer);
+    }
+
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<Outcome, Error> {
+        let client = &self.context.client;
+        let api = client.dynamic(&ApiResource::of::<ResourceQuota>()).namespace(&key.namespace);
+        let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
+        let quota = Quota::of(&live);
+        let resources = self.counted(&quota).await?;
+        let now = meta::time::format(self.context.now());
+        let mut used: Amounts = quota.wanted.keys().map(|k| (k.clone(), Quantity::from_int(0))).collect();
+        for r in resources {
+            self.watch(&r);
+            let gvr = r.gvr();
+            let list = client.dynamic(&r).namespace(&key.namespace).list(&ListOptions::default()).await?;
+            for o in list.items.iter().filter(|o: &&Object| quota.covers(&gvr.group, &gvr.resource, o)) {
+                quota::add(&mut used, quota::usage(&gvr.group, &gvr.resource, o, Some(&now)));
+            }
+        }
+        used.retain(|k, _| quota.wanted.contains_key(k));
+        if quota.hard != quota.wanted || quota.used != used {
+            live.set(&["status"], json!({"hard": quota::to_value(&quota.wanted), "used": quota::to_value(&used)}));
+            api.update_status(&key.name, &WriteOptions::default(), &live).await?;
+        }
+        Ok(Outcome::After(RESYNC))
+    }
+
+    /// The resources whose objects a quota counts.
+    async fn counted(&self, quota: &Quota) -> Result<Vec<ApiResource>, Error> {
+        let tracked = |r: &ApiResource, k: &String| quota::tracks(&r.gvr().group, &r.gvr().resource, k);
+        let mut out: Vec<ApiResource> =
+            known().into_iter().filter(|r| quota.wanted.keys().any(|k| tracked(r, k))).collect();
+        let others: Vec<&String> = quota.wanted.keys().filter(|k| !out.iter().any(|r| tracked(r, k))).collect();
+        if others.iter().any(|k| quota::counted(k).is_some()) {
+            for s in discovery::preferred(&self.context.client).await? {
+                if s.can("list") && others.iter().any(|k| tracked(&s.resource, k)) {
+                    out.push(s.resource);
+                }
+            }
+        }
+        Ok(out)
+    }
+}

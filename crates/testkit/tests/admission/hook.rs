@@ -1,0 +1,105 @@
+//! A webhook server over TLS, on loopback.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use meta::Value;
+use parking_lot::Mutex;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::json;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// What a hook says: the `response` of the review, without its uid. None: it never answers.
+pub type Says = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
+
+pub struct Hook {
+    pub port: u16,
+    /// PEM in base64, as configurations have it.
+    pub ca: String,
+    /// The paths and requests that came.
+    pub heard: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Hook {
+    /// Serves `says` until the test ends, under the names of loopback and of the service `hook` in `golden`.
+    pub async fn start(says: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+        let names = ["127.0.0.1", "localhost", "hook.golden.svc"].map(str::to_owned);
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], der)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let (says, log): (Arc<Says>, _) = (Arc::new(says), heard.clone());
+        tokio::spawn(async move {
+            loop {
+                let Ok((tcp, _)) = listener.accept().await else { return };
+                let (acceptor, says, log) = (acceptor.clone(), says.clone(), log.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(tcp).await else { return };
+                    let service = service_fn(move |r| serve(r, says.clone(), log.clone()));
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self { port, ca: STANDARD.encode(cert.pem()), heard }
+    }
+
+    pub fn url(&self, path: &str) -> Value {
+        json!({"url": format!("https://127.0.0.1:{}{path}", self.port), "caBundle": self.ca})
+    }
+
+    /// The requests to a path.
+    pub fn heard(&self, path: &str) -> Vec<Value> {
+        let all = self.heard.lock();
+        all.iter().filter(|(p, _)| p == path).map(|(_, v)| v["request"].clone()).collect()
+    }
+}
+
+async fn serve(
+    request: Request<Incoming>,
+    says: Arc<Says>,
+    log: Arc<Mutex<Vec<(String, Value)>>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let v: Value = serde_json::from_slice(&body).unwrap();
+    log.lock().push((path.clone(), v.clone()));
+    let Some(mut response) = says(&path, &v["request"]) else { return std::future::pending().await };
+    if response["http"].is_u64() {
+        let code = response["http"].as_u64().unwrap() as u16;
+        return Ok(Response::builder().status(code).body(Full::from("no")).unwrap());
+    }
+    if response["uid"].is_null() {
+        response["uid"] = v["request"]["uid"].clone();
+    }
+    let answer = json!({"apiVersion": v["apiVersion"], "kind": "AdmissionReview", "response": response});
+    Ok(Response::new(Full::from(answer.to_string())))
+}
+
+pub fn allow() -> Option<Value> {
+    Some(json!({"allowed": true}))
+}
+
+pub fn patch(patch: &Value) -> Option<Value> {
+    Some(json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(patch.to_string())}))
+}

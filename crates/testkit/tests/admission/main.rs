@@ -1,0 +1,35 @@
+//! Admission as clients meet it, through the HTTP path.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod hook;
+mod plugins;
+mod pod_security;
+mod quota;
+mod webhooks;
+
+use kemudi_testkit::Cluster;
+use meta::Value;
+use serde_json::json;
+
+/// Sends JSON as an administrator; also tells the warnings.
+pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, Value, Vec<String>) {
+    let patch = "application/merge-patch+json";
+    let media = if method == "PATCH" { patch } else { "application/json" };
+    let bytes = if body.is_null() { bytes::Bytes::new() } else { body.to_string().into() };
+    let r = c.request(method, path, &[("content-type", media)], bytes).await;
+    let code = r.status().as_u16();
+    let text = |v: &http::HeaderValue| {
+        let quoted = v.to_str().unwrap().trim_start_matches("299 - ").to_owned();
+        serde_json::from_str::<String>(&quoted).unwrap()
+    };
+    let warnings = r.headers().get_all("warning").iter().map(text).collect();
+    let body = r.into_body().collect().await;
+    (code, serde_json::from_slice(&body).unwrap_or_default(), warnings)
+}
+
+pub fn config_map(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"a": "1"}})
+}
+
+pub const MAPS: &str = "/api/v1/namespaces/golden/configmaps";

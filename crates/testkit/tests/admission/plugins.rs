@@ -1,0 +1,295 @@
+//! The smaller plugins, each by what it changes or refuses.
+
+use crate::call;
+use apiserver::Server;
+use auth::User;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use kemudi_testkit::Cluster;
+use meta::Value;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use serde_json::json;
+use std::sync::Arc;
+
+const PODS: &str = "/api/v1/namespaces/golden/pods";
+
+async fn with(seed: u64, plugins: &[&str]) -> Cluster {
+    let names: Vec<String> = plugins.iter().map(|p| (*p).to_owned()).collect();
+    Cluster::admitting(seed, admission::chain(&names, &[]).unwrap()).await
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut o = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    for (k, v) in spec.as_object().unwrap() {
+        o["spec"][k] = v.clone();
+    }
+    o
+}
+
+async fn make(c: &Cluster, path: &str, body: Value) -> Value {
+    let (code, answer, _) = call(c, "POST", path, body).await;
+    assert_eq!(code, 201, "{answer}");
+    answer
+}
+
+async fn refused(c: &Cluster, method: &str, path: &str, body: Value) -> String {
+    let (code, answer, _) = call(c, method, path, body).await;
+    assert_eq!((code, answer["reason"].as_str()), (403, Some("Forbidden")), "{answer}");
+    answer["message"].as_str().unwrap().to_owned()
+}
+
+/// Sends JSON as somebody else.
+async fn send(c: &Arc<Server>, user: &User, method: &str, path: &str, body: Value) -> (u16, String) {
+    let media = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", media)
+        .body(Bytes::from(body.to_string()))
+        .unwrap();
+    let r = c.handle(apiserver::handle::as_identity(request, user.clone())).await;
+    let code = r.status().as_u16();
+    let v: Value = serde_json::from_slice(&r.into_body().collect().await).unwrap();
+    (code, v["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn runtime_classes_bring_their_overhead_and_place() {
+    let c = Cluster::start(1).await;
+    make(
+        &c,
+        "/apis/node.k8s.io/v1/runtimeclasses",
+        json!({"metadata": {"name": "vm"}, "handler": "vm",
+        "overhead": {"podFixed": {"cpu": "100m"}},
+        "scheduling": {"nodeSelector": {"vm": "yes"}, "tolerations": [{"key": "vm", "operator": "Exists"}]}}),
+    )
+    .await;
+    let o = make(&c, PODS, pod("vm", json!({"runtimeClassName": "vm"}))).await;
+    assert_eq!(o["spec"]["overhead"], json!({"cpu": "100m"}));
+    assert_eq!(o["spec"]["nodeSelector"], json!({"vm": "yes"}));
+    assert!(o["spec"]["tolerations"].as_array().unwrap().iter().any(|t| t["key"] == "vm"));
+    let text = refused(&c, "POST", PODS, pod("x", json!({"runtimeClassName": "none"}))).await;
+    assert!(text.ends_with("pod rejected: RuntimeClass \"none\" not found"), "{text}");
+    let text =
+        refused(&c, "POST", PODS, pod("x", json!({"runtimeClassName": "vm", "nodeSelector": {"vm": "no"}}))).await;
+    assert!(
+        text.ends_with("conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no"),
+        "{text}"
+    );
+    let text = refused(&c, "POST", PODS, pod("x", json!({"overhead": {"cpu": "1"}}))).await;
+    assert!(text.ends_with("Pod Overhead set without corresponding RuntimeClass defined Overhead"), "{text}");
+}
+
+#[tokio::test]
+async fn ingresses_get_the_default_class() {
+    let c = Cluster::start(2).await;
+    let class = json!({"metadata": {"name": "front", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}},
+        "spec": {"controller": "example.com/front"}});
+    make(&c, "/apis/networking.k8s.io/v1/ingressclasses", class).await;
+    let ingress = |name: &str, class: Value| {
+        let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+        json!({"metadata": {"name": name}, "spec": {"ingressClassName": class, "defaultBackend": backend}})
+    };
+    let path = "/apis/networking.k8s.io/v1/namespaces/golden/ingresses";
+    assert_eq!(make(&c, path, ingress("a", Value::Null)).await["spec"]["ingressClassName"], "front");
+    assert_eq!(make(&c, path, ingress("b", "mine".into())).await["spec"]["ingressClassName"], "mine");
+}
+
+#[tokio::test]
+async fn claims_grow_only_where_the_class_lets_them() {
+    let c = Cluster::start(3).await;
+    for (name, grows) in [("soft", true), ("hard", false)] {
+        let class = json!({"metadata": {"name": name}, "provisioner": "example.com/x", "allowVolumeExpansion": grows});
+        make(&c, "/apis/storage.k8s.io/v1/storageclasses", class).await;
+    }
+    let claims = "/api/v1/namespaces/golden/persistentvolumeclaims";
+    let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    for name in ["soft", "hard", "unbound"] {
+        let class = if name == "hard" { "hard" } else { "soft" };
+        make(
+            &c,
+            claims,
+            json!({"metadata": {"name": name}, "spec": {"storageClassName": class, "volumeName": "v",
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}),
+        )
+        .await;
+        if name != "unbound" {
+            let bound = json!({"status": {"phase": "Bound"}});
+            assert_eq!(call(&c, "PATCH", &format!("{claims}/{name}/status"), bound).await.0, 200);
+        }
+    }
+    let (code, answer, _) = call(&c, "PATCH", &format!("{claims}/soft"), more.clone()).await;
+    assert_eq!(code, 200, "{answer}");
+    let text = refused(&c, "PATCH", &format!("{claims}/hard"), more).await;
+    assert!(text.contains("the storageclass that provisions the pvc must support resize"), "{text}");
+}
+
+#[tokio::test]
+async fn certificates_are_approved_by_those_who_may_and_nobody_becomes_administrator() {
+    let c = Cluster::start(4).await;
+    let request = |group: &str| {
+        let mut p = CertificateParams::new(Vec::new()).unwrap();
+        p.distinguished_name.push(DnType::CommonName, "me");
+        p.distinguished_name.push(DnType::OrganizationName, group);
+        let pem = p.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        json!({"metadata": {"name": group.replace(':', "-")}, "spec": {"request": STANDARD.encode(pem),
+            "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]}})
+    };
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let text = refused(&c, "POST", path, request("system:masters")).await;
+    let want = "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
+    assert!(text.ends_with(want), "{text}");
+    make(&c, path, request("team")).await;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = |resources: &[&str]| json!({"metadata": {"name": "csr"}, "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": resources, "verbs": ["*"]}]});
+    make(
+        &c,
+        &format!("{rbac}/clusterroles"),
+        role(&["certificatesigningrequests", "certificatesigningrequests/approval"]),
+    )
+    .await;
+    make(
+        &c,
+        &format!("{rbac}/clusterrolebindings"),
+        json!({"metadata": {"name": "csr"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "csr"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jo"}]}),
+    )
+    .await;
+    let jo = User::new("jo", &[]);
+    let approval = format!("{path}/team/approval");
+    let approve =
+        json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "R", "message": "m"}]}});
+    let (code, text) = reload(&c, &jo, "PATCH", &approval, approve.clone()).await;
+    assert_eq!(code, 403);
+    assert!(
+        text.ends_with(
+            "user not permitted to approve requests with signerName \"kubernetes.io/kube-apiserver-client\""
+        ),
+        "{text}"
+    );
+    let all = role(&["certificatesigningrequests", "certificatesigningrequests/approval", "signers"]);
+    assert_eq!(call(&c, "PATCH", &format!("{rbac}/clusterroles/csr"), all).await.0, 200);
+    let (code, text) = reload(&c, &jo, "PATCH", &approval, approve).await;
+    assert_eq!(code, 200, "{text}");
+}
+
+/// Sends as somebody whose rights have just changed.
+async fn reload(c: &Cluster, user: &User, method: &str, path: &str, body: Value) -> (u16, String) {
+    let rbac = apiserver::RbacCache::new();
+    rbac.load(&c.server.registry);
+    let server = apiserver::Server::new(
+        c.server.registry.clone(),
+        apiserver::Authenticators::default(),
+        rbac,
+        admission::default_plugins(),
+    );
+    send(&server, user, method, path, body).await
+}
+
+#[tokio::test]
+async fn plugins_that_are_off_by_default_work_when_they_are_on() {
+    let plugins = ["ExtendedResourceToleration", "AlwaysPullImages", "PodNodeSelector"];
+    let c = with(5, &plugins).await;
+    let annotations =
+        json!({"metadata": {"annotations": {"scheduler.alpha.kubernetes.io/node-selector": "zone=a, disk=ssd"}}});
+    assert_eq!(call(&c, "PATCH", "/api/v1/namespaces/golden", annotations).await.0, 200);
+    let containers = json!([{"name": "c", "image": "i:1", "imagePullPolicy": "Never",
+        "resources": {"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "1"}}}]);
+    let o = make(&c, PODS, pod("p", json!({"containers": containers, "nodeSelector": {"disk": "ssd"}}))).await;
+    assert_eq!(o["spec"]["nodeSelector"], json!({"disk": "ssd", "zone": "a"}));
+    assert_eq!(o["spec"]["containers"][0]["imagePullPolicy"], "Always");
+    let gpu = json!({"key": "example.com/gpu", "operator": "Exists", "effect": "NoSchedule"});
+    assert!(o["spec"]["tolerations"].as_array().unwrap().contains(&gpu));
+    let text = refused(&c, "POST", PODS, pod("q", json!({"nodeSelector": {"zone": "b"}}))).await;
+    assert!(text.ends_with("pod node label selector conflicts with its namespace node label selector"), "{text}");
+    let plain = Cluster::start(5).await;
+    let o = make(&plain, PODS, pod("p", json!({}))).await;
+    assert!(o["spec"]["nodeSelector"].is_null());
+}
+
+#[tokio::test]
+async fn agents_change_only_what_is_theirs() {
+    let c = with(6, &["NodeRestriction"]).await;
+    // As agents may do everything by their groups here, what is refused is refused by admission.
+    let agent = |n: &str| User::new(format!("system:node:{n}"), &[auth::user::GROUP_NODES, auth::user::GROUP_MASTERS]);
+    let (a, b) = (agent("a"), agent("b"));
+    let node = |name: &str, label: &str| json!({"metadata": {"name": name, "labels": {label: "x"}}});
+    let nodes = "/api/v1/nodes";
+    let (code, text) = send(&c.server, &a, "POST", nodes, node("a", "node-restriction.kubernetes.io/team")).await;
+    assert_eq!(code, 403);
+    assert!(
+        text.ends_with("node \"a\" is not allowed to set the following labels: node-restriction.kubernetes.io/team"),
+        "{text}"
+    );
+    assert_eq!(send(&c.server, &a, "POST", nodes, node("a", "kubernetes.io/hostname")).await.0, 201);
+    let (code, text) =
+        send(&c.server, &b, "PATCH", "/api/v1/nodes/a", json!({"metadata": {"labels": {"own": "1"}}})).await;
+    assert_eq!(code, 403);
+    assert!(text.ends_with("node \"b\" is not allowed to modify node \"a\""), "{text}");
+    let (code, text) = send(&c.server, &a, "PATCH", "/api/v1/nodes/a", json!({"spec": {"taints": []}})).await;
+    assert_eq!(code, 403);
+    assert!(text.ends_with("node \"a\" is not allowed to modify taints"), "{text}");
+    assert_eq!(
+        send(&c.server, &a, "PATCH", "/api/v1/nodes/a", json!({"metadata": {"labels": {"own": "1"}}})).await.0,
+        200
+    );
+    make(&c, PODS, pod("mine", json!({"nodeName": "a"}))).await;
+    let status = json!({"status": {"phase": "Running"}});
+    let path = format!("{PODS}/mine");
+    assert_eq!(send(&c.server, &a, "PATCH", &format!("{path}/status"), status.clone()).await.0, 200);
+    let (code, text) = send(&c.server, &b, "PATCH", &format!("{path}/status"), status).await;
+    assert_eq!(code, 403);
+    assert!(text.contains("can only update pod status for pods with spec.nodeName set to itself"), "{text}");
+    let (code, text) = send(&c.server, &b, "DELETE", &path, Value::Null).await;
+    assert_eq!(code, 403, "{text}");
+    let (code, text) = send(&c.server, &a, "POST", PODS, pod("other", json!({"nodeName": "a"}))).await;
+    assert_eq!(code, 403);
+    assert!(text.contains("node \"a\" can only create mirror pods"), "{text}");
+}
+
+#[tokio::test]
+async fn owners_are_given_only_by_those_who_may_delete() {
+    let c = with(7, &["OwnerReferencesPermissionEnforcement"]).await;
+    let owner = |block: bool| json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u", "blockOwnerDeletion": block}]);
+    let map = |name: &str, block: bool| json!({"metadata": {"name": name, "ownerReferences": owner(block)}});
+    let path = "/api/v1/namespaces/golden/configmaps";
+    make(&c, path, map("admin", true)).await;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    make(
+        &c,
+        &format!("{rbac}/clusterroles"),
+        json!({"metadata": {"name": "maps"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]}),
+    )
+    .await;
+    make(
+        &c,
+        &format!("{rbac}/clusterrolebindings"),
+        json!({"metadata": {"name": "maps"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "maps"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jo"}]}),
+    )
+    .await;
+    let jo = User::new("jo", &[]);
+    let as_jo = async |body: Value| {
+        let cache = apiserver::RbacCache::new();
+        cache.load(&c.server.registry);
+        let names = ["OwnerReferencesPermissionEnforcement".to_owned()];
+        let chain = admission::chain(&names, &[]).unwrap();
+        let server =
+            apiserver::Server::new(c.server.registry.clone(), apiserver::Authenticators::default(), cache, chain);
+        send(&server, &jo, "POST", path, body).await
+    };
+    assert_eq!(as_jo(json!({"metadata": {"name": "free"}})).await.0, 201);
+    let (code, text) = as_jo(map("owned", false)).await;
+    assert_eq!(code, 403);
+    assert!(text.contains("cannot set an ownerRef on a resource you can't delete"), "{text}");
+    let both = json!({"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "delete"]}]});
+    assert_eq!(call(&c, "PATCH", &format!("{rbac}/clusterroles/maps"), both).await.0, 200);
+    assert_eq!(as_jo(map("owned", false)).await.0, 201);
+    let (code, text) = as_jo(map("blocking", true)).await;
+    assert_eq!(code, 403);
+    assert!(text.contains("refers to a resource you can't set finalizers on"), "{text}");
+}

@@ -1,0 +1,210 @@
+//! ResourceQuota: the plugin and its controller together.
+
+use crate::{MAPS, call, config_map};
+use client::{Informers, Trigger};
+use futures::future::join_all;
+use kemudi_testkit::Cluster;
+use meta::Value;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+const QUOTAS: &str = "/api/v1/namespaces/golden/resourcequotas";
+const PODS: &str = "/api/v1/namespaces/golden/pods";
+
+/// A server with its controllers.
+struct Plane {
+    c: Arc<Cluster>,
+    _trigger: Trigger,
+}
+
+impl Plane {
+    async fn start(seed: u64) -> Self {
+        let c = Arc::new(Cluster::start(seed).await);
+        let client = c.client(auth::User::new("system:admin", &[auth::user::GROUP_MASTERS]));
+        let (trigger, shutdown) = client::shutdown();
+        let options = controllers::Options {
+            informers: Informers::new(client.clone(), c.rng.clone(), shutdown.clone()),
+            clock: c.clock.clone(),
+            rng: c.rng.clone(),
+            shutdown,
+            root_ca: "PEM".into(),
+            terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
+        };
+        controllers::start(&options, |name| client.clone().with_user_agent(name)).detach_all();
+        Self { c, _trigger: trigger }
+    }
+
+    /// A quota that has been counted.
+    async fn quota(&self, name: &str, spec: Value) {
+        let (code, answer, _) =
+            call(&self.c, "POST", QUOTAS, json!({"metadata": {"name": name}, "spec": spec.clone()})).await;
+        assert_eq!(code, 201, "{answer}");
+        self.wait(name, |s| s["hard"] == answer["spec"]["hard"]).await;
+    }
+
+    async fn wait(&self, name: &str, done: impl Fn(&Value) -> bool) -> Value {
+        let path = format!("{QUOTAS}/{name}");
+        for _ in 0..1_000 {
+            let (_, q, _) = call(&self.c, "GET", &path, Value::Null).await;
+            if done(&q["status"]) {
+                return q["status"].clone();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (_, q, _) = call(&self.c, "GET", &path, Value::Null).await;
+        panic!("the quota stays {}", q["status"]);
+    }
+
+    async fn refused(&self, path: &str, body: Value) -> String {
+        let (code, answer, _) = call(&self.c, "POST", path, body).await;
+        assert_eq!((code, answer["reason"].as_str()), (403, Some("Forbidden")), "{answer}");
+        answer["message"].as_str().unwrap().to_owned()
+    }
+
+    async fn make(&self, path: &str, body: Value) -> Value {
+        let (code, answer, _) = call(&self.c, "POST", path, body).await;
+        assert_eq!(code, 201, "{answer}");
+        answer
+    }
+}
+
+fn pod(name: &str, resources: Value) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}})
+}
+
+/// Clauses: C14.resourcequota-atomic
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once_never_exceed_a_quota() {
+    let p = Plane::start(1).await;
+    p.quota("few", json!({"hard": {"configmaps": "20", "count/configmaps": "30"}})).await;
+    let before = p.wait("few", |s| !s["used"]["configmaps"].is_null()).await["used"]["configmaps"].clone();
+    let before: usize = before.as_str().unwrap().parse().unwrap();
+    let codes = join_all((0..60).map(|i| {
+        let c = p.c.clone();
+        tokio::spawn(async move { call(&c, "POST", MAPS, config_map(&format!("m{i}"))).await.0 })
+    }))
+    .await;
+    let made = codes.iter().filter(|c| *c.as_ref().unwrap() == 201).count();
+    let refused = codes.iter().filter(|c| *c.as_ref().unwrap() == 403).count();
+    assert_eq!((made, made + refused), (20 - before, 60));
+    let (_, list, _) = call(&p.c, "GET", MAPS, Value::Null).await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 20);
+    let status = p.wait("few", |s| s["used"]["configmaps"] == "20").await;
+    assert_eq!(status["used"]["count/configmaps"], "20");
+    // What is given back can be taken again.
+    let one = list["items"].as_array().unwrap().iter().find(|o| o["metadata"]["name"] != "kube-root-ca.crt").unwrap();
+    let path = format!("{MAPS}/{}", one["metadata"]["name"].as_str().unwrap());
+    assert_eq!(call(&p.c, "DELETE", &path, Value::Null).await.0, 200);
+    p.wait("few", |s| s["used"]["configmaps"] == "19").await;
+    p.make(MAPS, config_map("again")).await;
+    let message = p.refused(MAPS, config_map("over")).await;
+    let want = "configmaps \"over\" is forbidden: exceeded quota: few, requested: configmaps=1, used: configmaps=20, limited: configmaps=20";
+    assert_eq!(message, want);
+    // A dry run is refused as well, and takes nothing.
+    p.refused(&format!("{MAPS}?dryRun=All"), config_map("over")).await;
+}
+
+/// Clauses: C14.resourcequota-compute
+#[tokio::test]
+async fn pods_take_what_their_containers_ask_for() {
+    let p = Plane::start(2).await;
+    p.quota("compute", json!({"hard": {"requests.cpu": "1", "limits.memory": "1Gi", "pods": "3"}})).await;
+    let message = p.refused(PODS, pod("none", json!({}))).await;
+    assert_eq!(
+        message,
+        "pods \"none\" is forbidden: failed quota: compute: must specify limits.memory for: c; requests.cpu for: c"
+    );
+    let ask = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu}, "limits": {"memory": memory, "cpu": "2"}});
+    let message = p.refused(PODS, pod("big", ask("1500m", "2Gi"))).await;
+    assert_eq!(
+        message,
+        "pods \"big\" is forbidden: exceeded quota: compute, requested: limits.memory=2Gi,requests.cpu=1500m, \
+         used: limits.memory=0,requests.cpu=0, limited: limits.memory=1Gi,requests.cpu=1"
+    );
+    let mut with_init = pod("init", ask("200m", "256Mi"));
+    with_init["spec"]["initContainers"] = json!([{"name": "i", "image": "i", "resources": ask("600m", "128Mi")}]);
+    p.make(PODS, with_init).await;
+    let used = p.wait("compute", |s| s["used"]["pods"] == "1").await["used"].clone();
+    assert_eq!(used, json!({"requests.cpu": "600m", "limits.memory": "256Mi", "pods": "1"}));
+    p.make(PODS, pod("small", ask("400m", "256Mi"))).await;
+    p.refused(PODS, pod("more", ask("1m", "1Mi"))).await;
+    // An ended pod takes nothing any more.
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    assert_eq!(call(&p.c, "PATCH", &format!("{PODS}/small/status"), ended).await.0, 200);
+    p.wait("compute", |s| s["used"]["pods"] == "1" && s["used"]["requests.cpu"] == "600m").await;
+}
+
+/// Clauses: C14.resourcequota-scopes
+#[tokio::test]
+async fn scopes_choose_the_pods_that_count() {
+    let p = Plane::start(3).await;
+    p.quota("best-effort", json!({"hard": {"pods": "1"}, "scopes": ["BestEffort"]})).await;
+    p.quota("ending", json!({"hard": {"pods": "0"}, "scopes": ["Terminating"]})).await;
+    let class = json!([{"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}]);
+    p.quota("critical", json!({"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": class}})).await;
+    p.make(PODS, pod("one", json!({}))).await;
+    let message = p.refused(PODS, pod("two", json!({}))).await;
+    assert!(
+        message.contains("exceeded quota: best-effort, requested: pods=1, used: pods=1, limited: pods=1"),
+        "{message}"
+    );
+    let asks = json!({"requests": {"cpu": "1m"}});
+    p.make(PODS, pod("asks", asks.clone())).await;
+    let mut ends = pod("ends", asks);
+    ends["spec"]["activeDeadlineSeconds"] = 5.into();
+    assert!(p.refused(PODS, ends).await.contains("exceeded quota: ending"));
+    p.wait("best-effort", |s| s["used"]["pods"] == "1").await;
+    p.wait("critical", |s| s["used"]["pods"] == "0").await;
+}
+
+/// Clauses: C14.resourcequota-objects
+#[tokio::test]
+async fn objects_ports_and_storage_are_counted() {
+    let p = Plane::start(4).await;
+    let deployments = "/apis/apps/v1/namespaces/golden/deployments";
+    let deployment = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+    };
+    p.make(deployments, deployment("before")).await;
+    p.quota(
+        "objects",
+        json!({"hard": {"count/deployments.apps": "2", "services.nodeports": "2",
+        "requests.storage": "3Gi", "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1"}}),
+    )
+    .await;
+    p.wait("objects", |s| s["used"]["count/deployments.apps"] == "1").await;
+    p.make(deployments, deployment("second")).await;
+    assert!(p.refused(deployments, deployment("third")).await.contains("requested: count/deployments.apps=1"));
+    let services = "/api/v1/namespaces/golden/services";
+    let service = |name: &str, kind: &str, ports: u16| {
+        let ports: Vec<Value> = (0..ports).map(|i| json!({"name": format!("p{i}"), "port": 80 + i})).collect();
+        json!({"metadata": {"name": name}, "spec": {"type": kind, "ports": ports}})
+    };
+    p.make(services, service("plain", "ClusterIP", 3)).await;
+    p.make(services, service("one", "NodePort", 1)).await;
+    assert!(p.refused(services, service("many", "NodePort", 2)).await.contains("services.nodeports=2"));
+    let change = json!({"spec": {"type": "NodePort"}});
+    let (code, answer, _) = call(&p.c, "PATCH", &format!("{services}/plain"), change).await;
+    assert_eq!(code, 403, "{answer}");
+    let claims = "/api/v1/namespaces/golden/persistentvolumeclaims";
+    let claim = |name: &str, class: &str, size: &str| {
+        json!({"metadata": {"name": name}, "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}}}})
+    };
+    p.make(claims, claim("gold", "gold", "1Gi")).await;
+    assert!(
+        p.refused(claims, claim("gold2", "gold", "1Gi"))
+            .await
+            .contains("gold.storageclass.storage.k8s.io/persistentvolumeclaims=1")
+    );
+    assert!(
+        p.refused(claims, claim("big", "x", "2500Mi"))
+            .await
+            .contains("requested: requests.storage=2500Mi, used: requests.storage=1Gi")
+    );
+    p.make(claims, claim("rest", "x", "2Gi")).await;
+    let used = p.wait("objects", |s| s["used"]["requests.storage"] == "3Gi").await["used"].clone();
+    assert_eq!(used["services.nodeports"], "1");
+}
