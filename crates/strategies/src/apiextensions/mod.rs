@@ -24,10 +24,6 @@ pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 pub struct CustomResourceDefinition;
 
 impl Strategy for CustomResourceDefinition {
-    fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
-        registry::ALL_METADATA
-    }
-
     fn default(&self, o: &mut Object) {
         let kind = o.str_at(&["spec", "names", "kind"]).unwrap_or_default().to_owned();
         let absent = |o: &Object, k: &str| o.str_at(&["spec", "names", k]).unwrap_or_default().is_empty();
