@@ -89,17 +89,20 @@ impl Hierarchies {
                 if hierarchy.v2 {
                     enable_controllers(&directory);
                 }
-                let fresh = match std::fs::create_dir(directory.join(part)) {
-                    Ok(()) => true,
-                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
-                    Err(e) => return Err(e),
-                };
+                match std::fs::create_dir(directory.join(part)) {
+                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                    _ => {}
+                }
                 let parent = directory.clone();
                 directory.push(part);
-                if fresh && !hierarchy.v2 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
-                    // v1: a new cpuset is empty and takes no process until it has processors and memory.
+                if !hierarchy.v2 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
+                    // v1: a new cpuset is empty and takes no process until it has processors and memory. Who made it may not have
+                    // come to that yet.
                     for file in ["cpuset.cpus", "cpuset.mems"] {
-                        std::fs::write(directory.join(file), std::fs::read(parent.join(file))?)?;
+                        let own = directory.join(file);
+                        if std::fs::read(&own)?.trim_ascii().is_empty() {
+                            std::fs::write(own, std::fs::read(parent.join(file))?)?;
+                        }
                     }
                 }
             }
