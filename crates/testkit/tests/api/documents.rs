@@ -51,7 +51,7 @@ async fn documents_have_tags_and_are_not_sent_twice() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_index_of_openapi_leads_to_documents_that_may_be_kept() {
     let c = Cluster::start(1).await;
     let (_, _, index) = get(&c, "/openapi/v3", &[]).await;
