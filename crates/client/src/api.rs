@@ -1,9 +1,10 @@
 //! The verbs on one resource.
 
-use crate::client::{Client, JSON, decode, request};
+use crate::client::{Client, JSON, collect, decode, request};
 use crate::error::Error;
 use crate::options::{DeleteOptions, ListOptions, Patch, Query, WatchOptions, WriteOptions};
 use crate::resource::ApiResource;
+use crate::shared::{self, Handover};
 use crate::watch::{Events, RawEvents};
 use bytes::Bytes;
 use http::{Method, Request};
@@ -43,6 +44,18 @@ pub struct List<T> {
     pub continue_token: String,
     pub remaining: Option<i64>,
     pub items: Vec<T>,
+}
+
+/// A page in either form.
+pub(crate) enum Listed {
+    Shared(shared::Page),
+    Encoded(List<Bytes>),
+}
+
+/// Events in either form.
+pub(crate) enum Watched {
+    Shared(shared::Batches),
+    Encoded(RawEvents),
 }
 
 #[derive(Deserialize)]
@@ -107,8 +120,11 @@ impl<T> Api<T> {
 
     /// A page with its items still encoded, each a slice of the answer.
     pub async fn list_raw(&self, options: &ListOptions) -> Result<List<Bytes>, Error> {
-        let bytes = self.client.bytes(self.build(Method::GET, None, None, &options.query(), None)?).await?;
-        let list: RawList<'_> = serde_json::from_slice(&bytes)
+        self.cut(&self.client.bytes(self.build(Method::GET, None, None, &options.query(), None)?).await?)
+    }
+
+    fn cut(&self, bytes: &Bytes) -> Result<List<Bytes>, Error> {
+        let list: RawList<'_> = serde_json::from_slice(bytes)
             .map_err(|source| Error::Decode { what: format!("list of {:?}", self.resource), source })?;
         let items = list.items.unwrap_or_default();
         Ok(List {
@@ -123,6 +139,28 @@ impl<T> Api<T> {
     pub async fn watch_raw(&self, options: &WatchOptions) -> Result<RawEvents, Error> {
         let r = self.build(Method::GET, None, None, &options.query(), None)?;
         Ok(RawEvents::new(self.client.checked(r).await?.into_body()))
+    }
+
+    /// As [`Self::list_raw`]; a server in the same process may hand over its objects instead.
+    pub(crate) async fn list_shared(&self, options: &ListOptions) -> Result<Listed, Error> {
+        let mut r = self.build(Method::GET, None, None, &options.query(), None)?;
+        r.extensions_mut().insert(shared::Ask);
+        let response = self.client.checked(r).await?;
+        match Handover::take(response.extensions()) {
+            Some(page) => Ok(Listed::Shared(page)),
+            None => self.cut(&collect(response.into_body()).await?).map(Listed::Encoded),
+        }
+    }
+
+    /// As [`Self::watch_raw`]; a server in the same process may hand over its objects instead.
+    pub(crate) async fn watch_shared(&self, options: &WatchOptions) -> Result<Watched, Error> {
+        let mut r = self.build(Method::GET, None, None, &options.query(), None)?;
+        r.extensions_mut().insert(shared::Ask);
+        let response = self.client.checked(r).await?;
+        Ok(match Handover::take(response.extensions()) {
+            Some(batches) => Watched::Shared(batches),
+            None => Watched::Encoded(RawEvents::new(response.into_body())),
+        })
     }
 
     /// Deletes one object. Gives back what the server answers: the object while it goes away gracefully, else a `Status`.

@@ -9,7 +9,7 @@ mod cache;
 mod factory;
 mod reflector;
 
-pub use cache::{Cache, Change, Entry, Key, Meta, Owner, or_default};
+pub use cache::{Cache, Change, Entry, Key, Labels, Meta, Owner, or_default};
 pub use factory::{Informers, Scope};
 
 use crate::flag::Flag;

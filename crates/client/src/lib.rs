@@ -15,8 +15,10 @@ pub mod informer;
 pub mod kubeconfig;
 pub mod lease;
 pub mod options;
+pub mod pace;
 pub mod queue;
 pub mod resource;
+pub mod shared;
 pub mod shutdown;
 pub mod transport;
 pub mod watch;
@@ -32,6 +34,7 @@ pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
     WatchOptions, WriteOptions,
 };
+pub use pace::Pace;
 pub use queue::{Outcome, WorkQueue};
 pub use resource::ApiResource;
 pub use shutdown::{Shutdown, Trigger, shutdown};

@@ -134,8 +134,13 @@ pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
     Arc::new(move |key: &Key, value: &[u8]| index(value, plans.get(&*key.resource).unwrap_or(&none), &pool))
 }
 
+/// The offset behind the brace that opens `metadata` in a stored object.
+pub fn mark(value: &[u8]) -> usize {
+    value.windows(METADATA.len()).position(|w| w == METADATA).map_or(0, |i| i + METADATA.len())
+}
+
 fn index(value: &[u8], wanted: &Wanted, pool: &Pool) -> Index {
-    let mark = value.windows(METADATA.len()).position(|w| w == METADATA).map_or(0, |i| i + METADATA.len());
+    let mark = mark(value);
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool };
     let mut d = serde_json::Deserializer::from_slice(value);
     let _ = Pick { wanted, found: &mut found }.deserialize(&mut d);

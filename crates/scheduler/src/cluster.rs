@@ -8,7 +8,7 @@ use crate::pod_affinity::NamespaceLabels;
 use crate::resources::Resources;
 use crate::taint::Taint;
 use client::Entry;
-use client::informer::or_default;
+use client::informer::{Labels, or_default};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -178,7 +178,7 @@ impl Cluster {
         &self.namespaces
     }
 
-    pub fn set_namespace(&mut self, name: &str, labels: BTreeMap<String, String>) {
+    pub fn set_namespace(&mut self, name: &str, labels: Labels) {
         self.namespaces.insert(name.into(), labels);
     }
 

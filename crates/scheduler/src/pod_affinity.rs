@@ -15,7 +15,7 @@ pub struct Term {
 }
 
 /// The labels of a namespace, by its name.
-pub type NamespaceLabels = std::collections::HashMap<Box<str>, std::collections::BTreeMap<String, String>>;
+pub type NamespaceLabels = std::collections::HashMap<Box<str>, client::informer::Labels>;
 
 impl Term {
     fn read(v: &Value) -> Self {
@@ -41,7 +41,7 @@ impl Term {
             self.namespaces.iter().any(|n| &**n == ns)
                 || self.namespace_selector.as_ref().is_some_and(|s| {
                     let of = labels.get(ns);
-                    s.matches(|k| of?.get(k).map(String::as_str))
+                    s.matches(|k| of?.get(k))
                 })
         };
         there && self.selector.matches(|k| other.meta.label(k))

@@ -50,7 +50,7 @@ impl Options {
 enum Told {
     Pod { old: Option<Arc<Pod>>, new: Option<Arc<Pod>> },
     Node { old: Option<Arc<NodeEntry>>, new: Option<Arc<NodeEntry>> },
-    Namespace { name: Arc<str>, labels: Option<std::collections::BTreeMap<String, String>> },
+    Namespace { name: Arc<str>, labels: Option<client::informer::Labels> },
     BindingFailed { taken: Taken, error: Error },
 }
 

@@ -1,5 +1,6 @@
 //! List. In the stored version a list is the bytes of its objects, joined.
 
+use super::shared;
 use crate::body::Body;
 use crate::content::{self, Encoding, Shape};
 use crate::handle::{Call, bytes};
@@ -24,6 +25,9 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
         return Ok(objects(server, call, request, items, &json!({"resourceVersion": ""})));
     }
     let page = server.registry.list(request, &options).await?;
+    if shared::wanted(call) {
+        return shared::list(server, row, &page);
+    }
     if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
         match call.wanted.shape {
             Shape::Object if page.entries.iter().all(|e| row.serves_bytes(e)) => {

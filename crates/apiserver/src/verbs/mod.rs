@@ -6,6 +6,7 @@ mod get;
 mod list;
 mod patch;
 mod scale;
+mod shared;
 mod update;
 mod watch;
 

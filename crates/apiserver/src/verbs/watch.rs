@@ -1,6 +1,7 @@
 //! Watch: a stream of events, each encoded from the bytes of its object.
 
 use super::list::{self, For};
+use super::shared;
 use crate::body::Body;
 use crate::content::{self, Encoding, Shape, Wanted};
 use crate::handle::{Call, bytes};
@@ -37,6 +38,12 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     };
     let options = WatchOptions { list, initial };
     let watch = server.registry.watch(&request, &options);
+    if shared::wanted(call) {
+        return match watch {
+            Err(s) if !matches!(s.code, 410 | 504) => Err(s),
+            watch => Ok(shared::watch(server, request.resource.clone(), watch, timeout, BOOKMARK)),
+        };
+    }
     let (sender, receiver) = mpsc::channel(PENDING);
     let stream = Stream {
         server: server.clone(),

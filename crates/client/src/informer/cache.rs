@@ -1,15 +1,17 @@
 //! What an informer holds.
 
 use super::View;
+use crate::shared::{self, Stored};
 use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,23 +38,103 @@ impl fmt::Debug for Key {
     }
 }
 
+/// Labels, sorted by key. Objects with equal labels may share them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labels(Arc<[(Arc<str>, Arc<str>)]>);
+
+impl Labels {
+    /// `sorted` by key, each key once.
+    pub fn from_sorted(sorted: Arc<[(Arc<str>, Arc<str>)]>) -> Self {
+        Self(sorted)
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|i| &*self.0[i].1)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(k, v)| (&**k, &**v))
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        static NONE: LazyLock<Labels> = LazyLock::new(|| Labels(Arc::new([])));
+        NONE.clone()
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let map = Option::<BTreeMap<Arc<str>, Arc<str>>>::deserialize(d)?.unwrap_or_default();
+        Ok(if map.is_empty() { Self::default() } else { Self(map.into_iter().collect()) })
+    }
+}
+
 /// The metadata that every reader needs. Annotations and managed fields are read on demand.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default)]
 pub struct Meta {
     pub name: Arc<str>,
     pub namespace: Arc<str>,
     pub uid: Arc<str>,
     pub resource_version: String,
     pub generation: i64,
-    #[serde(deserialize_with = "or_default")]
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub creation_timestamp: Option<Timestamp>,
     pub deletion_timestamp: Option<Timestamp>,
-    #[serde(deserialize_with = "or_default")]
     pub finalizers: Vec<String>,
-    #[serde(deserialize_with = "or_default")]
     pub owner_references: Vec<Owner>,
+}
+
+/// What a store has at hand of an object without reading it.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Identity {
+    name: Arc<str>,
+    namespace: Arc<str>,
+    resource_version: String,
+    labels: Labels,
+}
+
+/// The rest of [`Meta`].
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Rest {
+    uid: Arc<str>,
+    generation: i64,
+    creation_timestamp: Option<Timestamp>,
+    deletion_timestamp: Option<Timestamp>,
+    #[serde(deserialize_with = "or_default")]
+    finalizers: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    owner_references: Vec<Owner>,
+}
+
+impl Meta {
+    fn of(identity: Identity, rest: Rest) -> Self {
+        let Identity { name, namespace, resource_version, labels } = identity;
+        let Rest { uid, generation, creation_timestamp, deletion_timestamp, finalizers, owner_references } = rest;
+        Self {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            generation,
+            labels,
+            creation_timestamp,
+            deletion_timestamp,
+            finalizers,
+            owner_references,
+        }
+    }
 }
 
 /// `null` is what is not there. For views too: `#[serde(default, deserialize_with = "client::informer::or_default")]`.
@@ -85,7 +167,7 @@ impl Meta {
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.get(key).map(String::as_str)
+        self.labels.get(key)
     }
 }
 
@@ -94,20 +176,40 @@ pub struct Entry<V> {
     pub meta: Meta,
     pub view: V,
     bytes: Bytes,
+    /// Where the resource version belongs in bytes that lack it.
+    mark: Option<u32>,
 }
 
 impl<V: View> Entry<V> {
+    /// Of the JSON of a whole object.
     pub fn new(bytes: Bytes) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
-        struct Head {
-            metadata: Meta,
+        struct Head<'a> {
+            #[serde(borrow)]
+            metadata: &'a RawValue,
         }
-        let head: Head = serde_json::from_slice(&bytes)?;
-        // Serde reads the unit type from `null` alone; as a view it means metadata and nothing else.
-        let nothing = TypeId::of::<V>() == TypeId::of::<()>();
-        let view = serde_json::from_slice(if nothing { b"null" } else { &bytes })?;
-        Ok(Self { meta: head.metadata, view, bytes })
+        let head: Head<'_> = serde_json::from_slice(&bytes)?;
+        let metadata = head.metadata.get();
+        let meta = Meta::of(serde_json::from_str(metadata)?, serde_json::from_str(metadata)?);
+        let view = view(&bytes)?;
+        Ok(Self { meta, view, bytes, mark: None })
     }
+
+    /// Of an object in its store's allocations, which it keeps.
+    pub fn stored(o: Stored) -> Result<Self, serde_json::Error> {
+        let metadata = o.value.get(o.mark.saturating_sub(1)..).unwrap_or_default();
+        let rest = Rest::deserialize(&mut serde_json::Deserializer::from_slice(metadata))?;
+        let view = view(&o.value)?;
+        let resource_version = o.revision.to_string();
+        let identity = Identity { name: o.name, namespace: o.namespace, resource_version, labels: o.labels };
+        Ok(Self { meta: Meta::of(identity, rest), view, bytes: o.value, mark: Some(o.mark as u32) })
+    }
+}
+
+fn view<V: View>(bytes: &[u8]) -> Result<V, serde_json::Error> {
+    // Serde reads the unit type from `null` alone; as a view it means metadata and nothing else.
+    let nothing = TypeId::of::<V>() == TypeId::of::<()>();
+    serde_json::from_slice(if nothing { b"null" } else { bytes })
 }
 
 impl<V> Entry<V> {
@@ -115,13 +217,21 @@ impl<V> Entry<V> {
         self.meta.key()
     }
 
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+    /// Whether the object is kept in this very allocation.
+    pub fn shares(&self, bytes: &Bytes) -> bool {
+        std::ptr::eq(self.bytes.as_ptr(), bytes.as_ptr()) && self.bytes.len() == bytes.len()
     }
 
-    /// The whole object, as a typed view or as [`meta::Object`]. List items carry no `kind`.
+    /// The whole object, as a typed view or as [`meta::Object`]. List items may carry no `kind`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, crate::Error> {
-        crate::client::decode(&self.bytes, || self.key().to_string())
+        let what = || self.key().to_string();
+        match self.mark {
+            None => crate::client::decode(&self.bytes, what),
+            Some(mark) => {
+                let whole = shared::whole(&self.bytes, mark as usize, &self.meta.resource_version);
+                crate::client::decode(&whole, what)
+            }
+        }
     }
 }
 

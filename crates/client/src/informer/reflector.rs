@@ -2,8 +2,11 @@
 
 use super::View;
 use super::cache::{Entry, Shared};
+use crate::api::{Listed, Watched};
 use crate::backoff::{Backoff, unit};
 use crate::flag::Setter;
+use crate::shared::{Batch, Batches, Kind, Stored};
+use crate::watch::RawEvents;
 use crate::{Api, Error, ListOptions, WatchEvent, WatchOptions};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -114,24 +117,42 @@ impl<V: View> Reflector<V> {
         };
         let mut entries = Vec::new();
         loop {
-            let page = api.list_raw(&options).await?;
-            for b in page.items {
-                // A page is one allocation: an entry that kept a slice would keep it all.
-                entries.push(self.entry(Bytes::copy_from_slice(&b))?);
-            }
-            if page.continue_token.is_empty() {
+            let (revision, continue_token) = match api.list_shared(&options).await? {
+                Listed::Shared(page) => {
+                    for o in page.objects {
+                        entries.push(self.stored(o)?);
+                    }
+                    (page.resource_version, page.continue_token)
+                }
+                Listed::Encoded(page) => {
+                    for b in page.items {
+                        // A page is one allocation: an entry that kept a slice would keep it all.
+                        entries.push(self.entry(Bytes::copy_from_slice(&b))?);
+                    }
+                    (page.resource_version, page.continue_token)
+                }
+            };
+            if continue_token.is_empty() {
                 self.shared.replace(entries);
-                return Ok(page.resource_version);
+                return Ok(revision);
             }
             // In one process a page may come without waiting, and others want their turn.
             tokio::task::yield_now().await;
-            options.continue_token = page.continue_token;
+            options.continue_token = continue_token;
             options.resource_version.clear();
         }
     }
 
+    fn stored(&self, o: Stored) -> Result<Entry<V>, Error> {
+        Entry::stored(o).map_err(|source| self.undecodable(source))
+    }
+
+    fn undecodable(&self, source: serde_json::Error) -> Error {
+        Error::Decode { what: format!("{:?}", self.api.resource()), source }
+    }
+
     fn entry(&self, bytes: Bytes) -> Result<Entry<V>, Error> {
-        Entry::new(bytes).map_err(|source| Error::Decode { what: format!("{:?}", self.api.resource()), source })
+        Entry::new(bytes).map_err(|source| self.undecodable(source))
     }
 
     async fn watch(&self, mut resource_version: String) -> Ended {
@@ -151,33 +172,60 @@ impl<V: View> Reflector<V> {
             Some((_, watch)) => self.api.clone().accept(watch),
             None => self.api.clone(),
         };
-        let mut events = match api.watch_raw(&options).await {
-            Ok(s) => s,
+        let watched = match api.watch_shared(&options).await {
+            Ok(w) => w,
             Err(e) => return ended(resource_version, e),
         };
+        let end = match watched {
+            Watched::Shared(batches) => self.follow_shared(batches, &mut resource_version).await,
+            Watched::Encoded(events) => self.follow(events, &mut resource_version).await,
+        };
+        match end {
+            Ok(()) => Ended::Time { resource_version },
+            Err(e) => ended(resource_version, e),
+        }
+    }
+
+    async fn follow(&self, mut events: RawEvents, seen: &mut String) -> Result<(), Error> {
         while let Some(event) = events.next().await {
-            let taken = event.and_then(|event| {
-                Ok(match event {
-                    WatchEvent::Bookmark { resource_version, .. } => resource_version,
-                    WatchEvent::Added(b) | WatchEvent::Modified(b) => {
-                        let e = self.entry(b)?;
-                        let at = e.meta.resource_version.clone();
-                        self.shared.put(e);
-                        at
+            *seen = match event? {
+                WatchEvent::Bookmark { resource_version, .. } => resource_version,
+                WatchEvent::Added(b) | WatchEvent::Modified(b) => self.put(self.entry(b)?),
+                WatchEvent::Deleted(b) => self.remove(self.entry(b)?),
+            };
+        }
+        Ok(())
+    }
+
+    async fn follow_shared(&self, mut batches: Batches, seen: &mut String) -> Result<(), Error> {
+        while let Some(batch) = batches.recv().await {
+            match batch {
+                Batch::Failed(status) => return Err(status.into()),
+                Batch::Bookmark(revision) => *seen = revision.to_string(),
+                Batch::Events(events) => {
+                    for (kind, o) in events {
+                        let e = self.stored(o)?;
+                        *seen = match kind {
+                            Kind::Put => self.put(e),
+                            Kind::Deleted => self.remove(e),
+                        };
                     }
-                    WatchEvent::Deleted(b) => {
-                        let e = self.entry(b)?;
-                        let at = e.meta.resource_version.clone();
-                        self.shared.remove(&e.key(), Some(e));
-                        at
-                    }
-                })
-            });
-            match taken {
-                Ok(at) => resource_version = at,
-                Err(e) => return ended(resource_version, e),
+                }
             }
         }
-        Ended::Time { resource_version }
+        Ok(())
+    }
+
+    /// Gives back the entry's revision, as does [`Self::remove`].
+    fn put(&self, e: Entry<V>) -> String {
+        let at = e.meta.resource_version.clone();
+        self.shared.put(e);
+        at
+    }
+
+    fn remove(&self, e: Entry<V>) -> String {
+        let at = e.meta.resource_version.clone();
+        self.shared.remove(&e.key(), Some(e));
+        at
     }
 }

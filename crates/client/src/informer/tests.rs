@@ -1,6 +1,7 @@
 //! The reflector against a server of a few lines: what it lists and watches, and how it takes losses.
 
 use super::*;
+use crate::shared::{Ask, Batch, Handover, Kind, Page, Stored};
 use crate::{Client, InProcess};
 use bytes::Bytes;
 use http::{Request, Response};
@@ -191,6 +192,56 @@ async fn a_lost_revision_is_listed_again_and_only_differences_are_told() {
         s.compacted = s.revision;
     }
     t.expect(&["d/b 2>-", "d/a 1>7", "d/c ->3"]).await;
+}
+
+fn stored(name: &str, revision: u64, value: &Bytes) -> Stored {
+    let labels = Labels::from_sorted(Arc::new([("app".into(), "web".into())]));
+    let mark = value.iter().position(|b| *b == b'm').unwrap() + "metadata\":{".len();
+    Stored { namespace: "d".into(), name: name.into(), labels, value: value.clone(), mark, revision }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_of_the_same_process_hands_over_is_kept_as_it_is() {
+    let value = Bytes::from(r#"{"metadata":{"uid":"u","name":"a"},"spec":{"n":4}}"#.to_owned());
+    let bare = Bytes::from_static(br#"{"metadata":{},"spec":{"n":9}}"#);
+    let (sender, receiver) = mpsc::channel(4);
+    let receiver = Arc::new(Mutex::new(Some(receiver)));
+    let first = value.clone();
+    let client = Client::new(
+        InProcess(move |r: Request<Bytes>| {
+            assert!(r.extensions().get::<Ask>().is_some());
+            let mut answer = Response::new(http_body_util::Empty::<Bytes>::new());
+            if r.uri().query().unwrap_or_default().contains("watch=true") {
+                Handover::give(answer.extensions_mut(), receiver.lock().take().unwrap());
+            } else {
+                let (resource_version, continue_token) = ("7".into(), String::new());
+                let page = Page { objects: vec![stored("a", 5, &first)], resource_version, continue_token };
+                Handover::give(answer.extensions_mut(), page);
+            }
+            async move { answer }
+        }),
+        "test",
+    );
+    let (_trigger, shutdown) = crate::shutdown();
+    let informers = Informers::new(client, Arc::new(Zero), shutdown);
+    let resource = crate::ApiResource::named("", "v1", "things", "Thing", true);
+    let informer: Informer<Spec> = informers.informer(&resource, &Scope::default());
+    informer.synced().await;
+    let e = informer.get(&Key::new("d", "a")).unwrap();
+    assert!(e.shares(&value), "no copy");
+    assert_eq!(
+        (&*e.meta.uid, &*e.meta.resource_version, e.meta.label("app"), e.view.spec.n),
+        ("u", "5", Some("web"), 4)
+    );
+    let whole: Value = e.decode().unwrap();
+    assert_eq!(whole, json!({"metadata": {"uid": "u", "name": "a", "resourceVersion": "5"}, "spec": {"n": 4}}));
+    let events = vec![(Kind::Put, stored("b", 8, &bare)), (Kind::Deleted, stored("a", 9, &value))];
+    sender.send(Batch::Events(events)).await.unwrap();
+    while informer.get(&Key::new("d", "a")).is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let b: Value = informer.get(&Key::new("d", "b")).unwrap().decode().unwrap();
+    assert_eq!(b, json!({"metadata": {"resourceVersion": "8"}, "spec": {"n": 9}}));
 }
 
 #[test]

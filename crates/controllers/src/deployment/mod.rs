@@ -11,7 +11,7 @@ use crate::context::{Context, Error, object};
 use crate::ownership::Claims;
 use crate::views::{Pod, pods};
 use client::{
-    Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Recorder, Regarding, Scope, WorkQueue,
+    Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Pace, Recorder, Regarding, Scope, WorkQueue,
     WriteOptions,
 };
 use meta::{LabelSelector, Map, Object, Value};
@@ -48,6 +48,7 @@ struct Controller {
     sets: Informer<()>,
     pods: Informer<Pod>,
     queue: Arc<WorkQueue<Key>>,
+    pace: Pace<Key>,
     recorder: Recorder,
 }
 
@@ -66,6 +67,7 @@ pub async fn run(context: Context) {
         sets: context.informers.informer(&replica_sets(), &Scope::default()),
         pods: context.informers.informer(&pods(), &Scope::default()),
         queue: Arc::default(),
+        pace: Pace::default(),
         recorder: context.recorder("deployment-controller"),
         context,
     });
@@ -150,7 +152,13 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let Some(entry) = self.deployments.get(&key) else { return Ok(Outcome::Done) };
+        let Some(entry) = self.deployments.get(&key) else {
+            self.pace.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        if let Some(delay) = self.pace.wait(&key, entry.meta.generation) {
+            return Ok(Outcome::After(delay));
+        }
         let d = object(&deployments(), &entry)?;
         let api = self.context.client.dynamic(&deployments()).namespace(&key.namespace);
         let set_api = self.context.client.dynamic(&replica_sets()).namespace(&key.namespace);

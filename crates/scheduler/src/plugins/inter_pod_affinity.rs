@@ -142,7 +142,7 @@ impl NodeFilter for Check<'_> {
             return Err(Refusal::busy(NAME, "node(s) didn't match pod anti-affinity rules"));
         }
         if let (false, Some(n)) = (self.refused_by_others.is_empty(), &node.entry)
-            && n.meta.labels.iter().any(|(k, v)| self.refused_by_others.contains(&(k.as_str(), v.as_str())))
+            && n.meta.labels.iter().any(|(k, v)| self.refused_by_others.contains(&(k, v)))
         {
             return Err(Refusal::busy(NAME, "node(s) didn't satisfy existing pods anti-affinity rules"));
         }
@@ -155,7 +155,7 @@ struct Sums<'a>(HashMap<Place<'a>, i64>);
 impl NodeScore for Sums<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
-        n.meta.labels.iter().filter_map(|(k, v)| self.0.get(&(k.as_str(), v.as_str()))).sum()
+        n.meta.labels.iter().filter_map(|(k, v)| self.0.get(&(k, v))).sum()
     }
 
     fn normalize(&self, scores: &mut [i64]) {

@@ -8,7 +8,7 @@ mod repeat;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;
-use meta::Value;
+use meta::{Object, Value};
 use serde_json::json;
 use std::time::Duration;
 
@@ -287,6 +287,56 @@ async fn a_service_knows_its_pods() {
     p.api("services").delete("web", &DeleteOptions::default()).await.unwrap();
     p.until("both to go", async || {
         (p.list("endpointslices").await.is_empty() && p.list("endpoints").await.is_empty()).then_some(())
+    })
+    .await;
+}
+
+/// A controller's copy of an object is the store's own bytes, and a view of them.
+#[tokio::test(start_paused = true)]
+async fn informers_share_the_stores_bytes() {
+    let p = Plane::start().await;
+    let (_trigger, shutdown) = client::shutdown();
+    let informers = client::Informers::new(p.client.clone(), p.cluster.rng.clone(), shutdown);
+    let maps: client::Informer<()> = informers.of::<k8s_openapi::api::core::v1::ConfigMap, ()>();
+    maps.synced().await;
+    let made = p
+        .create(
+            "configmaps",
+            json!({"metadata": {"name": "c", "namespace": "default", "labels": {"a": "b"}}, "data": {"k": "v"}}),
+        )
+        .await;
+    let key = client::Key::new("default", "c");
+    let held = p.until("the map to be seen", async || maps.get(&key)).await;
+    let stored =
+        p.cluster.server.registry.store.snapshot().get(&store::Key::new("configmaps", "default", "c")).unwrap().clone();
+    assert!(held.shares(&stored.value));
+    assert_eq!(held.meta.label("a"), Some("b"));
+    assert_eq!(held.decode::<Object>().unwrap(), made, "with its resource version");
+    // Also what was there before anyone looked.
+    let (_trigger, shutdown) = client::shutdown();
+    let late = client::Informers::new(p.client.clone(), p.cluster.rng.clone(), shutdown);
+    let maps: client::Informer<()> = late.of::<k8s_openapi::api::core::v1::ConfigMap, ()>();
+    maps.synced().await;
+    assert!(maps.get(&key).unwrap().shares(&stored.value));
+}
+
+/// Whoever changes a deployment all the time is not raced by its controller; the last wish is followed.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_changes_all_the_time_is_followed_at_leisure() {
+    let p = Plane::start().await;
+    p.deployment("busy", 0, "i").await;
+    let before = p.cluster.server.registry.store.revision();
+    for n in 1..=500 {
+        p.patch("deployments", "busy", json!({"spec": {"minReadySeconds": n}})).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let writes = p.cluster.server.registry.store.revision() - before - 500;
+    assert!(writes < 100, "{writes} writes of controllers beside five hundred of a client");
+    p.until("the last wish to be followed", async || {
+        let sets = p.list("replicasets").await;
+        let d = p.api("deployments").get("busy").await.unwrap();
+        let told = d.int_at(&["status", "observedGeneration"]) == Some(d.generation());
+        (told && sets.len() == 1 && sets[0].int_at(&["spec", "minReadySeconds"]) == Some(500)).then_some(())
     })
     .await;
 }
