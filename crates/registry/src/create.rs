@@ -31,12 +31,13 @@ impl Registry {
         }
         self.stamp(request, &mut object);
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
-        let mut tries = if generated { NAME_TRIES } else { 1 };
+        if !generated {
+            return self.create_once(request, object, options, admit).await;
+        }
+        let mut tries = NAME_TRIES;
         loop {
             let mut attempt = object.clone();
-            if generated {
-                attempt.set_name(&self.generate_name(object.generate_name()));
-            }
+            attempt.set_name(&self.generate_name(object.generate_name()));
             match self.create_once(request, attempt, options, admit).await {
                 Err(s) if s.is(meta::Reason::AlreadyExists) && tries > 1 => tries -= 1,
                 other => return other,
@@ -112,8 +113,12 @@ impl Registry {
             admit.charge(Operation::Create, &object, None).await?;
             return Ok(object);
         }
+        let untouched = strategy.allocates().then(|| object.clone());
+        let mut candidate = object;
         for attempt in 0.. {
-            let mut candidate = object.clone();
+            if let Some(o) = untouched.as_ref().filter(|_| attempt > 0) {
+                candidate = o.clone();
+            }
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Check }];
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
@@ -126,7 +131,7 @@ impl Registry {
                     return Ok(candidate);
                 }
                 Err(CommitError::Conflict { op: 0, .. }) => {
-                    return Err(Status::already_exists(&row.group_resource(), object.name()));
+                    return Err(Status::already_exists(&row.group_resource(), candidate.name()));
                 }
                 Err(CommitError::Conflict { .. }) if attempt < 16 => {}
                 Err(e) => return Err(commit_status(&e)),

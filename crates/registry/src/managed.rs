@@ -46,7 +46,7 @@ pub fn on_create(registry: &Registry, request: &Request, object: &mut Object, op
         return;
     }
     let empty = request.resource.empty();
-    with_context(registry, request, &options.manager, "", |cx| managed::update(Some(&empty), object, cx));
+    with_context(registry, request, &options.manager, "", |cx| managed::update(Some(empty), object, cx));
 }
 
 pub fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use kinds::Kind;
 use meta::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr, Object, Status};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use store::{Key, Str};
 
 /// One served resource in one version.
@@ -18,6 +18,8 @@ pub struct Resource {
     pub bare_items: bool,
     /// What was stored up to this revision may not have the form of today's schema and takes it when it is read; 0 for none.
     pub reshaped: u64,
+    /// What [`Self::empty`] has made.
+    pub empty: OnceLock<Object>,
 }
 
 pub enum Backend {
@@ -59,11 +61,13 @@ impl Resource {
     }
 
     /// What a new object is compared with: a struct by value is there before anyone sets it, and so nobody owns it.
-    pub fn empty(&self) -> Object {
-        let mut v = serde_json::json!({"apiVersion": self.kind.gvk().api_version(), "kind": &*self.kind.kind});
-        // An object without fields has no field of a wrong type.
-        let _ = schema::typed(&mut v, &self.kind.schema);
-        Object::from_value(v).unwrap_or_default()
+    pub fn empty(&self) -> &Object {
+        self.empty.get_or_init(|| {
+            let mut v = serde_json::json!({"apiVersion": self.kind.gvk().api_version(), "kind": &*self.kind.kind});
+            // An object without fields has no field of a wrong type.
+            let _ = schema::typed(&mut v, &self.kind.schema);
+            Object::from_value(v).unwrap_or_default()
+        })
     }
 
     pub fn key(&self, namespace: &str, name: &str) -> Option<Key> {

@@ -225,6 +225,11 @@ pub trait Strategy: Send + Sync {
         Err(Status::method_not_supported(&request.group_resource(), "proxy"))
     }
 
+    /// Whether [`Self::allocate`] changes objects.
+    fn allocates(&self) -> bool {
+        false
+    }
+
     /// What must be written together with a new object (an allocated address). Tried again when another was faster.
     fn allocate(&self, _env: Env<'_>, _object: &mut Object, _old: Option<&Object>) -> Result<Vec<Op>, Status> {
         Ok(Vec::new())

@@ -186,18 +186,20 @@ impl Registry {
 
     fn count_generation(&self, row: &crate::Resource, new: &mut Object, old: &Object) {
         let Some(counted) = row.kind.generation.filter(|g| *g != Generation::First) else { return };
-        let spec = |o: &Object| -> Vec<(String, meta::Value)> {
-            let status = |k: &str| k == "status" && counted != Generation::Content;
-            let other = |k: &str| matches!(k, "metadata" | "kind" | "apiVersion") || status(k);
-            o.0.iter().filter(|(k, _)| !other(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        let counts = |k: &str| {
+            let status = k == "status" && counted != Generation::Content;
+            !status && !matches!(k, "metadata" | "kind" | "apiVersion")
         };
+        let content = |o: &'_ Object| o.0.iter().filter(|(k, _)| counts(k)).count();
         let part = match counted {
             Generation::Annotations => Some("annotations"),
             Generation::Labels => Some("labels"),
             _ => None,
         };
-        let changed =
-            spec(new) != spec(old) || part.is_some_and(|p| new.at(&["metadata", p]) != old.at(&["metadata", p]));
+        let differs = new.0.iter().any(|(k, v)| counts(k) && old.get(k) != Some(v));
+        let changed = content(new) != content(old)
+            || differs
+            || part.is_some_and(|p| new.at(&["metadata", p]) != old.at(&["metadata", p]));
         if changed {
             new.set_generation(old.generation() + 1);
         }

@@ -10,7 +10,7 @@ use meta::{GroupVersion, Gvk};
 use registry::row::storage_name;
 use registry::{Backend, Function, NameRule, Resource, Rows, Strategy};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What strategies need to know of the cluster.
 #[derive(Clone)]
@@ -37,7 +37,14 @@ pub fn builtin_rows(config: &Config) -> Rows {
             }
         };
         let strategy = strategy(config, &kind.group, &kind.plural);
-        rows.insert(Resource { kind: kind.clone(), backend, strategy, bare_items: true, reshaped: 0 });
+        rows.insert(Resource {
+            kind: kind.clone(),
+            backend,
+            strategy,
+            bare_items: true,
+            reshaped: 0,
+            empty: OnceLock::new(),
+        });
     }
     rows
 }

@@ -82,6 +82,13 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
     }
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
     let sent = content::read("application/yaml", &call.body)?;
+    for why in &sent.duplicates {
+        match field_validation(call)? {
+            FieldValidation::Strict => return Err(Status::bad_request(format!("error strict decoding YAML: {why}"))),
+            FieldValidation::Warn => request.warn(why.as_str()),
+            FieldValidation::Ignore => {}
+        }
+    }
     let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
     let configuration = Object(map);
     if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {

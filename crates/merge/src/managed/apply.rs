@@ -92,7 +92,7 @@ fn run(
     managers.0.push(me.clone());
 
     let pruned = match &last {
-        Some(last) => prune(merged, last, &managers, cx)?,
+        Some(last) => prune(merged, last, &me, &managers, cx)?,
         None => merged,
     };
     let Value::Object(pruned) = pruned else { return Ok((Object::default(), managers)) };
@@ -125,9 +125,11 @@ fn run(
 }
 
 /// Takes out what this manager applied last time and does not apply now, unless somebody else owns it.
-fn prune(merged: Value, last: &Entry, managers: &Managers, cx: &Context<'_>) -> Result<Value, Error> {
+fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Context<'_>) -> Result<Value, Error> {
     let last_fields = last.fields.clone().recursive_difference(cx.reset_fields);
-    if last_fields.is_empty() {
+    // The usual case: all that was applied last time is applied again.
+    let all_again = || last.api_version == cx.api_version && last_fields.clone().difference(&me.fields).is_empty();
+    if last_fields.is_empty() || all_again() {
         return Ok(merged);
     }
     let here = At { version: &last.api_version, cx };

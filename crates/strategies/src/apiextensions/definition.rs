@@ -105,6 +105,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         strategy: Arc::new(strategy),
         bare_items: false,
         reshaped,
+        empty: OnceLock::new(),
     }
 }
 

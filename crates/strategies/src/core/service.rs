@@ -162,6 +162,10 @@ impl Strategy for Service {
         true
     }
 
+    fn allocates(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, env: Env<'_>, o: &mut Object, old: Option<&Object>) -> Result<Vec<Op>, Status> {
         let mut ops = Vec::new();
         let had = old
