@@ -94,7 +94,7 @@ impl Admit for Admission<'_> {
         let ops = changed.into_iter().map(|o| {
             let revision = o.resource_version().parse().unwrap_or(0);
             let key = Key::new(QUOTAS, o.namespace(), o.name());
-            Op { key, expect: Expect::Revision(revision), action: Action::Put(encode::encode(&o).into()) }
+            Op { key, expect: Expect::Revision(revision), action: Action::Put(encode::encode(&o)) }
         });
         let ops: Vec<Op> = ops.collect();
         let turn = turn.filter(|_| !ops.is_empty());

@@ -122,7 +122,7 @@ impl Registry {
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Check }];
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
-            ops[0].action = Action::Put(self.to_stored(request, &candidate)?.into());
+            ops[0].action = Action::Put(self.to_stored(request, &candidate)?);
             ops.extend(with);
             ops.extend(charge.ops);
             match self.store.commit(ops).await {
@@ -141,7 +141,7 @@ impl Registry {
     }
 
     /// The bytes of an object in the stored version.
-    pub(crate) fn to_stored(&self, request: &Request, object: &Object) -> Result<Vec<u8>, Status> {
+    pub(crate) fn to_stored(&self, request: &Request, object: &Object) -> Result<bytes::Bytes, Status> {
         let row = &request.resource;
         match row.stored() {
             Some((_, version)) if row.converts() => Ok(encode::encode(&row.strategy.convert(object.clone(), version)?)),

@@ -2,8 +2,10 @@
 //! `resourceVersion`, which the revision gives. To be read, they are spliced, not decoded.
 
 use crate::pool::Pool;
+use bytes::Bytes;
 use meta::{Map, Object, Value};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;
@@ -13,28 +15,45 @@ use store::{Entry, Index, IndexFn, Key, Str};
 /// Where `metadata` opens: the index's mark is the offset behind it.
 const METADATA: &[u8] = b"\"metadata\":{";
 
+thread_local! {
+    /// Where objects are encoded before their size is known: what is kept is allocated once, and no larger than it is.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+/// A scratch buffer that grew larger is given back.
+const SCRATCH_MAX: usize = 1 << 20;
+
 /// The stored form of an object.
-pub fn encode(object: &Object) -> Vec<u8> {
-    let mut out = Vec::with_capacity(1024);
+pub fn encode(object: &Object) -> Bytes {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        write(scratch, object);
+        let bytes = Bytes::copy_from_slice(scratch);
+        if scratch.capacity() > SCRATCH_MAX {
+            *scratch = Vec::new();
+        }
+        bytes
+    })
+}
+
+fn write(out: &mut Vec<u8>, object: &Object) {
     out.push(b'{');
     for key in ["kind", "apiVersion"] {
         if let Some(v) = object.get(key) {
-            member(&mut out, key, v);
+            member(out, key, v);
         }
     }
     out.extend_from_slice(METADATA);
     let metadata = object.metadata().into_iter().flatten();
     for (k, v) in metadata.filter(|(k, _)| *k != "resourceVersion") {
-        member(&mut out, k, v);
+        member(out, k, v);
     }
-    trim_comma(&mut out);
+    trim_comma(out);
     out.extend_from_slice(b"},");
     for (k, v) in object.0.iter().filter(|(k, _)| !matches!(k.as_str(), "kind" | "apiVersion" | "metadata")) {
-        member(&mut out, k, v);
+        member(out, k, v);
     }
-    trim_comma(&mut out);
+    trim_comma(out);
     out.push(b'}');
-    out
 }
 
 fn member(out: &mut Vec<u8>, key: &str, v: &Value) {

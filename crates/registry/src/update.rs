@@ -6,6 +6,7 @@ use crate::create::commit_status;
 use crate::options::{Preconditions, WriteOptions};
 use crate::strategy::Request;
 use crate::{Registry, managed, metadata};
+use bytes::Bytes;
 use kinds::Generation;
 use meta::{FieldError, FieldPath, Object, Status};
 use store::{Action, CommitError, Expect, Key, Op};
@@ -75,7 +76,7 @@ impl Registry {
                         return Ok(Updated::Changed(*object));
                     }
                     let expect = Expect::Revision(entry.revision);
-                    let mut ops = vec![Op { key, expect, action: Action::Put(bytes.into()) }];
+                    let mut ops = vec![Op { key, expect, action: Action::Put(bytes) }];
                     ops.extend(allocated);
                     ops.extend(charge.ops);
                     let mut object = *object;
@@ -216,7 +217,7 @@ impl Registry {
 }
 
 enum Step {
-    Write { object: Box<Object>, key: Key, bytes: Vec<u8>, allocated: Vec<Op>, charge: Charge },
+    Write { object: Box<Object>, key: Key, bytes: Bytes, allocated: Vec<Op>, charge: Charge },
     Same(Box<Object>),
     Remove(Box<Object>),
 }

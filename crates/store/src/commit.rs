@@ -20,6 +20,10 @@ use tokio::sync::oneshot;
 /// Transactions and bytes taken together into one sync.
 const BATCH: usize = 1_024;
 const BATCH_BYTES: usize = 8 << 20;
+/// A batch of so many shows that the next ones are worth waiting for.
+const CROWD: usize = 8;
+/// How long is waited for as many requests as came last time.
+const GATHER: Duration = Duration::from_micros(700);
 /// How often an idle store looks whether history has become old.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -104,6 +108,8 @@ impl Request {
 #[derive(Default)]
 struct Waiting {
     requests: VecDeque<Request>,
+    /// The committer is not woken for fewer.
+    wanted: usize,
     compactions: Vec<(u64, oneshot::Sender<Result<u64, CommitError>>)>,
     closed: bool,
 }
@@ -122,8 +128,11 @@ impl Queue {
             return Err(CommitError::Closed);
         }
         waiting.requests.push_back(request);
+        let enough = waiting.requests.len() >= waiting.wanted;
         drop(waiting);
-        self.changed.notify_one();
+        if enough {
+            self.changed.notify_one();
+        }
         Ok(())
     }
 
@@ -221,6 +230,7 @@ impl Committer {
     /// Takes from the queue until it is closed and empty.
     pub fn run(&self, queue: &Queue) {
         let mut behind = false;
+        let mut last = 0;
         loop {
             let (batch, compactions) = {
                 let mut waiting = queue.waiting.lock();
@@ -234,8 +244,15 @@ impl Committer {
                         behind = true;
                     }
                 }
+                // Many write at once, and those just answered are about to come again: one sync for all of them.
+                if last >= CROWD && waiting.requests.len() < last && waiting.compactions.is_empty() && !waiting.closed {
+                    waiting.wanted = last;
+                    queue.changed.wait_for(&mut waiting, GATHER);
+                    waiting.wanted = 0;
+                }
                 (take(&mut waiting.requests), std::mem::take(&mut waiting.compactions))
             };
+            last = batch.len();
             behind = self.batch(batch, 0);
             for (to, reply) in compactions {
                 let _ = reply.send(self.compact(to));

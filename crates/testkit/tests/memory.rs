@@ -73,7 +73,7 @@ async fn an_object_costs_its_bytes_and_half_a_kilobyte() {
             let value = encode::encode(&Object::from_value(pod(number)).unwrap());
             let namespace = format!("team-{}", number % 40);
             let name = format!("web-{:05}-6b7f9c8d5f-{:05}", number / 50, number);
-            Op { key: Key::new("pods", &namespace, &name), expect: Expect::Any, action: Action::Put(value.into()) }
+            Op { key: Key::new("pods", &namespace, &name), expect: Expect::Any, action: Action::Put(value) }
         };
         let ops: Vec<Op> = (first..first + 1_000).map(op).collect();
         for op in &ops {

@@ -44,7 +44,7 @@ fn stored(server: &Server, row: &Resource, e: &Entry) -> Result<Stored, Status> 
     } else {
         let value = encode::encode(&server.registry.from_stored(row, e)?);
         let mark = encode::mark(&value);
-        (value.into(), mark)
+        (value, mark)
     };
     Ok(Stored {
         namespace: e.key.namespace.clone(),

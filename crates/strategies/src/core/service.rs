@@ -330,7 +330,7 @@ fn claim(env: Env<'_>, o: &Object, ip: &str) -> Op {
         "labels": {"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": o.namespace(), "name": o.name()}}});
     let bytes = encode::encode(&Object::from_value(v).unwrap_or_default());
-    Op { key: key(ip), expect: Expect::Absent, action: Action::Put(bytes.into()) }
+    Op { key: key(ip), expect: Expect::Absent, action: Action::Put(bytes) }
 }
 
 impl Service {
