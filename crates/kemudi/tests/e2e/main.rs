@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod apply;
+mod clients;
 mod cluster;
 mod commands;
 mod environment;
@@ -46,6 +47,7 @@ fn tests() -> Vec<Test> {
         own(environment::TESTS),
         own(resources::TESTS),
         own(services::TESTS),
+        own(clients::TESTS),
         alone(restart::ALONE),
     ]
     .concat()

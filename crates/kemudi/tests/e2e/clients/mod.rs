@@ -1,0 +1,43 @@
+//! Programs written with the clients of others.
+
+use crate::runner::Case;
+use crate::story::{IMAGE, Story};
+use serde_json::json;
+use std::process::Command;
+
+mod kube;
+
+pub const TESTS: &[Case] = &[("clients::python", python), ("clients::kube", kube::run)];
+
+/// The one that has the system's packages.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// The client that Debian packages: it is some versions behind, as programs are.
+fn python(s: &Story) {
+    let known = Command::new(PYTHON).args(["-c", "import kubernetes"]).output();
+    if !known.is_ok_and(|o| o.status.success()) {
+        println!("clients::python: skipped: this machine has no Python client");
+        return;
+    }
+    let pod = json!({
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{
+            "name": "c",
+            "image": IMAGE,
+            "command": ["sh", "-c", "echo begun; while :; do sleep 0.1; done"],
+            "env": [{"name": "A", "value": "1"}],
+            "volumeMounts": [{"name": "tools", "mountPath": "/bin", "readOnly": true}],
+        }],
+        "volumes": [s.tools()],
+    });
+    let o = Command::new(PYTHON)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/clients/client.py"))
+        .args([&s.ns, &pod.to_string()])
+        .env("KUBECONFIG", &s.cluster.kubeconfig)
+        .env_remove("HTTPS_PROXY")
+        .env_remove("https_proxy")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&o.stdout);
+    assert!(o.status.success() && said.ends_with("done\n"), "{said}{}", String::from_utf8_lossy(&o.stderr));
+}
