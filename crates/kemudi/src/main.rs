@@ -4,9 +4,11 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod agent;
+mod api;
 mod bootstrap;
 mod components;
 mod control_plane;
+mod front_proxy;
 mod lock;
 mod pki;
 mod privileges;
