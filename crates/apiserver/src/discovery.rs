@@ -135,7 +135,7 @@ fn groups(server: &Server, rows: &Rows) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": group_list(server, rows)})
 }
 
-fn paths(server: &Server, rows: &Rows) -> Value {
+pub(crate) fn paths(server: &Server, rows: &Rows) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into()];
     for g in group_list(server, rows) {
         paths.push(format!("/apis/{}", g["name"].as_str().unwrap_or_default()));
@@ -143,7 +143,8 @@ fn paths(server: &Server, rows: &Rows) -> Value {
         paths.extend(versions.map(|gv| format!("/apis/{gv}")));
     }
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(str::to_owned),
+        ["/flagz", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/statusz", "/version"]
+            .map(str::to_owned),
     );
     paths.sort();
     json!({"paths": paths})

@@ -8,7 +8,7 @@ use crate::info::Info;
 use crate::metrics::{Authentication, Authorization};
 use crate::path::{Query, Target};
 use crate::trace::Trace;
-use crate::{Server, compress, deadline, discovery, flow, health, inflight, lifecycle, openapi, verbs};
+use crate::{Server, compress, deadline, discovery, flow, health, inflight, lifecycle, openapi, verbs, zpages};
 use auth::{Attributes, Decision, User};
 use bytes::Bytes;
 use http::request::Parts;
@@ -215,7 +215,7 @@ impl Server {
     /// What is no resource: health, version, discovery, OpenAPI.
     fn other(self: &Arc<Self>, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
         let path = parts.uri.path();
-        if let Some(r) = health::answer(self, parts) {
+        if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
             return r;
         }
         let known = path.starts_with("/api") || path == "/version" || path.starts_with("/openapi") || path == "/";

@@ -32,6 +32,7 @@ mod table;
 mod trace;
 mod verbs;
 mod webhooks;
+mod zpages;
 
 pub use self::metrics::Metrics;
 pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
@@ -56,6 +57,8 @@ pub struct Server {
     pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
     pub readiness: health::Readiness,
     pub options: Options,
+    /// When the server began.
+    pub(crate) started: jiff::Timestamp,
     pub metrics: Arc<Metrics>,
     pub(crate) ids: ids::Ids,
     pub(crate) auditor: Option<Arc<audit::Auditor>>,
@@ -94,6 +97,7 @@ impl Server {
         let governed = options.priority_and_fairness;
         let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
         Arc::new(Self {
+            started: registry.clock.now(),
             ids: ids::Ids::new(&*registry.rng),
             registry,
             authenticators,

@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use client::https::ClientIdentity;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub struct Options {
@@ -17,6 +18,8 @@ pub struct Options {
     pub priority_and_fairness: bool,
     /// The certificate by which other API servers know this one as their front proxy.
     pub proxy_client: Option<ClientIdentity>,
+    /// The flags that were given, or would have been, with their values (`/flagz`).
+    pub flags: BTreeMap<String, String>,
     /// What is written down of requests; nothing without it.
     pub audit: Option<Audit>,
 }
@@ -30,6 +33,7 @@ impl Default for Options {
             max_mutating_requests_in_flight: 200,
             priority_and_fairness: true,
             proxy_client: None,
+            flags: BTreeMap::new(),
             audit: None,
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::system::SystemClock;
 use apiserver::audit::{self, Audit, Log, Policy, Rotation};
-use clap::Args;
+use clap::{ArgMatches, Args};
 use client::https::ClientIdentity;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,15 @@ pub struct Flags {
     pub event_ttl: Duration,
 }
 
+/// The flags of a command with their values, given or not, by the names they have on the command line.
+pub fn shown(matches: &ArgMatches) -> BTreeMap<String, String> {
+    let value = |id: &str| {
+        let raw = matches.try_get_raw(id).ok().flatten()?;
+        Some(raw.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(","))
+    };
+    matches.ids().filter_map(|id| Some((id.as_str().replace('_', "-"), value(id.as_str())?))).collect()
+}
+
 impl Flags {
     pub fn server(&self) -> Result<apiserver::Options, Error> {
         Ok(apiserver::Options {
@@ -71,6 +81,7 @@ impl Flags {
             priority_and_fairness: self.enable_priority_and_fairness,
             proxy_client: self.proxy_client()?,
             audit: self.audit()?,
+            flags: BTreeMap::new(),
         })
     }
 

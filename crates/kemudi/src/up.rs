@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,6 +52,9 @@ pub struct Options {
     pub disable_admission_plugins: Vec<String>,
     #[command(flatten)]
     pub api: crate::api::Flags,
+    /// All flags with their values, for those who ask the server.
+    #[arg(skip)]
+    pub shown: BTreeMap<String, String>,
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
@@ -130,7 +134,7 @@ async fn run(options: Options) -> Result<(), Error> {
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
-    let server_options = options.api.server()?;
+    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server()? };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),

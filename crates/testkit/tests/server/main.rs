@@ -10,3 +10,4 @@ mod fairness;
 mod limits;
 mod metrics;
 mod socket;
+mod zpages;
