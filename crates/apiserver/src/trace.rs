@@ -5,7 +5,7 @@ use crate::audit::Record;
 use crate::metrics::Series;
 use http::{HeaderValue, Response};
 use http_body::Body as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -22,6 +22,8 @@ pub(crate) struct Trace {
     pub flow: OnceLock<[HeaderValue; 2]>,
     /// Nanoseconds in webhooks and queues.
     outside: AtomicU64,
+    /// Somebody else holds its end.
+    runs_on: AtomicBool,
 }
 
 impl Trace {
@@ -34,6 +36,7 @@ impl Trace {
             series: OnceLock::new(),
             flow: OnceLock::new(),
             outside: AtomicU64::new(0),
+            runs_on: AtomicBool::new(false),
         })
     }
 
@@ -56,16 +59,27 @@ impl Trace {
         }
     }
 
+    /// The request is over when what this gives is dropped.
+    pub fn run_on(self: &Arc<Self>) -> Running {
+        self.runs_on.store(true, Ordering::Relaxed);
+        let running = self.series.get().map(|s| s.long_running());
+        running.as_ref().inspect(|r| r.inc());
+        Running { trace: self.clone(), running, code: 200 }
+    }
+
     /// The answer is on its way. One that runs long is over with its body.
     pub fn answered(self: &Arc<Self>, response: &mut Response<Body>, long_running: bool) {
         let code = response.status().as_u16();
         if long_running {
             self.audit.get().inspect(|r| r.started());
         }
+        if self.runs_on.load(Ordering::Relaxed) {
+            return;
+        }
         if long_running && let Body::Stream(_) = response.body() {
-            let running = self.series.get().map(|s| s.long_running());
-            running.as_ref().inspect(|r| r.inc());
-            response.body_mut().hold(Box::new(Running { trace: self.clone(), running, code }));
+            let mut running = self.run_on();
+            running.code = code;
+            response.body_mut().hold(Box::new(running));
             return;
         }
         self.audit.get().inspect(|r| r.complete());
@@ -76,7 +90,7 @@ impl Trace {
 }
 
 /// A watch or a stream, until this is dropped.
-struct Running {
+pub(crate) struct Running {
     trace: Arc<Trace>,
     running: Option<metrics::Gauge>,
     code: u16,

@@ -40,7 +40,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     if shared::wanted(call) {
         return match watch {
             Err(s) if !matches!(s.code, 410 | 504) => Err(s),
-            watch => Ok(shared::watch(server, request.resource.clone(), watch, timeout, BOOKMARK)),
+            watch => Ok(shared::watch(server, &call.trace, request.resource.clone(), watch, timeout, BOOKMARK)),
         };
     }
     let (sender, receiver) = mpsc::channel(PENDING);
