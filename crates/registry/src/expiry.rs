@@ -21,17 +21,26 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Removes what has outlived its time until the store ends.
 pub async fn run(registry: Arc<Registry>) {
     let mut seen = HashSet::new();
-    let mut sweepers = JoinSet::new();
+    let mut sweepers = Vec::new();
     for row in registry.rows().iter() {
         if let (Some((resource, _)), Some(lifetime)) = (row.stored(), row.lifetime)
             && seen.insert(resource.clone())
         {
-            let (registry, resource) = (registry.clone(), resource.clone());
             let lifetime = SignedDuration::try_from(lifetime).unwrap_or(SignedDuration::MAX);
-            sweepers.spawn(async move { Sweeper { registry, resource, lifetime, due: BTreeSet::new() }.run().await });
+            let (registry, resource) = (registry.clone(), resource.clone());
+            sweepers.push(Sweeper { registry, resource, lifetime, due: BTreeSet::new() });
         }
     }
-    while sweepers.join_next().await.is_some() {}
+    // One of them needs no task of its own.
+    let own = sweepers.pop();
+    let mut others = JoinSet::new();
+    for s in sweepers {
+        others.spawn(s.run());
+    }
+    if let Some(own) = own {
+        own.run().await;
+    }
+    while others.join_next().await.is_some() {}
 }
 
 struct Sweeper {
