@@ -220,7 +220,7 @@ mod tests {
     fn a_queue_that_was_empty_does_not_make_up_for_it() {
         let mut q = Queues::new(Shape { queues: 8, hand: 1, length: 50 });
         let mut time = 0.0;
-        let mut run = |q: &mut Queues<u64>, time: &mut f64| {
+        let run = |q: &mut Queues<u64>, time: &mut f64| {
             let t = q.next(*time, 1, |_| true).unwrap();
             *time += 1.0;
             q.finish(t.queue, t.seats, 1.0, *time, 1);
