@@ -29,5 +29,6 @@ mod webhook;
 
 pub use choice::{chain, default_plugins};
 pub use plugin::{
-    Chain, Endpoint, Host, Labels, Lookup, Mutated, Operation, Place, Plugin, Remote, Review, Rounds, is_terminating,
+    Asked, Chain, Endpoint, Host, Labels, Lookup, Mutated, Operation, Outcome, Place, Plugin, Remote, Review, Rounds,
+    is_terminating,
 };

@@ -132,6 +132,30 @@ pub trait Host: Sync {
     fn read(&self, value: Value, kind: &Gvk) -> Result<Object, Status>;
     /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
+    /// A fact for the audit log.
+    fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
+    /// A webhook was asked.
+    fn asked(&self, _asked: &Asked<'_>) {}
+}
+
+/// A call of a webhook, for those who count.
+pub struct Asked<'a> {
+    pub hook: &'a str,
+    pub mutating: bool,
+    pub operation: Operation,
+    pub took: Duration,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Allowed,
+    /// With the HTTP code of the refusal.
+    Refused(u16),
+    /// It could not be asked, or answered nonsense. `open`: the request goes on all the same.
+    Failed {
+        open: bool,
+    },
 }
 
 pub trait Plugin: Send + Sync {

@@ -2,7 +2,7 @@
 
 use crate::Server;
 use crate::handle::Call;
-use admission::{Endpoint, Host, Labels, Lookup, Review, is_terminating};
+use admission::{Asked, Endpoint, Host, Labels, Lookup, Review, is_terminating};
 use async_trait::async_trait;
 use auth::Attributes;
 use http::Method;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Action, Expect, Key, Op};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::Instant;
 
 /// Admission of one call.
 pub struct Admission<'a> {
@@ -62,8 +63,10 @@ pub(crate) fn spoken(kind: &kinds::Kind, subresource: &str) -> Gvk {
 impl Admit for Admission<'_> {
     async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status> {
         let stored = self.stored();
-        let mutated = self.server.admission.mutate(&self.review(operation, old, &stored), object).await?;
-        Ok(match mutated {
+        let begun = Instant::now();
+        let mutated = self.server.admission.mutate(&self.review(operation, old, &stored), object).await;
+        self.server.metrics.admitted("admit", operation, mutated.is_err(), begun.elapsed());
+        Ok(match mutated? {
             admission::Mutated::Inside => Mutated::Inside,
             admission::Mutated::Outside => Mutated::Outside,
         })
@@ -76,7 +79,10 @@ impl Admit for Admission<'_> {
         old: Option<&Object>,
     ) -> Result<(), Status> {
         let stored = self.stored();
-        self.server.admission.validate(&self.review(operation, old, &stored), object).await
+        let begun = Instant::now();
+        let valid = self.server.admission.validate(&self.review(operation, old, &stored), object).await;
+        self.server.metrics.admitted("validate", operation, valid.is_err(), begun.elapsed());
+        valid
     }
 
     async fn charge(&self, operation: Operation, object: &Object, old: Option<&Object>) -> Result<Charge, Status> {
@@ -211,7 +217,18 @@ impl Host for Admission<'_> {
     }
 
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String> {
-        self.server.webhooks.post(&self.server.registry, to, timeout, body).await
+        let begun = Instant::now();
+        let answer = self.server.webhooks.post(&self.server.registry, to, timeout, body).await;
+        self.call.trace.spent_outside(begun.elapsed());
+        answer
+    }
+
+    fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
+        self.call.trace.annotate(key, value);
+    }
+
+    fn asked(&self, asked: &Asked<'_>) {
+        self.server.metrics.asked(asked);
     }
 }
 

@@ -16,10 +16,34 @@ pub enum Body {
     Chunks(VecDeque<Bytes>),
     /// Compressed on its way out.
     Gzip(Box<Gzip>),
-    Stream(mpsc::Receiver<Bytes>),
+    Stream(Pieces),
+}
+
+/// Pieces of a body that still come, and what lasts as long as they do.
+pub struct Pieces {
+    receiver: mpsc::Receiver<Bytes>,
+    held: Vec<Box<dyn Send + Sync>>,
+}
+
+impl Pieces {
+    /// The next piece; none at the end.
+    pub async fn recv(&mut self) -> Option<Bytes> {
+        self.receiver.recv().await
+    }
 }
 
 impl Body {
+    pub fn stream(receiver: mpsc::Receiver<Bytes>) -> Self {
+        Self::Stream(Pieces { receiver, held: Vec::new() })
+    }
+
+    /// Keeps something until the last of the body has come or nobody wants it any more. What is there already is over.
+    pub fn hold(&mut self, what: Box<dyn Send + Sync>) {
+        if let Self::Stream(p) = self {
+            p.held.push(what);
+        }
+    }
+
     pub fn empty() -> Self {
         Self::Full(Bytes::new())
     }
@@ -63,7 +87,7 @@ impl HttpBody for Body {
             Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
             Self::Chunks(c) => Poll::Ready(frame(c.pop_front())),
             Self::Gzip(g) => Poll::Ready(frame(g.next_piece())),
-            Self::Stream(r) => r.poll_recv(cx).map(frame),
+            Self::Stream(p) => p.receiver.poll_recv(cx).map(frame),
         }
     }
 

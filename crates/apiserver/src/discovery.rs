@@ -23,11 +23,11 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
     match path {
         "/api" | "/apis" => {
             if let Some(version) = aggregated_version(accept) {
-                return Ok(aggregated(parts, &rows, path == "/api", version));
+                return Ok(aggregated(server, parts, &rows, path == "/api", version));
             }
-            Ok(json(200, &if path == "/api" { core_versions() } else { groups(&rows) }))
+            Ok(json(200, &if path == "/api" { core_versions() } else { groups(server, &rows) }))
         }
-        "" => Ok(json(200, &paths(&rows))),
+        "" => Ok(json(200, &paths(server, &rows))),
         _ => {
             let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
             if let (Some(gv), true) = (&target.group_version, target.resource.is_empty()) {
@@ -39,7 +39,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
                 }
             }
             if let ["apis", group] = segments[..]
-                && let Some(g) = group_list(&rows).into_iter().find(|g| g["name"] == group)
+                && let Some(g) = group_list(server, &rows).into_iter().find(|g| g["name"] == group)
             {
                 let mut g = g;
                 g["kind"] = "APIGroup".into();
@@ -117,8 +117,8 @@ fn priority(v: &str) -> (u8, Reverse<u64>, Reverse<u64>, String) {
     parse().unwrap_or((3, Reverse(0), Reverse(0), v.to_owned()))
 }
 
-fn group_list(rows: &Rows) -> Vec<Value> {
-    grouped(rows)
+fn group_list(server: &Server, rows: &Rows) -> Vec<Value> {
+    let mut list: Vec<Value> = grouped(rows)
         .into_iter()
         .filter(|(g, _)| !g.is_empty())
         .map(|(g, versions)| {
@@ -126,21 +126,25 @@ fn group_list(rows: &Rows) -> Vec<Value> {
                 versions.iter().map(|v| json!({"groupVersion": format!("{g}/{v}"), "version": v})).collect();
             json!({"name": g, "versions": versions, "preferredVersion": versions[0]})
         })
-        .collect()
+        .collect();
+    server.aggregator.table().add_groups(&mut list);
+    list
 }
 
-fn groups(rows: &Rows) -> Value {
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": group_list(rows)})
+fn groups(server: &Server, rows: &Rows) -> Value {
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": group_list(server, rows)})
 }
 
-fn paths(rows: &Rows) -> Value {
+pub(crate) fn paths(server: &Server, rows: &Rows) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into()];
-    for (g, versions) in grouped(rows).into_iter().filter(|(g, _)| !g.is_empty()) {
-        paths.push(format!("/apis/{g}"));
-        paths.extend(versions.iter().map(|v| format!("/apis/{g}/{v}")));
+    for g in group_list(server, rows) {
+        paths.push(format!("/apis/{}", g["name"].as_str().unwrap_or_default()));
+        let versions = g["versions"].as_array().into_iter().flatten().filter_map(|v| v["groupVersion"].as_str());
+        paths.extend(versions.map(|gv| format!("/apis/{gv}")));
     }
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(str::to_owned),
+        ["/flagz", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/statusz", "/version"]
+            .map(str::to_owned),
     );
     paths.sort();
     json!({"paths": paths})
@@ -187,8 +191,8 @@ fn storage_hash(r: &Resource) -> String {
     base64::engine::general_purpose::STANDARD.encode(&hash[..8])
 }
 
-fn aggregated(parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
-    let items: Vec<Value> = grouped(rows)
+fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
+    let mut items: Vec<Value> = grouped(rows)
         .into_iter()
         .filter(|(g, _)| g.is_empty() == core)
         .map(|(g, versions)| {
@@ -205,6 +209,9 @@ fn aggregated(parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> 
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
+    if !core {
+        server.aggregator.table().add_aggregated(&mut items);
+    }
     let v = json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
         "metadata": {}, "items": items});
     let text = v.to_string();

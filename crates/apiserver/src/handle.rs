@@ -2,9 +2,13 @@
 
 use crate::authenticate::Identity;
 use crate::body::Body;
-use crate::content::{self, Wanted};
+use crate::content::{self, Shape, Wanted};
+use crate::ids::AUDIT_ID;
+use crate::info::Info;
+use crate::metrics::{Authentication, Authorization};
 use crate::path::{Query, Target};
-use crate::{Server, compress, discovery, health, openapi, verbs};
+use crate::trace::Trace;
+use crate::{Server, compress, deadline, discovery, flow, health, inflight, lifecycle, openapi, verbs, zpages};
 use auth::{Attributes, Decision, User};
 use bytes::Bytes;
 use http::request::Parts;
@@ -12,6 +16,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use meta::{GroupResource, Status};
 use registry::{Resource, Warnings};
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// A request on its way down.
 pub(crate) struct Call {
@@ -22,6 +27,7 @@ pub(crate) struct Call {
     pub user: User,
     pub wanted: Wanted,
     pub warnings: Warnings,
+    pub trace: Arc<Trace>,
 }
 
 impl Call {
@@ -44,15 +50,56 @@ impl Server {
     /// Answers one request. Every failure leaves as a `Status`.
     pub async fn handle(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        let wanted = Wanted::negotiate(&parts.headers);
-        let compressed = compress::threshold(&parts.method, parts.uri.path(), &parts.headers);
-        match self.answer(parts, body, wanted).await {
-            Ok(r) => match compressed {
-                Some(threshold) => compress::compress(r, threshold),
-                None => r,
-            },
-            Err(s) => failure(&s),
+        let info = Info::of(&parts);
+        if self.lifecycle.refuses(parts.uri.path()) {
+            return lifecycle::refusal();
         }
+        let mut wanted = Wanted::negotiate(&parts.headers);
+        if let (Ok(w), true) = (&mut wanted, info.query.has("pretty")) {
+            w.pretty = info.query.is_true("pretty");
+        }
+        // A failure is told in the encoding that was asked for, whatever its shape was to be.
+        let told = wanted.as_ref().map_or(Wanted::json(), |w| Wanted { shape: Shape::Object, ..*w });
+        let compressed = compress::threshold(&parts.method, parts.uri.path(), &parts.headers);
+        let (trace, long_running) = (Trace::begin(self.ids.of(&parts)), info.long_running);
+        let (verb, is_resource) = (info.verb, info.target.is_resource());
+        let mut response =
+            self.in_time(parts, body, wanted, info, &trace).await.unwrap_or_else(|s| failure_in(&told, &s));
+        if let Some(record) = trace.audit.get() {
+            record.response(verb, is_resource, &response);
+        }
+        if let Some(threshold) = compressed {
+            response = compress::compress(response, threshold);
+        }
+        if let Some([schema, level]) = trace.flow.get() {
+            response.headers_mut().insert(flow::SCHEMA, schema.clone());
+            response.headers_mut().insert(flow::LEVEL, level.clone());
+        }
+        if let Ok(id) = HeaderValue::from_str(&trace.id) {
+            response.headers_mut().entry(AUDIT_ID).or_insert(id);
+        }
+        trace.answered(&mut response, long_running);
+        response
+    }
+
+    /// Everything but watches and streams has a deadline.
+    async fn in_time(
+        self: &Arc<Self>,
+        parts: Parts,
+        body: Bytes,
+        wanted: Result<Wanted, Status>,
+        info: Info,
+        trace: &Arc<Trace>,
+    ) -> Result<Response<Body>, Status> {
+        if info.long_running {
+            return self.answer(parts, body, wanted, info, trace).await;
+        }
+        let time = deadline::of(&info.query, self.options.request_timeout)?;
+        let answer = self.answer(parts, body, wanted, info, trace);
+        tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+            trace.terminated(504);
+            Err(deadline::passed())
+        })
     }
 
     async fn answer(
@@ -60,17 +107,34 @@ impl Server {
         parts: Parts,
         body: Bytes,
         wanted: Result<Wanted, Status>,
+        info: Info,
+        trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
-        let path = parts.uri.path();
-        let query = Query::parse(parts.uri.query());
-        let target = Target::parse(path);
-        let user = self.authenticators.authenticate(&parts).await?;
-        let user = self.impersonate(user, &parts)?;
-        let watch = query.is_true("watch");
-        self.authorize(&user, &parts, &target, watch)?;
+        let user = self.authenticate(&parts, &info, trace).await?;
+        self.write_down(&user, &parts, &body, &info, trace);
+        let user = self.impersonate(user, &parts, trace)?;
+        let _pass = if info.long_running {
+            None
+        } else {
+            let kind = if info.mutates() { &self.mutating } else { &self.reading };
+            match kind.enter(user.is_in(auth::user::GROUP_MASTERS)) {
+                Some(pass) => Some(pass),
+                None => return Ok(self.turn_away(&info, &parts, trace, 1)),
+            }
+        };
+        let _seat = match self.flow.enter(self, &user, &info, parts.uri.path(), trace).await {
+            Ok(seat) => seat,
+            Err(retry_after) => return Ok(self.turn_away(&info, &parts, trace, retry_after)),
+        };
+        self.authorize(&user, &parts, &info.target, info.watch, trace)?;
+        self.count(&info, &parts, trace);
+        let Info { target, query, watch, .. } = info;
         if body.len() > content::MAX_BODY {
             let limit = content::MAX_BODY;
             return Err(Status::too_large(format!("Request entity too large: limit is {limit}")));
+        }
+        if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
+            return Ok(self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id).await);
         }
         if target.group_version.is_none() || !target.is_resource() {
             return self.other(&parts, &target);
@@ -83,14 +147,15 @@ impl Server {
         let warnings = Warnings::default();
         if let Some(w) = &row.kind.warning {
             warnings.push(w.to_string());
+            trace.annotate("k8s.io/deprecated", &true);
         }
-        let call = Call { parts, body, query, target, user, wanted, warnings: warnings.clone() };
+        let call = Call { parts, body, query, target, user, wanted, warnings: warnings.clone(), trace: trace.clone() };
         let answer = verbs::dispatch(self, call, row, watch).await;
         let warnings = warnings.take();
         if warnings.is_empty() {
             return answer;
         }
-        let mut answer = answer.unwrap_or_else(|s| failure(&s));
+        let mut answer = answer.unwrap_or_else(|s| failure_in(&wanted, &s));
         for w in warnings {
             let text = w.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
             if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
@@ -100,10 +165,57 @@ impl Server {
         Ok(answer)
     }
 
+    async fn authenticate(&self, parts: &Parts, info: &Info, trace: &Trace) -> Result<User, Status> {
+        let begun = Instant::now();
+        let user = self.authenticators.authenticate(parts).await;
+        let result = match &user {
+            Ok(_) => Authentication::Success,
+            Err(s) if s.code == 401 => Authentication::Failure,
+            Err(_) => Authentication::Error,
+        };
+        self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
+        if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
+            let nobody = attributes(&User::default(), parts, &info.target, info.watch);
+            auditor.unauthenticated(&trace.id, parts, &nobody);
+        }
+        user
+    }
+
+    /// Begins the audit of a request, of which nothing is known yet but who asks for what.
+    fn write_down(&self, user: &User, parts: &Parts, body: &Bytes, info: &Info, trace: &Trace) {
+        let Some(auditor) = &self.auditor else { return };
+        let a = attributes(user, parts, &info.target, info.watch);
+        let Some(record) = auditor.begin(&trace.id, parts, &a) else { return };
+        record.received();
+        if info.target.is_resource() {
+            record.request(info.verb, content::media_type(&parts.headers), body);
+        }
+        let _ = trace.audit.set(record);
+    }
+
+    /// One request too many.
+    fn turn_away(&self, info: &Info, parts: &Parts, trace: &Trace, retry_after: u32) -> Response<Body> {
+        self.count(info, parts, trace);
+        trace.terminated(429);
+        inflight::refusal(retry_after)
+    }
+
+    /// From here on it is known as what the request counts.
+    fn count(&self, info: &Info, parts: &Parts, trace: &Trace) {
+        let series = match self.row(&info.target) {
+            Ok(row) => Some(self.metrics.requests.of(&row, &info.target.subresource).request(info, parts)),
+            Err(_) if !info.target.is_resource() => self.metrics.requests.of_path(parts.uri.path()),
+            Err(_) => None,
+        };
+        if let Some(s) = series {
+            let _ = trace.series.set(s);
+        }
+    }
+
     /// What is no resource: health, version, discovery, OpenAPI.
     fn other(self: &Arc<Self>, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
         let path = parts.uri.path();
-        if let Some(r) = health::answer(self, parts) {
+        if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
             return r;
         }
         let known = path.starts_with("/api") || path == "/version" || path.starts_with("/openapi") || path == "/";
@@ -132,16 +244,32 @@ impl Server {
         Ok(row.clone())
     }
 
-    fn authorize(&self, user: &User, parts: &Parts, target: &Target, watch: bool) -> Result<(), Status> {
+    fn authorize(&self, user: &User, parts: &Parts, target: &Target, watch: bool, trace: &Trace) -> Result<(), Status> {
         let a = attributes(user, parts, target, watch);
-        match self.authorizer.authorize(&a) {
+        let begun = Instant::now();
+        let decision = self.authorizer.authorize(&a);
+        let result = match &decision {
+            Decision::Allow(_) => Authorization::Allowed,
+            Decision::Deny(_) => Authorization::Denied,
+            Decision::NoOpinion(_) => Authorization::NoOpinion,
+        };
+        self.metrics.authorized(result, begun.elapsed());
+        if let Some(record) = trace.audit.get() {
+            let (word, why) = match &decision {
+                Decision::Allow(why) => ("allow", why),
+                Decision::Deny(why) | Decision::NoOpinion(why) => ("forbid", why),
+            };
+            record.annotate("authorization.k8s.io/decision", word);
+            record.annotate("authorization.k8s.io/reason", why);
+        }
+        match decision {
             Decision::Allow(_) => Ok(()),
             Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
         }
     }
 
     /// `Impersonate-User` and its companions, if the caller may.
-    fn impersonate(&self, user: User, parts: &Parts) -> Result<User, Status> {
+    fn impersonate(&self, user: User, parts: &Parts, trace: &Trace) -> Result<User, Status> {
         let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
         let named = parts.headers.get("impersonate-user").map(text).filter(|n| !n.is_empty());
         let Some(name) = named else {
@@ -203,6 +331,9 @@ impl Server {
         let group = if anonymous { auth::user::GROUP_UNAUTHENTICATED } else { auth::user::GROUP_AUTHENTICATED };
         if !other.is_in(group) {
             other.groups.push(group.into());
+        }
+        if let Some(record) = trace.audit.get() {
+            record.impersonates(&other);
         }
         Ok(other)
     }
@@ -271,7 +402,12 @@ pub(crate) fn method_not_allowed() -> Status {
 
 /// The answer to a failure.
 pub(crate) fn failure(s: &Status) -> Response<Body> {
-    let mut r = json(s.code, &s.to_value());
+    failure_in(&Wanted::json(), s)
+}
+
+fn failure_in(wanted: &Wanted, s: &Status) -> Response<Body> {
+    let (media, body) = content::write(wanted, &s.to_value());
+    let mut r = bytes(s.code, media, body);
     if let Some(seconds) = s.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
         r.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }

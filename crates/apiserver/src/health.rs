@@ -35,6 +35,9 @@ impl Readiness {
 /// The version this server speaks.
 pub const VERSION: &str = "v1.36.2";
 
+/// As Go calls it.
+pub const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
     let path = parts.uri.path();
     let (root, check) = match path[1.min(path.len())..].split_once('/') {
@@ -44,7 +47,9 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     match root {
         "healthz" | "livez" | "readyz" => Some(health(server, parts, root, check)),
         "version" if check.is_none() => Some(Ok(version())),
-        "metrics" if check.is_none() => Some(Ok(metrics(server))),
+        "metrics" if check.is_none() => {
+            Some(Ok(bytes(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics.text(server))))
+        }
         _ => None,
     }
 }
@@ -56,7 +61,7 @@ fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Re
     let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_alive())];
     if root == "readyz" {
         checks.extend(server.readiness.snapshot());
-        checks.push(("shutdown", !*server.ending.borrow()));
+        checks.push(("shutdown", server.lifecycle.is_ready()));
     }
     if let Some(name) = check {
         return match checks.iter().find(|(n, _)| *n == name) {
@@ -93,23 +98,6 @@ fn version() -> Response<Body> {
     let v = json!({"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "35", "gitVersion": VERSION, "gitCommit": env!("CARGO_PKG_VERSION"), "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" })});
+        "platform": format!("{}/{}", std::env::consts::OS, ARCHITECTURE)});
     bytes(200, "application/json", serde_json::to_vec_pretty(&v).unwrap_or_default())
-}
-
-/// What Prometheus reads.
-fn metrics(server: &Server) -> Response<Body> {
-    let s = server.registry.store.stats();
-    let mut out = String::new();
-    let mut row = |name: &str, help: &str, v: u64| {
-        out += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {v}\n");
-    };
-    row("kemudi_store_revision", "The newest revision.", server.registry.store.revision());
-    row("kemudi_store_objects", "Objects in the store.", s.objects as u64);
-    let snapshot = server.registry.store.snapshot();
-    out += "# HELP apiserver_resource_objects Stored objects by resource.\n# TYPE apiserver_resource_objects gauge\n";
-    for r in snapshot.resources() {
-        out += &format!("apiserver_resource_objects{{resource=\"{r}\"}} {}\n", snapshot.count(r, None));
-    }
-    bytes(200, "text/plain; version=0.0.4", out)
 }

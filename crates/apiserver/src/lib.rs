@@ -4,29 +4,44 @@
 //! and the components in the same process enter at the same place. Invariant: no kind is named here.
 
 pub mod admit;
+pub mod aggregate;
+pub mod audit;
 mod authenticate;
 pub mod body;
 mod compress;
 mod connect;
 mod content;
+mod deadline;
 pub mod discovery;
+pub mod flow;
 pub mod handle;
 mod health;
+mod ids;
+mod inflight;
+mod info;
+mod lifecycle;
 pub mod listen;
+mod metrics;
 mod node_authorizer;
 mod openapi;
+mod options;
 mod path;
 mod proxy;
 mod rbac_cache;
 mod table;
+mod trace;
 mod verbs;
 mod webhooks;
+mod zpages;
 
+pub use self::metrics::Metrics;
 pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
 pub use body::Body;
 pub use connect::NodeConnector;
+pub use deadline::duration;
 pub use health::VERSION;
 pub use node_authorizer::NodeAuthorizer;
+pub use options::Options;
 pub use rbac_cache::RbacCache;
 
 use parking_lot::RwLock;
@@ -41,8 +56,17 @@ pub struct Server {
     pub admission: admission::Chain,
     pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
     pub readiness: health::Readiness,
-    /// True once the server ends: watches end by themselves then.
-    pub(crate) ending: tokio::sync::watch::Sender<bool>,
+    pub options: Options,
+    /// When the server began.
+    pub(crate) started: jiff::Timestamp,
+    pub metrics: Arc<Metrics>,
+    pub(crate) ids: ids::Ids,
+    pub(crate) auditor: Option<Arc<audit::Auditor>>,
+    pub(crate) lifecycle: lifecycle::Lifecycle,
+    pub(crate) reading: Arc<inflight::InFlight>,
+    pub(crate) mutating: Arc<inflight::InFlight>,
+    pub(crate) aggregator: aggregate::Aggregator,
+    pub(crate) flow: flow::FlowControl,
     pub(crate) documents: openapi::Documents,
     pub(crate) namespaces: admit::Namespaces,
     pub(crate) webhooks: webhooks::Clients,
@@ -56,14 +80,39 @@ impl Server {
         authorizer: Arc<dyn auth::Authorizer>,
         admission: admission::Chain,
     ) -> Arc<Self> {
+        Self::with(registry, authenticators, authorizer, admission, Options::default())
+    }
+
+    pub fn with(
+        registry: Arc<Registry>,
+        authenticators: Authenticators,
+        authorizer: Arc<dyn auth::Authorizer>,
+        admission: admission::Chain,
+        mut options: Options,
+    ) -> Arc<Self> {
+        let metrics = Metrics::new();
+        // A registry that several servers share is counted by the first.
+        let _ = registry.witness.set(metrics.clone());
+        let audit = options.audit.take();
+        let governed = options.priority_and_fairness;
+        let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
         Arc::new(Self {
+            started: registry.clock.now(),
+            ids: ids::Ids::new(&*registry.rng),
             registry,
             authenticators,
             authorizer,
             admission,
             connector: RwLock::new(None),
             readiness: health::Readiness::default(),
-            ending: tokio::sync::watch::Sender::new(false),
+            auditor,
+            lifecycle: lifecycle::Lifecycle::default(),
+            reading: inflight::InFlight::new(if governed { 0 } else { options.max_requests_in_flight }),
+            mutating: inflight::InFlight::new(if governed { 0 } else { options.max_mutating_requests_in_flight }),
+            aggregator: aggregate::Aggregator::new(options.proxy_client.take()),
+            flow: flow::FlowControl::new(&options, &metrics),
+            metrics,
+            options,
             documents: openapi::Documents::default(),
             namespaces: admit::Namespaces::default(),
             webhooks: webhooks::Clients::default(),
@@ -71,8 +120,13 @@ impl Server {
         })
     }
 
-    /// The server is about to end: it is not ready any more, and watches come to their end as if their time was over.
+    /// The server is about to end: it is not ready any more, and still serves.
+    pub fn leave(&self) {
+        self.lifecycle.leave();
+    }
+
+    /// The server ends: it takes no new requests, and watches come to their end as if their time was over.
     pub fn end(&self) {
-        self.ending.send_replace(true);
+        self.lifecycle.drain();
     }
 }

@@ -1,19 +1,25 @@
 //! The socket: TLS, HTTP/1.1 and HTTP/2, client certificates.
 
 use crate::Server;
+use crate::audit::Peer;
 use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::content::MAX_BODY;
+use crate::deadline;
 use crate::handle::failure;
 use auth::User;
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use meta::Status;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -22,6 +28,11 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A client that sends nothing for this long after it was told that the server ends is left: it may be asleep, and would never
+/// say that it has understood.
+const QUIET: Duration = Duration::from_millis(500);
+/// The longest head of a request, as upstream's.
+const MAX_HEAD: u32 = 1 << 20;
 
 /// Serves until `shutdown` turns true, and returns when the open requests have ended, or have had their time.
 pub async fn serve(
@@ -62,21 +73,32 @@ async fn connection(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+    let peer = stream.peer_addr().ok().map(|a| a.ip().to_canonical());
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
+        server.metrics.handshakes.inc();
+        return;
+    };
     let identity = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).and_then(|c| user_of(c));
+    let open = watch::Sender::new(0usize);
+    let mut requests = open.subscribe();
+    let longest = server.options.request_timeout;
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (server, identity) = (server.clone(), identity.clone());
+        let open = Open::new(&open);
         async move {
             request.extensions_mut().remove::<Identity>();
+            if let Some(p) = peer {
+                request.extensions_mut().insert(Peer(p));
+            }
             if let Some(user) = identity {
                 request.extensions_mut().insert(Identity(user));
             }
-            Ok::<_, Infallible>(read_and_handle(server, request).await)
+            Ok::<_, Infallible>(read_and_handle(server, request).await.map(|body| Sent { body, _open: open }))
         }
     });
     let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).pipeline_flush(true);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
+    builder.http1().timer(TokioTimer::new()).pipeline_flush(true).max_buf_size(MAX_HEAD as usize);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1000).max_header_list_size(MAX_HEAD);
     let conn = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(conn);
     tokio::select! {
@@ -87,8 +109,63 @@ async fn connection(
         }
         _ = stopped(&mut shutdown) => {
             conn.as_mut().graceful_shutdown();
-            let _ = tokio::time::timeout(Duration::from_secs(5), conn).await;
+            tokio::select! {
+                _ = conn => {}
+                () = quiet(&mut requests) => {}
+                () = tokio::time::sleep(longest) => {}
+            }
         }
+    }
+}
+
+/// Returns when no request has been open for a while.
+async fn quiet(requests: &mut watch::Receiver<usize>) {
+    loop {
+        if requests.wait_for(|n| *n == 0).await.is_err() {
+            return;
+        }
+        if tokio::time::timeout(QUIET, requests.wait_for(|n| *n > 0)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A request of a connection, until its answer has been sent or given up.
+struct Open(watch::Sender<usize>);
+
+impl Open {
+    fn new(all: &watch::Sender<usize>) -> Self {
+        all.send_modify(|n| *n += 1);
+        Self(all.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
+}
+
+/// The body of an answer that is being sent.
+struct Sent {
+    body: Body,
+    _open: Open,
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -96,7 +173,11 @@ async fn connection(
 async fn read_and_handle(server: Arc<Server>, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     // The stack refuses what is larger; one byte more shows that it is.
-    let bytes = match Limited::new(body, MAX_BODY + 1).collect().await {
+    let whole = Limited::new(body, MAX_BODY + 1).collect();
+    let Ok(whole) = tokio::time::timeout(server.options.request_timeout, whole).await else {
+        return failure(&deadline::passed());
+    };
+    let bytes = match whole {
         Ok(b) => b.to_bytes(),
         Err(e) if e.is::<LengthLimitError>() => {
             return failure(&Status::too_large(format!("Request entity too large: limit is {MAX_BODY}")));
@@ -116,6 +197,6 @@ fn user_of(certificate: &[u8]) -> Option<User> {
 }
 
 /// Returns when the server is to stop, or nobody can say so any more.
-pub(crate) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|s| *s).await.map(|_| ());
 }

@@ -49,12 +49,24 @@ impl Documents {
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
     let path = parts.uri.path().trim_end_matches('/');
     let rows = server.registry.rows();
+    let others = server.aggregator.table();
+    // The bits above are the others'.
+    let change = rows.change(None) | others.change << 40;
+    let v2 = || {
+        let mut v = v2(server, &rows);
+        others.add_v2(&mut v);
+        v
+    };
     if path == "/openapi/v2" && protobuf::is_asked_for(parts) {
-        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, protobuf::encode(&v2(server, &rows)))));
+        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, protobuf::encode(&v2()))));
     }
     match path {
-        "/openapi/v3" => Some(Ok(json(200, &index(server, &rows)))),
-        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, rows.change(None), || v2(server, &rows))))),
+        "/openapi/v3" => {
+            let mut index = index(server, &rows);
+            others.add_v3(&mut index);
+            Some(Ok(json(200, &index)))
+        }
+        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, change, v2)))),
         _ => {
             let place = path.strip_prefix("/openapi/v3/")?;
             let gv = of_place(place)?;
@@ -113,6 +125,11 @@ fn hashed(server: &Server, parts: &Parts, document: Document) -> Response<Body> 
 }
 
 const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
+
+/// The version that a path of OpenAPI v3 is about.
+pub(crate) fn version_of(path: &str) -> Option<meta::GroupVersion> {
+    of_place(path.trim_end_matches('/').strip_prefix("/openapi/v3/")?)
+}
 
 fn of_place(place: &str) -> Option<meta::GroupVersion> {
     let parts: Vec<&str> = place.split('/').collect();

@@ -177,11 +177,11 @@ fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str)
             }
         }
     });
-    Response::from_parts(parts, Body::Stream(receiver))
+    Response::from_parts(parts, Body::stream(receiver))
 }
 
 /// Headers that are about one connection only.
-fn drop_hop_by_hop(headers: &mut HeaderMap) {
+pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

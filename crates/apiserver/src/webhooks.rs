@@ -143,7 +143,7 @@ fn by_url(url: &str) -> Result<Target, String> {
 }
 
 /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
-fn resolve(registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
+pub(crate) fn resolve(registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
     let namespaces = Namespaces::default();
     let stored = Stored { registry, namespaces: &namespaces };
     let Some(service) = stored.get("", "services", namespace, name) else {

@@ -2,6 +2,7 @@
 
 use crate::api::Api;
 use crate::error::Error;
+use crate::metrics;
 use crate::resource::{ApiResource, encode};
 use crate::transport::{Body, Transport, Upgrade};
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use meta::{Object, Reason, Status};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 pub const JSON: &str = "application/json";
 /// Asks for metadata only.
@@ -123,10 +125,23 @@ impl Client {
     }
 
     /// Sends a request as it is, with the caller's headers added where the request has none of that name. Gives back whatever
-    /// the server answers; see [`Self::checked`].
+    /// the server answers; see [`Self::checked`]. Only when it says that it is busy and when to come again, the request is sent
+    /// again, as every client of Kubernetes does.
     pub async fn raw(&self, mut request: Request<Bytes>) -> Result<Response<Body>, Error> {
         self.dress(&mut request);
-        let response = self.transport.send(request).await?;
+        let mut tries = 0;
+        let response = loop {
+            let (begun, method) = (Instant::now(), request.method().clone());
+            let response = self.transport.send(request.clone()).await;
+            let code = response.as_ref().ok().map(|r| r.status().as_u16());
+            metrics::requested(self.transport.host(), method.as_str(), code, begun.elapsed());
+            let response = response?;
+            match come_again(&response) {
+                Some(pause) if tries < TRIES => tokio::time::sleep(pause).await,
+                _ => break response,
+            }
+            tries += 1;
+        };
         self.pass_warnings(&response);
         Ok(response)
     }
@@ -181,6 +196,16 @@ impl Client {
             }
         }
     }
+}
+
+/// How often a request is sent again to a server that is busy (client-go `maxRetries`).
+const TRIES: u32 = 10;
+
+/// When a server that did nothing yet wants to be asked again.
+fn come_again(response: &Response<Body>) -> Option<Duration> {
+    let busy = response.status() == StatusCode::TOO_MANY_REQUESTS || response.status().is_server_error();
+    let after = response.headers().get("retry-after").filter(|_| busy)?;
+    after.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
 /// A request with the headers of the API. `body` is its media type and its bytes.

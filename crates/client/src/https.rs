@@ -215,6 +215,10 @@ impl Transport for Https {
         Ok(self.exchange(&self.pool, request).await?.map(arriving))
     }
 
+    fn host(&self) -> &str {
+        self.authority.as_str()
+    }
+
     async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {
         let mut response = self.exchange(&self.upgrades, request).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {

@@ -3,10 +3,11 @@
 //! A key that is added while it waits is there once; one that is added while it is worked on comes again afterwards, never to
 //! two workers at a time. Keys come out in the order they went in. Timers are tokio's, so the queue runs in virtual time.
 
+use crate::metrics::OfQueue;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -27,7 +28,8 @@ impl Default for RateLimit {
 }
 
 struct State<K> {
-    queue: VecDeque<K>,
+    /// With the moment since which they wait.
+    queue: VecDeque<(K, Instant)>,
     dirty: BTreeSet<K>,
     processing: BTreeSet<K>,
     failures: BTreeMap<K, u32>,
@@ -43,6 +45,8 @@ pub struct WorkQueue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
     limit: RateLimit,
+    /// Once it has a name.
+    counts: OnceLock<OfQueue>,
 }
 
 impl<K: Ord + Clone> Default for WorkQueue<K> {
@@ -66,14 +70,28 @@ impl<K: Ord + Clone> WorkQueue<K> {
             }),
             wake: Notify::new(),
             limit,
+            counts: OnceLock::new(),
         }
     }
 
     pub fn add(&self, key: K) {
         let mut s = self.state.lock();
         if s.enqueue(key) {
+            self.count(
+                |c, s| {
+                    c.adds.inc();
+                    c.depth.set(s.depth());
+                },
+                &s,
+            );
             drop(s);
             self.wake.notify_one();
+        }
+    }
+
+    fn count(&self, what: impl FnOnce(&OfQueue, &State<K>), state: &State<K>) {
+        if let Some(c) = self.counts.get() {
+            what(c, state);
         }
     }
 
@@ -109,6 +127,9 @@ impl<K: Ord + Clone> WorkQueue<K> {
             *n += 1;
             *n - 1
         };
+        if let Some(c) = self.counts.get() {
+            c.retries.inc();
+        }
         let delay = self.limit.base.saturating_mul(1u32.checked_shl(n.min(31)).unwrap_or(u32::MAX)).min(self.limit.max);
         self.add_after(key, delay);
     }
@@ -141,7 +162,14 @@ impl<K: Ord + Clone> WorkQueue<K> {
                     return None;
                 }
                 s.ripen(Instant::now());
-                if let Some(k) = s.queue.pop_front() {
+                if let Some((k, since)) = s.queue.pop_front() {
+                    self.count(
+                        |c, s| {
+                            c.waited.observe(since.elapsed().as_secs_f64());
+                            c.depth.set(s.depth());
+                        },
+                        &s,
+                    );
                     s.dirty.remove(&k);
                     s.processing.insert(k.clone());
                     if !s.queue.is_empty() || !s.delayed.is_empty() {
@@ -166,7 +194,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         let mut s = self.state.lock();
         s.processing.remove(key);
         if s.dirty.contains(key) {
-            s.queue.push_back(key.clone());
+            s.queue.push_back((key.clone(), Instant::now()));
             drop(s);
             self.wake.notify_one();
         }
@@ -188,8 +216,12 @@ impl<K: Ord + Clone> State<K> {
         if self.processing.contains(&key) {
             return false;
         }
-        self.queue.push_back(key);
+        self.queue.push_back((key, Instant::now()));
         true
+    }
+
+    fn depth(&self) -> i64 {
+        i64::try_from(self.queue.len()).unwrap_or(i64::MAX)
     }
 
     fn ripen(&mut self, now: Instant) {
@@ -226,10 +258,12 @@ pub async fn work<K, F, Fut, E>(
 {
     let reconcile = Arc::new(reconcile);
     let mut set = JoinSet::new();
+    let _ = queue.counts.set(OfQueue::new(name));
     for _ in 0..workers.max(1) {
         let (queue, reconcile) = (queue.clone(), reconcile.clone());
         set.spawn(async move {
             while let Some(key) = queue.get().await {
+                let begun = Instant::now();
                 match reconcile(key.clone()).await {
                     Ok(Outcome::Done) => queue.forget(&key),
                     Ok(Outcome::After(d)) => {
@@ -241,6 +275,9 @@ pub async fn work<K, F, Fut, E>(
                         tracing::debug!(controller = name, ?key, tries, "{e}");
                         queue.add_rate_limited(key.clone());
                     }
+                }
+                if let Some(c) = queue.counts.get() {
+                    c.worked.observe(begun.elapsed().as_secs_f64());
                 }
                 queue.done(&key);
             }

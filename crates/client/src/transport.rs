@@ -25,6 +25,11 @@ pub type Upgraded = Box<dyn Duplex>;
 pub trait Transport: Send + Sync + 'static {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error>;
 
+    /// Where the server is, for those who count.
+    fn host(&self) -> &str {
+        "in-process"
+    }
+
     /// Sends a request that asks for another protocol (`Connection: Upgrade`), as exec, attach and port-forward do. The answer
     /// is `101` with the stream, or any other answer with its body.
     async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {

@@ -224,6 +224,6 @@ impl NodeConnector for InProcess {
                 }
             }
         });
-        Ok(Response::from_parts(parts, Body::Stream(receiver)))
+        Ok(Response::from_parts(parts, Body::stream(receiver)))
     }
 }

@@ -45,6 +45,11 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
     endpoints(registry, place).await
 }
 
+/// A config map that is always as it is here.
+pub async fn config_map(registry: &Registry, o: Value) -> Result<(), Status> {
+    replace(registry, "", "v1", "configmaps", o).await
+}
+
 /// The service of the DNS server, which listens on an address of the node.
 pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Result<(), Status> {
     let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});

@@ -1,6 +1,7 @@
 //! The control plane of one process: store, registry, API server, and the socket.
 
 use crate::bootstrap::{self, Place};
+use crate::front_proxy::FrontProxy;
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use crate::tokens::{AdminToken, ServiceAccountTokens};
@@ -47,6 +48,8 @@ pub struct Config {
     /// Where pods reach the server: an address of the node, on which it listens as well.
     pub inside: Option<IpAddr>,
     pub service_cidr: Cidr,
+    /// How long events are kept; none for ever.
+    pub event_ttl: Option<Duration>,
 }
 
 pub struct ControlPlane {
@@ -67,6 +70,7 @@ impl ControlPlane {
         listener: TcpListener,
         store: Store,
         plugins: admission::Chain,
+        mut options: apiserver::Options,
         shutdown: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
         let dir = &config.data_dir;
@@ -83,6 +87,7 @@ impl ControlPlane {
             node_ports: 30000..=32767,
             authorizer: authorizer.clone(),
             tokens: tokens.clone(),
+            event_ttl: config.event_ttl,
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         tokens.attach(&registry);
@@ -95,12 +100,18 @@ impl ControlPlane {
             service_cidr: config.service_cidr.to_string(),
         };
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
+        let front = FrontProxy::open(&dir.join("pki"), &*clock)?;
+        bootstrap::config_map(&registry, front.config_map(&pki.ca_pem)).await.map_err(Error::Bootstrap)?;
+        options.proxy_client.get_or_insert(front.identity);
         rbac.load(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         tokio::spawn(definitions.run());
+        tokio::spawn(registry::expiry::run(registry.clone()));
         tokio::spawn(rbac.run(registry.clone()));
         let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
-        let server = Server::new(registry, authenticators, authorizer, plugins);
+        let server = Server::with(registry, authenticators, authorizer, plugins, options);
+        tokio::spawn(apiserver::flow::run(server.clone()));
+        tokio::spawn(apiserver::aggregate::run(server.clone()));
         let names = [
             "localhost",
             "kubernetes",

@@ -4,9 +4,11 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod agent;
+mod api;
 mod bootstrap;
 mod components;
 mod control_plane;
+mod front_proxy;
 mod lock;
 mod pki;
 mod privileges;
@@ -14,7 +16,7 @@ mod system;
 mod tokens;
 mod up;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -55,9 +57,13 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "kubectl") {
         return kubectl::main_blocking(std::env::args_os().skip(1));
     }
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
-        Command::Up(o) => up::up(o),
+        Command::Up(mut o) => {
+            o.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
+            up::up(o)
+        }
         Command::Down(o) => up::down(&o),
         Command::Bench(o) => return bench::main(&o),
         Command::Kubectl => return kubectl::main_blocking(std::env::args_os().skip(1)),

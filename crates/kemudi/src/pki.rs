@@ -122,7 +122,7 @@ impl Pki {
     }
 }
 
-fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
+pub(crate) fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
     let date = |t: Timestamp| {
         let d = t.to_zoned(jiff::tz::TimeZone::UTC).date();
         rcgen::date_time_ymd(i32::from(d.year()), d.month() as u8, d.day() as u8)
@@ -132,11 +132,11 @@ fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
     p.not_after = date(now + SignedDuration::from_hours(24 * days));
 }
 
-fn read(path: &Path) -> Result<String, Error> {
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
     fs::read_to_string(path).map_err(|source| Error::File { path: path.into(), source })
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Error> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(|source| Error::File { path: path.into(), source })
 }
 

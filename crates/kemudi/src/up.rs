@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,6 +50,11 @@ pub struct Options {
     /// Default admission plugins that are off.
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    #[command(flatten)]
+    pub api: crate::api::Flags,
+    /// All flags with their values, for those who ask the server.
+    #[arg(skip)]
+    pub shown: BTreeMap<String, String>,
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
@@ -80,6 +86,8 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("{0}")]
     Admission(String),
+    #[error(transparent)]
+    Api(#[from] crate::api::Error),
     #[error("making the service of the DNS server: {0}")]
     Dns(meta::Status),
     #[error(
@@ -126,6 +134,7 @@ async fn run(options: Options) -> Result<(), Error> {
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
+    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server()? };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),
@@ -147,8 +156,9 @@ async fn run(options: Options) -> Result<(), Error> {
         advertise,
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
+        event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
     };
-    let mut plane = ControlPlane::start(&config, listener, store, plugins, shutdown.clone()).await?;
+    let mut plane = ControlPlane::start(&config, listener, store, plugins, server_options, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
@@ -174,6 +184,13 @@ async fn run(options: Options) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(file)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(file)?;
     tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    plane.server.leave();
+    // Whoever asks twice does not want to wait.
+    tokio::select! {
+        () = tokio::time::sleep(options.api.shutdown_delay_duration) => {}
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }

@@ -125,7 +125,7 @@ impl Registry {
             ops[0].action = Action::Put(self.to_stored(request, &candidate)?);
             ops.extend(with);
             ops.extend(charge.ops);
-            match self.store.commit(ops).await {
+            match self.commit(row, "create", ops).await {
                 Ok(done) => {
                     candidate.set_resource_version(&done.revision.to_string());
                     return Ok(candidate);

@@ -48,7 +48,7 @@ impl Registry {
                     let bytes = self.to_stored(request, &o)?;
                     let expect = Expect::Revision(entry.revision);
                     let op = Op { key: key.clone(), expect, action: Action::Put(bytes) };
-                    self.store.commit(vec![op]).await.map(|c| {
+                    self.commit(row, "update", vec![op]).await.map(|c| {
                         o.set_resource_version(&c.revision.to_string());
                         Deleted::Waiting(o)
                     })

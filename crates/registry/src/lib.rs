@@ -7,6 +7,7 @@ pub mod admit;
 mod create;
 mod delete;
 pub mod encode;
+pub mod expiry;
 mod list;
 mod managed;
 pub mod metadata;
@@ -16,6 +17,7 @@ pub mod row;
 pub mod strategy;
 mod update;
 mod watch;
+mod witness;
 
 pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
 pub use delete::Deleted;
@@ -27,23 +29,36 @@ pub use strategy::{
 };
 pub use update::{Target, Updated};
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
+pub use witness::Witness;
 
 use meta::{Clock, Rng};
 use parking_lot::RwLock;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use store::Store;
+use tokio::sync::watch::Sender;
 
 /// All resources and the store under them.
 pub struct Registry {
     pub store: Store,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
-    rows: RwLock<Arc<Rows>>,
+    rows: Arc<RwLock<Arc<Rows>>>,
+    /// Told of every change of the rows.
+    changes: Sender<()>,
+    /// Who is told of writes to the store.
+    pub witness: OnceLock<Arc<dyn Witness>>,
 }
 
 impl Registry {
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>, rows: Rows) -> Self {
-        Self { store, clock, rng, rows: RwLock::new(Arc::new(rows)) }
+        Self {
+            store,
+            clock,
+            rng,
+            rows: Arc::new(RwLock::new(Arc::new(rows))),
+            changes: Sender::new(()),
+            witness: OnceLock::new(),
+        }
     }
 
     /// The rows as they are now; a cheap clone that does not change any more.
@@ -55,6 +70,20 @@ impl Registry {
     pub fn change_rows(&self, change: impl FnOnce(&Rows) -> Rows) {
         let mut rows = self.rows.write();
         *rows = Arc::new(change(&rows));
+        drop(rows);
+        self.changes.send_replace(());
+    }
+
+    /// Returns when a row is not served any more.
+    pub fn gone(&self, row: &Resource) -> impl Future<Output = ()> + use<> {
+        let (mut changes, rows, gvr) = (self.changes.subscribe(), self.rows.clone(), row.kind.gvr());
+        async move {
+            while rows.read().resource(&gvr).is_some() {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
     }
 
     pub fn env(&self) -> Env<'_> {

@@ -7,6 +7,7 @@ use kinds::Kind;
 use meta::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr, Object, Status};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use store::{Key, Str};
 
 /// One served resource in one version.
@@ -20,6 +21,8 @@ pub struct Resource {
     pub reshaped: u64,
     /// What [`Self::empty`] has made.
     pub empty: OnceLock<Object>,
+    /// How long an object lives after it was last written; none for ever.
+    pub lifetime: Option<Duration>,
 }
 
 pub enum Backend {

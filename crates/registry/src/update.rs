@@ -80,7 +80,7 @@ impl Registry {
                     ops.extend(allocated);
                     ops.extend(charge.ops);
                     let mut object = *object;
-                    match self.store.commit(ops).await {
+                    match self.commit(row, "update", ops).await {
                         Ok(done) => {
                             object.set_resource_version(&done.revision.to_string());
                             return Ok(Updated::Changed(object));
@@ -212,7 +212,7 @@ impl Registry {
         let Some(key) = row.key(object.namespace(), object.name()) else { return Ok(()) };
         let mut ops = vec![Op { key, expect: Expect::Revision(revision), action: Action::Delete }];
         ops.extend(row.strategy.release(self.env(), object));
-        self.store.commit(ops).await.map(|_| ())
+        self.commit(row, "delete", ops).await.map(|_| ())
     }
 }
 

@@ -11,6 +11,7 @@ use registry::row::storage_name;
 use registry::{Backend, Function, NameRule, Resource, Rows, Strategy};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// What strategies need to know of the cluster.
 #[derive(Clone)]
@@ -20,6 +21,8 @@ pub struct Config {
     pub node_ports: std::ops::RangeInclusive<u16>,
     pub authorizer: Arc<dyn Authorizer>,
     pub tokens: Arc<dyn authentication::TokenIssuer>,
+    /// How long events are kept after they were last written; none for ever.
+    pub event_ttl: Option<Duration>,
 }
 
 /// A row for every kind of the catalogue.
@@ -37,6 +40,7 @@ pub fn builtin_rows(config: &Config) -> Rows {
             }
         };
         let strategy = strategy(config, &kind.group, &kind.plural);
+        let lifetime = config.event_ttl.filter(|_| expires(&kind.group, &kind.plural));
         rows.insert(Resource {
             kind: kind.clone(),
             backend,
@@ -44,9 +48,15 @@ pub fn builtin_rows(config: &Config) -> Rows {
             bare_items: true,
             reshaped: 0,
             empty: OnceLock::new(),
+            lifetime,
         });
     }
     rows
+}
+
+/// Kinds that tell what happened, which nobody asks for later.
+fn expires(group: &str, plural: &str) -> bool {
+    matches!((group, plural), ("" | "events.k8s.io", "events"))
 }
 
 /// The group and version in which a resource is stored: its own, but for those that are served in two.

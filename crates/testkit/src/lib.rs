@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use registry::{Registry, encode};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 use store::{Memory, Options, Retention, Store, Transform};
 use strategies::authentication::{Claims, TokenIssuer};
 
@@ -152,11 +153,13 @@ impl Cluster {
             node_ports: 30000..=32767,
             authorizer: authorizer.clone(),
             tokens: Arc::new(PlainTokens(clock.clone())),
+            event_ttl: Some(Duration::from_secs(3600)),
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         authorizer.attach(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         let definitions = tokio::spawn(definitions.run());
+        tokio::spawn(registry::expiry::run(registry.clone()));
         let server = Server::new(registry, Authenticators::default(), authorizer, admission);
         let cluster = Self { server, clock, rng, definitions, rbac };
         for ns in ["default", "kube-system", "golden"] {

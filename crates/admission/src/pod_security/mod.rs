@@ -1,7 +1,6 @@
 //! PodSecurity: pods keep to the level that the labels of their namespace ask for (`k8s.io/pod-security-admission`).
 //!
-//! `policy` reads the labels, `checks` holds the rules by level and version. What only audits is read and dropped while there is no
-//! audit.
+//! `policy` reads the labels, `checks` holds the rules by level and version.
 
 mod checks;
 mod policy;
@@ -60,6 +59,7 @@ fn pod(review: &Review<'_>, object: &Object) -> Result<(), Status> {
         return Err(Status::internal(format!("failed to lookup namespace {:?}", review.namespace)));
     };
     let (policy, errors) = policy::of(|k| labels.get(k).map(String::as_str));
+    review.host.annotate("pod-security.kubernetes.io/enforce-policy", &policy.enforce);
     if errors.is_empty() && policy.is_privileged() {
         return Ok(());
     }
@@ -70,6 +70,7 @@ fn pod(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     }
     let pod = checks::Pod::of(object.at(&["metadata"]), object.at(&["spec"]));
     let found = checks::violations(&policy.enforce, &pod);
+    audit(review, &policy, &pod);
     if !found.is_empty() {
         let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, details(&found));
         return Err(review.forbidden(&why));
@@ -82,7 +83,9 @@ fn template(review: &Review<'_>, object: &Object, path: &[&str]) {
     let Some(labels) = review.lookup.namespace_labels(review.namespace) else { return };
     let (policy, _) = policy::of(|k| labels.get(k).map(String::as_str));
     if let Some(t) = object.at(path) {
-        warn(review, &policy, &checks::Pod::of(t.get("metadata"), t.get("spec")));
+        let pod = checks::Pod::of(t.get("metadata"), t.get("spec"));
+        audit(review, &policy, &pod);
+        warn(review, &policy, &pod);
     }
 }
 
@@ -90,6 +93,14 @@ fn warn(review: &Review<'_>, policy: &Policy, pod: &checks::Pod<'_>) {
     let found = checks::violations(&policy.warn, pod);
     if !found.is_empty() {
         review.host.warn(format!("would violate PodSecurity \"{}\": {}", policy.warn, details(&found)));
+    }
+}
+
+fn audit(review: &Review<'_>, policy: &Policy, pod: &checks::Pod<'_>) {
+    let found = checks::violations(&policy.audit, pod);
+    if !found.is_empty() {
+        let why = format!("would violate PodSecurity \"{}\": {}", policy.audit, details(&found));
+        review.host.annotate("pod-security.kubernetes.io/audit-violations", &why);
     }
 }
 

@@ -3,8 +3,9 @@
 use super::exchange::{self, Answer};
 use super::hook::DryRun;
 use super::select::Invocation;
-use crate::plugin::Review;
+use crate::plugin::{Asked, Outcome, Review};
 use meta::{Object, Status};
+use tokio::time::Instant;
 
 /// Why a call brought no permission.
 pub(super) enum Failure {
@@ -38,6 +39,26 @@ pub(super) async fn call(
     old: Option<&Object>,
     mutating: bool,
 ) -> Result<Answer, Failure> {
+    let begun = Instant::now();
+    let answer = ask(invocation, review, object, old, mutating).await;
+    let hook = invocation.hook;
+    let outcome = match &answer {
+        Ok(_) => Outcome::Allowed,
+        Err(Failure::Refused(s)) => Outcome::Refused(s.code),
+        Err(Failure::Calling(_)) => Outcome::Failed { open: hook.ignores_failure },
+    };
+    let (operation, took) = (review.operation, begun.elapsed());
+    review.host.asked(&Asked { hook: &hook.name, mutating, operation, took, outcome });
+    answer
+}
+
+async fn ask(
+    invocation: &Invocation<'_>,
+    review: &Review<'_>,
+    object: Option<&Object>,
+    old: Option<&Object>,
+    mutating: bool,
+) -> Result<Answer, Failure> {
     let hook = invocation.hook;
     if review.dry_run && hook.dry_run == DryRun::Unsupported {
         let why = format!("admission webhook {:?} does not support dry run", hook.name);
@@ -52,6 +73,9 @@ pub(super) async fn call(
     let body = sent.map_err(|e| Failure::Calling(format!("failed to call webhook: {e}")))?;
     let answer = exchange::answer(&question, &body, mutating).map_err(Failure::Calling)?;
     answer.warnings.iter().for_each(|w| review.host.warn(w.clone()));
+    for (k, v) in &answer.annotations {
+        review.host.annotate(&format!("{}/{k}", hook.name), v);
+    }
     if !answer.allowed {
         return Err(Failure::Refused(exchange::refusal(&hook.name, answer.result.as_ref())));
     }

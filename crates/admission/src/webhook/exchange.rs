@@ -23,6 +23,8 @@ pub(super) struct Answer {
     /// A JSON patch.
     pub patch: Option<Vec<u8>>,
     pub warnings: Vec<String>,
+    /// Facts for the audit log.
+    pub annotations: Vec<(String, String)>,
 }
 
 pub(super) fn question(
@@ -134,11 +136,14 @@ pub(super) fn answer(question: &Question, body: &[u8], mutating: bool) -> Result
         _ => None,
     };
     let warnings = r["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    let annotations = r["auditAnnotations"].as_object().into_iter().flatten();
+    let annotations = annotations.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
     Ok(Answer {
         allowed: r["allowed"] == true,
         result: r.get("status").filter(|s| s.is_object()).cloned(),
         patch,
         warnings: warnings.collect(),
+        annotations: annotations.collect(),
     })
 }
 

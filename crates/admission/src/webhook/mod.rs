@@ -2,7 +2,7 @@
 //! (`k8s.io/apiserver/pkg/admission/plugin/webhook`).
 //!
 //! `hook` reads the configurations, `select` says which hooks a request concerns, `exchange` is the `AdmissionReview` to and fro.
-//! The transport is the [`Host`](crate::Host)'s. Left out: audit annotations, which are read and dropped while there is no audit.
+//! The transport is the [`Host`](crate::Host)'s. Left out: audit annotations of what a mutation changed.
 
 mod call;
 mod conditions;

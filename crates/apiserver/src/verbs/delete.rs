@@ -3,7 +3,7 @@
 use super::{admission, answer, list, write_options};
 use crate::body::Body;
 use crate::content;
-use crate::handle::{Call, json};
+use crate::handle::{Call, bytes};
 use crate::{Server, path::Query};
 use http::Response;
 use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
@@ -18,7 +18,10 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     match server.registry.delete(&request, &options, &admit).await? {
         Deleted::Waiting(o) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) if returns_object(&row) => Ok(answer(server, call, &request, 200, &o)),
-        Deleted::Removed(o) => Ok(json(200, &success(&row, &o))),
+        Deleted::Removed(o) => {
+            let (media, body) = content::write(&call.wanted, &success(&row, &o));
+            Ok(bytes(200, media, body))
+        }
     }
 }
 
@@ -62,7 +65,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     let v = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
         "metadata": {"resourceVersion": page.revision.to_string()}, "items": deleted});
     let (media, body) = content::write(&call.wanted, &v);
-    Ok(crate::handle::bytes(200, media, body))
+    Ok(bytes(200, media, body))
 }
 
 /// The options of a deletion: the body's, then the query's.

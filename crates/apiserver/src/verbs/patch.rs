@@ -154,13 +154,13 @@ fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> 
         "application/json-patch+json" | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             content::read("application/json", &call.body)?
         }
-        other => return Err(content::unsupported(other, &SUPPORTED)),
+        _ => return Err(content::unsupported(&SUPPORTED)),
     };
     let patch = match (media, sent.value) {
         ("application/json-patch+json", v) => Patch::Json(json_patch::Patch::decode(v).map_err(|e| e.status())?),
         ("application/merge-patch+json", v) => Patch::Merge(v),
         (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
-        (_, Value::Object(_)) => return Err(content::unsupported(media, &SUPPORTED[..3])),
+        (_, Value::Object(_)) => return Err(content::unsupported(&SUPPORTED[..3])),
         (_, _) => return Err(Status::bad_request("the patch is no object")),
     };
     Ok((patch, sent.duplicates))

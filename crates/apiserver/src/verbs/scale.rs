@@ -69,7 +69,7 @@ fn patched(media: &str, patch: Value, scale: Object) -> Result<Object, Status> {
         "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             merge_patch::apply(&mut doc, patch).map_err(|e| Status::bad_request(e.to_string()))?;
         }
-        other => return Err(content::unsupported(other, &["application/merge-patch+json"])),
+        _ => return Err(content::unsupported(&["application/merge-patch+json"])),
     }
     let schema = kinds::catalog().schema_of(&meta::Gvk::new("autoscaling", "v1", "Scale"));
     if let Some(schema) = schema {

@@ -4,7 +4,8 @@ use crate::Server;
 use crate::body::Body;
 use crate::content::{Encoding, Shape};
 use crate::handle::{Call, bytes};
-use crate::listen::stopped;
+use crate::metrics::table::WATCH_EVENTS;
+use crate::trace::{Running, Trace};
 use client::informer::Labels;
 use client::shared::{Ask, Batch, Handover, Kind, Page, Stored};
 use http::Response;
@@ -59,6 +60,7 @@ fn stored(server: &Server, row: &Resource, e: &Entry) -> Result<Stored, Status> 
 /// A watch that hands over until its time is up, the server ends or nobody takes any more.
 pub fn watch(
     server: &Arc<Server>,
+    trace: &Arc<Trace>,
     row: Arc<Resource>,
     watch: Result<ObjectWatch, Status>,
     timeout: Duration,
@@ -67,8 +69,8 @@ pub fn watch(
     let (sender, receiver) = mpsc::channel(PENDING);
     match watch {
         Ok(watch) => {
-            let server = server.clone();
-            tokio::spawn(async move { follow(&server, &row, watch, &sender, timeout, bookmark).await });
+            let (server, running) = (server.clone(), trace.run_on());
+            tokio::spawn(async move { follow(&server, &row, watch, &sender, timeout, bookmark, running).await });
         }
         Err(s) => drop(sender.try_send(Batch::Failed(s))),
     }
@@ -82,19 +84,23 @@ async fn follow(
     sender: &mpsc::Sender<Batch>,
     timeout: Duration,
     bookmark: Duration,
+    _running: Running,
 ) {
+    let kind = &row.kind;
+    let sent = server.metrics.set.counter(&WATCH_EVENTS, &[&kind.group, &kind.version, &kind.plural]);
     let end = tokio::time::sleep(timeout);
     tokio::pin!(end);
     let mut tick = tokio::time::interval(bookmark);
     tick.reset();
-    let mut ending = server.ending.subscribe();
+    let drained = server.lifecycle.drained();
+    tokio::pin!(drained);
     loop {
         let batch = tokio::select! {
             // In this order, so that a run in virtual time can be repeated.
             biased;
             () = sender.closed() => return,
             () = &mut end => return,
-            () = stopped(&mut ending) => return,
+            () = &mut drained => return,
             _ = tick.tick() => Batch::Bookmark(watch.revision()),
             batch = watch.next() => match batch {
                 Ok(Watched::InitialEnd(revision)) => Batch::Bookmark(revision),
@@ -103,6 +109,7 @@ async fn follow(
                         let kind = if e.kind == ObjectEventKind::Deleted { Kind::Deleted } else { Kind::Put };
                         Ok((kind, stored(server, row, &e.entry)?))
                     };
+                    sent.inc_by(events.len() as u64);
                     events.iter().map(one).collect::<Result<_, _>>().map_or_else(Batch::Failed, Batch::Events)
                 }
                 Err(s) => Batch::Failed(s),

@@ -5,6 +5,7 @@ use super::shared;
 use crate::body::Body;
 use crate::content::{self, Encoding, Shape, Wanted};
 use crate::handle::{Call, bytes};
+use crate::metrics::table::{WATCH_EVENTS, WATCH_SIZES};
 use crate::{Server, table};
 use bytes::Bytes;
 use http::Response;
@@ -19,8 +20,6 @@ use tokio::sync::mpsc;
 
 /// How often a quiet watch says how far it is.
 const BOOKMARK: Duration = Duration::from_secs(60);
-/// How long a watch lives when the client does not say; jittered by the connection's own start.
-const TIMEOUT: Duration = Duration::from_secs(45 * 60);
 /// Pieces that wait for a slow client. One that falls behind further reads from the store's log, not from memory of its own.
 const PENDING: usize = 16;
 
@@ -28,7 +27,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     let list = list::options(call, &request, For::Watch)?;
     let q = &call.query;
     let timeout = match list::seconds(q)? {
-        0 => TIMEOUT,
+        0 => lifetime(server),
         s => Duration::from_secs(s),
     };
     let initial = match (q.has("sendInitialEvents"), q.is_true("sendInitialEvents")) {
@@ -41,10 +40,13 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     if shared::wanted(call) {
         return match watch {
             Err(s) if !matches!(s.code, 410 | 504) => Err(s),
-            watch => Ok(shared::watch(server, request.resource.clone(), watch, timeout, BOOKMARK)),
+            watch => Ok(shared::watch(server, &call.trace, request.resource.clone(), watch, timeout, BOOKMARK)),
         };
     }
     let (sender, receiver) = mpsc::channel(PENDING);
+    let kind = &request.resource.kind;
+    let (group, version, plural) = (kind.group.clone(), kind.version.clone(), kind.plural.clone());
+    let labels = [&*group, &*version, &*plural];
     let stream = Stream {
         server: server.clone(),
         request,
@@ -53,6 +55,8 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
         bookmarks: q.is_true("allowWatchBookmarks"),
         sender,
         headers_sent: false,
+        sent: server.metrics.set.counter(&WATCH_EVENTS, &labels),
+        sizes: server.metrics.set.histogram(&WATCH_SIZES, &labels),
     };
     match watch {
         Ok(w) => drop(tokio::spawn(stream.run(w, timeout))),
@@ -69,7 +73,14 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
         Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
         Encoding::Json => "application/json",
     };
-    Ok(bytes(200, media, Body::Stream(receiver)))
+    Ok(bytes(200, media, Body::stream(receiver)))
+}
+
+/// How long a watch lives when the client does not say. Those that began together do not end together.
+fn lifetime(server: &Server) -> Duration {
+    let least = server.options.min_request_timeout;
+    let share = server.registry.rng.next_u64() >> 32;
+    least + least.mul_f64(share as f64 / f64::from(u32::MAX))
 }
 
 struct Stream {
@@ -81,6 +92,8 @@ struct Stream {
     sender: mpsc::Sender<Bytes>,
     /// The columns of a table are said once.
     headers_sent: bool,
+    sent: metrics::Counter,
+    sizes: metrics::Histogram,
 }
 
 impl Stream {
@@ -89,7 +102,16 @@ impl Stream {
         tokio::pin!(end);
         let mut tick = tokio::time::interval(BOOKMARK);
         tick.reset();
-        let mut ending = self.server.ending.subscribe();
+        let drained = self.server.lifecycle.drained();
+        // Built-in rows stay.
+        let gone = (!self.request.resource.bare_items).then(|| self.server.registry.gone(&self.request.resource));
+        let gone = async move {
+            match gone {
+                Some(gone) => gone.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(drained, gone);
         loop {
             let mut out = Vec::new();
             tokio::select! {
@@ -97,14 +119,17 @@ impl Stream {
                 biased;
                 () = self.sender.closed() => return,
                 () = &mut end => return,
-                () = crate::listen::stopped(&mut ending) => return,
+                () = &mut drained => return,
                 _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
                 batch = watch.next() => match batch {
                     Ok(Batch::Events(events)) => {
                         for e in &events {
+                            let before = out.len();
                             if let Err(s) = self.event(&mut out, e) {
                                 self.error(&mut out, &s);
                             }
+                            self.sent.inc();
+                            self.sizes.observe((out.len() - before) as f64);
                         }
                     }
                     Ok(Batch::InitialEnd(revision)) if self.bookmarks => self.bookmark(&mut out, revision, true),
@@ -115,6 +140,8 @@ impl Stream {
                         return;
                     }
                 },
+                // After what is still to be said: the objects went before their definition.
+                () = &mut gone => return,
             }
             if self.sender.send(out.into()).await.is_err() {
                 return;

@@ -14,6 +14,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -41,7 +42,10 @@ async fn a_restart_keeps_everything() {
     let (code, made) = first.call("POST", MAPS, &map("kept", 10)).await;
     assert_eq!(code, StatusCode::CREATED, "{made}");
     let all = first.call("GET", "/api/v1/namespaces", &Value::Null).await.1;
+    let asked = tokio::time::Instant::now();
     assert_eq!(first.stop(), Some(0), "asked to stop, it ends well");
+    // This test does not read its connection meanwhile: the server does not wait for a client that is asleep.
+    assert!(asked.elapsed() < Duration::from_secs(4), "it took {:?}", asked.elapsed());
     assert!(!data.join("kemudi.pid").exists());
 
     let mut second = Running::start(&mut up(&data)).await.unwrap();
@@ -57,6 +61,44 @@ async fn a_restart_keeps_everything() {
     for (name, want) in [("kept", made), ("late", late)] {
         assert_eq!(third.call("GET", &format!("{MAPS}/{name}"), &Value::Null).await, (StatusCode::OK, want));
     }
+}
+
+#[tokio::test]
+async fn the_end_is_told_first_and_requests_are_written_down() {
+    let d = directory();
+    let (data, log, policy) = (d.path().join("data"), d.path().join("audit.log"), d.path().join("policy.yaml"));
+    std::fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Everything}]").unwrap();
+    let with = |c: &mut Command| {
+        c.arg("--audit-policy-file").arg(&policy).arg("--audit-log-path").arg(&log);
+        c.args(["--shutdown-delay-duration", "30s"]);
+    };
+    let mut c = up(&data);
+    with(&mut c);
+    let says = failed(&mut c).await;
+    assert!(
+        says.starts_with("error: loading audit policy file: rules[0].level: Unsupported value: \"Everything\""),
+        "{says}"
+    );
+    std::fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]").unwrap();
+    let mut c = up(&data);
+    with(&mut c);
+    let mut plane = Running::start(&mut c).await.unwrap();
+    assert_eq!(plane.call("POST", MAPS, &map("m", 1)).await.0, StatusCode::CREATED);
+    let written = std::fs::read_to_string(&log).unwrap();
+    let event = |l: &str| -> Value { serde_json::from_str(l).unwrap() };
+    let made = |e: &Value| e["verb"] == "create" && e["objectRef"]["name"] == "m" && e["responseStatus"]["code"] == 201;
+    assert!(written.lines().map(event).any(|e| made(&e)), "{written}");
+    let flags = plane.call("GET", "/flagz", &Value::Null).await;
+    assert_eq!(flags.0, StatusCode::NOT_ACCEPTABLE, "this client asks for JSON of no kind: {}", flags.1);
+    plane.ask_to_stop();
+    let begun = tokio::time::Instant::now();
+    while plane.call("GET", "/readyz", &Value::Null).await.0 == StatusCode::OK {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is ready while it ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(plane.call("GET", MAPS, &Value::Null).await.0, StatusCode::OK, "it still serves");
+    assert_eq!(plane.stop(), Some(0), "who asks twice does not wait");
+    assert!(begun.elapsed() < Duration::from_secs(25), "it took {:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -117,9 +117,14 @@ impl Running {
 
     /// Asks it to stop; its exit code.
     pub fn stop(&mut self) -> Option<i32> {
+        self.ask_to_stop();
+        self.child.wait().unwrap().code()
+    }
+
+    /// Asks it to stop, and does not wait.
+    pub fn ask_to_stop(&self) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-        self.child.wait().unwrap().code()
     }
 
     /// Ends it at once.

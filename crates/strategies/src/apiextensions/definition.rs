@@ -104,6 +104,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         },
         strategy: Arc::new(strategy),
         bare_items: false,
+        lifetime: None,
         reshaped,
         empty: OnceLock::new(),
     }

@@ -1,6 +1,7 @@
 //! The life of a definition: names, conditions, restart, the end.
 
 use super::*;
+use crate::stream::Watch;
 use store::Memory;
 
 /// Names are accepted at once; who comes second under the same ones waits until they are free.
@@ -101,4 +102,19 @@ async fn a_restart_forgets_nothing() {
     let a = c.call("GET", &format!("{CRONTABS}/a"), Value::Null).await;
     assert_eq!((a.code, &a.body["spec"]["n"]), (200, &json!(4)), "{}", a.body);
     assert_eq!(c.call("POST", CRONTABS, crontab("b", json!({"n": "x"}))).await.code, 422);
+}
+
+/// A watch of objects whose definition goes tells of their end, and then ends itself.
+#[tokio::test(start_paused = true)]
+async fn watches_end_with_their_definition() {
+    let c = Cluster::start(5).await;
+    define(&c, crontabs(spec(json!({})))).await;
+    assert_eq!(c.call("POST", CRONTABS, crontab("a", json!({}))).await.code, 201);
+    let mut watch = Watch::start(&c, &format!("{CRONTABS}?watch=1"), "application/json").await.unwrap();
+    assert_eq!(watch.event().await.0, "ADDED");
+    c.call("DELETE", &format!("{DEFINITIONS}/{NAME}"), Value::Null).await;
+    let begun = tokio::time::Instant::now();
+    assert_eq!(watch.event().await.0, "DELETED");
+    assert!(watch.next().await.is_none());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "it ended {:?} later", begun.elapsed());
 }

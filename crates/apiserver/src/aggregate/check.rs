@@ -1,0 +1,100 @@
+//! Whether the server behind an APIService is there (`remote_available_controller.go`).
+
+use super::{Aggregator, Remote, identity};
+use auth::User;
+use bytes::Bytes;
+use client::Transport;
+use http::{HeaderValue, Request, header};
+use http_body_util::{BodyExt, Limited};
+use meta::{Object, Value};
+use registry::{Registry, encode};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No document is longer.
+const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
+
+/// A condition: status, reason, message.
+pub(super) type Verdict = (&'static str, &'static str, String);
+
+/// Who asks when the server itself does.
+fn own_user() -> User {
+    User { name: "system:kube-aggregator".into(), groups: vec![auth::user::GROUP_MASTERS.into()], ..User::default() }
+}
+
+/// What can be said without asking the server.
+fn service(registry: &Registry, r: &Remote) -> Result<(), Verdict> {
+    let (name, ns) = (&r.service, &r.namespace);
+    let snapshot = registry.store.snapshot();
+    let no = |reason, message| Err(("False", reason, message));
+    let Some(service) = snapshot.get(&store::Key::new("services", ns, name)).map(|e| encode::decode(&e)) else {
+        return no("ServiceNotFound", format!("service/{name} in {ns:?} is not present"));
+    };
+    if !matches!(service.str_at(&["spec", "type"]), None | Some("ClusterIP")) {
+        return Ok(());
+    }
+    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
+    let Some(port) = ports.into_iter().find(|p| p["port"] == r.port) else {
+        let port = r.port;
+        return no("ServicePortError", format!("service/{name} in {ns:?} is not listening on port {port}"));
+    };
+    let port = port["name"].as_str().unwrap_or_default();
+    let resource: store::Str = "discovery.k8s.io/endpointslices".into();
+    let slices: Vec<Object> = snapshot.range(&resource, Some(ns), None).map(|e| encode::decode(e)).collect();
+    let slices: Vec<&Object> =
+        slices.iter().filter(|s| s.label("kubernetes.io/service-name") == Some(name.as_str())).collect();
+    if slices.is_empty() {
+        return no("EndpointsNotFound", format!("cannot find endpointslices for service/{name} in {ns:?}"));
+    }
+    let list = |s: &Object, k: &str| s.get(k).and_then(Value::as_array).cloned().unwrap_or_default();
+    let has = |s: &&Object| {
+        list(s, "endpoints").iter().any(|e| e["conditions"]["ready"] != false)
+            && list(s, "ports").iter().any(|p| p["name"].as_str().unwrap_or_default() == port && p["port"].is_u64())
+    };
+    if !slices.iter().any(has) {
+        let why = format!("endpointslices for service/{name} in {ns:?} have no addresses with port name {port:?}");
+        return no("MissingEndpoints", why);
+    }
+    Ok(())
+}
+
+/// Asks the server for what it must serve.
+pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &Remote) -> Verdict {
+    if let Err(verdict) = service(registry, r) {
+        return verdict;
+    }
+    let path = format!("/apis/{}/{}", r.group_version.group, r.group_version.version);
+    match get(aggregator, registry, r, &path, "application/json").await {
+        Ok(_) => ("True", "Passed", "all checks passed".into()),
+        Err(why) => ("False", "FailedDiscoveryCheck", why),
+    }
+}
+
+/// A document of the server: its media type and its bytes.
+pub(super) async fn get(
+    aggregator: &Aggregator,
+    registry: &Registry,
+    r: &Remote,
+    path: &str,
+    accept: &str,
+) -> Result<(String, Bytes), String> {
+    let (address, client) = aggregator.client(registry, r)?;
+    let url = format!("https://{address}{path}");
+    let failed = |why: &dyn std::fmt::Display| format!("failing or missing response from {url}: {why}");
+    let mut request = Request::get(path).body(Bytes::new()).map_err(|e| failed(&e))?;
+    for (k, v) in identity(&own_user()) {
+        request.headers_mut().append(k, v);
+    }
+    request.headers_mut().insert(header::ACCEPT, HeaderValue::from_str(accept).map_err(|e| failed(&e))?);
+    let exchange = async {
+        let answer = client.send(request).await.map_err(|e| failed(&e))?;
+        if !answer.status().is_success() {
+            return Err(failed(&format!("bad status from {url}: {}", answer.status().as_u16())));
+        }
+        let media =
+            answer.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+        let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|e| failed(&e))?;
+        Ok((media, body.to_bytes()))
+    };
+    tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| failed(&"context deadline exceeded"))?
+}

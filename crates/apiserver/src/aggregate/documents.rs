@@ -1,0 +1,268 @@
+//! What other servers say of their versions, beside what is said of our own: discovery and OpenAPI.
+
+use super::check::get;
+use super::local::group_priority;
+use super::{Aggregator, Remote, Table};
+use meta::{GroupVersion, Value};
+use registry::Registry;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// The documents of one version.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Found {
+    /// As aggregated discovery has it; none when it was never to be had.
+    version: Option<Value>,
+    /// It could not be had the last time.
+    stale: bool,
+    /// OpenAPI v2 of its paths, and where v3 is.
+    v2: Option<Value>,
+    v3: Option<String>,
+}
+
+fn place(gv: &GroupVersion) -> String {
+    format!("apis/{}/{}", gv.group, gv.version)
+}
+
+/// Asks a server for its documents; what it does not give stays as it was.
+pub(super) async fn find(a: &Aggregator, registry: &Registry, r: &Remote, before: Option<&Found>) -> Found {
+    let mut found = before.cloned().unwrap_or_default();
+    let version = if r.available { version(a, registry, r).await } else { None };
+    found.stale = version.is_none();
+    if version.is_some() {
+        found.version = version;
+        found.v2 = v2(a, registry, r).await;
+        found.v3 = v3(a, registry, r).await;
+    }
+    found
+}
+
+async fn document(
+    a: &Aggregator,
+    registry: &Registry,
+    r: &Remote,
+    path: &str,
+    accept: &str,
+) -> Option<(String, Value)> {
+    let (media, body) = get(a, registry, r, path, accept).await.ok()?;
+    Some((media, serde_json::from_slice(&body).ok()?))
+}
+
+async fn version(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Value> {
+    let gv = &r.group_version;
+    if let Some((media, v)) = document(a, registry, r, "/apis", AGGREGATED).await
+        && media.contains("as=APIGroupDiscoveryList")
+    {
+        let groups = v["items"].as_array().into_iter().flatten();
+        let mut versions =
+            groups.filter(|g| g["metadata"]["name"] == *gv.group).flat_map(|g| g["versions"].as_array()).flatten();
+        return versions.find(|v| v["version"] == *gv.version).cloned();
+    }
+    let (_, list) = document(a, registry, r, &format!("/{}", place(gv)), "application/json").await?;
+    Some(json!({"version": gv.version, "resources": from_legacy(gv, &list)}))
+}
+
+/// An `APIResourceList` as aggregated discovery has it.
+fn from_legacy(gv: &GroupVersion, list: &Value) -> Vec<Value> {
+    let mut out: BTreeMap<String, Value> = BTreeMap::new();
+    let all: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
+    let kind = |r: &Value| {
+        let or = |key: &str, otherwise: &str| r[key].as_str().filter(|t| !t.is_empty()).unwrap_or(otherwise).to_owned();
+        json!({"group": or("group", &gv.group), "version": or("version", &gv.version), "kind": r["kind"]})
+    };
+    for r in all.iter().filter(|r| !r["name"].as_str().unwrap_or("/").contains('/')) {
+        let name = r["name"].as_str().unwrap_or_default();
+        let mut v = json!({"resource": name, "responseKind": kind(r), "verbs": r["verbs"],
+            "scope": if r["namespaced"] == true { "Namespaced" } else { "Cluster" }, "singularResource": r["singularName"]});
+        for key in ["shortNames", "categories"].into_iter().filter(|k| r[*k].is_array()) {
+            v[key] = r[key].clone();
+        }
+        out.insert(name.to_owned(), v);
+    }
+    for r in all {
+        let Some((name, sub)) = r["name"].as_str().and_then(|n| n.split_once('/')) else { continue };
+        let Some(of) = out.get_mut(name) else { continue };
+        let v = json!({"subresource": sub, "responseKind": kind(r), "verbs": r["verbs"]});
+        match of["subresources"].as_array_mut() {
+            Some(subs) => subs.push(v),
+            None => of["subresources"] = json!([v]),
+        }
+    }
+    out.into_values().collect()
+}
+
+async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Value> {
+    let (_, mut v) = document(a, registry, r, "/openapi/v2", "application/json").await?;
+    let own = format!("/{}/", place(&r.group_version));
+    let bare = own.trim_end_matches('/').to_owned();
+    v["paths"].as_object_mut()?.retain(|path, _| path.starts_with(&own) || *path == bare);
+    Some(json!({"paths": v["paths"], "definitions": v["definitions"]}))
+}
+
+async fn v3(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<String> {
+    let (_, v) = document(a, registry, r, "/openapi/v3", "application/json").await?;
+    v["paths"][place(&r.group_version)]["serverRelativeURL"].as_str().map(str::to_owned)
+}
+
+impl Table {
+    /// The versions of each group that others serve, the preferred first, with the priority of the group.
+    fn groups(&self) -> BTreeMap<&str, (i64, Vec<&Arc<Remote>>)> {
+        let mut out: BTreeMap<&str, (i64, Vec<&Arc<Remote>>)> = BTreeMap::new();
+        for r in self.remotes.values() {
+            let of = out.entry(&r.group_version.group).or_default();
+            of.0 = of.0.max(r.group_priority);
+            of.1.push(r);
+        }
+        for (_, versions) in out.values_mut() {
+            versions.sort_by_key(|r| (std::cmp::Reverse(r.version_priority), r.group_version.version.clone()));
+        }
+        out
+    }
+
+    /// Puts the groups of others into a list of groups, where their priority places them. `name` finds the name of a group in
+    /// the list, `versions` its versions, and `version` says what the list has of one.
+    fn add(
+        &self,
+        list: &mut Vec<Value>,
+        name: impl Fn(&Value) -> &str,
+        version: impl Fn(&Remote) -> Value,
+        group: impl Fn(&str, Vec<Value>) -> Value,
+    ) {
+        for (g, (priority, versions)) in self.groups() {
+            let mut all: Vec<Value> = versions.iter().map(|r| version(r)).collect();
+            if let Some(own) = list.iter_mut().find(|x| name(x) == g) {
+                // Ours come first; what another serves is not ours any more.
+                let ours = own["versions"].as_array().cloned().unwrap_or_default();
+                let mut kept: Vec<Value> =
+                    ours.into_iter().filter(|o| !all.iter().any(|v| v["version"] == o["version"])).collect();
+                kept.append(&mut all);
+                own["versions"] = kept.into();
+                continue;
+            }
+            let place = list.iter().position(|x| i64::from(group_priority(name(x))) < priority).unwrap_or(list.len());
+            list.insert(place, group(g, all));
+        }
+    }
+
+    /// Into the groups of `/apis`.
+    pub fn add_groups(&self, list: &mut Vec<Value>) {
+        let version = |r: &Remote| {
+            let gv = &r.group_version;
+            json!({"groupVersion": format!("{}/{}", gv.group, gv.version), "version": gv.version})
+        };
+        let group = |name: &str, versions: Vec<Value>| json!({"name": name, "preferredVersion": versions.first(), "versions": versions});
+        self.add(list, |g| g["name"].as_str().unwrap_or_default(), version, group);
+    }
+
+    /// Into aggregated discovery.
+    pub fn add_aggregated(&self, list: &mut Vec<Value>) {
+        let version = |r: &Remote| {
+            let found = self.found.get(&r.group_version);
+            let mut v =
+                found.and_then(|f| f.version.clone()).unwrap_or_else(|| json!({"version": r.group_version.version}));
+            let stale = !r.available || found.is_none_or(|f| f.stale);
+            v["freshness"] = if stale { "Stale" } else { "Current" }.into();
+            v
+        };
+        let group = |name: &str, versions: Vec<Value>| json!({"metadata": {"name": name}, "versions": versions});
+        self.add(list, |g| g["metadata"]["name"].as_str().unwrap_or_default(), version, group);
+    }
+
+    /// Into the index of OpenAPI v3.
+    pub fn add_v3(&self, index: &mut Value) {
+        for (gv, found) in &self.found {
+            if let Some(url) = found.v3.as_ref().filter(|_| self.remotes.contains_key(gv)) {
+                index["paths"][place(gv)] = json!({"serverRelativeURL": url});
+            }
+        }
+    }
+
+    /// Into OpenAPI v2. A definition that is there already is not another's.
+    pub fn add_v2(&self, document: &mut Value) {
+        for (_, found) in self.found.iter().filter(|(gv, _)| self.remotes.contains_key(gv)) {
+            let Some(theirs) = &found.v2 else { continue };
+            for part in ["paths", "definitions"] {
+                let (Some(from), Some(into)) = (theirs[part].as_object(), document[part].as_object_mut()) else {
+                    continue;
+                };
+                for (k, v) in from {
+                    into.entry(k.clone()).or_insert_with(|| v.clone());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_others_have_their_place() {
+        let remote = |group: &str, version: &str, group_priority, version_priority| {
+            let group_version = GroupVersion::new(group, version);
+            let r = Remote {
+                name: format!("{version}.{group}"),
+                group_version: group_version.clone(),
+                namespace: "n".into(),
+                service: "s".into(),
+                port: 443,
+                ca: Vec::new(),
+                insecure: false,
+                group_priority,
+                version_priority,
+                available: version != "v1beta1",
+            };
+            (group_version, Arc::new(r))
+        };
+        let mut table = Table::default();
+        table.remotes.extend([
+            remote("metrics.k8s.io", "v1beta1", 100, 100),
+            remote("wardle.example.com", "v1", 17_000, 20),
+            remote("wardle.example.com", "v1alpha1", 1_000, 30),
+            remote("apps", "v2", 1, 1),
+        ]);
+        let own = |g: &str| json!({"name": g, "versions": [{"groupVersion": format!("{g}/v1"), "version": "v1"}]});
+        let mut list = vec![own("apps"), own("batch"), own("scheduling.k8s.io"), own("crd.example.com")];
+        table.add_groups(&mut list);
+        let names: Vec<&str> = list.iter().map(|g| g["name"].as_str().unwrap()).collect();
+        assert_eq!(
+            names,
+            ["apps", "batch", "wardle.example.com", "scheduling.k8s.io", "crd.example.com", "metrics.k8s.io"]
+        );
+        let versions = |g: &Value| {
+            g["versions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|v| v["version"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(versions(&list[0]), ["v1", "v2"]);
+        assert_eq!(
+            (versions(&list[2]), &list[2]["preferredVersion"]["version"]),
+            (vec!["v1alpha1".into(), "v1".into()], &json!("v1alpha1"))
+        );
+        let mut aggregated = Vec::new();
+        table.add_aggregated(&mut aggregated);
+        let metrics = aggregated.iter().find(|g| g["metadata"]["name"] == "metrics.k8s.io").unwrap();
+        assert_eq!(metrics["versions"], json!([{"version": "v1beta1", "freshness": "Stale"}]));
+    }
+
+    #[test]
+    fn older_servers_are_understood() {
+        let list = json!({"kind": "APIResourceList", "groupVersion": "g/v1", "resources": [
+            {"name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["get"]},
+            {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get", "list"], "shortNames": ["fl"]}]});
+        let kind = json!({"group": "g", "version": "v1", "kind": "Flunder"});
+        assert_eq!(
+            from_legacy(&GroupVersion::new("g", "v1"), &list),
+            [json!({"resource": "flunders", "responseKind": kind,
+            "verbs": ["get", "list"], "scope": "Namespaced", "singularResource": "flunder", "shortNames": ["fl"],
+            "subresources": [{"subresource": "status", "responseKind": kind, "verbs": ["get"]}]})]
+        );
+    }
+}

@@ -1,0 +1,293 @@
+//! API aggregation: requests for a version that an APIService gives to another server go there, under the caller's name
+//! (`k8s.io/kube-aggregator`).
+//!
+//! `services` keeps the objects and the table of who serves what, `check` asks whether a server is there, `documents` puts its
+//! discovery and OpenAPI beside our own. Invariant: only a request that was authenticated and authorized here is sent on, and
+//! never with the caller's credentials. Left out: following redirects.
+
+mod check;
+mod documents;
+mod local;
+mod services;
+
+pub(crate) use documents::Found;
+pub use services::run;
+
+use crate::Body;
+use crate::audit::Peer;
+use crate::handle::bytes;
+use crate::ids::AUDIT_ID;
+use crate::path::Target;
+use crate::webhooks::resolve;
+use auth::User;
+use bytes::Bytes;
+use client::https::{ClientIdentity, Config, Https, Roots};
+use client::{Transport, Upgrade};
+use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::request::Parts;
+use http::{Request, Response, Version};
+use http_body_util::BodyExt;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use meta::GroupVersion;
+use parking_lot::{Mutex, RwLock};
+use registry::Registry;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Connections are kept to so many servers; with more, all are made anew.
+const KEPT: usize = 64;
+
+/// A version that another server serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// Of the APIService.
+    pub name: String,
+    pub group_version: GroupVersion,
+    pub namespace: String,
+    pub service: String,
+    pub port: u16,
+    ca: Vec<u8>,
+    insecure: bool,
+    pub group_priority: i64,
+    pub version_priority: i64,
+    pub available: bool,
+}
+
+/// Who serves what.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub remotes: HashMap<GroupVersion, Arc<Remote>>,
+    /// What they say of themselves.
+    pub found: HashMap<GroupVersion, Arc<Found>>,
+    /// Another number for every table.
+    pub change: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Aggregator {
+    table: RwLock<Arc<Table>>,
+    kept: Mutex<HashMap<To, Arc<Https>>>,
+    identity: Option<ClientIdentity>,
+}
+
+/// A server's address, its name, whom to trust, and whether to trust anybody.
+type To = (String, String, Vec<u8>, bool);
+
+impl Aggregator {
+    pub fn new(identity: Option<ClientIdentity>) -> Self {
+        Self { identity, ..Self::default() }
+    }
+
+    pub fn table(&self) -> Arc<Table> {
+        self.table.read().clone()
+    }
+
+    fn replace(&self, mut table: Table) {
+        let mut now = self.table.write();
+        table.change = now.change + 1;
+        *now = Arc::new(table);
+    }
+
+    /// Who serves what is asked for, if another does.
+    pub fn remote(&self, target: &Target, path: &str) -> Option<Arc<Remote>> {
+        let table = self.table.read();
+        if table.remotes.is_empty() {
+            return None;
+        }
+        match &target.group_version {
+            Some(gv) => table.remotes.get(gv).cloned(),
+            None => table.remotes.get(&crate::openapi::version_of(path)?).cloned(),
+        }
+    }
+
+    /// Sends a request on.
+    pub async fn proxy(
+        &self,
+        registry: &Registry,
+        remote: &Remote,
+        mut parts: Parts,
+        body: Bytes,
+        user: &User,
+        id: &str,
+    ) -> Response<Body> {
+        if !remote.available {
+            return plain(503, "service unavailable");
+        }
+        let Ok((address, client)) = self.client(registry, remote) else { return plain(503, "service unavailable") };
+        let ours = parts.extensions.remove::<OnUpgrade>();
+        let upgrade = parts.headers.contains_key(UPGRADE) && ours.is_some();
+        let peer = parts.extensions.get::<Peer>().map(|p| p.0);
+        let mut request = Request::new(body);
+        *request.method_mut() = parts.method;
+        *request.uri_mut() = parts.uri;
+        *request.version_mut() = Version::HTTP_11;
+        *request.headers_mut() = as_proxy(parts.headers, user, upgrade);
+        let headers = request.headers_mut();
+        if let Ok(host) = HeaderValue::from_str(&address) {
+            headers.insert(HOST, host);
+        }
+        if let Ok(id) = HeaderValue::from_str(id) {
+            headers.insert(AUDIT_ID, id);
+        }
+        if let Some(v) = peer.and_then(|p| HeaderValue::from_str(&p.to_string()).ok()) {
+            headers.append("x-forwarded-for", v);
+        }
+        let failed = |e: client::Error| plain(503, &format!("error trying to reach service: {e}"));
+        if !upgrade {
+            return client.send(request).await.map_or_else(failed, relay);
+        }
+        match client.upgrade(request).await {
+            Err(e) => failed(e),
+            Ok(Upgrade::Refused(r)) => relay(r),
+            Ok(Upgrade::Switched(parts, mut theirs)) => {
+                tokio::spawn(async move {
+                    if let Some(Ok(ours)) = async { Some(ours?.await) }.await {
+                        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(ours), &mut theirs).await;
+                    }
+                });
+                Response::from_parts(parts, Body::empty())
+            }
+        }
+    }
+
+    /// A connection to one of the servers behind a version, and its address.
+    fn client(&self, registry: &Registry, remote: &Remote) -> Result<(String, Arc<Https>), String> {
+        let address = resolve(registry, &remote.namespace, &remote.service, remote.port)?;
+        let name = format!("{}.{}.svc", remote.service, remote.namespace);
+        let to = (address.clone(), name.clone(), remote.ca.clone(), remote.insecure);
+        let mut kept = self.kept.lock();
+        if let Some(c) = kept.get(&to) {
+            return Ok((address, c.clone()));
+        }
+        let config = Config {
+            roots: if remote.ca.is_empty() { Roots::System } else { Roots::Pem(remote.ca.clone()) },
+            identity: self.identity.clone(),
+            server_name: Some(name),
+            insecure: remote.insecure,
+            ..Config::new(format!("https://{address}"))
+        };
+        let client = Arc::new(Https::new(&config).map_err(|e| e.to_string())?);
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(to, client.clone());
+        Ok((address, client))
+    }
+}
+
+/// As Go's `http.Error` writes it.
+fn plain(code: u16, text: &str) -> Response<Body> {
+    let mut r = bytes(code, "text/plain; charset=utf-8", format!("{text}\n"));
+    r.headers_mut().insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    r
+}
+
+/// An answer as ours.
+fn relay(response: Response<client::Body>) -> Response<Body> {
+    let mut r = response.map(forward);
+    crate::proxy::drop_hop_by_hop(r.headers_mut());
+    *r.version_mut() = Version::default();
+    r
+}
+
+/// A body that still arrives.
+fn forward(mut body: client::Body) -> Body {
+    let (sender, receiver) = mpsc::channel(16);
+    tokio::spawn(async move {
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            if sender.send(data).await.is_err() {
+                return;
+            }
+        }
+    });
+    Body::stream(receiver)
+}
+
+/// The headers of a request that is sent on: what says who asks is ours alone.
+fn as_proxy(mut headers: HeaderMap, user: &User, upgrade: bool) -> HeaderMap {
+    let protocol = headers.get(UPGRADE).cloned();
+    crate::proxy::drop_hop_by_hop(&mut headers);
+    headers.remove(AUTHORIZATION);
+    let claims: Vec<HeaderName> = headers
+        .keys()
+        .filter(|k| ["x-remote-", "impersonate-"].iter().any(|p| k.as_str().starts_with(p)))
+        .cloned()
+        .collect();
+    for c in claims {
+        headers.remove(c);
+    }
+    if let Some(p) = protocol.filter(|_| upgrade) {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, p);
+    }
+    for (k, v) in identity(user) {
+        headers.append(k, v);
+    }
+    headers
+}
+
+/// Who asks, as front proxies say it.
+fn identity(user: &User) -> Vec<(HeaderName, HeaderValue)> {
+    let mut out = Vec::new();
+    let mut say = |name: &str, value: &str| {
+        if let (Ok(n), Ok(v)) = (name.parse(), HeaderValue::from_str(value)) {
+            out.push((n, v));
+        }
+    };
+    say("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        say("x-remote-uid", &user.uid);
+    }
+    user.groups.iter().for_each(|g| say("x-remote-group", g));
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escape(key));
+        values.iter().for_each(|v| say(&name, v));
+    }
+    out
+}
+
+/// A key as part of the name of a header (client-go `headerKeyEscape`).
+fn escape(key: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
+    key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_proxy_says_who_asks() {
+        let mut h = HeaderMap::new();
+        for (k, v) in [
+            ("authorization", "Bearer secret"),
+            ("x-remote-user", "root"),
+            ("x-remote-extra-scopes", "all"),
+            ("impersonate-user", "root"),
+            ("connection", "x-private"),
+            ("x-private", "1"),
+            ("accept", "application/json"),
+        ] {
+            h.append(HeaderName::from_static(k), HeaderValue::from_static(v));
+        }
+        let mut user = User::new("jane", &["developers"]);
+        user.uid = "u1".into();
+        user.extra.insert("example.com/scope".into(), vec!["a".into(), "b".into()]);
+        let h = as_proxy(h, &user, false);
+        let mut all: Vec<String> = h.iter().map(|(k, v)| format!("{k}: {}", v.to_str().unwrap())).collect();
+        all.sort();
+        let want = [
+            "accept: application/json",
+            "x-remote-extra-example.com%2fscope: a",
+            "x-remote-extra-example.com%2fscope: b",
+            "x-remote-group: developers",
+            "x-remote-group: system:authenticated",
+            "x-remote-uid: u1",
+            "x-remote-user: jane",
+        ];
+        assert_eq!(all, want);
+    }
+}

@@ -1,0 +1,240 @@
+//! Follows APIServices: our own versions are among them, the table of who serves what is as they say, and their conditions say
+//! who is there.
+
+use super::check::{Verdict, available};
+use super::{Remote, Table, documents, local};
+use crate::Server;
+use crate::metrics::table::UNAVAILABLE;
+use auth::User;
+use base64::Engine as _;
+use meta::{GroupVersion, Object, Status, Value};
+use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, WriteOptions, encode};
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Event, Scope, WatchError};
+use tokio::task::JoinSet;
+
+const GROUP: &str = "apiregistration.k8s.io";
+const SERVICES: &str = "apiservices";
+const STORAGE: &str = "apiregistration.k8s.io/apiservices";
+
+/// How often it is looked whether our own versions have changed, and whether a server that was not there has come.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often all are asked.
+const ASK: Duration = Duration::from_secs(30);
+
+/// Keeps up the APIServices of a server until its store closes.
+pub async fn run(server: Arc<Server>) {
+    let registry = server.registry.clone();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ask = tokio::time::interval(ASK);
+    ask.reset();
+    let mut rows = None;
+    loop {
+        let after = registry.store.revision();
+        refresh(&server).await;
+        let scopes = [STORAGE, "services", "discovery.k8s.io/endpointslices"];
+        let watches = scopes.map(|s| registry.store.watch(Scope::resource(s), after));
+        let [Ok(mut objects), Ok(mut services), Ok(mut slices)] = watches else {
+            if !registry.store.is_alive() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+            continue;
+        };
+        loop {
+            let table = server.aggregator.table();
+            let batch = tokio::select! {
+                b = objects.next() => b,
+                b = services.next() => b,
+                b = slices.next() => b,
+                _ = look.tick() => {
+                    let now = Some(registry.rows().change(None));
+                    if now != rows {
+                        match register(&registry).await {
+                            Ok(()) => rows = now,
+                            Err(e) => tracing::warn!("registering API services: {e}"),
+                        }
+                    } else if table.remotes.values().any(|r| !r.available) {
+                        refresh(&server).await;
+                    }
+                    continue;
+                }
+                _ = ask.tick(), if !table.remotes.is_empty() => {
+                    refresh(&server).await;
+                    continue;
+                }
+            };
+            match batch {
+                Ok(b) if b.events.iter().any(|e| concerns(&table, e)) => refresh(&server).await,
+                Ok(_) => {}
+                Err(WatchError::Expired { .. } | WatchError::Engine(_)) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Services and endpoints come and go; few have an API behind them.
+fn concerns(table: &Table, e: &Event) -> bool {
+    let key = &e.entry.key;
+    let name = match &*key.resource {
+        STORAGE => return true,
+        "services" => key.name.to_string(),
+        _ => {
+            let label = e.entry.index.labels.iter().find(|(k, _)| **k == *"kubernetes.io/service-name");
+            label.map(|(_, v)| v.to_string()).unwrap_or_default()
+        }
+    };
+    table.remotes.values().any(|r| *r.namespace == *key.namespace && r.service == name)
+}
+
+fn all(registry: &Registry) -> Vec<Object> {
+    let resource: store::Str = STORAGE.into();
+    registry.store.snapshot().range(&resource, None, None).map(|e| encode::decode(e)).collect()
+}
+
+/// What an APIService leads to; none when it is this server.
+fn remote(o: &Object) -> Option<Remote> {
+    let service = o.at(&["spec", "service"]).filter(|s| s.is_object())?;
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let number = |k: &str| o.at(&["spec", k]).and_then(Value::as_i64).unwrap_or(0);
+    let of = |k: &str| o.str_at(&["spec", k]).unwrap_or_default();
+    Some(Remote {
+        name: o.name().into(),
+        group_version: GroupVersion::new(of("group"), of("version")),
+        namespace: text(&service["namespace"]),
+        service: text(&service["name"]),
+        port: service["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
+        ca: base64::engine::general_purpose::STANDARD.decode(of("caBundle")).unwrap_or_default(),
+        insecure: o.at(&["spec", "insecureSkipTLSVerify"]) == Some(&Value::Bool(true)),
+        group_priority: number("groupPriorityMinimum"),
+        version_priority: number("versionPriority"),
+        available: false,
+    })
+}
+
+/// Asks all servers, and says what became of it.
+async fn refresh(server: &Arc<Server>) {
+    let registry = &server.registry;
+    let objects = all(registry);
+    let mut asked = JoinSet::new();
+    let before = server.aggregator.table();
+    for mut r in objects.iter().filter_map(remote) {
+        let (server, old) = (server.clone(), before.found.get(&r.group_version).cloned());
+        asked.spawn(async move {
+            let verdict = available(&server.aggregator, &server.registry, &r).await;
+            r.available = verdict.0 == "True";
+            let found = documents::find(&server.aggregator, &server.registry, &r, old.as_deref()).await;
+            (r, found, verdict)
+        });
+    }
+    let mut table = Table::default();
+    let mut verdicts: HashMap<String, Verdict> = HashMap::new();
+    while let Some(done) = asked.join_next().await {
+        let Ok((r, found, verdict)) = done else { continue };
+        let gauge = server.metrics.set.gauge(&UNAVAILABLE, &[&r.name]);
+        gauge.set(i64::from(!r.available));
+        verdicts.insert(r.name.clone(), verdict);
+        table.found.insert(r.group_version.clone(), Arc::new(found));
+        table.remotes.insert(r.group_version.clone(), Arc::new(r));
+    }
+    if table.remotes != before.remotes || table.found != before.found {
+        server.aggregator.replace(table);
+    }
+    for o in &objects {
+        let here = || ("True", "Local", "Local APIServices are always available".to_owned());
+        let verdict = verdicts.remove(o.name()).unwrap_or_else(here);
+        if let Err(e) = tell(registry, o, &verdict).await {
+            tracing::debug!("the status of the API service {}: {e}", o.name());
+        }
+    }
+}
+
+fn request(row: &Arc<Resource>, subresource: &str, name: &str) -> Request {
+    Request {
+        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+        resource: row.clone(),
+        subresource: subresource.into(),
+        namespace: String::new(),
+        name: name.into(),
+        warnings: Default::default(),
+    }
+}
+
+fn options() -> WriteOptions {
+    WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() }
+}
+
+/// Writes the condition, if it is another.
+async fn tell(registry: &Registry, o: &Object, (status, reason, message): &Verdict) -> Result<(), Status> {
+    let none = Vec::new();
+    let is = |c: &&Value| c["type"] == "Available";
+    let live = o.at(&["status", "conditions"]).and_then(Value::as_array).unwrap_or(&none).iter().find(is);
+    let same = |c: &Value| c["status"] == *status && c["reason"] == *reason && c["message"] == message.as_str();
+    if live.is_some_and(same) {
+        return Ok(());
+    }
+    let since = match live {
+        Some(c) if c["status"] == *status => c["lastTransitionTime"].clone(),
+        _ => meta::time::format(registry.clock.now()).into(),
+    };
+    let condition = json!({"type": "Available", "status": status, "lastTransitionTime": since, "reason": reason,
+        "message": message});
+    let rows = registry.rows();
+    let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
+    let request = request(row, "status", o.name());
+    let change = |live: Option<&Object>| {
+        let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
+        let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
+        let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !is(c)).cloned().collect();
+        all.push(condition.clone());
+        o.set(&["status", "conditions"], all);
+        Ok(Target::Object(Box::new(o)))
+    };
+    match registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await {
+        Err(s) if s.code != 404 => Err(s),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the APIServices of our own versions as they are to be. What somebody else made is left alone.
+async fn register(registry: &Registry) -> Result<(), Status> {
+    let rows = registry.rows();
+    let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
+    let mut wanted = local::wanted(&rows);
+    for live in all(registry) {
+        let managed = live.label(local::MANAGED).is_some();
+        let request = request(row, "", live.name());
+        match wanted.remove(live.name()) {
+            None if managed => {
+                registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await?;
+            }
+            Some(next) if managed && next.get("spec") != live.get("spec") => {
+                let change = |live: Option<&Object>| {
+                    let live = live.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
+                    let mut o = live.clone();
+                    o.set(&["spec"], next.get("spec").cloned().unwrap_or_default());
+                    Ok(Target::Object(Box::new(o)))
+                };
+                registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await?;
+            }
+            _ => {}
+        }
+    }
+    for (name, o) in wanted {
+        let request = request(row, "", &name);
+        let mut v = o.into_value();
+        schema::typed(&mut v, &row.kind.schema).map_err(Status::internal)?;
+        schema::fill(&mut v, &row.kind.schema);
+        let o = Object::from_value(v).ok_or_else(|| Status::internal("no object"))?;
+        match registry.create(&request, o, &options(), &AdmitAll).await {
+            Err(s) if !s.is(meta::Reason::AlreadyExists) => return Err(s),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The log of `--audit-log-path`: one line of JSON per event, in files that are put away when they are large.
+
+use meta::Clock;
+use parking_lot::Mutex;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// `--audit-log-maxsize`, `-maxbackup`, `-maxage`; 0 for as much as there is, but files of 100 MB.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rotation {
+    pub megabytes: u64,
+    pub files: usize,
+    pub days: i64,
+}
+
+const MEGABYTE: u64 = 1024 * 1024;
+/// The size of a file when nothing is said.
+const SIZE: u64 = 100;
+
+pub struct Log {
+    out: Mutex<Out>,
+    rotation: Rotation,
+    clock: Arc<dyn Clock>,
+}
+
+enum Out {
+    Stdout,
+    File { path: PathBuf, file: File, size: u64 },
+}
+
+impl Log {
+    /// `-` is the standard output.
+    pub fn open(path: &Path, rotation: Rotation, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        let out = if path == Path::new("-") {
+            Out::Stdout
+        } else {
+            if let Some(directory) = path.parent() {
+                fs::create_dir_all(directory)?;
+            }
+            let (file, size) = append(path)?;
+            Out::File { path: path.to_owned(), file, size }
+        };
+        Ok(Self { out: Mutex::new(out), rotation, clock })
+    }
+
+    /// Writes a line. It is in the hands of the kernel when this returns.
+    pub fn write(&self, line: &[u8]) -> io::Result<()> {
+        let mut out = self.out.lock();
+        let (path, file, size) = match &mut *out {
+            Out::Stdout => {
+                let mut o = io::stdout().lock();
+                return o.write_all(line).and_then(|()| o.flush());
+            }
+            Out::File { path, file, size } => (path, file, size),
+        };
+        let most = if self.rotation.megabytes == 0 { SIZE } else { self.rotation.megabytes } * MEGABYTE;
+        if *size > 0 && *size + line.len() as u64 > most {
+            fs::rename(&*path, backup(path, &self.now()))?;
+            (*file, *size) = append(path)?;
+            self.clear(path);
+        }
+        file.write_all(line)?;
+        *size += line.len() as u64;
+        Ok(())
+    }
+
+    fn now(&self) -> String {
+        self.clock.now().strftime("%Y-%m-%dT%H-%M-%S%.3f").to_string()
+    }
+
+    /// Removes the oldest files. What cannot be removed is tried again next time.
+    fn clear(&self, path: &Path) {
+        let Some((stem, end)) = parts(path) else { return };
+        let mut old: Vec<(String, PathBuf)> = Vec::new();
+        for e in path.parent().and_then(|d| fs::read_dir(d).ok()).into_iter().flatten().flatten() {
+            let name = e.file_name().to_string_lossy().into_owned();
+            let time = name.strip_prefix(&format!("{stem}-")).and_then(|r| r.strip_suffix(&end));
+            if let Some(t) = time.filter(|t| t.len() == 23) {
+                old.push((t.to_owned(), e.path()));
+            }
+        }
+        old.sort();
+        old.reverse();
+        let age = jiff::SignedDuration::from_hours(24 * self.rotation.days);
+        let oldest = self.clock.now().checked_sub(age).unwrap_or(jiff::Timestamp::MIN);
+        let oldest = oldest.strftime("%Y-%m-%dT%H-%M-%S%.3f").to_string();
+        for (i, (time, path)) in old.iter().enumerate() {
+            let many = self.rotation.files > 0 && i >= self.rotation.files;
+            if many || (self.rotation.days > 0 && *time < oldest) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<(File, u64)> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    // What is in it is not for everybody.
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    let size = file.metadata()?.len();
+    Ok((file, size))
+}
+
+/// `audit` and `.log` of `/var/audit.log`.
+fn parts(path: &Path) -> Option<(String, String)> {
+    let stem = path.file_stem()?.to_string_lossy().into_owned();
+    Some((stem, path.extension().map(|e| format!(".{}", e.to_string_lossy())).unwrap_or_default()))
+}
+
+fn backup(path: &Path, time: &str) -> PathBuf {
+    let (stem, end) = parts(path).unwrap_or_default();
+    path.with_file_name(format!("{stem}-{time}{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    struct Hours(AtomicI64);
+
+    impl Clock for Hours {
+        fn now(&self) -> jiff::Timestamp {
+            jiff::Timestamp::from_second(self.0.load(Ordering::Relaxed) * 3600).unwrap()
+        }
+    }
+
+    #[test]
+    fn large_files_are_put_away_and_old_ones_go() {
+        let d = tempfile::tempdir().unwrap();
+        let path = d.path().join("logs/audit.log");
+        let clock = Arc::new(Hours(AtomicI64::new(0)));
+        let rotation = Rotation { megabytes: 1, files: 2, days: 1 };
+        let log = Log::open(&path, rotation, clock.clone()).unwrap();
+        let line = vec![b'x'; 700 * 1024];
+        let names = || {
+            let all = fs::read_dir(d.path().join("logs")).unwrap();
+            let mut names: Vec<String> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        for hour in 0..4 {
+            clock.0.store(hour, Ordering::Relaxed);
+            log.write(&line).unwrap();
+        }
+        let (two, three) = ("audit-1970-01-01T02-00-00.000.log", "audit-1970-01-01T03-00-00.000.log");
+        assert_eq!(names(), [two, three, "audit.log"]);
+        clock.0.store(27, Ordering::Relaxed);
+        log.write(&line).unwrap();
+        assert_eq!(names(), [three, "audit-1970-01-02T03-00-00.000.log", "audit.log"], "one day old stays, older goes");
+        let again = Log::open(&path, rotation, clock).unwrap();
+        again.write(b"more\n").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), line.len() as u64 + 5, "a file that is there is continued");
+    }
+}

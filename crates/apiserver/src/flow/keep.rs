@@ -1,0 +1,179 @@
+//! Follows FlowSchemas and PriorityLevelConfigurations: what they say holds at once, every cluster has the ones it needs, and a
+//! schema that leads nowhere says so (upstream's config consumer and config producer).
+
+use crate::Server;
+use crate::admit::{Namespaces, Stored};
+use admission::Lookup;
+use auth::User;
+use flowcontrol::Config;
+use flowcontrol::bootstrap::{self, Kind, MANDATORY, SUGGESTED};
+use meta::{Object, Reason, Status, Value};
+use registry::row::storage_name;
+use registry::{AdmitAll, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Scope, WatchError};
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const SCHEMAS: &str = "flowschemas";
+const LEVELS: &str = "prioritylevelconfigurations";
+
+/// How often idle seats are lent anew, and objects looked after.
+const LEND: Duration = Duration::from_secs(10);
+const KEEP: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Keeps up the configuration of a server until its store closes.
+pub async fn run(server: Arc<Server>) {
+    let registry = server.registry.clone();
+    load(&server);
+    let mut lend = tokio::time::interval(LEND);
+    let mut keep = tokio::time::interval(KEEP);
+    loop {
+        let after = registry.store.revision();
+        load(&server);
+        tell(&registry, &server).await;
+        let scope = |plural: &str| Scope::resource(&storage_name(GROUP, plural));
+        let watches = [SCHEMAS, LEVELS].map(|p| registry.store.watch(scope(p), after));
+        let [Ok(mut schemas), Ok(mut levels)] = watches else {
+            if !registry.store.is_alive() {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        };
+        loop {
+            let changed = tokio::select! {
+                c = schemas.next() => c,
+                c = levels.next() => c,
+                _ = lend.tick() => {
+                    server.flow.share_out();
+                    continue;
+                }
+                _ = keep.tick() => {
+                    if let Err(e) = maintain(&registry).await {
+                        tracing::warn!("keeping the objects of priority and fairness: {e}");
+                        keep.reset_after(AGAIN);
+                    }
+                    continue;
+                }
+            };
+            match changed {
+                Ok(_) => {
+                    load(&server);
+                    tell(&registry, &server).await;
+                }
+                Err(WatchError::Expired { .. } | WatchError::Engine(_)) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn list(registry: &Registry, plural: &str) -> Vec<Object> {
+    let namespaces = Namespaces::default();
+    Stored { registry, namespaces: &namespaces }.list(GROUP, plural, None)
+}
+
+fn load(server: &Server) {
+    let (schemas, levels) = (list(&server.registry, SCHEMAS), list(&server.registry, LEVELS));
+    server.flow.replace(|seats, before| Config::new(seats, &schemas, &levels, Some(before)), &server.metrics.set);
+}
+
+fn request(row: &Arc<Resource>, subresource: &str, name: &str) -> Request {
+    Request {
+        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+        resource: row.clone(),
+        subresource: subresource.into(),
+        namespace: String::new(),
+        name: name.into(),
+        warnings: Default::default(),
+    }
+}
+
+fn options() -> WriteOptions {
+    WriteOptions { manager: "api-priority-and-fairness-config-consumer-v1".into(), ..WriteOptions::default() }
+}
+
+/// Says of every schema whether its level is there.
+async fn tell(registry: &Registry, server: &Server) {
+    let rows = registry.rows();
+    let Some(row) = rows.stored(GROUP, SCHEMAS) else { return };
+    for o in list(registry, SCHEMAS) {
+        let level = o.str_at(&["spec", "priorityLevelConfiguration", "name"]).unwrap_or_default().to_owned();
+        let (status, reason, what) = match server.flow.has_level(&level) {
+            true => ("False", "Found", "and it exists"),
+            false => ("True", "NotFound", "but there is no such object"),
+        };
+        let message =
+            format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {what}");
+        let none = Vec::new();
+        let conditions = o.at(&["status", "conditions"]).and_then(Value::as_array).unwrap_or(&none);
+        let said = |c: &&Value| c["type"] == "Dangling";
+        if conditions.iter().find(said).is_some_and(|c| c["status"] == status && c["message"] == message.as_str()) {
+            continue;
+        }
+        let now = meta::time::format(registry.clock.now());
+        let condition = json!({"type": "Dangling", "status": status, "lastTransitionTime": now, "reason": reason,
+            "message": message});
+        let request = request(row, "status", o.name());
+        let change = |live: Option<&Object>| {
+            let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
+            let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
+            let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !said(c)).cloned().collect();
+            all.push(condition.clone());
+            o.set(&["status", "conditions"], all);
+            Ok(Target::Object(Box::new(o)))
+        };
+        let done = registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await;
+        if let Err(e) = done.map(|_: Updated| ()) {
+            tracing::debug!("the status of the flow schema {}: {e}", o.name());
+        }
+    }
+}
+
+/// Makes what is missing, and brings back what may not be otherwise.
+async fn maintain(registry: &Registry) -> Result<(), Status> {
+    let rows = registry.rows();
+    for (kind, plural) in [(Kind::Level, LEVELS), (Kind::Schema, SCHEMAS)] {
+        let Some(row) = rows.stored(GROUP, plural) else { continue };
+        let live = list(registry, plural);
+        for (table, mandatory) in [(MANDATORY, true), (SUGGESTED, false)] {
+            for wanted in bootstrap::objects(table, kind) {
+                let wanted = typed(row, wanted)?;
+                let request = request(row, "", wanted.name());
+                let done = match live.iter().find(|o| o.name() == wanted.name()) {
+                    None => registry.create(&request, wanted, &options(), &AdmitAll).await.map(|_| ()),
+                    Some(o) if bootstrap::kept(o, &wanted, mandatory).is_some() => {
+                        let change = |live: Option<&Object>| {
+                            let live =
+                                live.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
+                            let next = bootstrap::kept(live, &wanted, mandatory).unwrap_or_else(|| live.clone());
+                            Ok(Target::Object(Box::new(next)))
+                        };
+                        let done =
+                            registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await;
+                        done.map(|_| ())
+                    }
+                    Some(_) => Ok(()),
+                };
+                match done {
+                    Err(s) if !s.is(Reason::AlreadyExists) && !s.is(Reason::NotFound) => return Err(s),
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As a client's object would be read.
+fn typed(row: &Resource, o: Object) -> Result<Object, Status> {
+    let mut v = o.into_value();
+    schema::typed(&mut v, &row.kind.schema).map_err(Status::internal)?;
+    schema::fill(&mut v, &row.kind.schema);
+    let mut o = Object::from_value(v).ok_or_else(|| Status::internal("no object"))?;
+    row.strategy.default(&mut o);
+    Ok(o)
+}

@@ -1,0 +1,226 @@
+//! Priority and fairness for requests: the filter, and what it counts. What is fair is `flowcontrol`'s business; `keep` follows
+//! the objects that say it.
+
+mod keep;
+
+pub use keep::run;
+
+use crate::Server;
+use crate::info::Info;
+use crate::metrics::Metrics;
+use crate::metrics::table::{
+    FLOW_DISPATCHED, FLOW_EXECUTING, FLOW_QUEUED, FLOW_REJECTED, FLOW_WAITED, LEVEL_CURRENT, LEVEL_LOWER,
+    LEVEL_NOMINAL, LEVEL_TAKEN, LEVEL_UPPER,
+};
+use crate::options::Options;
+use crate::trace::Trace;
+use auth::User;
+use flowcontrol::{Config, Digest, Flow, Rejection, Seat};
+use http::header::{HeaderName, HeaderValue};
+use metrics::{Counter, Gauge, Histogram, Set};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(crate) const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+pub(crate) const LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+
+/// Objects that a list reads for one seat.
+const OBJECTS_PER_SEAT: usize = 100;
+
+/// The configuration that holds, if requests are governed at all.
+pub(crate) struct FlowControl {
+    governed: Option<RwLock<Arc<Governed>>>,
+    seats: u32,
+    /// How long a request waits for its seat.
+    patience: Duration,
+}
+
+struct Governed {
+    config: Config,
+    /// In the order of the schemas.
+    counts: Vec<Counts>,
+}
+
+/// The series of one schema.
+struct Counts {
+    dispatched: Counter,
+    executing: Gauge,
+    queued: Gauge,
+    got: Histogram,
+    gave_up: Histogram,
+    rejected: [Counter; 3],
+    headers: [HeaderValue; 2],
+}
+
+/// What a request has while it is answered.
+pub(crate) struct Executing {
+    _seat: Seat,
+    executing: Gauge,
+}
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        self.executing.dec();
+    }
+}
+
+impl Governed {
+    fn new(config: Config, set: &Set) -> Self {
+        let counts = config.schemas().iter().map(|s| {
+            let labels = [s.level.name.as_str(), s.name.as_str()];
+            let with = |third: &'static str| [labels[0], labels[1], third];
+            let rejected = [Rejection::ConcurrencyLimit, Rejection::QueueFull, Rejection::TimeOut];
+            let header = |uid: &str| HeaderValue::from_str(uid).unwrap_or(HeaderValue::from_static(""));
+            Counts {
+                dispatched: set.counter(&FLOW_DISPATCHED, &labels),
+                executing: set.gauge(&FLOW_EXECUTING, &labels),
+                queued: set.gauge(&FLOW_QUEUED, &labels),
+                got: set.histogram(&FLOW_WAITED, &with("true")),
+                gave_up: set.histogram(&FLOW_WAITED, &with("false")),
+                rejected: rejected.map(|r| set.counter(&FLOW_REJECTED, &with(r.as_str()))),
+                headers: [header(&s.uid), header(&s.level.uid)],
+            }
+        });
+        Self { counts: counts.collect(), config }
+    }
+}
+
+impl FlowControl {
+    pub fn new(options: &Options, metrics: &Metrics) -> Self {
+        let seats = options.max_requests_in_flight.saturating_add(options.max_mutating_requests_in_flight);
+        let seats = u32::try_from(seats).unwrap_or(u32::MAX).max(1);
+        let governed = options
+            .priority_and_fairness
+            .then(|| RwLock::new(Arc::new(Governed::new(Config::new(seats, &[], &[], None), &metrics.set))));
+        Self { governed, seats, patience: options.request_timeout / 4 }
+    }
+
+    /// Lets a request in when its flow has a seat; an error is the seconds after which it may come again.
+    pub async fn enter(
+        &self,
+        server: &Server,
+        user: &User,
+        info: &Info,
+        path: &str,
+        trace: &Trace,
+    ) -> Result<Option<Executing>, u32> {
+        let Some(governed) = &self.governed else { return Ok(None) };
+        // Streams stay as long as they like; a watch is work only until it has begun.
+        if info.long_running && info.verb != "watch" {
+            return Ok(None);
+        }
+        let governed = governed.read().clone();
+        let t = &info.target;
+        let group = t.group_version.as_ref().map_or("", |gv| gv.group.as_str());
+        let digest = Digest {
+            user,
+            verb: info.verb,
+            group,
+            resource: if t.is_resource() { &t.resource } else { "" },
+            subresource: &t.subresource,
+            namespace: &t.namespace,
+            path,
+        };
+        let Some(flow) = governed.config.classify(&digest) else { return Ok(None) };
+        let counts = &governed.counts[flow.index];
+        let [schema, level] = &counts.headers;
+        let _ = trace.flow.set([schema.clone(), level.clone()]);
+        let level = &flow.schema.level;
+        let seats = if level.exempt { 1 } else { seats(server, info, &flow) };
+        let begun = Instant::now();
+        let queued = Queued::new(&counts.queued);
+        let seat = level.enter(seats, self.patience, || flow.hash()).await;
+        drop(queued);
+        let waited = begun.elapsed();
+        trace.spent_outside(waited);
+        match seat {
+            Ok(seat) => {
+                counts.got.observe(waited.as_secs_f64());
+                counts.dispatched.inc();
+                counts.executing.inc();
+                Ok(Some(Executing { _seat: seat, executing: counts.executing.clone() }))
+            }
+            Err(why) => {
+                counts.gave_up.observe(waited.as_secs_f64());
+                counts.rejected[why as usize].inc();
+                Err(level.drop_one(server.registry.clock.now().as_second()))
+            }
+        }
+    }
+
+    fn replace(&self, make: impl FnOnce(u32, &Config) -> Config, set: &Set) {
+        if let Some(governed) = &self.governed {
+            let before = governed.read().clone();
+            *governed.write() = Arc::new(Governed::new(make(self.seats, &before.config), set));
+        }
+    }
+
+    fn has_level(&self, name: &str) -> bool {
+        self.governed.as_ref().is_none_or(|g| g.read().config.has_level(name))
+    }
+
+    fn share_out(&self) {
+        if let Some(g) = &self.governed {
+            g.read().clone().config.share_out();
+        }
+    }
+
+    /// The seats of the levels, for whoever reads metrics.
+    pub fn note(&self, set: &Set) {
+        let Some(governed) = &self.governed else { return };
+        let governed = governed.read().clone();
+        for l in governed.config.levels() {
+            let limits = l.limits();
+            for (row, seats) in [
+                (&LEVEL_NOMINAL, limits.nominal),
+                (&LEVEL_LOWER, limits.least),
+                (&LEVEL_UPPER, limits.most),
+                (&LEVEL_CURRENT, l.seats()),
+                (&LEVEL_TAKEN, l.taken()),
+            ] {
+                set.gauge(row, &[&l.name]).set(seats.into());
+            }
+        }
+    }
+}
+
+/// A request that waits, or is about to.
+struct Queued<'a>(&'a Gauge);
+
+impl<'a> Queued<'a> {
+    fn new(gauge: &'a Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// What a request weighs: a list, and a watch that begins with one, as much as it reads (`list_work_estimator.go`).
+fn seats(server: &Server, info: &Info, flow: &Flow<'_>) -> u32 {
+    let q = &info.query;
+    let revision = q.get("resourceVersion");
+    let reads = match info.verb {
+        "list" => true,
+        "watch" => q.is_true("sendInitialEvents") || matches!(revision, "" | "0"),
+        _ => false,
+    };
+    if !reads || q.get("fieldSelector").contains("metadata.name=") {
+        return 1;
+    }
+    let t = &info.target;
+    let group = t.group_version.as_ref().map_or("", |gv| gv.group.as_str());
+    let stored = server.registry.store.snapshot().count(&registry::row::storage_name(group, &t.resource), None);
+    let read = match q.get("limit").parse::<usize>() {
+        Ok(limit) if limit > 0 && info.verb == "list" => limit.min(stored),
+        _ => stored,
+    };
+    let seats = u32::try_from(read.div_ceil(OBJECTS_PER_SEAT)).unwrap_or(u32::MAX);
+    seats.clamp(1, flow.schema.level.widest())
+}

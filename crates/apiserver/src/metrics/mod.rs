@@ -1,0 +1,176 @@
+//! `/metrics`: what operators alert on, under upstream's names ([`table`]).
+//!
+//! Left out: admission plugins one by one (they take less time than the clock that would measure them), and summaries.
+
+mod series;
+pub(crate) mod table;
+
+pub(crate) use series::{AllSeries, Series};
+
+use crate::Server;
+use crate::health::VERSION;
+use admission::{Asked, Outcome};
+use metrics::{Counter, Histogram, Set};
+use registry::{Operation, Resource, Witness};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// In the order of [`Operation`].
+const OPERATIONS: [&str; 4] = ["CREATE", "UPDATE", "DELETE", "CONNECT"];
+
+/// What the server counts.
+pub struct Metrics {
+    pub(crate) set: Arc<Set>,
+    pub(crate) requests: AllSeries,
+    authentication: [(Counter, Histogram); 3],
+    authorization: [(Counter, Histogram); 3],
+    users: [Counter; 3],
+    steps: [OnceLock<Histogram>; 16],
+    pub(crate) handshakes: Counter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Authentication {
+    Success,
+    Failure,
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Authorization {
+    Allowed,
+    Denied,
+    NoOpinion,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Arc<Self> {
+        let set = Arc::new(Set::new(table::ALL).with_process());
+        let platform = format!("{}/{}", std::env::consts::OS, crate::health::ARCHITECTURE);
+        let build = [
+            "1",
+            "36",
+            VERSION,
+            env!("CARGO_PKG_VERSION"),
+            "clean",
+            "1970-01-01T00:00:00Z",
+            "none",
+            "rustc",
+            &platform,
+        ];
+        set.gauge(&table::BUILD, &build).set(1);
+        let authn =
+            |r: &str| (set.counter(&table::AUTHENTICATIONS, &[r]), set.histogram(&table::AUTHENTICATION_SECONDS, &[r]));
+        let authz =
+            |r: &str| (set.counter(&table::AUTHORIZATIONS, &[r]), set.histogram(&table::AUTHORIZATION_SECONDS, &[r]));
+        Arc::new(Self {
+            requests: AllSeries::new(&set),
+            authentication: ["success", "failure", "error"].map(authn),
+            authorization: ["allowed", "denied", "no-opinion"].map(authz),
+            users: ["admin", "email_id", "other"].map(|u| set.counter(&table::AUTHENTICATED, &[u])),
+            steps: std::array::from_fn(|_| OnceLock::new()),
+            handshakes: set.counter(&table::HANDSHAKES, &[]),
+            set,
+        })
+    }
+
+    pub(crate) fn authenticated(&self, result: Authentication, user: Option<&str>, took: Duration) {
+        let (n, seconds) = &self.authentication[result as usize];
+        n.inc();
+        seconds.observe(took.as_secs_f64());
+        let Some(user) = user else { return };
+        // Names of users are not told to everybody who may read metrics.
+        let kind = match user {
+            "admin" => 0,
+            u if u.contains('@') => 1,
+            _ => 2,
+        };
+        self.users[kind].inc();
+    }
+
+    pub(crate) fn authorized(&self, result: Authorization, took: Duration) {
+        let (n, seconds) = &self.authorization[result as usize];
+        n.inc();
+        seconds.observe(took.as_secs_f64());
+    }
+
+    /// All plugins have been asked once.
+    pub(crate) fn admitted(&self, step: &'static str, operation: Operation, rejected: bool, took: Duration) {
+        let place = (operation as usize * 2 + usize::from(rejected)) * 2 + usize::from(step == "validate");
+        let make = || {
+            let labels = [step, OPERATIONS[operation as usize], if rejected { "true" } else { "false" }];
+            self.set.histogram(&table::ADMISSION_STEPS, &labels)
+        };
+        self.steps[place].get_or_init(make).observe(took.as_secs_f64());
+    }
+
+    /// A webhook was asked. It took so much longer than looking up what counts it.
+    pub(crate) fn asked(&self, a: &Asked<'_>) {
+        let operation = match a.operation {
+            admission::Operation::Create => OPERATIONS[0],
+            admission::Operation::Update => OPERATIONS[1],
+            admission::Operation::Delete => OPERATIONS[2],
+            admission::Operation::Connect => OPERATIONS[3],
+        };
+        let kind = if a.mutating { "admit" } else { "validating" };
+        let (code, error) = match a.outcome {
+            Outcome::Allowed => (200, ""),
+            Outcome::Refused(code) => (code.min(600), "no_error"),
+            Outcome::Failed { .. } => (500, "calling_webhook_error"),
+        };
+        let rejected = match a.outcome {
+            Outcome::Allowed => "false",
+            Outcome::Refused(_) => "true",
+            Outcome::Failed { open } => {
+                if open {
+                    "false"
+                } else {
+                    "true"
+                }
+            }
+        };
+        let code = code.to_string();
+        let set = &self.set;
+        let seconds = set.histogram(&table::WEBHOOK_SECONDS_BY_NAME, &[a.hook, kind, operation, rejected]);
+        seconds.observe(a.took.as_secs_f64());
+        set.counter(&table::WEBHOOK_REQUESTS, &[a.hook, kind, operation, &code, rejected]).inc();
+        if a.outcome == (Outcome::Failed { open: true }) {
+            set.counter(&table::WEBHOOK_FAIL_OPEN, &[a.hook, kind]).inc();
+        } else if rejected == "true" {
+            let code = if error == "no_error" { code.as_str() } else { "0" };
+            set.counter(&table::WEBHOOK_REJECTIONS, &[a.hook, kind, operation, error, code]).inc();
+        }
+    }
+
+    /// Everything, with what is only looked up when it is read.
+    pub(crate) fn text(&self, server: &Server) -> String {
+        let set = &self.set;
+        let store = &server.registry.store;
+        let stats = store.stats();
+        set.gauge(&table::REVISION, &[]).set(store.revision().cast_signed());
+        set.gauge(&table::TRANSACTIONS, &[]).set(stats.transactions.cast_signed());
+        set.gauge(&table::SYNCS, &[]).set(stats.batches.cast_signed());
+        set.gauge(&table::STORAGE_SIZE, &["0"]).set(stats.usage.file.cast_signed());
+        for (kind, flight) in [("readOnly", &server.reading), ("mutating", &server.mutating)] {
+            set.gauge(&table::IN_FLIGHT, &[kind]).set(i64::try_from(flight.take_peak()).unwrap_or(i64::MAX));
+        }
+        server.flow.note(set);
+        set.reset(&table::RESOURCE_OBJECTS);
+        set.reset(&table::STORAGE_OBJECTS);
+        let snapshot = store.snapshot();
+        for r in snapshot.resources() {
+            let (group, resource) = r.rsplit_once('/').unwrap_or(("", r));
+            let n = i64::try_from(snapshot.count(r, None)).unwrap_or(i64::MAX);
+            set.gauge(&table::RESOURCE_OBJECTS, &[group, resource]).set(n);
+            let dotted = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+            set.gauge(&table::STORAGE_OBJECTS, &[&dotted]).set(n);
+        }
+        set.text() + &client::metrics::text()
+    }
+}
+
+impl Witness for Metrics {
+    fn committed(&self, row: &Arc<Resource>, operation: &'static str, took: Duration, ok: bool) {
+        self.requests.of(row, "").committed(operation, took, ok);
+    }
+}

@@ -1,0 +1,40 @@
+//! What an operator may choose of the server, with upstream's defaults.
+
+use crate::audit::Audit;
+use client::https::ClientIdentity;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub struct Options {
+    /// The longest time a request may take that is no watch and no stream.
+    pub request_timeout: Duration,
+    /// A watch that asks for no end lives for once to twice as long.
+    pub min_request_timeout: Duration,
+    /// Requests that only read, at a time; 0 for any number.
+    pub max_requests_in_flight: usize,
+    pub max_mutating_requests_in_flight: usize,
+    /// Whether FlowSchemas and priority levels govern requests. They share the two numbers above as seats; without them each is a
+    /// limit of its own.
+    pub priority_and_fairness: bool,
+    /// The certificate by which other API servers know this one as their front proxy.
+    pub proxy_client: Option<ClientIdentity>,
+    /// The flags that were given, or would have been, with their values (`/flagz`).
+    pub flags: BTreeMap<String, String>,
+    /// What is written down of requests; nothing without it.
+    pub audit: Option<Audit>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            request_timeout: Duration::from_secs(60),
+            min_request_timeout: Duration::from_secs(1800),
+            max_requests_in_flight: 400,
+            max_mutating_requests_in_flight: 200,
+            priority_and_fairness: true,
+            proxy_client: None,
+            flags: BTreeMap::new(),
+            audit: None,
+        }
+    }
+}

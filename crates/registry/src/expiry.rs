@@ -1,0 +1,133 @@
+//! Objects with a lifetime: one that nobody has written for so long is removed (upstream's leases, which events have).
+//!
+//! A row says the lifetime ([`Resource::lifetime`](crate::Resource)), this does the rest for any kind. The removal is the
+//! store's: finalizers and admission are not asked. Left out: a moment of removal in the object; the store keeps none. After a
+//! start it is taken from what the object says of its last write.
+
+use crate::{Registry, encode};
+use jiff::{SignedDuration, Timestamp};
+use meta::{Object, Value};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Action, Change, CommitError, Entry, Expect, Key, Op, Scope, Str, WatchError};
+use tokio::task::JoinSet;
+
+/// Removed in one transaction at most.
+const BATCH: usize = 64;
+/// How long to wait before something that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Removes what has outlived its time until the store ends.
+pub async fn run(registry: Arc<Registry>) {
+    let mut seen = HashSet::new();
+    let mut sweepers = Vec::new();
+    for row in registry.rows().iter() {
+        if let (Some((resource, _)), Some(lifetime)) = (row.stored(), row.lifetime)
+            && seen.insert(resource.clone())
+        {
+            let lifetime = SignedDuration::try_from(lifetime).unwrap_or(SignedDuration::MAX);
+            let (registry, resource) = (registry.clone(), resource.clone());
+            sweepers.push(Sweeper { registry, resource, lifetime, due: BTreeSet::new() });
+        }
+    }
+    // One of them needs no task of its own.
+    let own = sweepers.pop();
+    let mut others = JoinSet::new();
+    for s in sweepers {
+        others.spawn(s.run());
+    }
+    if let Some(own) = own {
+        own.run().await;
+    }
+    while others.join_next().await.is_some() {}
+}
+
+struct Sweeper {
+    registry: Arc<Registry>,
+    resource: Str,
+    lifetime: SignedDuration,
+    /// What ends when, if its revision is still this one by then.
+    due: BTreeSet<(Timestamp, u64, Key)>,
+}
+
+impl Sweeper {
+    async fn run(mut self) {
+        loop {
+            let store = self.registry.store.clone();
+            let snapshot = store.snapshot();
+            self.due.clear();
+            let resource = self.resource.clone();
+            for e in snapshot.range(&resource, None, None) {
+                self.note(e, written_at(&encode::decode(e)).unwrap_or(self.registry.clock.now()));
+            }
+            let Ok(mut watch) = store.watch(Scope::resource(&self.resource), snapshot.revision()) else { return };
+            loop {
+                let next = self.due.first().map(|(at, ..)| *at);
+                tokio::select! {
+                    batch = watch.next() => match batch {
+                        Ok(batch) => {
+                            let now = self.registry.clock.now();
+                            let written = batch.events.iter().filter(|e| e.change == Change::Put);
+                            written.for_each(|e| self.note(&e.entry, now));
+                        }
+                        Err(WatchError::Expired { .. } | WatchError::Engine(_)) => break,
+                        Err(_) => return,
+                    },
+                    () = self.until(next) => if !self.sweep().await {
+                        tokio::time::sleep(AGAIN).await;
+                    },
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, e: &Entry, written: Timestamp) {
+        let at = written.checked_add(self.lifetime).unwrap_or(Timestamp::MAX);
+        self.due.insert((at, e.revision, e.key.clone()));
+    }
+
+    /// Waits for a moment, or until the clock may have been set.
+    async fn until(&self, at: Option<Timestamp>) {
+        let Some(at) = at else { return std::future::pending().await };
+        let wait = at.duration_since(self.registry.clock.now()).min(self.lifetime);
+        tokio::time::sleep(wait.try_into().unwrap_or_default()).await;
+    }
+
+    /// Removes what is due; false when the store would not.
+    async fn sweep(&mut self) -> bool {
+        let now = self.registry.clock.now();
+        let later = self.due.split_off(&(now + SignedDuration::from_nanos(1), 0, Key::new("", "", "")));
+        let due = std::mem::replace(&mut self.due, later);
+        let snapshot = self.registry.store.snapshot();
+        let still = |(_, revision, key): &(Timestamp, u64, Key)| {
+            let live = snapshot.get(key).is_some_and(|e| e.revision == *revision);
+            live.then(|| Op { key: key.clone(), expect: Expect::Revision(*revision), action: Action::Delete })
+        };
+        let ops: Vec<Op> = due.iter().filter_map(still).collect();
+        for batch in ops.chunks(BATCH) {
+            match self.registry.store.commit(batch.to_vec()).await {
+                Ok(_) => {}
+                // Somebody wrote one of them meanwhile: the others go by themselves.
+                Err(CommitError::Conflict { .. }) => {
+                    for op in batch {
+                        let _ = self.registry.store.commit(vec![op.clone()]).await;
+                    }
+                }
+                Err(e) => {
+                    tracing::debug!("removing what has outlived its time: {e}");
+                    self.due.extend(due);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// When an object was last written, as far as it says so.
+fn written_at(o: &Object) -> Option<Timestamp> {
+    let managers = o.at(&["metadata", "managedFields"]).and_then(Value::as_array).into_iter().flatten();
+    let times = managers.filter_map(|m| m["time"].as_str()).chain(o.str_at(&["metadata", "creationTimestamp"]));
+    times.filter_map(meta::time::parse).max()
+}

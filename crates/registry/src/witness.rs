@@ -1,0 +1,29 @@
+//! Who counts the writes to the store, if anybody does.
+
+use crate::{Registry, Resource};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{CommitError, Committed, Op};
+use tokio::time::Instant;
+
+pub trait Witness: Send + Sync {
+    /// A transaction for an object of this row is durable, or has failed.
+    fn committed(&self, row: &Arc<Resource>, operation: &'static str, took: Duration, ok: bool);
+}
+
+impl Registry {
+    pub(crate) async fn commit(
+        &self,
+        row: &Arc<Resource>,
+        operation: &'static str,
+        ops: Vec<Op>,
+    ) -> Result<Committed, CommitError> {
+        let Some(witness) = self.witness.get() else { return self.store.commit(ops).await };
+        let begun = Instant::now();
+        let done = self.store.commit(ops).await;
+        // That somebody else was faster is no failure of the store.
+        let ok = matches!(done, Ok(_) | Err(CommitError::Conflict { .. }));
+        witness.committed(row, operation, begun.elapsed(), ok);
+        done
+    }
+}

@@ -1,0 +1,214 @@
+//! The audit log: what is written of a request, when, and what is left out.
+
+use crate::socket::{Socket, server};
+use apiserver::audit::{Audit, Log, Policy, Rotation};
+use apiserver::{Options, Server};
+use bytes::Bytes;
+use client::Transport;
+use http::Request;
+use http_body_util::BodyExt;
+use kemudi_testkit::Cluster;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: None
+  nonResourceURLs: ['/livez*']
+- level: Metadata
+  resources: [{group: '', resources: [secrets]}]
+- level: Request
+  verbs: [patch]
+  omitStages: [RequestReceived]
+- level: RequestResponse
+  resources: [{group: '', resources: [configmaps, pods]}]
+  omitManagedFields: true
+- level: Metadata
+  userGroups: ['system:authenticated']
+";
+
+struct Audited {
+    _cluster: Cluster,
+    server: Arc<Server>,
+    directory: TempDir,
+}
+
+impl Audited {
+    async fn start() -> Self {
+        let cluster = Cluster::start(1).await;
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::open(&directory.path().join("audit.log"), Rotation::default(), cluster.clock.clone()).unwrap();
+        let audit = Some(Audit { policy: Policy::parse(POLICY).unwrap(), log });
+        let server = server(&cluster, Options { audit, ..Options::default() });
+        Self { _cluster: cluster, server, directory }
+    }
+
+    /// Sends a request, and gives the identifier of its answer with the events that were written since the last time.
+    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> (String, Vec<Value>) {
+        let mut r = Request::builder().method(method).uri(path).header("user-agent", "tester/1");
+        for (k, v) in headers {
+            r = r.header(*k, *v);
+        }
+        if !headers.iter().any(|(k, _)| *k == "authorization") {
+            r = r.header("authorization", "Bearer admin/system:masters");
+        }
+        let answer = self.server.handle(r.body(Bytes::copy_from_slice(body.as_bytes())).unwrap()).await;
+        let id = answer.headers()["audit-id"].to_str().unwrap().to_owned();
+        (id, self.events())
+    }
+
+    fn events(&self) -> Vec<Value> {
+        let path = self.directory.path().join("audit.log");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+}
+
+fn stages(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|e| e["stage"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_says_who_asked_for_what_and_what_came_of_it() {
+    let a = Audited::start().await;
+    let (id, events) = a.send("GET", "/api/v1/namespaces/default/services/none?x=y", &[], "").await;
+    assert_eq!(stages(&events), ["RequestReceived", "ResponseComplete"]);
+    let mut e = events[1].clone();
+    let times = ["requestReceivedTimestamp", "stageTimestamp"].map(|k| e.as_object_mut().unwrap().remove(k).unwrap());
+    assert!(times.iter().all(|t| t.as_str().unwrap().len() == "2026-01-01T00:00:00.000000Z".len()), "{times:?}");
+    assert_eq!(
+        e,
+        json!({
+        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata", "auditID": id,
+        "stage": "ResponseComplete", "requestURI": "/api/v1/namespaces/default/services/none?x=y", "verb": "get",
+        "user": {"username": "admin", "groups": ["system:masters", "system:authenticated"]},
+        "userAgent": "tester/1",
+        "objectRef": {"resource": "services", "namespace": "default", "name": "none", "apiVersion": "v1"},
+        "responseStatus": {"metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "services \"none\" not found", "details": {"name": "none", "kind": "services"}},
+        "annotations": {"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": ""}})
+    );
+    let (_, events) = a.send("GET", "/livez", &[], "").await;
+    assert!(events.is_empty(), "{events:?}");
+    let (id, events) =
+        a.send("GET", "/version", &[("audit-id", "mine"), ("x-forwarded-for", "10.0.0.7, 10.0.0.8")], "").await;
+    assert_eq!((&*id, &events[1]["auditID"], &events[1]["verb"]), ("mine", &json!("mine"), &json!("get")));
+    assert_eq!(events[1]["sourceIPs"], json!(["10.0.0.7", "10.0.0.8"]));
+    assert!(events[1]["objectRef"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn levels_say_how_much_is_written() {
+    let a = Audited::start().await;
+    let json = [("content-type", "application/json")];
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}}).to_string();
+    let (_, events) = a.send("POST", secrets, &json, &secret).await;
+    assert_eq!(stages(&events), ["RequestReceived", "ResponseComplete"]);
+    assert_eq!(events[1]["objectRef"]["name"], "s", "the name is the object's");
+    assert_eq!(events[1]["responseStatus"], json!({"metadata": {}, "code": 201}));
+    assert!(!format!("{events:?}").contains("hunter2") && events[1]["requestObject"].is_null());
+
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: m\ndata:\n  a: b\n";
+    let (_, events) = a.send("POST", maps, &[("content-type", "application/yaml")], yaml).await;
+    let e = &events[1];
+    assert_eq!(e["requestObject"]["data"], json!({"a": "b"}));
+    assert_eq!((&e["responseObject"]["kind"], &e["responseObject"]["data"]), (&json!("ConfigMap"), &json!({"a": "b"})));
+    assert!(e["responseObject"]["metadata"]["uid"].is_string());
+    assert!(e["responseObject"]["metadata"]["managedFields"].is_null(), "{e}");
+    assert!(events[0]["responseStatus"].is_null() && events[0]["responseObject"].is_null());
+    let (_, events) =
+        a.send("GET", &format!("{maps}/m"), &[("accept", "application/vnd.kubernetes.protobuf")], "").await;
+    assert_eq!(events[1]["responseObject"]["data"], json!({"a": "b"}), "whatever was sent, JSON is written");
+    let (_, events) = a.send("GET", maps, &[], "").await;
+    assert_eq!(events[1]["responseObject"]["items"][0]["metadata"]["name"], "m");
+    assert!(events[1]["responseObject"]["items"][0]["metadata"]["managedFields"].is_null());
+
+    let patch = r#"{"data":{"c":"d"}}"#;
+    let (_, events) =
+        a.send("PATCH", &format!("{maps}/m"), &[("content-type", "application/merge-patch+json")], patch).await;
+    assert_eq!(stages(&events), ["ResponseComplete"]);
+    assert_eq!(
+        (&events[0]["requestObject"], &events[0]["responseObject"]),
+        (&json!({"data": {"c": "d"}}), &Value::Null)
+    );
+    let (_, events) = a.send("DELETE", &format!("{maps}/m"), &json, r#"{"gracePeriodSeconds":0}"#).await;
+    assert_eq!(events[1]["responseStatus"]["status"], "Success");
+    assert_eq!(events[1]["requestObject"], json!({"gracePeriodSeconds": 0}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_begin_and_end() {
+    let a = Audited::start().await;
+    let path = "/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=3";
+    let r = Request::get(path).header("authorization", "Bearer admin/system:masters").body(Bytes::new()).unwrap();
+    let answer = a.server.handle(r).await;
+    let events = a.events();
+    assert_eq!(stages(&events), ["RequestReceived", "ResponseStarted"]);
+    assert_eq!(events[1]["responseStatus"]["code"], 200);
+    answer.into_body().collect().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let events = a.events();
+    assert_eq!(stages(&events), ["ResponseComplete"]);
+    assert!(events[0]["stageTimestamp"].as_str() > events[0]["requestReceivedTimestamp"].as_str());
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_and_changes_of_identity_are_written() {
+    let a = Audited::start().await;
+    let (_, events) =
+        a.send("GET", "/api/v1/namespaces/default/configmaps", &[("authorization", "Bearer somebody")], "").await;
+    let e = &events[1];
+    assert_eq!(
+        (&e["responseStatus"]["code"], &e["annotations"]["authorization.k8s.io/decision"]),
+        (&json!(403), &json!("forbid"))
+    );
+    assert_eq!(e["responseObject"]["kind"], "Status");
+    let headers = [("impersonate-user", "jane"), ("impersonate-group", "developers")];
+    let (_, events) = a.send("GET", "/api/v1/namespaces/default/secrets", &headers, "").await;
+    assert_eq!(events[1]["user"]["username"], "admin");
+    assert_eq!(
+        events[1]["impersonatedUser"],
+        json!({"username": "jane", "groups": ["developers", "system:authenticated"]})
+    );
+    assert!(events[0]["impersonatedUser"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn plugins_tell_what_they_found() {
+    let a = Audited::start().await;
+    let json = [("content-type", "application/json")];
+    let labels =
+        json!({"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/audit": "restricted"});
+    let ns = json!({"metadata": {"name": "tight", "labels": labels}}).to_string();
+    a.send("POST", "/api/v1/namespaces", &json, &ns).await;
+    let account = json!({"metadata": {"name": "default"}}).to_string();
+    a.send("POST", "/api/v1/namespaces/tight/serviceaccounts", &json, &account).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}).to_string();
+    let (_, events) = a.send("POST", "/api/v1/namespaces/tight/pods", &json, &pod).await;
+    let notes = &events[1]["annotations"];
+    assert_eq!(notes["pod-security.kubernetes.io/enforce-policy"], "baseline:latest", "{events:?}");
+    let found = notes["pod-security.kubernetes.io/audit-violations"].as_str().unwrap();
+    assert!(found.starts_with("would violate PodSecurity \"restricted:latest\": "), "{found}");
+}
+
+#[tokio::test]
+async fn over_a_socket_the_address_of_the_client_is_known() {
+    let a = Audited::start().await;
+    let socket = Socket::listen(a.server.clone()).await;
+    let client = socket.client("admin/system:masters");
+    let answer = client.send(Request::get("/version").body(Bytes::new()).unwrap()).await.unwrap();
+    answer.into_body().collect().await.unwrap();
+    let events = a.events();
+    assert_eq!(events[1]["sourceIPs"], json!(["127.0.0.1"]));
+    // No token, or none that anybody knows: written without a name.
+    let nobody = Request::get("/api").body(Bytes::new()).unwrap();
+    let _ = a.server.handle(nobody).await;
+    assert!(a.events().is_empty(), "the policy asks for authenticated users");
+}

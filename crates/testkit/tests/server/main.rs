@@ -1,0 +1,13 @@
+//! The server itself: how long requests take, how many there are, what is said of them, and how it ends.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod aggregation;
+mod audit;
+mod expiry;
+mod extension;
+mod fairness;
+mod limits;
+mod metrics;
+mod socket;
+mod zpages;

@@ -1,0 +1,154 @@
+//! What Prometheus reads: upstream's names and labels.
+
+use crate::socket::server;
+use apiserver::{Options, Server};
+use bytes::Bytes;
+use http::Request;
+use kemudi_testkit::Cluster;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// The code of an answer. What the answer still has to say is dropped.
+async fn send(s: &Arc<Server>, token: &str, method: &str, path: &str, body: &str, media: &str) -> u16 {
+    let r = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
+    let r = r.header("content-type", media).body(Bytes::copy_from_slice(body.as_bytes())).unwrap();
+    s.handle(r).await.status().as_u16()
+}
+
+async fn read(s: &Arc<Server>) -> String {
+    let r = Request::get("/metrics").header("authorization", "Bearer admin/system:masters").body(Bytes::new()).unwrap();
+    let r = s.handle(r).await;
+    assert_eq!(r.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    String::from_utf8(r.into_body().collect().await.to_vec()).unwrap()
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+}
+
+/// Labels in the order in which they are written: by name.
+fn request(verb: &str, dry: &str, scope: &str, code: u16) -> String {
+    format!(
+        "apiserver_request_total{{code=\"{code}\",component=\"apiserver\",dry_run=\"{dry}\",group=\"\",resource=\"configmaps\",\
+         scope=\"{scope}\",subresource=\"\",verb=\"{verb}\",version=\"v1\"}}"
+    )
+}
+
+/// Clauses: R07.apiserver
+#[tokio::test(start_paused = true)]
+async fn requests_are_counted_under_upstreams_names() {
+    let c = Cluster::start(1).await;
+    let s = server(&c, Options::default());
+    let admin = "admin/system:masters";
+    let json = "application/json";
+    let map = json!({"metadata": {"name": "m"}}).to_string();
+    let check = async |method: &str, path: &str, body: &str, media: &str, want: u16| {
+        assert_eq!(send(&s, admin, method, &format!("{MAPS}{path}"), body, media).await, want, "{method} {path}");
+    };
+    check("POST", "?dryRun=All", &map, json, 201).await;
+    check("POST", "", &map, json, 201).await;
+    check("POST", "", &map, json, 409).await;
+    check("GET", "/m", "", json, 200).await;
+    check("GET", "/none", "", json, 404).await;
+    check("GET", "", "", json, 200).await;
+    check("PATCH", "/m", r#"{"data":{"a":"b"}}"#, "application/merge-patch+json", 200).await;
+    let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"c": "d"}});
+    check("PATCH", "/m?fieldManager=f", &applied.to_string(), "application/apply-patch+yaml", 200).await;
+    check("DELETE", "/m", "", json, 200).await;
+    let before = read(&s).await;
+    for (line, n) in [
+        (request("POST", "All", "resource", 201), 1),
+        (request("POST", "", "resource", 201), 1),
+        (request("POST", "", "resource", 409), 1),
+        (request("GET", "", "resource", 200), 1),
+        (request("GET", "", "resource", 404), 1),
+        (request("LIST", "", "namespace", 200), 1),
+        (request("PATCH", "", "resource", 200), 1),
+        (request("APPLY", "", "resource", 200), 1),
+        (request("DELETE", "", "resource", 200), 1),
+    ] {
+        has(&before, &format!("{line} {n}"));
+    }
+    has(
+        &before,
+        "apiserver_request_duration_seconds_count{component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"configmaps\",scope=\"namespace\",subresource=\"\",verb=\"LIST\",version=\"v1\"} 1",
+    );
+    has(&before, "# TYPE apiserver_request_duration_seconds histogram");
+    has(&before, "apiserver_resource_objects{group=\"\",resource=\"namespaces\"} 3");
+    has(&before, "apiserver_storage_objects{resource=\"namespaces\"} 3");
+    has(
+        &before,
+        "apiserver_admission_step_admission_duration_seconds_count{operation=\"CREATE\",rejected=\"false\",type=\"admit\"} 3",
+    );
+    has(&before, "authentication_attempts{result=\"success\"} 10");
+    for name in [
+        "process_resident_memory_bytes",
+        "apiserver_storage_size_bytes",
+        "kubernetes_build_info",
+        "apiserver_response_sizes_sum",
+    ] {
+        assert!(before.contains(&format!("\n{name}")), "{name}");
+    }
+    // The health checks are counted by their path.
+    assert_eq!(send(&s, admin, "GET", "/livez/ping", "", json).await, 200);
+    has(
+        &read(&s).await,
+        "apiserver_request_total{code=\"200\",component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"\",scope=\"\",subresource=\"/livez\",verb=\"GET\",version=\"\"} 1",
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_are_counted_while_they_last() {
+    let c = Cluster::start(2).await;
+    let s = server(&c, Options::default());
+    let r = Request::get(format!("{MAPS}?watch=1")).header("authorization", "Bearer admin/system:masters");
+    let mut watch = s.handle(r.body(Bytes::new()).unwrap()).await.into_body();
+    c.call("POST", MAPS, json!({"metadata": {"name": "m"}})).await;
+    let apiserver::Body::Stream(pieces) = &mut watch else { panic!("a stream") };
+    assert!(pieces.recv().await.is_some());
+    let open = "apiserver_longrunning_requests{component=\"apiserver\",group=\"\",resource=\"configmaps\",scope=\"namespace\",subresource=\"\",verb=\"WATCH\",version=\"v1\"}";
+    let text = read(&s).await;
+    has(&text, &format!("{open} 1"));
+    has(&text, "apiserver_watch_events_total{group=\"\",resource=\"configmaps\",version=\"v1\"} 1");
+    assert!(!text.contains(&request("WATCH", "", "namespace", 200)), "it is not over");
+    drop(watch);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let text = read(&s).await;
+    has(&text, &format!("{open} 0"));
+    has(&text, &format!("{} 1", request("WATCH", "", "namespace", 200)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_are_counted_by_the_first_server() {
+    let c = Cluster::start(3).await;
+    c.call("POST", MAPS, json!({"metadata": {"name": "m"}})).await;
+    let text = c.call("GET", "/metrics", serde_json::Value::Null).await.body;
+    has(text.as_str().unwrap(), "etcd_requests_total{group=\"\",operation=\"create\",resource=\"configmaps\"} 1");
+    has(
+        text.as_str().unwrap(),
+        "etcd_request_duration_seconds_count{group=\"\",operation=\"create\",resource=\"configmaps\"} 1",
+    );
+    let r = c.client(auth::User::new("c", &[])).get::<serde_json::Value>("/api/v1/nodes").await;
+    assert!(r.is_err(), "nobody may");
+    let text = client::metrics::text();
+    assert!(text.contains("rest_client_requests_total{code=\"403\",host=\"in-process\",method=\"GET\"}"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_are_not_for_everybody() {
+    let c = Cluster::start(4).await;
+    let s = server(&c, Options::default());
+    assert_eq!(send(&s, "somebody", "GET", "/metrics", "", "").await, 403);
+    let role = json!({"metadata": {"name": "metrics"}, "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]});
+    let group = "/apis/rbac.authorization.k8s.io/v1";
+    assert_eq!(c.call("POST", &format!("{group}/clusterroles"), role).await.code, 201);
+    let binding = json!({"metadata": {"name": "metrics"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "metrics"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "somebody"}]});
+    assert_eq!(c.call("POST", &format!("{group}/clusterrolebindings"), binding).await.code, 201);
+    c.rbac.load(&c.server.registry);
+    assert_eq!(send(&s, "somebody", "GET", "/metrics", "", "").await, 200);
+}

@@ -1,0 +1,74 @@
+//! A server on a socket of loopback, with TLS.
+
+use apiserver::{Authenticators, Options, Server, TokenAuthenticator};
+use async_trait::async_trait;
+use auth::User;
+use client::https::{Config, Credentials, Https, Roots};
+use kemudi_testkit::Cluster;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Believes every token: it is the name of the user, and its groups after slashes. That of `slow` takes for ever.
+pub struct Names;
+
+#[async_trait]
+impl TokenAuthenticator for Names {
+    async fn authenticate(&self, token: &str) -> Result<Option<User>, String> {
+        if token == "slow" {
+            return std::future::pending().await;
+        }
+        let mut parts = token.split('/');
+        let name = parts.next().unwrap_or_default();
+        Ok(Some(User::new(name, &parts.collect::<Vec<_>>())))
+    }
+}
+
+/// Another server over the objects of a cluster. `admin/system:masters` is a token that may do everything.
+pub fn server(cluster: &Cluster, options: Options) -> Arc<Server> {
+    let authenticators = Authenticators { tokens: vec![Arc::new(Names)] };
+    let s = &cluster.server;
+    Server::with(s.registry.clone(), authenticators, s.authorizer.clone(), admission::default_plugins(), options)
+}
+
+pub struct Socket {
+    pub port: u16,
+    pub ca: String,
+    stop: watch::Sender<bool>,
+    pub serving: JoinHandle<()>,
+}
+
+impl Socket {
+    pub async fn listen(server: Arc<Server>) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], der)
+            .unwrap();
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (stop, shutdown) = watch::channel(false);
+        let serving = tokio::spawn(apiserver::listen::serve(server, listener, Arc::new(tls), shutdown));
+        Self { port, ca: cert.pem(), stop, serving }
+    }
+
+    pub fn client(&self, token: &str) -> Https {
+        let mut config = Config::new(format!("https://127.0.0.1:{}", self.port));
+        config.roots = Roots::Pem(self.ca.clone().into_bytes());
+        config.credentials = Credentials::Bearer(token.to_owned());
+        Https::new(&config).unwrap()
+    }
+
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+}
