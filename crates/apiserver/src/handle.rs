@@ -65,9 +65,9 @@ impl Server {
         let query = Query::parse(parts.uri.query());
         let target = Target::parse(path);
         let user = self.authenticators.authenticate(&parts).await?;
-        let user = self.impersonate(user, &parts)?;
+        let user = self.impersonate(user, &parts).await?;
         let watch = query.is_true("watch");
-        self.authorize(&user, &parts, &target, watch)?;
+        self.authorize(&user, &parts, &target, watch).await?;
         if body.len() > content::MAX_BODY {
             let limit = content::MAX_BODY;
             return Err(Status::too_large(format!("Request entity too large: limit is {limit}")));
@@ -132,16 +132,16 @@ impl Server {
         Ok(row.clone())
     }
 
-    fn authorize(&self, user: &User, parts: &Parts, target: &Target, watch: bool) -> Result<(), Status> {
+    async fn authorize(&self, user: &User, parts: &Parts, target: &Target, watch: bool) -> Result<(), Status> {
         let a = attributes(user, parts, target, watch);
-        match self.authorizer.authorize(&a) {
+        match self.authorizer.decide(&a).await {
             Decision::Allow(_) => Ok(()),
             Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
         }
     }
 
     /// `Impersonate-User` and its companions, if the caller may.
-    fn impersonate(&self, user: User, parts: &Parts) -> Result<User, Status> {
+    async fn impersonate(&self, user: User, parts: &Parts) -> Result<User, Status> {
         let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
         let named = parts.headers.get("impersonate-user").map(text).filter(|n| !n.is_empty());
         let Some(name) = named else {
@@ -151,43 +151,24 @@ impl Server {
             };
         };
         let groups: Vec<String> = parts.headers.get_all("impersonate-group").iter().map(text).collect();
-        let check = |resource: &str, namespace: &str, name: &str| {
-            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let group = if matches!(resource, "uids" | "userextras") { "authentication.k8s.io" } else { "" };
-            let a = Attributes {
-                user: user.clone(),
-                verb: "impersonate".into(),
-                group: group.into(),
-                version: "v1".into(),
-                resource: resource.into(),
-                subresource: subresource.into(),
-                namespace: namespace.into(),
-                name: name.into(),
-                ..Attributes::default()
-            };
-            match self.authorizer.authorize(&a) {
-                Decision::Allow(_) => Ok(()),
-                Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
-            }
-        };
         let mut other = User { name: name.clone(), ..User::default() };
         match other.service_account() {
             Some((ns, sa)) => {
-                check("serviceaccounts", ns, sa)?;
+                self.may_act(&user, "serviceaccounts", ns, sa).await?;
                 if groups.is_empty() {
                     let ns = ns.to_owned();
                     other.groups =
                         vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{ns}")];
                 }
             }
-            None => check("users", "", &name)?,
+            None => self.may_act(&user, "users", "", &name).await?,
         }
         for g in &groups {
-            check("groups", "", g)?;
+            self.may_act(&user, "groups", "", g).await?;
         }
         other.groups.extend(groups);
         if let Some(uid) = parts.headers.get("impersonate-uid").map(text).filter(|u| !u.is_empty()) {
-            check("uids", "", &uid)?;
+            self.may_act(&user, "uids", "", &uid).await?;
             other.uid = uid;
         }
         for key in parts.headers.keys() {
@@ -195,7 +176,7 @@ impl Server {
             let extra = crate::path::decode(extra).to_lowercase();
             let values: Vec<String> = parts.headers.get_all(key).iter().map(text).collect();
             for v in &values {
-                check(&format!("userextras/{extra}"), "", v)?;
+                self.may_act(&user, &format!("userextras/{extra}"), "", v).await?;
             }
             other.extra.insert(extra, values);
         }
@@ -206,18 +187,42 @@ impl Server {
         }
         Ok(other)
     }
+
+    /// Whether a user may act as somebody, or as part of somebody.
+    async fn may_act(&self, user: &User, resource: &str, namespace: &str, name: &str) -> Result<(), Status> {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let group = if matches!(resource, "uids" | "userextras") { "authentication.k8s.io" } else { "" };
+        let a = Attributes {
+            user: user.clone(),
+            verb: "impersonate".into(),
+            group: group.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            ..Attributes::default()
+        };
+        match self.authorizer.decide(&a).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
+        }
+    }
 }
 
 pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: bool) -> Attributes {
     match &target.group_version {
         Some(gv) if target.is_resource() => {
-            // A list or watch of one name may be allowed for that name.
-            let query = Query::parse(parts.uri.query());
+            // A list or watch of one name may be allowed for that name, and one of some fields for these.
+            let verb = target.verb(&parts.method, watch);
+            let (mut fields, mut labels) = (None, None);
+            if matches!(verb, "list" | "watch" | "deletecollection") {
+                let query = Query::parse(parts.uri.query());
+                fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
+                labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
+            }
             let mut name = target.name.clone();
-            if name.is_empty()
-                && let Ok(f) = meta::FieldSelector::parse(query.get("fieldSelector"))
-                && let Some(n) = f.exact("metadata.name")
-            {
+            if let Some(n) = fields.as_ref().and_then(|f| f.exact("metadata.name")).filter(|_| name.is_empty()) {
                 name = n.to_owned();
             }
             let namespace = match (&*target.resource, &*target.namespace) {
@@ -226,7 +231,7 @@ pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: boo
             };
             Attributes {
                 user: user.clone(),
-                verb: target.verb(&parts.method, watch).into(),
+                verb: verb.into(),
                 group: gv.group.clone(),
                 version: gv.version.clone(),
                 resource: target.resource.clone(),
@@ -234,6 +239,8 @@ pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: boo
                 namespace,
                 name,
                 path: String::new(),
+                fields,
+                labels,
             }
         }
         _ => Attributes {

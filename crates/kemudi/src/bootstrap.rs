@@ -7,9 +7,6 @@ use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-const ROLES: &str = include_str!("../bootstrap/roles.txt");
-const RBAC: &str = "rbac.authorization.k8s.io";
-
 /// The address of the cluster's DNS service within the service range, as everywhere.
 pub const DNS_HOST: u64 = 10;
 
@@ -26,10 +23,7 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
     for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
         create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
     }
-    for o in roles() {
-        let resource = if o["kind"] == "ClusterRole" { "clusterroles" } else { "clusterrolebindings" };
-        create(registry, RBAC, "v1", resource, o).await?;
-    }
+    strategies::rbac::bootstrap(registry).await?;
     for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
         let class = json!({"metadata": {"name": name}, "value": value,
             "description": "For what the cluster cannot do without."});
@@ -121,68 +115,4 @@ async fn replace(registry: &Registry, group: &str, version: &str, resource: &str
     let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
     let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
-}
-
-/// Reads the table of roles.
-fn roles() -> Vec<Value> {
-    let read = ["get", "list", "watch"];
-    let write = ["create", "delete", "deletecollection", "patch", "update", "get", "list", "watch"];
-    let mut out: Vec<Value> = Vec::new();
-    let mut name = String::new();
-    for line in ROLES.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
-        match words[..] {
-            ["role", n] => {
-                name = n.to_owned();
-                out.push(json!({"kind": "ClusterRole", "metadata": {"name": n, "labels": labels}, "rules": []}));
-            }
-            ["bind", kind, who] => {
-                let subject = match who.split_once('/') {
-                    Some((ns, n)) if kind == "ServiceAccount" => json!({"kind": kind, "namespace": ns, "name": n}),
-                    _ => json!({"kind": kind, "name": who, "apiGroup": RBAC}),
-                };
-                let old = out.iter_mut().find(|o| o["kind"] == "ClusterRoleBinding" && o["metadata"]["name"] == *name);
-                match old.and_then(|o| o["subjects"].as_array_mut()) {
-                    Some(list) => list.push(subject),
-                    None => out
-                        .push(json!({"kind": "ClusterRoleBinding", "metadata": {"name": name, "labels": labels},
-                        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}, "subjects": [subject]})),
-                }
-            }
-            [verbs, ref rest @ ..] => {
-                let verbs: Vec<&str> = match verbs {
-                    "R" => read.to_vec(),
-                    "RW" => write.to_vec(),
-                    v => v.split(',').collect(),
-                };
-                let rule = if rest[0].starts_with('/') {
-                    json!({"verbs": verbs, "nonResourceURLs": rest})
-                } else {
-                    let group = if rest[0] == "core" { "" } else { rest[0] };
-                    let resources: Vec<&str> = rest[1].split(',').collect();
-                    json!({"verbs": verbs, "apiGroups": [group], "resources": resources})
-                };
-                let role = out.iter_mut().rev().find(|o| o["kind"] == "ClusterRole");
-                if let Some(rules) = role.and_then(|r| r["rules"].as_array_mut()) {
-                    rules.push(rule);
-                }
-            }
-            _ => {}
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_role_has_rules_and_every_binding_a_subject() {
-        let all = super::roles();
-        assert!(all.len() > 40);
-        for o in all {
-            let list = if o["kind"] == "ClusterRole" { &o["rules"] } else { &o["subjects"] };
-            assert!(list.as_array().is_some_and(|l| !l.is_empty()), "{o}");
-        }
-    }
 }

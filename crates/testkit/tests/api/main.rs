@@ -7,6 +7,7 @@ mod bad_input;
 mod concurrency;
 mod custom;
 mod documents;
+mod escalation;
 mod matrix;
 mod reading;
 mod served;

@@ -5,6 +5,7 @@
 mod custom;
 mod harness;
 mod repeat;
+mod roles;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;
