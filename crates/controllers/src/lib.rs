@@ -4,6 +4,7 @@
 //! what to do is decided by pure functions beside it. Each acts under its own identity. Invariant: level-based; what an event
 //! said is forgotten, only its key is kept.
 
+pub mod certificates;
 pub mod clusterroleaggregation;
 pub mod context;
 pub mod deployment;

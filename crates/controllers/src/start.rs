@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    clusterroleaggregation, deployment, endpointslice, garbagecollector, namespace, nodelifecycle,
+    certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, namespace, nodelifecycle,
     per_namespace, podgc, replicaset, resourcequota,
 };
 use client::{Client, Informers, Shutdown};
@@ -24,6 +24,8 @@ pub struct Options {
     pub shutdown: Shutdown,
     /// The certificate authority of the API server, PEM.
     pub root_ca: String,
+    /// Signs certificates for those who ask for them by CertificateSigningRequests.
+    pub authority: Option<Arc<certificates::Authority>>,
     /// Ended pods that may stay.
     pub terminated_pods: usize,
 }
@@ -45,6 +47,7 @@ const ALL: &[Row] = &[
     ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
     ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
     ("resourcequota-controller", |c, _| Box::pin(resourcequota::run(c))),
+    ("certificate-controller", |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
     ("clusterrole-aggregation-controller", |c, _| Box::pin(clusterroleaggregation::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];

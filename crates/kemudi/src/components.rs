@@ -21,6 +21,8 @@ pub struct Parts {
     pub shutdown: Shutdown,
     /// The CA that pods trust the API by.
     pub ca_pem: String,
+    /// Signs what is asked for by CertificateSigningRequests.
+    pub authority: Arc<controllers::certificates::Authority>,
 }
 
 impl Parts {
@@ -56,6 +58,7 @@ pub fn start(parts: &Parts) -> Informers {
         rng: parts.rng.clone(),
         shutdown: parts.shutdown.clone(),
         root_ca: parts.ca_pem.clone(),
+        authority: Some(parts.authority.clone()),
         terminated_pods: TERMINATED_PODS,
     };
     let mut running = controllers::start(&options, |name| parts.controller(name));

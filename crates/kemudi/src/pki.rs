@@ -2,6 +2,7 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use controllers::certificates::{Authority, AuthorityError};
 use jiff::{SignedDuration, Timestamp};
 use meta::Clock;
 use rcgen::{
@@ -26,6 +27,8 @@ pub enum Error {
     Make(#[from] rcgen::Error),
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
     #[error("{path}: {why}")]
     Read { path: PathBuf, why: String },
 }
@@ -34,6 +37,7 @@ pub struct Pki {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
     pub ca_pem: String,
+    key_pem: String,
     clock: Arc<dyn Clock>,
 }
 
@@ -62,7 +66,12 @@ impl Pki {
         let (ca_pem, key_pem) = (read(&crt)?, read(&key)?);
         let bad = |e: rcgen::Error| Error::Read { path: key.clone(), why: e.to_string() };
         let issuer = Issuer::from_ca_cert_pem(&ca_pem, KeyPair::from_pem(&key_pem).map_err(bad)?).map_err(bad)?;
-        Ok(Self { directory: directory.into(), issuer, ca_pem, clock })
+        Ok(Self { directory: directory.into(), issuer, ca_pem, key_pem, clock })
+    }
+
+    /// What signs certificates for those who ask for them.
+    pub fn authority(&self, longest: SignedDuration) -> Result<Authority, Error> {
+        Ok(Authority::new(&self.ca_pem, &self.key_pem, longest)?)
     }
 
     /// The server's certificate for these names and addresses.

@@ -7,10 +7,12 @@ use crate::{agent, bootstrap, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use jiff::SignedDuration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
 use tokio::signal::unix::{SignalKind, signal};
@@ -49,6 +51,9 @@ pub struct Options {
     /// Default admission plugins that are off.
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// The longest that a certificate lasts that is asked for by a CertificateSigningRequest.
+    #[arg(long, default_value = "8760h")]
+    pub cluster_signing_duration: SignedDuration,
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
@@ -162,6 +167,7 @@ async fn run(options: Options) -> Result<(), Error> {
         rng: plane.rng.clone(),
         shutdown: ending,
         ca_pem: plane.pki.ca_pem.clone(),
+        authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
     };
     let informers = components::start(&parts);
     if let (Some(node), Some(network)) = (&node, network) {
