@@ -57,14 +57,13 @@ impl Server {
 
     async fn answer(
         self: &Arc<Self>,
-        parts: Parts,
+        mut parts: Parts,
         body: Bytes,
         wanted: Result<Wanted, Status>,
     ) -> Result<Response<Body>, Status> {
-        let path = parts.uri.path();
         let query = Query::parse(parts.uri.query());
-        let target = Target::parse(path);
-        let user = self.authenticators.authenticate(&parts).await?;
+        let target = Target::parse(parts.uri.path());
+        let user = self.authenticators.authenticate(&mut parts).await?;
         let user = self.impersonate(user, &parts).await?;
         let watch = query.is_true("watch");
         self.authorize(&user, &parts, &target, watch).await?;
@@ -110,10 +109,26 @@ impl Server {
         if known && parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(method_not_allowed());
         }
+        if let Some(r) = self.issuer(path) {
+            return Ok(r);
+        }
         if let Some(r) = openapi::answer(self, parts) {
             return r;
         }
         discovery::answer(self, parts, target)
+    }
+
+    /// By what others verify the tokens of service accounts.
+    fn issuer(&self, path: &str) -> Option<Response<Body>> {
+        let (about, keys) = self.authenticators.issuer.as_ref()?;
+        let (media, document) = match path.trim_end_matches('/') {
+            "/.well-known/openid-configuration" => ("application/json", about),
+            "/openid/v1/jwks" => ("application/jwk-set+json", keys),
+            _ => return None,
+        };
+        let mut r = bytes(200, media, document.to_string().into_bytes());
+        r.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        Some(r)
     }
 
     fn row(&self, target: &Target) -> Result<Arc<Resource>, Status> {

@@ -22,7 +22,10 @@ mod table;
 mod verbs;
 mod webhooks;
 
-pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
+pub use authenticate::bootstrap_token::BootstrapTokens;
+pub use authenticate::{
+    Anonymous, AnyCertificate, Authenticators, Certificates, FrontProxy, Identity, Peer, PeerError,
+};
 pub use body::Body;
 pub use connect::NodeConnector;
 pub use health::VERSION;

@@ -5,7 +5,6 @@ use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::content::MAX_BODY;
 use crate::handle::failure;
-use auth::User;
 use http::{Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -63,14 +62,13 @@ async fn connection(
 ) {
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
-    let identity = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).and_then(|c| user_of(c));
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let peer = server.authenticators.certificates.peer(chain, &*server.registry.clock);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let (server, identity) = (server.clone(), identity.clone());
+        let (server, peer) = (server.clone(), peer.clone());
         async move {
             request.extensions_mut().remove::<Identity>();
-            if let Some(user) = identity {
-                request.extensions_mut().insert(Identity(user));
-            }
+            request.extensions_mut().insert(peer);
             Ok::<_, Infallible>(read_and_handle(server, request).await)
         }
     });
@@ -104,15 +102,6 @@ async fn read_and_handle(server: Arc<Server>, request: Request<Incoming>) -> Res
         Err(e) => return failure(&Status::bad_request(format!("reading the body: {e}"))),
     };
     server.handle(Request::from_parts(parts, bytes)).await
-}
-
-/// The user of a client certificate that the handshake has verified: common name and organizations.
-fn user_of(certificate: &[u8]) -> Option<User> {
-    let (_, c) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let subject = c.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-    Some(User::new(name, &groups))
 }
 
 /// Returns when the server is to stop, or nobody can say so any more.

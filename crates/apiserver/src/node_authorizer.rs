@@ -1,6 +1,5 @@
 //! What the agents of nodes may do (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): what concerns the pods of their node,
-//! and what the role `system:node` says of everything else. Who is no agent is the business of RBAC alone, as is what is granted
-//! to a node there.
+//! and what the role `system:node` says of everything else. Of others it has no opinion.
 //!
 //! The relations are read from the store when they are asked for: pods are told apart by their index, and only those of the
 //! node are decoded.
@@ -145,21 +144,13 @@ impl NodeAuthorizer {
 
 impl Authorizer for NodeAuthorizer {
     fn authorize(&self, a: &Attributes) -> Decision {
-        let Some(node) = a.user.node() else { return self.rbac.authorize(a) };
-        let why = match self.find(node, a) {
-            Found::Related => return Decision::Allow(String::new()),
-            Found::Other if self.rbac.role_allows(ROLE, a) => return Decision::Allow(String::new()),
-            Found::Other => String::new(),
-            Found::Unrelated(why) => why,
-        };
-        match self.rbac.authorize(a) {
-            Decision::NoOpinion(_) => Decision::NoOpinion(why),
-            decided => decided,
+        let Some(node) = a.user.node() else { return Decision::NoOpinion(String::new()) };
+        match self.find(node, a) {
+            Found::Related => Decision::Allow(String::new()),
+            Found::Other if self.rbac.role_allows(ROLE, a) => Decision::Allow(String::new()),
+            Found::Other => Decision::NoOpinion(String::new()),
+            Found::Unrelated(why) => Decision::NoOpinion(why),
         }
-    }
-
-    fn rules(&self, user: &User, namespace: &str) -> Vec<auth::rbac::PolicyRule> {
-        self.rbac.rules(user, namespace)
     }
 
     fn unlisted(&self, user: &User) -> Vec<&'static str> {

@@ -16,6 +16,10 @@ pub struct Place {
     pub address: IpAddr,
     pub port: u16,
     pub service_cidr: String,
+    /// The authority of the cluster, PEM.
+    pub ca: String,
+    /// By what other servers know who speaks to them (`extension-apiserver-authentication`).
+    pub trust: Value,
 }
 
 /// Creates what is missing.
@@ -24,6 +28,15 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
         create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
     }
     strategies::rbac::bootstrap(registry).await?;
+    let trust = json!({"metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": place.trust});
+    replace(registry, "", "v1", "configmaps", trust).await?;
+    cluster_info(registry, place).await?;
+    // Since when it is known which tokens in secrets are used.
+    let since = registry.clock.now().strftime("%Y-%m-%d").to_string();
+    let tracking = json!({"metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"},
+        "data": {"since": since}});
+    create(registry, "", "v1", "configmaps", tracking).await?;
     for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
         let class = json!({"metadata": {"name": name}, "value": value,
             "description": "For what the cluster cannot do without."});
@@ -37,6 +50,18 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
     create(registry, "", "v1", "services", service).await?;
     endpoints(registry, place).await
+}
+
+/// How the cluster is reached, for those who have nothing but a token. It is signed by those tokens; see the controller.
+async fn cluster_info(registry: &Registry, place: &Place) -> Result<(), Status> {
+    let server = format!("https://{}", std::net::SocketAddr::new(place.address, place.port));
+    let ca = schema::base64(place.ca.as_bytes());
+    let kubeconfig = format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: {server}\n  name: \"\"\ncontexts: null\n\
+current-context: \"\"\nkind: Config\nusers: null\n"
+    );
+    let metadata = json!({"name": "cluster-info", "namespace": "kube-public"});
+    create(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": {"kubeconfig": kubeconfig}})).await
 }
 
 /// The service of the DNS server, which listens on an address of the node.

@@ -3,7 +3,7 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
-use crate::{agent, bootstrap, lock, privileges};
+use crate::{access, agent, bootstrap, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -57,6 +57,8 @@ pub struct Options {
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
+    #[command(flatten)]
+    pub access: access::Options,
 }
 
 const POD_RANGE: &str = "10.244.0.0/24";
@@ -152,6 +154,7 @@ async fn run(options: Options) -> Result<(), Error> {
         advertise,
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
+        access: options.access.clone(),
     };
     let mut plane = ControlPlane::start(&config, listener, store, plugins, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
@@ -168,6 +171,7 @@ async fn run(options: Options) -> Result<(), Error> {
         shutdown: ending,
         ca_pem: plane.pki.ca_pem.clone(),
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
+        accounts: plane.accounts.clone(),
     };
     let informers = components::start(&parts);
     if let (Some(node), Some(network)) = (&node, network) {

@@ -21,10 +21,6 @@ impl Strategy for Rbac {
         NameRule::PathSegment
     }
 
-    fn allows_create_on_update(&self) -> bool {
-        true
-    }
-
     fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         escalation::check(&*self.0, env, request, o, old)
     }

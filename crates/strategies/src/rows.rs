@@ -19,7 +19,10 @@ pub struct Config {
     pub service_cidr: networking::Cidr,
     pub node_ports: std::ops::RangeInclusive<u16>,
     pub authorizer: Arc<dyn Authorizer>,
-    pub tokens: Arc<dyn authentication::TokenIssuer>,
+    /// Makes the tokens of service accounts.
+    pub accounts: Arc<authentication::service_account::ServiceAccountTokens>,
+    /// Knows whose a token is.
+    pub tokens: Arc<auth::Tokens>,
 }
 
 /// A row for every kind of the catalogue.
@@ -100,7 +103,7 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("", "secrets") => Arc::new(core::secret::Secret),
         ("", "configmaps") => Arc::new(core::config_map::ConfigMap),
         ("", "events") | ("events.k8s.io", "events") => Arc::new(core::event::Event),
-        ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.tokens.clone())),
+        ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.accounts.clone())),
         ("", "replicationcontrollers") => Arc::new(core::replication_controller::ReplicationController),
         ("", "podtemplates") => Arc::new(core::pod_template::PodTemplate),
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {

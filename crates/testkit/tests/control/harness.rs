@@ -57,6 +57,10 @@ impl Plane {
             shutdown: shutdown.clone(),
             root_ca: "PEM".into(),
             authority: Some(Arc::new(authority)),
+            issue: Arc::new({
+                let accounts = cluster.accounts.clone();
+                move |account, secret| accounts.issue_legacy(account, secret)
+            }),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
         };
         controllers::start(&options, |name| client.clone().with_user_agent(name)).detach_all();

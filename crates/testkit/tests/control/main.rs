@@ -7,6 +7,7 @@ mod custom;
 mod harness;
 mod repeat;
 mod roles;
+mod tokens;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;
