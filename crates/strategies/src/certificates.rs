@@ -117,14 +117,12 @@ impl Strategy for CertificateSigningRequest {
         }
         let (new, before) = (certificate(o), certificate(old));
         let at = FieldPath::new("status.certificate");
-        if new != before && !new.is_empty() {
-            if let Err(why) = readable(&new) {
-                errors.push(FieldError::invalid(
-                    &at,
-                    o.at(&["status", "certificate"]).cloned().unwrap_or_default(),
-                    why,
-                ));
-            }
+        if new != before
+            && !new.is_empty()
+            && let Err(why) = readable(&new)
+        {
+            let value = o.at(&["status", "certificate"]).cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&at, value, why));
         }
         if !before.is_empty() && new != before {
             errors.push(FieldError::forbidden(&at, "updates may not change a certificate that is there"));

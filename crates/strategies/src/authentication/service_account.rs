@@ -180,8 +180,8 @@ impl ServiceAccountTokens {
             let (name, uid) = (text(&b["name"]), text(&b["uid"]));
             // The node of a pod is told, and the pod is what the token is bound to.
             let namespace = if field == "node" { "" } else { &namespace };
-            let there = || self.lookup(resource, namespace, &name).is_some_and(|o| o.uid() == uid);
-            if !(field == "node" && pod) && !there() {
+            let only_told = field == "node" && pod;
+            if !only_told && self.lookup(resource, namespace, &name).is_none_or(|o| o.uid() != uid) {
                 return Err(format!("service account token has been invalidated: the {field} it is bound to is gone"));
             }
             if field != "secret" {
