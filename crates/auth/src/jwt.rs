@@ -295,14 +295,14 @@ mod tests {
         let again = PublicKey::from_jwk(&public.to_jwk()).unwrap();
         assert_eq!(again, public);
         let pem = format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", STANDARD.encode(der));
-        assert_eq!(PublicKey::from_pem(&pem).unwrap(), [public.clone()]);
+        assert_eq!(PublicKey::from_pem(&pem).unwrap(), std::slice::from_ref(&public));
         let (other, _) = PrivateKey::generate().unwrap();
         assert!(!token.is_signed_by(&[other.public().unwrap()]));
         // A key of any name is tried where none has the token's.
         let unnamed = PublicKey { id: None, ..public.clone() };
         assert!(token.is_signed_by(&[other.public().unwrap(), unnamed]));
         let (head, tail) = text.split_at(text.len() - 6);
-        assert!(!Token::parse(&format!("{head}AAAAAA")).unwrap().is_signed_by(&[public.clone()]), "{tail}");
+        assert!(!Token::parse(&format!("{head}AAAAAA")).unwrap().is_signed_by(std::slice::from_ref(&public)), "{tail}");
         let none = format!("{}.{}.", B64.encode(r#"{"alg":"none"}"#), B64.encode(r#"{"iss":"me"}"#));
         assert!(!Token::parse(&none).unwrap().is_signed_by(&[public]));
         assert!(Token::parse("a.b.c").is_none() && Token::parse("abc").is_none());

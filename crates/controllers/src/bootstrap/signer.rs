@@ -114,7 +114,7 @@ mod tests {
         let data = o.get("data").and_then(Value::as_object).unwrap();
         assert_eq!(
             data.keys().map(String::as_str).collect::<Vec<_>>(),
-            ["kubeconfig", "other", "jws-kubeconfig-abcdef"]
+            ["jws-kubeconfig-abcdef", "kubeconfig", "other"]
         );
         assert!(!sign(&mut o.clone(), &keys), "nothing to do");
         let mut none = Object::from_value(json!({"metadata": {}, "data": {"a": "b"}})).unwrap();
