@@ -22,6 +22,7 @@ use strategies::authentication::service_account::{ServiceAccountTokens, Settings
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 #[derive(Args, Clone, Debug)]
+#[group(id = "access")]
 pub struct Options {
     /// Authorities (PEM) whose client certificates are taken besides the cluster's own.
     #[arg(long)]
