@@ -70,7 +70,7 @@ impl Review<'_> {
             subresource: subresource.into(),
             namespace: namespace.into(),
             name: name.into(),
-            path: String::new(),
+            ..Attributes::default()
         })
     }
 }

@@ -1,64 +1,149 @@
-//! Who sends a request.
+//! Who sends a request: a proxy that says for whom it speaks, the owner of a client certificate, the holder of a token, or nobody.
 
-use async_trait::async_trait;
-use auth::User;
+pub mod bootstrap_token;
+mod certificates;
+mod front_proxy;
+
+pub use certificates::{AnyCertificate, Certificates, Peer, PeerError};
+pub use front_proxy::FrontProxy;
+
+use auth::{Tokens, User};
+use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use meta::Status;
+use meta::{Status, Value};
 use std::sync::Arc;
 
-/// The identity of a request of this process, or of a verified client certificate. A request extension: nothing that comes over
-/// a socket sets extensions.
+/// The identity of a request of this process. A request extension: nothing that comes over a socket sets extensions.
 #[derive(Clone, Debug)]
 pub struct Identity(pub User);
 
-#[async_trait]
-pub trait TokenAuthenticator: Send + Sync {
-    /// The user of a token; none when it is not of this kind, an error when it is and is no good.
-    async fn authenticate(&self, token: &str) -> Result<Option<User>, String>;
-}
-
 #[derive(Default)]
 pub struct Authenticators {
-    /// Asked in order.
-    pub tokens: Vec<Arc<dyn TokenAuthenticator>>,
+    pub tokens: Arc<Tokens>,
+    pub certificates: Certificates,
+    pub front_proxy: Option<FrontProxy>,
+    pub anonymous: Anonymous,
+    /// By what others verify the tokens of service accounts: who makes them, and the keys.
+    pub issuer: Option<(Value, Value)>,
+}
+
+/// What may be asked without saying who asks. Authorization has its word after that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Anonymous {
+    Nothing,
+    Everything,
+    /// These paths and what is below them.
+    Below(Vec<String>),
+    /// These paths alone.
+    Paths(Vec<String>),
+}
+
+impl Default for Anonymous {
+    /// How the server is, and nothing else.
+    fn default() -> Self {
+        Self::Below(["/healthz", "/livez", "/readyz", "/version"].map(str::to_owned).to_vec())
+    }
+}
+
+impl Anonymous {
+    fn may_ask(&self, path: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Everything => true,
+            Self::Below(all) => {
+                all.iter().any(|p| path.strip_prefix(&**p).is_some_and(|r| r.is_empty() || r.starts_with('/')))
+            }
+            Self::Paths(all) => all.iter().any(|p| p == path),
+        }
+    }
 }
 
 impl Authenticators {
-    pub(crate) async fn authenticate(&self, parts: &Parts) -> Result<User, Status> {
-        if let Some(token) = bearer(parts) {
-            for t in &self.tokens {
-                match t.authenticate(token).await {
-                    Ok(Some(mut user)) => {
-                        if !user.is_in(auth::user::GROUP_AUTHENTICATED) {
-                            user.groups.push(auth::user::GROUP_AUTHENTICATED.into());
-                        }
-                        return Ok(user);
-                    }
-                    Ok(None) => {}
-                    Err(why) => {
-                        tracing::debug!("a token was refused: {why}");
-                        return Err(Status::unauthorized());
-                    }
-                }
-            }
-            return Err(Status::unauthorized());
-        }
+    /// Takes from the request what has been used to tell who sends it: nobody else is to see it.
+    pub(crate) async fn authenticate(&self, parts: &mut Parts) -> Result<User, Status> {
         if let Some(Identity(user)) = parts.extensions.get::<Identity>() {
             return Ok(user.clone());
         }
-        // Anonymous requests may ask how the server is, and nothing else.
-        let path = parts.uri.path();
-        let open = ["/healthz", "/livez", "/readyz", "/version"];
-        let health = open.iter().any(|p| path == *p || path.strip_prefix(p).is_some_and(|r| r.starts_with('/')));
-        if health { Ok(User::anonymous()) } else { Err(Status::unauthorized()) }
+        let peer = parts.extensions.get::<Peer>().cloned().unwrap_or_default();
+        let proxied = self.front_proxy.as_ref().map(|p| p.take(&mut parts.headers, peer.proxy.as_deref()));
+        if let Some(user) = proxied.flatten() {
+            return Ok(user);
+        }
+        if let Some(user) = peer.user {
+            return Ok(user);
+        }
+        if let Some(token) = bearer(parts) {
+            return match self.tokens.of(&token, &[]).await {
+                Ok(Some(found)) => Ok(found.user),
+                Ok(None) => Err(Status::unauthorized()),
+                Err(why) => {
+                    tracing::debug!("a token was refused: {why}");
+                    Err(Status::unauthorized())
+                }
+            };
+        }
+        if !peer.unknown && self.anonymous.may_ask(parts.uri.path()) {
+            Ok(User::anonymous())
+        } else {
+            Err(Status::unauthorized())
+        }
     }
 }
 
-fn bearer(parts: &Parts) -> Option<&str> {
+/// The token of the `Authorization` header, or one that a browser hides in the protocols of a WebSocket.
+fn bearer(parts: &mut Parts) -> Option<String> {
+    const PROTOCOLS: &str = "sec-websocket-protocol";
+    const HIDDEN: &str = "base64url.bearer.authorization.k8s.io.";
     if let Some(v) = parts.headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()) {
         let (scheme, token) = v.split_once(' ')?;
-        return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim());
+        return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned());
     }
-    None
+    let said: Vec<String> =
+        parts.headers.get_all(PROTOCOLS).iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect();
+    let all: Vec<&str> = said.iter().flat_map(|v| v.split(',')).map(str::trim).collect();
+    let token = all.iter().find_map(|p| p.strip_prefix(HIDDEN))?;
+    let others: Vec<&str> = all.iter().copied().filter(|p| !p.starts_with(HIDDEN)).collect();
+    // One that offers nothing else cannot be answered.
+    let others = HeaderValue::from_str(&others.join(", ")).ok().filter(|v| !v.is_empty())?;
+    use base64::Engine;
+    let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token).ok()?;
+    let token = String::from_utf8(token).ok()?;
+    parts.headers.insert(PROTOCOLS, others);
+    Some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn tokens_come_in_a_header_or_hidden_in_the_protocols_of_a_web_socket() {
+        let check = |name: &str, value: &str, token: Option<&str>, left: Option<&str>| {
+            let (mut parts, ()) = Request::builder().header(name, value).body(()).unwrap().into_parts();
+            assert_eq!(bearer(&mut parts).as_deref(), token, "{value}");
+            let protocols = parts.headers.get("sec-websocket-protocol").and_then(|v| v.to_str().ok());
+            assert_eq!(protocols, left);
+        };
+        check("authorization", "Bearer abc", Some("abc"), None);
+        check("authorization", "bearer  abc ", Some("abc"), None);
+        check("authorization", "Basic abc", None, None);
+        let hidden = "base64url.bearer.authorization.k8s.io.YWJj";
+        check(
+            "sec-websocket-protocol",
+            &format!("v5.channel.k8s.io, {hidden}"),
+            Some("abc"),
+            Some("v5.channel.k8s.io"),
+        );
+        check("sec-websocket-protocol", hidden, None, Some(hidden));
+    }
+
+    #[test]
+    fn nobody_may_ask_little() {
+        assert!(Anonymous::default().may_ask("/livez/ping") && !Anonymous::default().may_ask("/livezx"));
+        assert!(!Anonymous::default().may_ask("/api") && Anonymous::Everything.may_ask("/api"));
+        let paths = Anonymous::Paths(vec!["/livez".into()]);
+        assert!(paths.may_ask("/livez") && !paths.may_ask("/livez/ping") && !Anonymous::Nothing.may_ask("/livez"));
+    }
 }

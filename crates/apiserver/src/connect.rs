@@ -22,7 +22,7 @@ pub trait NodeConnector: Send + Sync {
 
 pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Result<Response<Body>, Status> {
     if matches!(request.subresource.as_str(), "exec" | "attach" | "portforward") {
-        may_create(server, &call)?;
+        may_create(server, &call).await?;
     }
     admit(server, &call, &request).await?;
     if request.subresource == "proxy" {
@@ -61,13 +61,13 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
 }
 
 /// WebSockets begin with a GET, and still do what only `create` allows (since v1.35).
-fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
+async fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
     if call.parts.method != http::Method::GET {
         return Ok(());
     }
     let mut a = attributes(&call.user, &call.parts, &call.target, false);
     a.verb = "create".into();
-    match server.authorizer.authorize(&a) {
+    match server.authorizer.decide(&a).await {
         auth::Decision::Allow(_) => Ok(()),
         auth::Decision::Deny(why) | auth::Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
     }

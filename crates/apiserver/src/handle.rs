@@ -104,15 +104,15 @@ impl Server {
 
     async fn answer(
         self: &Arc<Self>,
-        parts: Parts,
+        mut parts: Parts,
         body: Bytes,
         wanted: Result<Wanted, Status>,
         info: Info,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
-        let user = self.authenticate(&parts, &info, trace).await?;
+        let user = self.authenticate(&mut parts, &info, trace).await?;
         self.write_down(&user, &parts, &body, &info, trace);
-        let user = self.impersonate(user, &parts, trace)?;
+        let user = self.impersonate(user, &parts, trace).await?;
         let _pass = if info.long_running {
             None
         } else {
@@ -126,7 +126,7 @@ impl Server {
             Ok(seat) => seat,
             Err(retry_after) => return Ok(self.turn_away(&info, &parts, trace, retry_after)),
         };
-        self.authorize(&user, &parts, &info.target, info.watch, trace)?;
+        self.authorize(&user, &parts, &info.target, info.watch, trace).await?;
         self.count(&info, &parts, trace);
         let Info { target, query, watch, .. } = info;
         if body.len() > content::MAX_BODY {
@@ -165,7 +165,7 @@ impl Server {
         Ok(answer)
     }
 
-    async fn authenticate(&self, parts: &Parts, info: &Info, trace: &Trace) -> Result<User, Status> {
+    async fn authenticate(&self, parts: &mut Parts, info: &Info, trace: &Trace) -> Result<User, Status> {
         let begun = Instant::now();
         let user = self.authenticators.authenticate(parts).await;
         let result = match &user {
@@ -222,10 +222,26 @@ impl Server {
         if known && parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(method_not_allowed());
         }
+        if let Some(r) = self.issuer(path) {
+            return Ok(r);
+        }
         if let Some(r) = openapi::answer(self, parts) {
             return r;
         }
         discovery::answer(self, parts, target)
+    }
+
+    /// By what others verify the tokens of service accounts.
+    fn issuer(&self, path: &str) -> Option<Response<Body>> {
+        let (about, keys) = self.authenticators.issuer.as_ref()?;
+        let (media, document) = match path.trim_end_matches('/') {
+            "/.well-known/openid-configuration" => ("application/json", about),
+            "/openid/v1/jwks" => ("application/jwk-set+json", keys),
+            _ => return None,
+        };
+        let mut r = bytes(200, media, document.to_string().into_bytes());
+        r.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        Some(r)
     }
 
     fn row(&self, target: &Target) -> Result<Arc<Resource>, Status> {
@@ -244,10 +260,17 @@ impl Server {
         Ok(row.clone())
     }
 
-    fn authorize(&self, user: &User, parts: &Parts, target: &Target, watch: bool, trace: &Trace) -> Result<(), Status> {
+    async fn authorize(
+        &self,
+        user: &User,
+        parts: &Parts,
+        target: &Target,
+        watch: bool,
+        trace: &Trace,
+    ) -> Result<(), Status> {
         let a = attributes(user, parts, target, watch);
         let begun = Instant::now();
-        let decision = self.authorizer.authorize(&a);
+        let decision = self.authorizer.decide(&a).await;
         let result = match &decision {
             Decision::Allow(_) => Authorization::Allowed,
             Decision::Deny(_) => Authorization::Denied,
@@ -269,7 +292,7 @@ impl Server {
     }
 
     /// `Impersonate-User` and its companions, if the caller may.
-    fn impersonate(&self, user: User, parts: &Parts, trace: &Trace) -> Result<User, Status> {
+    async fn impersonate(&self, user: User, parts: &Parts, trace: &Trace) -> Result<User, Status> {
         let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
         let named = parts.headers.get("impersonate-user").map(text).filter(|n| !n.is_empty());
         let Some(name) = named else {
@@ -279,43 +302,24 @@ impl Server {
             };
         };
         let groups: Vec<String> = parts.headers.get_all("impersonate-group").iter().map(text).collect();
-        let check = |resource: &str, namespace: &str, name: &str| {
-            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let group = if matches!(resource, "uids" | "userextras") { "authentication.k8s.io" } else { "" };
-            let a = Attributes {
-                user: user.clone(),
-                verb: "impersonate".into(),
-                group: group.into(),
-                version: "v1".into(),
-                resource: resource.into(),
-                subresource: subresource.into(),
-                namespace: namespace.into(),
-                name: name.into(),
-                ..Attributes::default()
-            };
-            match self.authorizer.authorize(&a) {
-                Decision::Allow(_) => Ok(()),
-                Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
-            }
-        };
         let mut other = User { name: name.clone(), ..User::default() };
         match other.service_account() {
             Some((ns, sa)) => {
-                check("serviceaccounts", ns, sa)?;
+                self.may_act(&user, "serviceaccounts", ns, sa).await?;
                 if groups.is_empty() {
                     let ns = ns.to_owned();
                     other.groups =
                         vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{ns}")];
                 }
             }
-            None => check("users", "", &name)?,
+            None => self.may_act(&user, "users", "", &name).await?,
         }
         for g in &groups {
-            check("groups", "", g)?;
+            self.may_act(&user, "groups", "", g).await?;
         }
         other.groups.extend(groups);
         if let Some(uid) = parts.headers.get("impersonate-uid").map(text).filter(|u| !u.is_empty()) {
-            check("uids", "", &uid)?;
+            self.may_act(&user, "uids", "", &uid).await?;
             other.uid = uid;
         }
         for key in parts.headers.keys() {
@@ -323,7 +327,7 @@ impl Server {
             let extra = crate::path::decode(extra).to_lowercase();
             let values: Vec<String> = parts.headers.get_all(key).iter().map(text).collect();
             for v in &values {
-                check(&format!("userextras/{extra}"), "", v)?;
+                self.may_act(&user, &format!("userextras/{extra}"), "", v).await?;
             }
             other.extra.insert(extra, values);
         }
@@ -337,18 +341,42 @@ impl Server {
         }
         Ok(other)
     }
+
+    /// Whether a user may act as somebody, or as part of somebody.
+    async fn may_act(&self, user: &User, resource: &str, namespace: &str, name: &str) -> Result<(), Status> {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let group = if matches!(resource, "uids" | "userextras") { "authentication.k8s.io" } else { "" };
+        let a = Attributes {
+            user: user.clone(),
+            verb: "impersonate".into(),
+            group: group.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            ..Attributes::default()
+        };
+        match self.authorizer.decide(&a).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
+        }
+    }
 }
 
 pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: bool) -> Attributes {
     match &target.group_version {
         Some(gv) if target.is_resource() => {
-            // A list or watch of one name may be allowed for that name.
-            let query = Query::parse(parts.uri.query());
+            // A list or watch of one name may be allowed for that name, and one of some fields for these.
+            let verb = target.verb(&parts.method, watch);
+            let (mut fields, mut labels) = (None, None);
+            if matches!(verb, "list" | "watch" | "deletecollection") {
+                let query = Query::parse(parts.uri.query());
+                fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
+                labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
+            }
             let mut name = target.name.clone();
-            if name.is_empty()
-                && let Ok(f) = meta::FieldSelector::parse(query.get("fieldSelector"))
-                && let Some(n) = f.exact("metadata.name")
-            {
+            if let Some(n) = fields.as_ref().and_then(|f| f.exact("metadata.name")).filter(|_| name.is_empty()) {
                 name = n.to_owned();
             }
             let namespace = match (&*target.resource, &*target.namespace) {
@@ -357,7 +385,7 @@ pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: boo
             };
             Attributes {
                 user: user.clone(),
-                verb: target.verb(&parts.method, watch).into(),
+                verb: verb.into(),
                 group: gv.group.clone(),
                 version: gv.version.clone(),
                 resource: target.resource.clone(),
@@ -365,6 +393,8 @@ pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: boo
                 namespace,
                 name,
                 path: String::new(),
+                fields,
+                labels,
             }
         }
         _ => Attributes {

@@ -35,7 +35,10 @@ mod webhooks;
 mod zpages;
 
 pub use self::metrics::Metrics;
-pub use authenticate::{Authenticators, Identity, TokenAuthenticator};
+pub use authenticate::bootstrap_token::BootstrapTokens;
+pub use authenticate::{
+    Anonymous, AnyCertificate, Authenticators, Certificates, FrontProxy, Identity, Peer, PeerError,
+};
 pub use body::Body;
 pub use connect::NodeConnector;
 pub use deadline::duration;

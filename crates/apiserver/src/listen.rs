@@ -1,13 +1,12 @@
 //! The socket: TLS, HTTP/1.1 and HTTP/2, client certificates.
 
 use crate::Server;
-use crate::audit::Peer;
+use crate::audit::Address;
 use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::content::MAX_BODY;
 use crate::deadline;
 use crate::handle::failure;
-use auth::User;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -73,26 +72,25 @@ async fn connection(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
-    let peer = stream.peer_addr().ok().map(|a| a.ip().to_canonical());
+    let address = stream.peer_addr().ok().map(|a| a.ip().to_canonical());
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
         server.metrics.handshakes.inc();
         return;
     };
-    let identity = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).and_then(|c| user_of(c));
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let holder = server.authenticators.certificates.peer(chain, &*server.registry.clock);
     let open = watch::Sender::new(0usize);
     let mut requests = open.subscribe();
     let longest = server.options.request_timeout;
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let (server, identity) = (server.clone(), identity.clone());
+        let (server, holder) = (server.clone(), holder.clone());
         let open = Open::new(&open);
         async move {
             request.extensions_mut().remove::<Identity>();
-            if let Some(p) = peer {
-                request.extensions_mut().insert(Peer(p));
+            if let Some(a) = address {
+                request.extensions_mut().insert(Address(a));
             }
-            if let Some(user) = identity {
-                request.extensions_mut().insert(Identity(user));
-            }
+            request.extensions_mut().insert(holder);
             Ok::<_, Infallible>(read_and_handle(server, request).await.map(|body| Sent { body, _open: open }))
         }
     });
@@ -185,15 +183,6 @@ async fn read_and_handle(server: Arc<Server>, request: Request<Incoming>) -> Res
         Err(e) => return failure(&Status::bad_request(format!("reading the body: {e}"))),
     };
     server.handle(Request::from_parts(parts, bytes)).await
-}
-
-/// The user of a client certificate that the handshake has verified: common name and organizations.
-fn user_of(certificate: &[u8]) -> Option<User> {
-    let (_, c) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let subject = c.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-    Some(User::new(name, &groups))
 }
 
 /// Returns when the server is to stop, or nobody can say so any more.

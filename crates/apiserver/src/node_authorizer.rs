@@ -1,6 +1,5 @@
 //! What the agents of nodes may do (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): what concerns the pods of their node,
-//! and what the role `system:node` says of everything else. Who is no agent is the business of RBAC alone, as is what is granted
-//! to a node there.
+//! and what the role `system:node` says of everything else. Of others it has no opinion.
 //!
 //! The relations are read from the store when they are asked for: pods are told apart by their index, and only those of the
 //! node are decoded.
@@ -43,40 +42,91 @@ impl NodeAuthorizer {
     }
 
     fn find(&self, node: &str, a: &Attributes) -> Found {
-        let relation: fn(&Related<'_>, &Attributes) -> bool = match (&*a.group, &*a.resource) {
+        let kind = (&*a.group, &*a.resource);
+        match kind {
+            ("", "nodes") => return nodes(node, a),
+            ("", "pods") => return self.pods(node, a),
+            ("resource.k8s.io", "resourceslices") => return self.slices(node, a),
+            ("", "serviceaccounts") => return self.accounts(node, a),
+            ("coordination.k8s.io", "leases") => return own(node, a, LEASES),
+            ("storage.k8s.io", "csinodes") => return own(node, a, ""),
+            _ => {}
+        }
+        let relation: fn(&Related<'_>, &Attributes) -> bool = match kind {
             ("", "secrets") => |r, a| r.pods(&a.namespace).any(|p| r.secret_of(&p, &a.name)),
             ("", "configmaps") => |r, a| r.pods(&a.namespace).any(|p| names_of(&p, "configMap").contains(&a.name)),
             ("", "persistentvolumeclaims") => |r, a| r.pods(&a.namespace).any(|p| claims_of(&p).contains(&a.name)),
             ("", "persistentvolumes") => |r, a| r.volumes(None).any(|v| v.name() == a.name),
+            ("resource.k8s.io", "resourceclaims") => {
+                |r, a| r.pods(&a.namespace).any(|p| device_claims_of(&p).contains(&a.name))
+            }
             ("storage.k8s.io", "volumeattachments") => {
                 |r, a| r.get("storage.k8s.io/volumeattachments", "", &a.name).is_some_and(|v| r.on_node(&v))
             }
-            ("", "serviceaccounts") => {
-                let account = |p: &Object| p.str_at(&["spec", "serviceAccountName"]).unwrap_or("default").to_owned();
-                if a.verb != "create" || a.subresource != "token" {
-                    return Found::Unrelated("can only create tokens for individual service accounts".into());
-                }
-                return self.related(node, a, |r, a| r.pods(&a.namespace).any(|p| account(&p) == a.name));
-            }
-            ("coordination.k8s.io", "leases") => return own(node, a, LEASES),
-            ("storage.k8s.io", "csinodes") => return own(node, a, ""),
             _ => return Found::Other,
         };
-        let reads = match &*a.resource {
-            "secrets" | "configmaps" => matches!(&*a.verb, "get" | "list" | "watch"),
-            _ => a.verb == "get",
-        };
-        let status = a.resource == "persistentvolumeclaims" && a.subresource == "status";
-        if status && matches!(&*a.verb, "update" | "patch") {
-            return self.related(node, a, relation);
-        }
-        if !reads {
-            return Found::Unrelated(format!("can only read resources of this type, not {}", a.verb));
-        }
-        if !a.subresource.is_empty() {
-            return Found::Unrelated("cannot read subresource".into());
+        let no = |why: &str| Found::Unrelated(why.into());
+        match (&*a.resource, &*a.subresource, &*a.verb) {
+            ("persistentvolumeclaims", "status", "update" | "patch") => {}
+            ("persistentvolumeclaims", "status", _) => return no("can only get/update/patch this type"),
+            ("secrets" | "configmaps", "", "get" | "list" | "watch") if !a.namespace.is_empty() => {}
+            ("secrets" | "configmaps", "", "get" | "list" | "watch") => {
+                return no("can only read namespaced object of this type");
+            }
+            ("secrets" | "configmaps", _, "get" | "list" | "watch") => return no("cannot read subresource"),
+            ("secrets" | "configmaps", _, _) => return no("can only read resources of this type"),
+            (_, "", "get") => {}
+            (_, _, "get") => return no("cannot get subresource"),
+            _ => return no("can only get individual resources of this type"),
         }
         self.related(node, a, relation)
+    }
+
+    fn pods(&self, node: &str, a: &Attributes) -> Found {
+        let of_node =
+            |r: &Related<'_>, a: &Attributes| r.get("pods", &a.namespace, &a.name).is_some_and(|p| r.on_node(&p));
+        match (&*a.subresource, &*a.verb) {
+            ("", "get") => self.related(node, a, of_node),
+            ("", "list" | "watch") if selects(a, "spec.nodeName", node) => Found::Related,
+            ("", "list" | "watch") if !a.name.is_empty() => self.related(node, a, of_node),
+            ("", "list" | "watch") => {
+                Found::Unrelated("can only list/watch pods with spec.nodeName field selector".into())
+            }
+            // Admission looks at whose they are.
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Found::Related,
+            _ => Found::Unrelated(String::new()),
+        }
+    }
+
+    fn slices(&self, node: &str, a: &Attributes) -> Found {
+        if !a.subresource.is_empty() {
+            return Found::Unrelated("cannot authorize ResourceSlice subresources".into());
+        }
+        match &*a.verb {
+            "create" => Found::Related,
+            "get" | "update" | "patch" | "delete" => self.related(node, a, |r, a| {
+                r.get("resource.k8s.io/resourceslices", "", &a.name).is_some_and(|s| r.on_node(&s))
+            }),
+            "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => Found::Related,
+            "watch" | "list" | "deletecollection" => Found::Unrelated(
+                "can only list/watch/deletecollection resourceslices with nodeName field selector".into(),
+            ),
+            _ => Found::Unrelated(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"
+                    .into(),
+            ),
+        }
+    }
+
+    /// Accounts are read, and tokens made, for the pods of the node.
+    fn accounts(&self, node: &str, a: &Attributes) -> Found {
+        let account = |p: &Object| p.str_at(&["spec", "serviceAccountName"]).unwrap_or("default").to_owned();
+        match (&*a.subresource, &*a.verb) {
+            ("", "get") | ("token", "create") => {
+                self.related(node, a, |r, a| r.pods(&a.namespace).any(|p| account(&p) == a.name))
+            }
+            _ => Found::Unrelated("can only create tokens for individual service accounts".into()),
+        }
     }
 
     fn related(&self, node: &str, a: &Attributes, is: impl Fn(&Related<'_>, &Attributes) -> bool) -> Found {
@@ -94,21 +144,37 @@ impl NodeAuthorizer {
 
 impl Authorizer for NodeAuthorizer {
     fn authorize(&self, a: &Attributes) -> Decision {
-        let Some(node) = a.user.node() else { return self.rbac.authorize(a) };
-        let why = match self.find(node, a) {
-            Found::Related => return Decision::Allow(String::new()),
-            Found::Other if self.rbac.role_allows(ROLE, a) => return Decision::Allow(String::new()),
-            Found::Other => String::new(),
-            Found::Unrelated(why) => why,
-        };
-        match self.rbac.authorize(a) {
-            Decision::NoOpinion(_) => Decision::NoOpinion(why),
-            decided => decided,
+        let Some(node) = a.user.node() else { return Decision::NoOpinion(String::new()) };
+        match self.find(node, a) {
+            Found::Related => Decision::Allow(String::new()),
+            Found::Other if self.rbac.role_allows(ROLE, a) => Decision::Allow(String::new()),
+            Found::Other => Decision::NoOpinion(String::new()),
+            Found::Unrelated(why) => Decision::NoOpinion(why),
         }
     }
 
-    fn rules(&self, user: &User, namespace: &str) -> Vec<auth::rbac::PolicyRule> {
-        self.rbac.rules(user, namespace)
+    fn unlisted(&self, user: &User) -> Vec<&'static str> {
+        user.node().map(|_| "node authorizer does not support user rule resolution").into_iter().collect()
+    }
+}
+
+/// The request is narrowed to what has this in a field.
+fn selects(a: &Attributes, field: &str, value: &str) -> bool {
+    a.fields.as_ref().is_some_and(|f| f.exact(field) == Some(value))
+}
+
+/// The node itself, also before it is there; admission looks at what is written.
+fn nodes(node: &str, a: &Attributes) -> Found {
+    match (&*a.subresource, &*a.verb, &*a.name) {
+        ("", "create" | "update" | "patch", _) | ("status", "update" | "patch", _) => Found::Related,
+        ("", "get" | "list" | "watch", name) if name == node => Found::Related,
+        ("", "get" | "list" | "watch", "") => {
+            Found::Unrelated(format!("node '{node}' cannot read all nodes, only its own Node object"))
+        }
+        ("", "get" | "list" | "watch", name) => {
+            Found::Unrelated(format!("node '{node}' cannot read '{name}', only its own Node object"))
+        }
+        _ => Found::Unrelated(String::new()),
     }
 }
 
@@ -210,6 +276,15 @@ fn names_of(pod: &Object, what: &str) -> Vec<String> {
         list(&spec["imagePullSecrets"]).iter().for_each(|s| add(&s["name"]));
     }
     out
+}
+
+/// The claims to devices of a pod, also those that are made for it.
+fn device_claims_of(pod: &Object) -> Vec<String> {
+    let list = |path: &[&str]| pod.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
+    let named = [list(&["spec", "resourceClaims"]), list(&["status", "resourceClaimStatuses"])].concat();
+    let extended = pod.str_at(&["status", "extendedResourceClaimStatus", "resourceClaimName"]).map(str::to_owned);
+    let names = named.iter().filter_map(|c| c["resourceClaimName"].as_str().map(str::to_owned));
+    names.chain(extended).collect()
 }
 
 /// The claims of a pod, also those that are made for it.

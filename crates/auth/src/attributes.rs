@@ -1,6 +1,8 @@
 //! What a request asks for, and the answer of authorization.
 
 use crate::User;
+use async_trait::async_trait;
+use meta::{FieldSelector, LabelSelector};
 
 /// A request as authorization and admission see it.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +19,9 @@ pub struct Attributes {
     pub name: String,
     /// The path of a request that is not for a resource.
     pub path: String,
+    /// What a list, watch or deletion of many is narrowed to, as far as it can be read.
+    pub fields: Option<FieldSelector>,
+    pub labels: Option<LabelSelector>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +39,23 @@ impl Decision {
     }
 }
 
+#[async_trait]
 pub trait Authorizer: Send + Sync {
+    /// For those who cannot wait. Whoever asks somebody outside holds the thread up meanwhile.
     fn authorize(&self, a: &Attributes) -> Decision;
+
+    /// The same for those who can.
+    async fn decide(&self, a: &Attributes) -> Decision {
+        self.authorize(a)
+    }
 
     /// The rules that hold for a user in a namespace, as far as they can be listed.
     fn rules(&self, _user: &User, _namespace: &str) -> Vec<crate::rbac::PolicyRule> {
+        Vec::new()
+    }
+
+    /// Why more may be allowed to a user than the rules say.
+    fn unlisted(&self, _user: &User) -> Vec<&'static str> {
         Vec::new()
     }
 }

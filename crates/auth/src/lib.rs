@@ -3,8 +3,16 @@
 //! Invariant: an identity only comes from an authenticator or, in one process, from a request extension that no socket can set.
 
 pub mod attributes;
+pub mod config;
+pub mod jwt;
+pub mod oidc;
 pub mod rbac;
+pub mod remote;
+pub mod token;
+pub mod union;
 pub mod user;
+pub mod webhook;
 
 pub use attributes::{Attributes, Authorizer, Decision};
+pub use token::{Authenticated, TokenAuthenticator, Tokens};
 pub use user::User;

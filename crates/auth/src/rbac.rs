@@ -1,5 +1,7 @@
 //! Role-based access control (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac`).
 
+pub mod cover;
+
 use crate::{Attributes, Authorizer, Decision, User};
 use meta::{Object, Value};
 use std::collections::HashMap;
@@ -74,6 +76,19 @@ impl PolicyRule {
             names: list("resourceNames"),
             urls: list("nonResourceURLs"),
         }
+    }
+
+    /// As the API writes it.
+    pub fn to_value(&self) -> Value {
+        let fields = [
+            ("verbs", &self.verbs),
+            ("apiGroups", &self.groups),
+            ("resources", &self.resources),
+            ("resourceNames", &self.names),
+            ("nonResourceURLs", &self.urls),
+        ];
+        let said = fields.into_iter().filter(|(k, l)| *k == "verbs" || !l.is_empty());
+        said.map(|(k, l)| (k.to_owned(), l.clone().into())).collect::<serde_json::Map<String, Value>>().into()
     }
 
     pub fn allows(&self, a: &Attributes) -> bool {

@@ -4,6 +4,9 @@
 //! what to do is decided by pure functions beside it. Each acts under its own identity. Invariant: level-based; what an event
 //! said is forgotten, only its key is kept.
 
+pub mod bootstrap;
+pub mod certificates;
+pub mod clusterroleaggregation;
 pub mod context;
 pub mod deployment;
 pub mod discovery;
@@ -17,6 +20,7 @@ pub mod pod_control;
 pub mod podgc;
 pub mod replicaset;
 pub mod resourcequota;
+pub mod serviceaccounttokens;
 mod start;
 pub mod views;
 

@@ -113,7 +113,7 @@ mod tests {
         if deleting {
             m["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         }
-        serde_json::from_value(m).unwrap()
+        client::Entry::<()>::new(json!({"metadata": m}).to_string().into()).unwrap().meta
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    deployment, endpointslice, garbagecollector, namespace, nodelifecycle, per_namespace, podgc, replicaset,
-    resourcequota,
+    bootstrap, certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, namespace,
+    nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens,
 };
 use client::{Client, Informers, Shutdown};
 use meta::{Clock, Rng};
@@ -24,6 +24,10 @@ pub struct Options {
     pub shutdown: Shutdown,
     /// The certificate authority of the API server, PEM.
     pub root_ca: String,
+    /// Signs certificates for those who ask for them by CertificateSigningRequests.
+    pub authority: Option<Arc<certificates::Authority>>,
+    /// Makes the tokens of service accounts that are kept in secrets.
+    pub issue: serviceaccounttokens::Issue,
     /// Ended pods that may stay.
     pub terminated_pods: usize,
 }
@@ -45,6 +49,14 @@ const ALL: &[Row] = &[
     ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
     ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
     ("resourcequota-controller", |c, _| Box::pin(resourcequota::run(c))),
+    ("serviceaccount-token-controller", |c, o| {
+        Box::pin(serviceaccounttokens::run(c, o.issue.clone(), o.root_ca.clone()))
+    }),
+    ("legacy-service-account-token-cleaner", |c, _| Box::pin(serviceaccounttokens::clean(c))),
+    ("bootstrap-signer", |c, _| Box::pin(bootstrap::signer::run(c))),
+    ("token-cleaner", |c, _| Box::pin(bootstrap::cleaner::run(c))),
+    ("certificate-controller", |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
+    ("clusterrole-aggregation-controller", |c, _| Box::pin(clusterroleaggregation::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];
 

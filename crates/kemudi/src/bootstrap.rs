@@ -7,9 +7,6 @@ use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-const ROLES: &str = include_str!("../bootstrap/roles.txt");
-const RBAC: &str = "rbac.authorization.k8s.io";
-
 /// The address of the cluster's DNS service within the service range, as everywhere.
 pub const DNS_HOST: u64 = 10;
 
@@ -19,6 +16,10 @@ pub struct Place {
     pub address: IpAddr,
     pub port: u16,
     pub service_cidr: String,
+    /// The authority of the cluster, PEM.
+    pub ca: String,
+    /// By what other servers know who speaks to them (`extension-apiserver-authentication`).
+    pub trust: Value,
 }
 
 /// Creates what is missing.
@@ -26,10 +27,16 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
     for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
         create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
     }
-    for o in roles() {
-        let resource = if o["kind"] == "ClusterRole" { "clusterroles" } else { "clusterrolebindings" };
-        create(registry, RBAC, "v1", resource, o).await?;
-    }
+    strategies::rbac::bootstrap(registry).await?;
+    let trust = json!({"metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": place.trust});
+    replace(registry, "", "v1", "configmaps", trust).await?;
+    cluster_info(registry, place).await?;
+    // Since when it is known which tokens in secrets are used.
+    let since = registry.clock.now().strftime("%Y-%m-%d").to_string();
+    let tracking = json!({"metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"},
+        "data": {"since": since}});
+    create(registry, "", "v1", "configmaps", tracking).await?;
     for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
         let class = json!({"metadata": {"name": name}, "value": value,
             "description": "For what the cluster cannot do without."});
@@ -45,9 +52,16 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
     endpoints(registry, place).await
 }
 
-/// A config map that is always as it is here.
-pub async fn config_map(registry: &Registry, o: Value) -> Result<(), Status> {
-    replace(registry, "", "v1", "configmaps", o).await
+/// How the cluster is reached, for those who have nothing but a token. It is signed by those tokens; see the controller.
+async fn cluster_info(registry: &Registry, place: &Place) -> Result<(), Status> {
+    let server = format!("https://{}", std::net::SocketAddr::new(place.address, place.port));
+    let ca = schema::base64(place.ca.as_bytes());
+    let kubeconfig = format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: {server}\n  name: \"\"\ncontexts: null\n\
+current-context: \"\"\nkind: Config\nusers: null\n"
+    );
+    let metadata = json!({"name": "cluster-info", "namespace": "kube-public"});
+    create(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": {"kubeconfig": kubeconfig}})).await
 }
 
 /// The service of the DNS server, which listens on an address of the node.
@@ -126,68 +140,4 @@ async fn replace(registry: &Registry, group: &str, version: &str, resource: &str
     let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
     let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
-}
-
-/// Reads the table of roles.
-fn roles() -> Vec<Value> {
-    let read = ["get", "list", "watch"];
-    let write = ["create", "delete", "deletecollection", "patch", "update", "get", "list", "watch"];
-    let mut out: Vec<Value> = Vec::new();
-    let mut name = String::new();
-    for line in ROLES.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
-        match words[..] {
-            ["role", n] => {
-                name = n.to_owned();
-                out.push(json!({"kind": "ClusterRole", "metadata": {"name": n, "labels": labels}, "rules": []}));
-            }
-            ["bind", kind, who] => {
-                let subject = match who.split_once('/') {
-                    Some((ns, n)) if kind == "ServiceAccount" => json!({"kind": kind, "namespace": ns, "name": n}),
-                    _ => json!({"kind": kind, "name": who, "apiGroup": RBAC}),
-                };
-                let old = out.iter_mut().find(|o| o["kind"] == "ClusterRoleBinding" && o["metadata"]["name"] == *name);
-                match old.and_then(|o| o["subjects"].as_array_mut()) {
-                    Some(list) => list.push(subject),
-                    None => out
-                        .push(json!({"kind": "ClusterRoleBinding", "metadata": {"name": name, "labels": labels},
-                        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}, "subjects": [subject]})),
-                }
-            }
-            [verbs, ref rest @ ..] => {
-                let verbs: Vec<&str> = match verbs {
-                    "R" => read.to_vec(),
-                    "RW" => write.to_vec(),
-                    v => v.split(',').collect(),
-                };
-                let rule = if rest[0].starts_with('/') {
-                    json!({"verbs": verbs, "nonResourceURLs": rest})
-                } else {
-                    let group = if rest[0] == "core" { "" } else { rest[0] };
-                    let resources: Vec<&str> = rest[1].split(',').collect();
-                    json!({"verbs": verbs, "apiGroups": [group], "resources": resources})
-                };
-                let role = out.iter_mut().rev().find(|o| o["kind"] == "ClusterRole");
-                if let Some(rules) = role.and_then(|r| r["rules"].as_array_mut()) {
-                    rules.push(rule);
-                }
-            }
-            _ => {}
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_role_has_rules_and_every_binding_a_subject() {
-        let all = super::roles();
-        assert!(all.len() > 40);
-        for o in all {
-            let list = if o["kind"] == "ClusterRole" { &o["rules"] } else { &o["subjects"] };
-            assert!(list.as_array().is_some_and(|l| !l.is_empty()), "{o}");
-        }
-    }
 }

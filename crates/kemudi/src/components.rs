@@ -8,6 +8,7 @@ use client::{Client, InProcess, Informers, Shutdown};
 use http::Request;
 use meta::{Clock, Rng};
 use std::sync::Arc;
+use strategies::authentication::service_account::ServiceAccountTokens;
 
 /// Terminated pods that are kept, as upstream's default.
 const TERMINATED_PODS: usize = 12_500;
@@ -21,6 +22,10 @@ pub struct Parts {
     pub shutdown: Shutdown,
     /// The CA that pods trust the API by.
     pub ca_pem: String,
+    /// Signs what is asked for by CertificateSigningRequests.
+    pub authority: Arc<controllers::certificates::Authority>,
+    /// Makes the tokens that are kept in secrets.
+    pub accounts: Arc<ServiceAccountTokens>,
 }
 
 impl Parts {
@@ -56,6 +61,11 @@ pub fn start(parts: &Parts) -> Informers {
         rng: parts.rng.clone(),
         shutdown: parts.shutdown.clone(),
         root_ca: parts.ca_pem.clone(),
+        authority: Some(parts.authority.clone()),
+        issue: Arc::new({
+            let accounts = parts.accounts.clone();
+            move |account, secret| accounts.issue_legacy(account, secret)
+        }),
         terminated_pods: TERMINATED_PODS,
     };
     let mut running = controllers::start(&options, |name| parts.controller(name));

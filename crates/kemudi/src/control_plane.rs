@@ -1,11 +1,10 @@
 //! The control plane of one process: store, registry, API server, and the socket.
 
+use crate::access::{self, Access};
 use crate::bootstrap::{self, Place};
-use crate::front_proxy::FrontProxy;
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
-use crate::tokens::{AdminToken, ServiceAccountTokens};
-use apiserver::{Authenticators, NodeAuthorizer, RbacCache, Server};
+use apiserver::{Authenticators, Server};
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use registry::{Registry, encode};
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{EngineError, Lmdb, LmdbOptions, Options, Retention, Store};
+use strategies::authentication::service_account::ServiceAccountTokens;
 use strategies::networking::Cidr;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -34,6 +34,8 @@ pub enum Error {
     Encryption(#[from] encryption::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
+    #[error(transparent)]
+    Access(#[from] access::Error),
     #[error("the port {0} cannot be used: {1}")]
     Port(SocketAddr, std::io::Error),
     #[error("making the first objects: {0}")]
@@ -50,6 +52,8 @@ pub struct Config {
     pub service_cidr: Cidr,
     /// How long events are kept; none for ever.
     pub event_ttl: Option<Duration>,
+    /// Who may come in, and who decides.
+    pub access: access::Options,
 }
 
 pub struct ControlPlane {
@@ -59,6 +63,8 @@ pub struct ControlPlane {
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
     pub admin_token: String,
+    /// Makes the tokens of service accounts.
+    pub accounts: Arc<ServiceAccountTokens>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }
@@ -79,37 +85,47 @@ impl ControlPlane {
         let address = listener.local_addr().map_err(|e| Error::Port(SocketAddr::new(config.bind, 0), e))?;
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
-        let tokens = ServiceAccountTokens::new(pki.token_key()?, clock.clone());
-        let rbac = RbacCache::new();
-        let authorizer = NodeAuthorizer::new(rbac.clone());
+        let access = Access::new(&config.access, &pki, &admin_token, &clock, &rng).await?;
         let rows = strategies::builtin_rows(&strategies::Config {
             service_cidr: config.service_cidr,
             node_ports: 30000..=32767,
-            authorizer: authorizer.clone(),
-            tokens: tokens.clone(),
+            authorizer: access.authorizer.clone(),
+            accounts: access.accounts.clone(),
+            tokens: access.tokens.clone(),
             event_ttl: config.event_ttl,
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
-        tokens.attach(&registry);
-        authorizer.attach(&registry);
+        access.attach(&registry);
         let cluster_ip = IpAddr::V4(config.service_cidr.nth(1));
         let place = Place {
             cluster_ip,
             address: config.inside.unwrap_or(config.advertise),
             port: address.port(),
             service_cidr: config.service_cidr.to_string(),
+            ca: pki.ca_pem.clone(),
+            trust: trust(&access),
         };
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
-        let front = FrontProxy::open(&dir.join("pki"), &*clock)?;
-        bootstrap::config_map(&registry, front.config_map(&pki.ca_pem)).await.map_err(Error::Bootstrap)?;
-        options.proxy_client.get_or_insert(front.identity);
-        rbac.load(&registry);
+        options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
+        access.rbac.load(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         tokio::spawn(definitions.run());
         tokio::spawn(registry::expiry::run(registry.clone()));
-        tokio::spawn(rbac.run(registry.clone()));
-        let authenticators = Authenticators { tokens: vec![Arc::new(AdminToken(admin_token.clone())), tokens] };
-        let server = Server::with(registry, authenticators, authorizer, plugins, options);
+        tokio::spawn(access.rbac.clone().run(registry.clone()));
+        let authorities = [access.client_ca.clone(), access.proxy_ca.clone()];
+        let keys_at = config.access.service_account_jwks_uri.clone();
+        let keys_at = keys_at
+            .unwrap_or_else(|| format!("https://{}/openid/v1/jwks", SocketAddr::new(config.advertise, address.port())));
+        let documents = access.accounts.documents(&keys_at);
+        let accounts = access.accounts.clone();
+        let authenticators = Authenticators {
+            tokens: access.tokens,
+            certificates: access.certificates,
+            front_proxy: Some(access.front_proxy),
+            anonymous: access.anonymous,
+            issuer: Some(documents),
+        };
+        let server = Server::with(registry, authenticators, access.authorizer, plugins, options);
         tokio::spawn(apiserver::flow::run(server.clone()));
         tokio::spawn(apiserver::aggregate::run(server.clone()));
         let names = [
@@ -122,15 +138,25 @@ impl ControlPlane {
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
         let mut serving = JoinSet::new();
-        let tls = pki.tls(&pki.server(&names, &addresses)?)?;
+        let tls = pki.tls(&pki.server(&names, &addresses)?, &[&authorities[0], &authorities[1]])?;
         if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
             serving.spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
         }
         serving.spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
-        Ok(Self { serving, server, address, pki, admin_token, clock, rng })
+        Ok(Self { serving, server, address, pki, admin_token, accounts, clock, rng })
     }
+}
+
+/// What other servers are told, so that they believe the same people.
+fn trust(access: &Access) -> serde_json::Value {
+    let list = |l: &[String]| serde_json::json!(l).to_string();
+    let p = &access.front_proxy;
+    serde_json::json!({"client-ca-file": access.client_ca, "requestheader-client-ca-file": access.proxy_ca,
+        "requestheader-allowed-names": list(&p.allowed_names), "requestheader-username-headers": list(&p.username_headers),
+        "requestheader-uid-headers": list(&p.uid_headers), "requestheader-group-headers": list(&p.group_headers),
+        "requestheader-extra-headers-prefix": list(&p.extra_headers_prefixes)})
 }
 
 /// Takes the port, before anything is made that would have to be taken back.

@@ -3,12 +3,12 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod access;
 mod agent;
 mod api;
 mod bootstrap;
 mod components;
 mod control_plane;
-mod front_proxy;
 mod lock;
 mod pki;
 mod privileges;

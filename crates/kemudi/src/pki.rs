@@ -1,7 +1,9 @@
 //! Keys and certificates: made at the first start under `DIR/pki`, read at the next ones, renewed when they are old.
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use apiserver::AnyCertificate;
+use auth::jwt::PrivateKey;
+use client::https::ClientIdentity;
+use controllers::certificates::{Authority, AuthorityError};
 use jiff::{SignedDuration, Timestamp};
 use meta::Clock;
 use rcgen::{
@@ -10,7 +12,6 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
@@ -26,6 +27,8 @@ pub enum Error {
     Make(#[from] rcgen::Error),
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
     #[error("{path}: {why}")]
     Read { path: PathBuf, why: String },
 }
@@ -34,8 +37,16 @@ pub struct Pki {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
     pub ca_pem: String,
+    key_pem: String,
+    /// The authority of proxies that speak for others. What such a proxy is known by lies beside it: `front-proxy-client`.
+    pub proxy_ca_pem: String,
+    /// What extension API servers know this one by.
+    pub proxy_client: ClientIdentity,
     clock: Arc<dyn Clock>,
 }
+
+/// The name of the cluster's own proxies.
+pub const FRONT_PROXY: &str = "front-proxy-client";
 
 /// A certificate with its key, in PEM.
 pub struct Pair {
@@ -46,23 +57,21 @@ pub struct Pair {
 impl Pki {
     pub fn open(directory: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         fs::create_dir_all(directory).map_err(|source| Error::File { path: directory.into(), source })?;
-        let (crt, key) = (directory.join("ca.crt"), directory.join("ca.key"));
-        if !crt.exists() || !key.exists() {
-            let pair = KeyPair::generate()?;
-            let mut p = CertificateParams::default();
-            p.distinguished_name.push(DnType::CommonName, "kemudi-ca");
-            p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            p.key_usages =
-                vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-            valid(&mut p, clock.now(), 10 * 365);
-            let c = p.self_signed(&pair)?;
-            write_private(&key, &pair.serialize_pem())?;
-            write(&crt, &c.pem())?;
-        }
-        let (ca_pem, key_pem) = (read(&crt)?, read(&key)?);
-        let bad = |e: rcgen::Error| Error::Read { path: key.clone(), why: e.to_string() };
-        let issuer = Issuer::from_ca_cert_pem(&ca_pem, KeyPair::from_pem(&key_pem).map_err(bad)?).map_err(bad)?;
-        Ok(Self { directory: directory.into(), issuer, ca_pem, clock })
+        let (ca_pem, key_pem, issuer) = authority(directory, "ca", "kemudi-ca", &*clock)?;
+        let (proxy_ca_pem, _, proxies) = authority(directory, "front-proxy-ca", "kemudi-front-proxy-ca", &*clock)?;
+        let mut p = CertificateParams::default();
+        p.distinguished_name.push(DnType::CommonName, FRONT_PROXY);
+        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let proxy = sign(p, &proxies, &*clock)?;
+        write_private(&directory.join("front-proxy-client.key"), &proxy.key)?;
+        write(&directory.join("front-proxy-client.crt"), &proxy.certificate)?;
+        let proxy_client = ClientIdentity { certificates: proxy.certificate.into_bytes(), key: proxy.key.into_bytes() };
+        Ok(Self { directory: directory.into(), issuer, ca_pem, key_pem, proxy_ca_pem, proxy_client, clock })
+    }
+
+    /// What signs certificates for those who ask for them.
+    pub fn authority(&self, longest: SignedDuration) -> Result<Authority, Error> {
+        Ok(Authority::new(&self.ca_pem, &self.key_pem, longest)?)
     }
 
     /// The server's certificate for these names and addresses.
@@ -74,29 +83,19 @@ impl Pki {
         }
         p.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
         p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign(p)
+        sign(p, &self.issuer, &*self.clock)
     }
 
-    fn sign(&self, mut p: CertificateParams) -> Result<Pair, Error> {
-        let key = KeyPair::generate()?;
-        p.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        valid(&mut p, self.clock.now(), 365);
-        let c = p.signed_by(&key, &self.issuer)?;
-        Ok(Pair { certificate: c.pem(), key: key.serialize_pem() })
-    }
-
-    /// TLS for the socket; client certificates of our own CA are taken, and none is required.
-    pub fn tls(&self, pair: &Pair) -> Result<Arc<rustls::ServerConfig>, Error> {
+    /// TLS for the socket. Client certificates are taken from everybody, and looked at by those who know the authorities; to
+    /// clients these are named, so that they know which of theirs to send.
+    pub fn tls(&self, pair: &Pair, authorities: &[&str]) -> Result<Arc<rustls::ServerConfig>, Error> {
         let bad = |e: rustls::pki_types::pem::Error| Error::Read { path: self.directory.clone(), why: e.to_string() };
         let mut roots = rustls::RootCertStore::empty();
-        for c in CertificateDer::pem_slice_iter(self.ca_pem.as_bytes()) {
+        for c in authorities.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem.as_bytes())) {
             roots.add(c.map_err(bad)?)?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .allow_unauthenticated()
-            .build()
-            .map_err(|e| rustls::Error::General(e.to_string()))?;
+        let verifier = AnyCertificate::new(provider.clone(), &roots);
         let chain =
             CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(bad)?;
@@ -109,20 +108,52 @@ impl Pki {
     }
 
     /// The key that signs service account tokens (ECDSA P-256), made at the first start.
-    pub fn token_key(&self) -> Result<EcdsaKeyPair, Error> {
+    pub fn token_key(&self) -> Result<PrivateKey, Error> {
         let path = self.directory.join("sa.key");
+        let bad = |why: String| Error::Read { path: path.clone(), why };
         if !path.exists() {
-            let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
-                .map_err(|e| Error::Read { path: path.clone(), why: e.to_string() })?;
-            write_private_bytes(&path, document.as_ref())?;
+            let (_, document) = PrivateKey::generate().map_err(bad)?;
+            write_private_bytes(&path, &document)?;
         }
         let bytes = fs::read(&path).map_err(|source| Error::File { path: path.clone(), source })?;
-        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &bytes)
-            .map_err(|e| Error::Read { path, why: e.to_string() })
+        PrivateKey::from_der("PRIVATE KEY", &bytes).map_err(bad)
     }
 }
 
-pub(crate) fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
+/// An authority under this name: made where there is none.
+fn authority(
+    directory: &Path,
+    file: &str,
+    name: &str,
+    clock: &dyn Clock,
+) -> Result<(String, String, Issuer<'static, KeyPair>), Error> {
+    let (crt, key) = (directory.join(format!("{file}.crt")), directory.join(format!("{file}.key")));
+    if !crt.exists() || !key.exists() {
+        let pair = KeyPair::generate()?;
+        let mut p = CertificateParams::default();
+        p.distinguished_name.push(DnType::CommonName, name);
+        p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        p.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        valid(&mut p, clock.now(), 10 * 365);
+        let c = p.self_signed(&pair)?;
+        write_private(&key, &pair.serialize_pem())?;
+        write(&crt, &c.pem())?;
+    }
+    let (ca_pem, key_pem) = (read(&crt)?, read(&key)?);
+    let bad = |e: rcgen::Error| Error::Read { path: key.clone(), why: e.to_string() };
+    let issuer = Issuer::from_ca_cert_pem(&ca_pem, KeyPair::from_pem(&key_pem).map_err(bad)?).map_err(bad)?;
+    Ok((ca_pem, key_pem, issuer))
+}
+
+fn sign(mut p: CertificateParams, issuer: &Issuer<'static, KeyPair>, clock: &dyn Clock) -> Result<Pair, Error> {
+    let key = KeyPair::generate()?;
+    p.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    valid(&mut p, clock.now(), 365);
+    let c = p.signed_by(&key, issuer)?;
+    Ok(Pair { certificate: c.pem(), key: key.serialize_pem() })
+}
+
+fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
     let date = |t: Timestamp| {
         let d = t.to_zoned(jiff::tz::TimeZone::UTC).date();
         rcgen::date_time_ymd(i32::from(d.year()), d.month() as u8, d.day() as u8)

@@ -3,15 +3,17 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
-use crate::{agent, bootstrap, lock, privileges};
+use crate::{access, agent, bootstrap, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use jiff::SignedDuration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,9 +57,14 @@ pub struct Options {
     /// All flags with their values, for those who ask the server.
     #[arg(skip)]
     pub shown: BTreeMap<String, String>,
+    /// The longest that a certificate lasts that is asked for by a CertificateSigningRequest.
+    #[arg(long, default_value = "8760h")]
+    pub cluster_signing_duration: SignedDuration,
     /// The range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
+    #[command(flatten)]
+    pub access: access::Options,
 }
 
 const POD_RANGE: &str = "10.244.0.0/24";
@@ -157,6 +164,7 @@ async fn run(options: Options) -> Result<(), Error> {
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
         event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
+        access: options.access.clone(),
     };
     let mut plane = ControlPlane::start(&config, listener, store, plugins, server_options, shutdown.clone()).await?;
     let pid = options.data_dir.join(PID_FILE);
@@ -172,6 +180,8 @@ async fn run(options: Options) -> Result<(), Error> {
         rng: plane.rng.clone(),
         shutdown: ending,
         ca_pem: plane.pki.ca_pem.clone(),
+        authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
+        accounts: plane.accounts.clone(),
     };
     let informers = components::start(&parts);
     if let (Some(node), Some(network)) = (&node, network) {

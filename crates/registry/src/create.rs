@@ -88,6 +88,7 @@ impl Registry {
             }
             schema::settle(&mut object.0, &row.kind.schema);
         }
+        strategy.permit(self.env(), request, &object, None)?;
         strategy.prepare_for_create(self.env(), request, &mut object);
         let mut errors = Vec::new();
         metadata::validate(&object, row, &mut errors);

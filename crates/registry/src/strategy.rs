@@ -176,6 +176,12 @@ pub trait Strategy: Send + Sync {
 
     fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, _object: &mut Object, _old: &Object) {}
 
+    /// Whether this user may write such an object, beyond what the request itself is authorized for (upstream's storages that
+    /// are `policybased`). After mutating admission, before the object is looked at any further.
+    fn permit(&self, _env: Env<'_>, _request: &Request, _object: &Object, _old: Option<&Object>) -> Result<(), Status> {
+        Ok(())
+    }
+
     fn validate(&self, _object: &Object, _errors: &mut ErrorList) {}
 
     /// What is asked of new objects only; an update has rules of its own in [`Self::validate_update`].

@@ -143,6 +143,7 @@ impl Registry {
             keep_other_parts(request, &mut new, old);
             schema::settle(&mut new.0, &row.kind.schema);
         }
+        strategy.permit(self.env(), request, &new, Some(old))?;
         strategy.prepare_for_update(self.env(), request, &mut new, old);
         if request.subresource.is_empty() {
             self.count_generation(row, &mut new, old);

@@ -1,32 +1,15 @@
 //! Reviews of tokens and identities, and the tokens of service accounts.
 
+mod legacy;
+pub mod service_account;
+
 use async_trait::async_trait;
-use auth::User;
-use meta::{Object, Status, Value};
+use auth::{Tokens, User};
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
+use service_account::{Claims, ServiceAccountTokens};
 use std::sync::Arc;
-
-/// What a token is made of.
-pub struct Claims {
-    pub namespace: String,
-    pub account: String,
-    pub account_uid: String,
-    pub audiences: Vec<String>,
-    pub seconds: i64,
-    /// Kind, name and uid of what the token is bound to.
-    pub bound: Option<(String, String, String)>,
-}
-
-/// Makes and reads service account tokens.
-#[async_trait]
-pub trait TokenIssuer: Send + Sync {
-    /// The token and the time at which it ends, as the API writes it.
-    fn issue(&self, claims: &Claims) -> Result<(String, String), String>;
-    /// The user of a token of any kind and the audiences it is good for.
-    async fn review(&self, token: &str) -> Result<Option<(User, Vec<String>)>, String>;
-    fn default_audience(&self) -> String;
-}
 
 pub struct SelfSubjectReview;
 
@@ -50,7 +33,7 @@ fn info(user: &User) -> Value {
     v
 }
 
-pub struct TokenReview(pub Arc<dyn TokenIssuer>);
+pub struct TokenReview(pub Arc<Tokens>);
 
 #[async_trait]
 impl Function for TokenReview {
@@ -65,23 +48,10 @@ impl Function for TokenReview {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
-        let asked: Vec<String> = o
-            .at(&["spec", "audiences"])
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect();
-        let status = match self.0.review(&token).await {
-            Ok(Some((user, audiences))) => {
-                let wanted = if asked.is_empty() { vec![self.0.default_audience()] } else { asked };
-                let common: Vec<&String> = wanted.iter().filter(|a| audiences.contains(a)).collect();
-                if common.is_empty() {
-                    json!({"user": {}, "error": "token audiences do not match"})
-                } else {
-                    json!({"authenticated": true, "user": info(&user), "audiences": common})
-                }
+        let asked = o.at(&["spec", "audiences"]).map(auth::jwt::strings).unwrap_or_default();
+        let status = match self.0.of(&token, &asked).await {
+            Ok(Some(found)) => {
+                json!({"authenticated": true, "user": info(&found.user), "audiences": found.audiences})
             }
             Ok(None) => json!({"user": {}}),
             Err(why) => json!({"user": {}, "error": why}),
@@ -92,87 +62,113 @@ impl Function for TokenReview {
 }
 
 /// The `token` subresource of a service account.
-pub struct TokenRequest(pub Arc<dyn TokenIssuer>);
+pub struct TokenRequest(pub Arc<ServiceAccountTokens>);
+
+/// An hour and a little: what projected volumes ask for when nobody says how long.
+const USUAL: i64 = 3607;
+const YEAR: i64 = 365 * 24 * 3600;
 
 #[async_trait]
 impl Function for TokenRequest {
     async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
         let account = env.registry.get(request).await?;
-        let mut audiences: Vec<String> = o
-            .at(&["spec", "audiences"])
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .filter(|a| !a.is_empty())
-            .map(str::to_owned)
-            .collect();
+        let settings = &self.0.settings;
+        let mut audiences = o.at(&["spec", "audiences"]).map(auth::jwt::strings).unwrap_or_default();
+        audiences.retain(|a| !a.is_empty());
         if audiences.is_empty() {
-            audiences.push(self.0.default_audience());
+            audiences.clone_from(&settings.audiences);
         }
-        let seconds = o.int_at(&["spec", "expirationSeconds"]).unwrap_or(3600);
-        if seconds < 600 {
-            let gk = meta::GroupKind { group: "authentication.k8s.io".into(), kind: "TokenRequest".into() };
-            let path = meta::FieldPath::new("spec.expirationSeconds");
-            let e = meta::FieldError::invalid(&path, seconds, "may not specify a duration less than 10 minutes");
+        let mut seconds = o.int_at(&["spec", "expirationSeconds"]).unwrap_or(3600);
+        let wrong = match seconds {
+            ..600 => Some("may not specify a duration less than 10 minutes"),
+            s if s > 1 << 32 => Some("may not specify a duration larger than 2^32 seconds"),
+            _ => None,
+        };
+        if let Some(why) = wrong {
+            let gk = GroupKind { group: "authentication.k8s.io".into(), kind: "TokenRequest".into() };
+            let e = FieldError::invalid(&FieldPath::new("spec.expirationSeconds"), seconds, why);
             return Err(Status::invalid(&gk, "", &[e]));
         }
-        let seconds = seconds.min(24 * 3600);
-        let text = |k: &str| o.str_at(&["spec", "boundObjectRef", k]).unwrap_or_default().to_owned();
-        let bound = (!text("kind").is_empty()).then(|| (text("kind"), text("name"), text("uid")));
-        let bound = match bound {
-            None => None,
-            Some((kind, name, uid)) => Some(self.check_bound(env, request, kind, name, uid)?),
-        };
+        if let Some(max) = settings.max_seconds.filter(|m| *m < seconds) {
+            request.warn(format!("requested expiration of {seconds} seconds shortened to {max} seconds"));
+            seconds = max;
+        }
+        let bound = self.bound(env, request, &account, &o)?;
+        let own = audiences.iter().all(|a| settings.audiences.contains(a));
+        let extended = settings.extend && own && seconds == USUAL && bound.iter().any(|(kind, ..)| *kind == "pod");
         let claims = Claims {
             namespace: request.namespace.clone(),
             account: account.name().to_owned(),
             account_uid: account.uid().to_owned(),
             audiences: audiences.clone(),
-            seconds,
+            seconds: if extended { settings.max_seconds.unwrap_or(YEAR) } else { seconds },
+            warn_after: extended.then_some(seconds),
             bound,
         };
-        let (token, expiration) = self.0.issue(&claims).map_err(Status::internal)?;
+        let (token, _) = self.0.issue(&claims).map_err(Status::internal)?;
+        let now = env.clock().now();
+        let end = meta::time::format(now + jiff::SignedDuration::from_secs(seconds));
         o.set(&["spec", "audiences"], audiences);
         o.set(&["spec", "expirationSeconds"], seconds);
-        o.set(&["metadata", "creationTimestamp"], meta::time::format(env.clock().now()));
-        o.set(&["status"], json!({"token": token, "expirationTimestamp": expiration}));
+        o.set(&["metadata", "creationTimestamp"], meta::time::format(now));
+        o.set(&["status"], json!({"token": token, "expirationTimestamp": end}));
         Ok(o)
     }
 }
 
 impl TokenRequest {
-    /// What a token is bound to must be there, and be the one that is meant.
-    fn check_bound(
+    /// What a token is bound to must be there, and be the one that is meant. A pod brings its node along.
+    fn bound(
         &self,
         env: Env<'_>,
         request: &Request,
-        kind: String,
-        name: String,
-        uid: String,
-    ) -> Result<(String, String, String), Status> {
-        let (resource, namespace) = match kind.as_str() {
-            "Pod" => ("pods", request.namespace.as_str()),
-            "Secret" => ("secrets", request.namespace.as_str()),
-            "Node" => ("nodes", ""),
-            other => {
+        account: &Object,
+        o: &Object,
+    ) -> Result<Vec<(&'static str, String, String)>, Status> {
+        let text = |k: &str| o.str_at(&["spec", "boundObjectRef", k]).unwrap_or_default();
+        let (version, kind, name, uid) = (text("apiVersion"), text("kind"), text("name"), text("uid"));
+        if kind.is_empty() && name.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (field, resource, namespace) = match (version, kind) {
+            ("v1" | "", "Pod") => ("pod", "pods", request.namespace.as_str()),
+            ("v1" | "", "Secret") => ("secret", "secrets", request.namespace.as_str()),
+            ("v1" | "", "Node") => ("node", "nodes", ""),
+            _ => {
+                let gvk = if version.is_empty() { kind.to_owned() } else { format!("{version}, Kind={kind}") };
                 return Err(Status::bad_request(format!(
-                    "cannot bind token for serviceaccount to object with kind {other:?}"
+                    "cannot bind token for serviceaccount to object of type {gvk}"
                 )));
             }
         };
         let rows = env.registry.rows();
         let row = rows.stored("", resource).ok_or_else(|| Status::internal("not served"))?;
-        let key = row.key(namespace, &name).ok_or_else(|| Status::internal("not stored"))?;
-        let entry =
-            env.registry.store.snapshot().get(&key).ok_or_else(|| Status::not_found(&row.group_resource(), &name))?;
-        let object = registry::encode::decode(&entry);
+        let find = |resource: &str, namespace: &str, name: &str| {
+            let key = rows.stored("", resource)?.key(namespace, name)?;
+            env.registry.store.snapshot().get(&key).map(|e| registry::encode::decode(&e))
+        };
+        let object = find(resource, namespace, name);
+        let object = object.ok_or_else(|| Status::not_found(&row.group_resource(), name))?;
         if !uid.is_empty() && uid != object.uid() {
             let why = format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             );
-            return Err(Status::conflict(&row.group_resource(), &name, &why));
+            return Err(Status::conflict(&row.group_resource(), name, &why));
         }
-        Ok((kind, name, object.uid().to_owned()))
+        let mut bound = vec![(field, name.to_owned(), object.uid().to_owned())];
+        if field == "pod" {
+            if object.str_at(&["spec", "serviceAccountName"]) != Some(account.name()) {
+                let why = format!(
+                    "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
+                    account.name()
+                );
+                return Err(Status::bad_request(why));
+            }
+            if let Some(node) = object.str_at(&["spec", "nodeName"]).filter(|n| !n.is_empty()) {
+                let uid = find("nodes", "", node).map(|n| n.uid().to_owned()).unwrap_or_default();
+                bound.push(("node", node.to_owned(), uid));
+            }
+        }
+        Ok(bound)
     }
 }

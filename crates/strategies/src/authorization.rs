@@ -1,16 +1,29 @@
 //! Reviews of access.
 
+mod selectors;
+
 use async_trait::async_trait;
 use auth::{Attributes, Authorizer, Decision, User};
-use meta::{Object, Status, Value};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
+/// Whom a review is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// The caller.
+    Own,
+    /// A user in the spec.
+    Any,
+    /// A user in the spec, in the namespace of the review.
+    Local,
+}
+
 pub struct AccessReview {
     pub authorizer: Arc<dyn Authorizer>,
-    /// About the caller, not about a user in the spec.
-    pub own: bool,
+    pub whose: Whose,
 }
 
 #[async_trait]
@@ -23,20 +36,24 @@ impl Function for AccessReview {
         _: &WriteOptions,
     ) -> Result<Object, Status> {
         let spec = o.get("spec").cloned().unwrap_or_default();
-        let user = if self.own { request.user.clone() } else { user_of(&spec) };
+        let user = if self.whose == Whose::Own { request.user.clone() } else { user_of(&spec) };
+        let mut errors = Vec::new();
+        self.validate(&o, &spec, &mut errors);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&request.resource.group_kind(), "", &errors));
+        }
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();
-        if resource.is_object() == path.is_object() {
-            return Err(Status::bad_request(
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-            ));
+        if self.whose == Whose::Local && text(resource, "namespace") != request.namespace {
+            let why = format!("spec.resourceAttributes.namespace must match namespace: {}", request.namespace);
+            return Err(Status::bad_request(why));
         }
-        if !self.own && user.name.is_empty() && user.groups.is_empty() {
-            return Err(Status::bad_request("at least one of user or group must be specified"));
-        }
+        let mut evaluation = Vec::new();
         let a = if path.is_object() {
             Attributes { user, verb: text(path, "verb"), path: text(path, "path"), ..Attributes::default() }
         } else {
+            let fields = selectors::fields(&resource["fieldSelector"], &mut evaluation);
+            let labels = selectors::labels(&resource["labelSelector"], &mut evaluation);
             Attributes {
                 user,
                 verb: text(resource, "verb"),
@@ -47,9 +64,11 @@ impl Function for AccessReview {
                 namespace: text(resource, "namespace"),
                 name: text(resource, "name"),
                 path: String::new(),
+                fields,
+                labels,
             }
         };
-        let (allowed, denied, reason) = match self.authorizer.authorize(&a) {
+        let (allowed, denied, reason) = match self.authorizer.decide(&a).await {
             Decision::Allow(r) => (true, false, r),
             Decision::Deny(r) => (false, true, r),
             Decision::NoOpinion(r) => (false, false, r),
@@ -61,8 +80,48 @@ impl Function for AccessReview {
         if !reason.is_empty() {
             status["reason"] = reason.into();
         }
+        if !evaluation.is_empty() {
+            status["evaluationError"] = evaluation.join("; ").into();
+        }
         o.set(&["status"], status);
         Ok(o)
+    }
+}
+
+impl AccessReview {
+    fn validate(&self, o: &Object, spec: &Value, errors: &mut ErrorList) {
+        let (at, local) = (FieldPath::new("spec"), self.whose == Whose::Local);
+        let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+        if resource.is_object() && path.is_object() {
+            let why = "cannot be specified in combination with resourceAttributes";
+            errors.push(FieldError::invalid(&at.child("nonResourceAttributes"), path.clone(), why));
+        }
+        if !resource.is_object() && !path.is_object() {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            errors.push(FieldError::invalid(&at.child("resourceAttributes"), Value::Null, why));
+        }
+        let says = |k: &str| match &spec[k] {
+            Value::String(s) => !s.is_empty(),
+            Value::Array(a) => !a.is_empty(),
+            _ => false,
+        };
+        if self.whose != Whose::Own && !says("user") && !says("groups") {
+            errors.push(FieldError::invalid(&at.child("user"), "", "at least one of user or group must be specified"));
+        }
+        for (key, named) in [("fieldSelector", false), ("labelSelector", true)] {
+            if resource[key].is_object() {
+                selectors::validate(&resource[key], named, &at.child("resourceAttributes").child(key), errors);
+            }
+        }
+        if local && resource.is_object() && resource["namespace"].as_str().unwrap_or_default() != o.namespace() {
+            let why = "must match metadata.namespace";
+            let at = at.child("resourceAttributes").child("namespace");
+            errors.push(FieldError::invalid(&at, resource["namespace"].clone(), why));
+        }
+        if local && path.is_object() {
+            let why = "disallowed on this kind of request";
+            errors.push(FieldError::invalid(&at.child("nonResourceAttributes"), path.clone(), why));
+        }
     }
 }
 
@@ -93,6 +152,9 @@ impl Function for RulesReview {
         _: &WriteOptions,
     ) -> Result<Object, Status> {
         let namespace = o.str_at(&["spec", "namespace"]).unwrap_or_default().to_owned();
+        if namespace.is_empty() {
+            return Err(Status::bad_request("no namespace on request"));
+        }
         let (mut resource, mut path) = (Vec::new(), Vec::new());
         for r in self.authorizer.rules(&request.user, &namespace) {
             if r.urls.is_empty() {
@@ -105,7 +167,13 @@ impl Function for RulesReview {
                 path.push(json!({"verbs": r.verbs, "nonResourceURLs": r.urls}));
             }
         }
-        o.set(&["status"], json!({"resourceRules": resource, "nonResourceRules": path, "incomplete": false}));
+        let unlisted = self.authorizer.unlisted(&request.user);
+        let mut status =
+            json!({"resourceRules": resource, "nonResourceRules": path, "incomplete": !unlisted.is_empty()});
+        if !unlisted.is_empty() {
+            status["evaluationError"] = unlisted.join(", ").into();
+        }
+        o.set(&["status"], status);
         Ok(o)
     }
 }

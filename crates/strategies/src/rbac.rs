@@ -1,17 +1,28 @@
-//! Roles and bindings: names are path segments.
+//! Roles and bindings: names are path segments, and nobody grants what they do not hold.
+
+mod escalation;
+mod policy;
+
+pub use policy::bootstrap;
 
 use crate::read::{items, text};
+use auth::Authorizer;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Value, names};
-use registry::{NameRule, Strategy};
+use meta::{FieldError, FieldPath, Object, Status, Value, names};
+use registry::{Env, NameRule, Request, Strategy};
+use std::sync::Arc;
 
-pub struct Rbac;
+pub struct Rbac(pub Arc<dyn Authorizer>);
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 impl Strategy for Rbac {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
+    }
+
+    fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
+        escalation::check(&*self.0, env, request, o, old)
     }
 
     fn default(&self, o: &mut Object) {

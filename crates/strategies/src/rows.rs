@@ -20,7 +20,10 @@ pub struct Config {
     pub service_cidr: networking::Cidr,
     pub node_ports: std::ops::RangeInclusive<u16>,
     pub authorizer: Arc<dyn Authorizer>,
-    pub tokens: Arc<dyn authentication::TokenIssuer>,
+    /// Makes the tokens of service accounts.
+    pub accounts: Arc<authentication::service_account::ServiceAccountTokens>,
+    /// Knows whose a token is.
+    pub tokens: Arc<auth::Tokens>,
     /// How long events are kept after they were last written; none for ever.
     pub event_ttl: Option<Duration>,
 }
@@ -83,17 +86,17 @@ pub fn selectable_fields() -> HashMap<String, Vec<String>> {
 }
 
 fn function(config: &Config, group: &str, plural: &str) -> Option<Arc<dyn Function>> {
+    let access = |whose| -> Arc<dyn Function> {
+        Arc::new(authorization::AccessReview { authorizer: config.authorizer.clone(), whose })
+    };
     Some(match (group, plural) {
         ("", "bindings") => Arc::new(core::binding::Binding),
         ("", "componentstatuses") => Arc::new(core::component_status::ComponentStatuses),
         ("authentication.k8s.io", "selfsubjectreviews") => Arc::new(authentication::SelfSubjectReview),
         ("authentication.k8s.io", "tokenreviews") => Arc::new(authentication::TokenReview(config.tokens.clone())),
-        ("authorization.k8s.io", "selfsubjectaccessreviews") => {
-            Arc::new(authorization::AccessReview { authorizer: config.authorizer.clone(), own: true })
-        }
-        ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => {
-            Arc::new(authorization::AccessReview { authorizer: config.authorizer.clone(), own: false })
-        }
+        ("authorization.k8s.io", "selfsubjectaccessreviews") => access(authorization::Whose::Own),
+        ("authorization.k8s.io", "subjectaccessreviews") => access(authorization::Whose::Any),
+        ("authorization.k8s.io", "localsubjectaccessreviews") => access(authorization::Whose::Local),
         ("authorization.k8s.io", "selfsubjectrulesreviews") => {
             Arc::new(authorization::RulesReview { authorizer: config.authorizer.clone() })
         }
@@ -110,7 +113,7 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("", "secrets") => Arc::new(core::secret::Secret),
         ("", "configmaps") => Arc::new(core::config_map::ConfigMap),
         ("", "events") | ("events.k8s.io", "events") => Arc::new(core::event::Event),
-        ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.tokens.clone())),
+        ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.accounts.clone())),
         ("", "replicationcontrollers") => Arc::new(core::replication_controller::ReplicationController),
         ("", "podtemplates") => Arc::new(core::pod_template::PodTemplate),
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
@@ -121,7 +124,7 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
         ("", "limitranges") => Arc::new(core::limits::LimitRange),
-        ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac),
+        ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
         ("certificates.k8s.io", "certificatesigningrequests") => Arc::new(certificates::CertificateSigningRequest),
         _ => match ruled(group, plural) {

@@ -5,9 +5,10 @@
 
 use admission::{Chain, default_plugins};
 use apiserver::handle::as_identity;
-use apiserver::{Authenticators, Body, NodeAuthorizer, RbacCache, Server};
-use async_trait::async_trait;
-use auth::User;
+use apiserver::{Authenticators, Body, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache, Server};
+use auth::jwt::PrivateKey;
+use auth::union::Union;
+use auth::{Authorizer, TokenAuthenticator, Tokens, User};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use meta::{Clock, Rng, Value};
@@ -17,7 +18,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Memory, Options, Retention, Store, Transform};
-use strategies::authentication::{Claims, TokenIssuer};
+use strategies::authentication::service_account::{ServiceAccountTokens, Settings};
 
 /// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves.
 pub struct VirtualClock {
@@ -60,28 +61,8 @@ impl Rng for SeededRng {
     }
 }
 
-/// Real tokens are the business of the binary; these say whose they are and are believed.
-struct PlainTokens(Arc<VirtualClock>);
-
-/// What the tokens of a test begin with.
-const TOKEN: &str = "token of ";
-
-#[async_trait]
-impl TokenIssuer for PlainTokens {
-    fn issue(&self, claims: &Claims) -> Result<(String, String), String> {
-        let ends = self.0.now() + jiff::SignedDuration::from_secs(claims.seconds);
-        let token = format!("{TOKEN}system:serviceaccount:{}:{}", claims.namespace, claims.account);
-        Ok((token, meta::time::format(ends)))
-    }
-
-    async fn review(&self, token: &str) -> Result<Option<(User, Vec<String>)>, String> {
-        Ok(token.strip_prefix(TOKEN).map(|name| (User::new(name, &[]), vec![self.default_audience()])))
-    }
-
-    fn default_audience(&self) -> String {
-        "test".into()
-    }
-}
+/// Who the server of a test is.
+pub const AUDIENCE: &str = "https://test.local";
 
 /// A server in memory.
 pub struct Cluster {
@@ -92,6 +73,16 @@ pub struct Cluster {
     pub definitions: tokio::task::JoinHandle<()>,
     /// Holds no rule until it is told to load them.
     pub rbac: Arc<RbacCache>,
+    pub accounts: Arc<ServiceAccountTokens>,
+}
+
+/// Who may come in besides service accounts and new nodes, and who decides after the others.
+#[derive(Default)]
+pub struct Access {
+    pub tokens: Vec<Arc<dyn TokenAuthenticator>>,
+    pub authorizer: Option<Arc<dyn Authorizer>>,
+    pub certificates: Certificates,
+    pub front_proxy: Option<FrontProxy>,
 }
 
 /// An answer, read to its end.
@@ -110,17 +101,22 @@ impl Cluster {
 
     /// The same with other admission plugins.
     pub async fn admitting(seed: u64, admission: Chain) -> Self {
-        Self::with(seed, Memory::new(), None, Retention::default(), admission).await
+        Self::with(seed, Memory::new(), None, Retention::default(), admission, Access::default()).await
+    }
+
+    /// The same with others that come in or decide.
+    pub async fn with_access(seed: u64, access: Access) -> Self {
+        Self::with(seed, Memory::new(), None, Retention::default(), default_plugins(), access).await
     }
 
     /// The same, with another share of history that is kept.
     pub async fn start_keeping(seed: u64, retention: Retention) -> Self {
-        Self::with(seed, Memory::new(), None, retention, default_plugins()).await
+        Self::with(seed, Memory::new(), None, retention, default_plugins(), Access::default()).await
     }
 
     /// The same on data that may be there already, sealed by a transform.
     pub async fn start_on(seed: u64, memory: Arc<Memory>, transform: Option<Arc<dyn Transform>>) -> Self {
-        Self::with(seed, memory, transform, Retention::default(), default_plugins()).await
+        Self::with(seed, memory, transform, Retention::default(), default_plugins(), Access::default()).await
     }
 
     async fn with(
@@ -129,6 +125,7 @@ impl Cluster {
         transform: Option<Arc<dyn Transform>>,
         retention: Retention,
         admission: Chain,
+        access: Access,
     ) -> Self {
         let (clock, rng) = (VirtualClock::new(), SeededRng::new(seed));
         let wall = clock.clone();
@@ -143,7 +140,23 @@ impl Cluster {
             Err(e) => unreachable!("a store in memory opens: {e}"),
         };
         let rbac = RbacCache::new();
-        let authorizer = NodeAuthorizer::new(rbac.clone());
+        let node = NodeAuthorizer::new(rbac.clone());
+        let mut deciders: Vec<Arc<dyn Authorizer>> = vec![node.clone(), rbac.clone()];
+        deciders.extend(access.authorizer);
+        let authorizer = Arc::new(Union(deciders));
+        let audiences = vec![AUDIENCE.to_owned()];
+        let settings =
+            Settings { issuers: audiences.clone(), audiences: audiences.clone(), extend: true, ..Settings::default() };
+        let made = PrivateKey::generate()
+            .and_then(|(key, _)| ServiceAccountTokens::new(key, Vec::new(), settings, clock.clone(), rng.clone()));
+        let accounts = match made {
+            Ok(a) => a,
+            Err(e) => unreachable!("a key is made: {e}"),
+        };
+        let bootstrap = BootstrapTokens::new(clock.clone(), audiences.clone());
+        let mut all: Vec<Arc<dyn TokenAuthenticator>> = vec![accounts.clone(), bootstrap.clone()];
+        all.extend(access.tokens);
+        let tokens = Arc::new(Tokens { all, audiences });
         let service_cidr = match "10.96.0.0/16".parse() {
             Ok(c) => c,
             Err(e) => unreachable!("a range: {e}"),
@@ -152,16 +165,26 @@ impl Cluster {
             service_cidr,
             node_ports: 30000..=32767,
             authorizer: authorizer.clone(),
-            tokens: Arc::new(PlainTokens(clock.clone())),
+            accounts: accounts.clone(),
+            tokens: tokens.clone(),
             event_ttl: Some(Duration::from_secs(3600)),
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
-        authorizer.attach(&registry);
+        node.attach(&registry);
+        accounts.attach(&registry);
+        bootstrap.attach(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         let definitions = tokio::spawn(definitions.run());
         tokio::spawn(registry::expiry::run(registry.clone()));
-        let server = Server::new(registry, Authenticators::default(), authorizer, admission);
-        let cluster = Self { server, clock, rng, definitions, rbac };
+        let authenticators = Authenticators {
+            tokens,
+            certificates: access.certificates,
+            front_proxy: access.front_proxy,
+            issuer: Some(accounts.documents("https://test.local/openid/v1/jwks")),
+            ..Authenticators::default()
+        };
+        let server = Server::new(registry, authenticators, authorizer, admission);
+        let cluster = Self { server, clock, rng, definitions, rbac, accounts };
         for ns in ["default", "kube-system", "golden"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
             let path = format!("/api/v1/namespaces/{ns}/serviceaccounts");

@@ -59,7 +59,7 @@ fn a_definition_costs_less_than_a_hundred_kilobytes() {
         let d = definition::rows(&o, 0).unwrap();
         let encoded = encode::encode(&o);
         bytes += encoded.len();
-        kept.push((d.stored, encoded.into_boxed_slice()));
+        kept.push((d.stored, encoded));
         d.served.into_iter().for_each(|r| rows.insert(r));
     }
     let each = (ALLOCATOR.allocated() - before) / COUNT;

@@ -14,7 +14,7 @@ pub(crate) use documents::Found;
 pub use services::run;
 
 use crate::Body;
-use crate::audit::Peer;
+use crate::audit::Address;
 use crate::handle::bytes;
 use crate::ids::AUDIT_ID;
 use crate::path::Target;
@@ -118,7 +118,7 @@ impl Aggregator {
         let Ok((address, client)) = self.client(registry, remote) else { return plain(503, "service unavailable") };
         let ours = parts.extensions.remove::<OnUpgrade>();
         let upgrade = parts.headers.contains_key(UPGRADE) && ours.is_some();
-        let peer = parts.extensions.get::<Peer>().map(|p| p.0);
+        let peer = parts.extensions.get::<Address>().map(|p| p.0);
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = parts.uri;

@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Where a request came from. A request extension that only the socket sets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub IpAddr);
+pub(crate) struct Address(pub IpAddr);
 
 /// What is written down, and where.
 pub struct Audit {
@@ -68,7 +68,7 @@ impl Auditor {
         if level == Level::None {
             return None;
         }
-        let peer = parts.extensions.get::<Peer>().map(|p| p.0);
+        let peer = parts.extensions.get::<Address>().map(|p| p.0);
         let event = Event::new(level, id, self.now(), parts, a, peer);
         Some(Record { auditor: self.clone(), verdict: verdict.clone(), event: Mutex::new(event) })
     }

@@ -100,7 +100,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         return Err(Status::bad_request(why));
     }
     if call.target.subresource.is_empty() {
-        authorize_create(server, call)?;
+        authorize_create(server, call).await?;
     }
     let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>| {
@@ -127,11 +127,11 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
     Ok(answer(server, call, &request, code, &updated.into_object()))
 }
 
-/// Applying what is not there creates it, which must be allowed as well.
-fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
+/// Applying or putting what is not there creates it, which must be allowed as well.
+pub(super) async fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
     let mut a = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
     a.verb = "create".into();
-    if server.authorizer.authorize(&a).allowed() || exists(server, call) {
+    if exists(server, call) || server.authorizer.decide(&a).await.allowed() {
         return Ok(());
     }
     Err(crate::handle::forbidden(&a, ""))

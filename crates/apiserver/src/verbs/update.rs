@@ -26,6 +26,9 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
         )));
     }
     let creates = request.resource.strategy.allows_create_on_update() && request.subresource.is_empty();
+    if creates {
+        super::patch::authorize_create(server, call).await?;
+    }
     let change = |live: Option<&Object>| {
         Ok(match live {
             None if creates => Target::Create(Box::new(object.clone())),

@@ -1,10 +1,11 @@
 //! ServiceAccount and its `token` subresource.
 
-use crate::authentication::{TokenIssuer, TokenRequest};
+use crate::authentication::TokenRequest;
+use crate::authentication::service_account::ServiceAccountTokens;
 use registry::{Strategy, Sub};
 use std::sync::Arc;
 
-pub struct ServiceAccount(pub Arc<dyn TokenIssuer>);
+pub struct ServiceAccount(pub Arc<ServiceAccountTokens>);
 
 impl Strategy for ServiceAccount {
     fn returns_deleted_object(&self) -> bool {

@@ -7,7 +7,7 @@ use http::{Method, Request};
 use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 
-async fn as_user(
+pub async fn as_user(
     c: &Cluster,
     user: &User,
     method: Method,
@@ -28,7 +28,7 @@ async fn as_user(
     (code, serde_json::from_slice(&response.into_body().collect().await).unwrap_or_default())
 }
 
-async fn made(c: &Cluster, path: &str, body: Value) {
+pub async fn made(c: &Cluster, path: &str, body: Value) {
     let a = c.call("POST", path, body).await;
     assert_eq!(a.code, 201, "{path}: {}", a.body);
 }
@@ -101,14 +101,36 @@ async fn a_node_reads_what_its_pods_use() {
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     assert_eq!(get(&one, &format!("{lease}/one")).await.0, 404);
     assert_eq!(get(&one, &format!("{lease}/two")).await.0, 403);
+    // Of nodes it reads itself, of pods those it runs.
+    for (path, code) in [
+        ("/api/v1/nodes/one", 404),
+        ("/api/v1/nodes/two", 403),
+        ("/api/v1/nodes", 403),
+        ("/api/v1/nodes?fieldSelector=metadata.name%3Done", 200),
+        ("/api/v1/pods", 403),
+        ("/api/v1/pods?fieldSelector=spec.nodeName%3Done", 200),
+        ("/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Done", 200),
+        ("/api/v1/pods?fieldSelector=spec.nodeName%3Dtwo", 403),
+        ("/api/v1/pods?fieldSelector=spec.nodeName!%3Done", 403),
+        ("/api/v1/namespaces/default/pods/p", 200),
+        ("/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Done", 200),
+        ("/apis/resource.k8s.io/v1/resourceslices", 403),
+    ] {
+        assert_eq!(get(&one, path).await.0, code, "{path}");
+    }
+    assert_eq!(get(&two, "/api/v1/namespaces/default/pods/p").await.0, 403);
+    let (_, body) = get(&one, "/api/v1/pods").await;
+    let said = "can only list/watch pods with spec.nodeName field selector";
+    assert!(body["message"].as_str().unwrap().ends_with(said), "{body}");
     // Everything else is as the role says, which does not exist here.
-    assert_eq!(get(&one, "/api/v1/nodes").await.0, 403);
-    let rules = json!([{"verbs": ["list"], "apiGroups": [""], "resources": ["nodes", "secrets"]}]);
+    assert_eq!(get(&one, "/api/v1/services").await.0, 403);
+    let rules = json!([{"verbs": ["list"], "apiGroups": [""], "resources": ["services", "nodes", "secrets"]}]);
     let role = json!({"metadata": {"name": "system:node"}, "rules": rules});
     made(&c, "/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await;
     c.rbac.load(&c.server.registry);
-    assert_eq!(get(&one, "/api/v1/nodes").await.0, 200);
-    assert_eq!(get(&one, &format!("{ns}/secrets")).await.0, 403, "the role does not open what has a relation");
+    assert_eq!(get(&one, "/api/v1/services").await.0, 200);
+    assert_eq!(get(&one, "/api/v1/nodes").await.0, 403, "the role does not open what has a relation");
+    assert_eq!(get(&one, &format!("{ns}/secrets")).await.0, 403);
     assert_eq!(get(&User::new("system:node:one", &[]), "/api/v1/nodes").await.0, 403, "a name alone is no node");
 }
 
@@ -151,4 +173,62 @@ async fn acting_for_others_is_allowed_part_by_part() {
     assert_eq!(code, 403);
     assert!(body["message"].as_str().unwrap().contains("cannot impersonate resource \"uids\""), "{body}");
     assert_eq!(ask(&bob, &[headers[0], headers[1], headers[4]]).await.0, 403, "another scope");
+}
+
+/// Clauses: K10.selectors
+#[tokio::test]
+async fn reviews_know_what_a_request_is_narrowed_to() {
+    let c = Cluster::start(1).await;
+    let review = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let ask = async |more: Value| {
+        let mut attributes = json!({"verb": "list", "resource": "pods"});
+        for (k, v) in more.as_object().unwrap() {
+            attributes[k] = v.clone();
+        }
+        let spec = json!({"user": "system:node:one", "groups": ["system:nodes"], "resourceAttributes": attributes});
+        c.call("POST", review, json!({"spec": spec})).await
+    };
+    let allowed = async |more: Value| ask(more).await.body["status"]["allowed"].clone();
+    let requirement = |operator: &str, values: &[&str]| json!({"fieldSelector": {"requirements": [{"key": "spec.nodeName", "operator": operator, "values": values}]}});
+    assert_eq!(allowed(json!({})).await, false);
+    assert_eq!(allowed(json!({"fieldSelector": {"rawSelector": "spec.nodeName=one"}})).await, true);
+    assert_eq!(allowed(json!({"fieldSelector": {"rawSelector": "spec.nodeName=two"}})).await, false);
+    assert_eq!(allowed(requirement("In", &["one"])).await, true);
+    assert_eq!(allowed(requirement("NotIn", &["one"])).await, false);
+    let a = ask(requirement("In", &["one", "two"])).await;
+    assert_eq!(a.body["status"]["allowed"], false);
+    assert_eq!(a.body["status"]["evaluationError"], "fieldSelectors do not yet support multiple values");
+    // Questions that are none.
+    let a = ask(requirement("In", &[])).await;
+    let cause = &a.body["details"]["causes"][0];
+    let field = "spec.resourceAttributes.fieldSelector.requirements[0].values";
+    assert_eq!((a.code, &cause["field"]), (422, &json!(field)));
+    let both = json!({"labelSelector": {"rawSelector": "a=b", "requirements": [{"key": "a", "operator": "Exists"}]}});
+    assert_eq!(ask(both).await.code, 422);
+    let nobody = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
+    assert_eq!(c.call("POST", review, nobody).await.code, 422);
+    // The rules of a node are not all that it may do.
+    let node = User::new("system:node:one", &[auth::user::GROUP_NODES]);
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let roles = json!({"metadata": {"name": "ask"}, "rules": [
+        {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectrulesreviews"]}]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    made(&c, &format!("{rbac}/clusterroles"), roles).await;
+    let group = json!([{"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}]);
+    let to = json!({"kind": "ClusterRole", "name": "ask", "apiGroup": "rbac.authorization.k8s.io"});
+    made(
+        &c,
+        &format!("{rbac}/clusterrolebindings"),
+        json!({"metadata": {"name": "ask"}, "roleRef": to, "subjects": group}),
+    )
+    .await;
+    c.rbac.load(&c.server.registry);
+    let rules = async |user: &User| {
+        let body = json!({"spec": {"namespace": "default"}});
+        as_user(&c, user, Method::POST, path, &[], body).await.1["status"].clone()
+    };
+    let of_node = rules(&node).await;
+    assert_eq!((&of_node["incomplete"], of_node["resourceRules"].as_array().unwrap().len()), (&json!(true), 1));
+    let of_jane = rules(&User::new("jane", &[])).await;
+    assert_eq!((&of_jane["incomplete"], &of_jane["evaluationError"]), (&json!(false), &Value::Null));
 }

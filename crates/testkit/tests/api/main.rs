@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod access;
 mod authorization;
 mod bad_input;
 mod concurrency;
 mod custom;
 mod documents;
+mod escalation;
 mod matrix;
 mod reading;
 mod served;

@@ -1,8 +1,10 @@
 //! A whole control plane in virtual time: the real API server, all controllers and the scheduler, and nodes that only pretend.
 
 use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
+use controllers::certificates::Authority;
 use kemudi_testkit::Cluster;
 use meta::{Object, Value};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -11,6 +13,8 @@ use std::time::Duration;
 pub struct Plane {
     pub cluster: Cluster,
     pub client: Client,
+    /// The certificate authority, PEM.
+    pub ca: String,
     /// Nodes that have fallen silent.
     dead: Arc<Mutex<BTreeSet<String>>>,
     /// Images whose containers never become ready.
@@ -20,6 +24,17 @@ pub struct Plane {
 
 fn admin() -> auth::User {
     auth::User::new("system:admin", &[auth::user::GROUP_MASTERS])
+}
+
+/// A certificate authority: its certificate, and what signs with it.
+fn authority() -> (String, Authority) {
+    let key = KeyPair::generate().unwrap();
+    let mut p = CertificateParams::default();
+    p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    p.distinguished_name.push(DnType::CommonName, "test-ca");
+    let pem = p.self_signed(&key).unwrap().pem();
+    let authority = Authority::new(&pem, &key.serialize_pem(), jiff::SignedDuration::from_hours(8760)).unwrap();
+    (pem, authority)
 }
 
 impl Plane {
@@ -33,6 +48,7 @@ impl Plane {
         }
         let client = cluster.client(admin());
         let (trigger, shutdown) = client::shutdown();
+        let (ca, authority) = authority();
         let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
         let options = controllers::Options {
             informers: informers.clone(),
@@ -40,12 +56,17 @@ impl Plane {
             rng: cluster.rng.clone(),
             shutdown: shutdown.clone(),
             root_ca: "PEM".into(),
+            authority: Some(Arc::new(authority)),
+            issue: Arc::new({
+                let accounts = cluster.accounts.clone();
+                move |account, secret| accounts.issue_legacy(account, secret)
+            }),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
         };
         controllers::start(&options, |name| client.clone().with_user_agent(name)).detach_all();
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
         tokio::spawn(scheduler::run(s, shutdown));
-        let p = Self { cluster, client, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };
+        let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };
         p.kubelet(&informers);
         p
     }

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod certificates;
 mod custom;
 mod harness;
 mod repeat;
+mod roles;
+mod tokens;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;

@@ -1,8 +1,8 @@
 //! A server on a socket of loopback, with TLS.
 
-use apiserver::{Authenticators, Options, Server, TokenAuthenticator};
+use apiserver::{Authenticators, Options, Server};
 use async_trait::async_trait;
-use auth::User;
+use auth::{Authenticated, TokenAuthenticator, Tokens, User};
 use client::https::{Config, Credentials, Https, Roots};
 use kemudi_testkit::Cluster;
 use rcgen::{CertificateParams, KeyPair};
@@ -17,19 +17,21 @@ pub struct Names;
 
 #[async_trait]
 impl TokenAuthenticator for Names {
-    async fn authenticate(&self, token: &str) -> Result<Option<User>, String> {
+    async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
         if token == "slow" {
             return std::future::pending().await;
         }
         let mut parts = token.split('/');
         let name = parts.next().unwrap_or_default();
-        Ok(Some(User::new(name, &parts.collect::<Vec<_>>())))
+        let user = User::new(name, &parts.collect::<Vec<_>>());
+        Ok(Some(Authenticated { user, audiences: audiences.to_vec() }))
     }
 }
 
 /// Another server over the objects of a cluster. `admin/system:masters` is a token that may do everything.
 pub fn server(cluster: &Cluster, options: Options) -> Arc<Server> {
-    let authenticators = Authenticators { tokens: vec![Arc::new(Names)] };
+    let tokens = Arc::new(Tokens { all: vec![Arc::new(Names)], audiences: vec!["test".into()] });
+    let authenticators = Authenticators { tokens, ..Authenticators::default() };
     let s = &cluster.server;
     Server::with(s.registry.clone(), authenticators, s.authorizer.clone(), admission::default_plugins(), options)
 }

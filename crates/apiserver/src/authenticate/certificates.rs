@@ -1,0 +1,141 @@
+//! Client certificates. Every certificate is taken by the handshake; here it is decided whose it is, so that one that nobody
+//! knows is answered and not cut off, as upstream does.
+
+use auth::User;
+use meta::Clock;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The extension of a certificate's subject that is the user's UID.
+const UID: &str = "1.3.6.1.4.1.57683.2";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    #[error("certificates of an authority: {0}")]
+    Pem(String),
+    #[error("certificates of an authority: {0}")]
+    Verifier(String),
+}
+
+/// The authorities whose certificates are taken.
+#[derive(Default)]
+pub struct Certificates {
+    users: Option<Arc<dyn ClientCertVerifier>>,
+    proxies: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// Who is at the other end of a connection. A request extension.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    pub user: Option<User>,
+    /// The common name of a certificate that speaks for others.
+    pub proxy: Option<String>,
+    /// There is a certificate, and nobody knows whose.
+    pub unknown: bool,
+}
+
+impl Certificates {
+    /// `users` and `proxies` are PEM, one or more authorities each.
+    pub fn new(users: &str, proxies: Option<&str>) -> Result<Self, PeerError> {
+        Ok(Self { users: Some(verifier(users)?), proxies: proxies.map(verifier).transpose()? })
+    }
+
+    pub fn peer(&self, chain: &[CertificateDer<'_>], clock: &dyn Clock) -> Peer {
+        let Some((leaf, more)) = chain.split_first() else { return Peer::default() };
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(clock.now().as_second().unsigned_abs()));
+        let known = |by: &Option<Arc<dyn ClientCertVerifier>>| {
+            by.as_ref().is_some_and(|v| v.verify_client_cert(leaf, more, now).is_ok())
+        };
+        let user = if known(&self.users) { user_of(leaf) } else { None };
+        let proxy = if known(&self.proxies) { user_of(leaf).map(|u| u.name) } else { None };
+        Peer { unknown: user.is_none() && proxy.is_none(), user, proxy }
+    }
+}
+
+fn verifier(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, PeerError> {
+    let mut roots = RootCertStore::empty();
+    for c in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let c = c.map_err(|e| PeerError::Pem(e.to_string()))?;
+        roots.add(c).map_err(|e| PeerError::Pem(e.to_string()))?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let built = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    Ok(built.map_err(|e| PeerError::Verifier(e.to_string()))? as Arc<dyn ClientCertVerifier>)
+}
+
+/// Common name, organizations and UID.
+fn user_of(certificate: &[u8]) -> Option<User> {
+    let (_, c) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let subject = c.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok().filter(|n| !n.is_empty())?.to_owned();
+    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
+    let mut user = User::new(name, &groups);
+    let uid = subject.iter_attributes().find(|a| a.attr_type().to_id_string() == UID);
+    user.uid = uid.and_then(|a| a.as_str().ok()).unwrap_or_default().to_owned();
+    use sha2::Digest;
+    let digest: String = sha2::Sha256::digest(certificate).iter().map(|b| format!("{b:02x}")).collect();
+    user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![format!("X509SHA256={digest}")]);
+    Some(user)
+}
+
+/// Lets every certificate through the handshake whose key the client has.
+#[derive(Debug)]
+pub struct AnyCertificate {
+    provider: Arc<CryptoProvider>,
+    /// Told to clients, so that they know which of theirs to send.
+    hints: Vec<DistinguishedName>,
+}
+
+impl AnyCertificate {
+    pub fn new(provider: Arc<CryptoProvider>, authorities: &RootCertStore) -> Arc<Self> {
+        Arc::new(Self { provider, hints: authorities.subjects() })
+    }
+}
+
+impl ClientCertVerifier for AnyCertificate {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

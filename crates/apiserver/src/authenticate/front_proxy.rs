@@ -1,0 +1,100 @@
+//! A proxy in front of this server (`k8s.io/apiserver/pkg/authentication/request/headerrequest`): it has a certificate of an
+//! authority of its own, and says in headers for whom it speaks. From anybody else these headers mean nothing.
+
+use auth::User;
+use http::{HeaderMap, HeaderName};
+
+#[derive(Clone, Debug, Default)]
+pub struct FrontProxy {
+    /// Common names of its certificate; none: any.
+    pub allowed_names: Vec<String>,
+    /// The first that is there counts.
+    pub username_headers: Vec<String>,
+    pub uid_headers: Vec<String>,
+    pub group_headers: Vec<String>,
+    pub extra_headers_prefixes: Vec<String>,
+}
+
+impl FrontProxy {
+    /// The user that a proxy speaks for. `proxy` is the common name of a certificate that its authority has signed. The headers
+    /// are gone after that, whoever sent them.
+    pub fn take(&self, headers: &mut HeaderMap, proxy: Option<&str>) -> Option<User> {
+        let all = |headers: &HeaderMap, names: &[String]| -> Vec<String> {
+            let said = names.iter().flat_map(|n| headers.get_all(n.to_lowercase()));
+            said.filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
+        };
+        let first = |names: &[String]| all(headers, names).into_iter().find(|v| !v.is_empty());
+        let (name, uid) = (first(&self.username_headers), first(&self.uid_headers));
+        let mut user =
+            User { groups: all(headers, &self.group_headers), uid: uid.unwrap_or_default(), ..User::default() };
+        let mut extra: Vec<HeaderName> = Vec::new();
+        for key in headers.keys() {
+            let prefixes = self.extra_headers_prefixes.iter();
+            let Some(rest) = prefixes.filter_map(|p| key.as_str().strip_prefix(&*p.to_lowercase())).next() else {
+                continue;
+            };
+            let values = headers.get_all(key).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect();
+            user.extra.insert(crate::path::decode(rest).to_lowercase(), values);
+            extra.push(key.clone());
+        }
+        let named = [&self.username_headers, &self.uid_headers, &self.group_headers];
+        named.iter().flat_map(|n| n.iter()).for_each(|n| {
+            headers.remove(n.to_lowercase());
+        });
+        extra.iter().for_each(|n| {
+            headers.remove(n);
+        });
+        let trusted = proxy.is_some_and(|p| self.allowed_names.is_empty() || self.allowed_names.iter().any(|n| n == p));
+        user.name = name.filter(|_| trusted)?;
+        let anonymous = user.name == auth::user::ANONYMOUS || user.is_in(auth::user::GROUP_UNAUTHENTICATED);
+        if !anonymous && !user.is_in(auth::user::GROUP_AUTHENTICATED) {
+            user.groups.push(auth::user::GROUP_AUTHENTICATED.into());
+        }
+        Some(user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_speak_for_others_only_from_a_proxy() {
+        let list = |t: &str| -> Vec<String> { t.split(',').map(str::to_owned).collect() };
+        let proxy = FrontProxy {
+            allowed_names: list("front"),
+            username_headers: list("X-Remote-User"),
+            uid_headers: list("X-Remote-Uid"),
+            group_headers: list("X-Remote-Group"),
+            extra_headers_prefixes: list("X-Remote-Extra-"),
+        };
+        let sent = || {
+            let mut h = HeaderMap::new();
+            for (k, v) in [
+                ("x-remote-user", "jane"),
+                ("x-remote-uid", "1"),
+                ("x-remote-group", "a"),
+                ("x-remote-group", "b"),
+                ("x-remote-extra-acme.com%2fscope", "read"),
+                ("accept", "*/*"),
+            ] {
+                h.append(k, v.parse().unwrap());
+            }
+            h
+        };
+        let mut h = sent();
+        let user = proxy.take(&mut h, Some("front")).unwrap();
+        assert_eq!((&*user.name, &*user.uid), ("jane", "1"));
+        assert_eq!(user.groups, ["a", "b", "system:authenticated"]);
+        assert_eq!(user.extra["acme.com/scope"], ["read"]);
+        assert_eq!(h.len(), 1, "nobody after it sees them");
+        for other in [None, Some("other")] {
+            let mut h = sent();
+            assert!(proxy.take(&mut h, other).is_none());
+            assert_eq!(h.len(), 1);
+        }
+        let any = FrontProxy { allowed_names: Vec::new(), ..proxy.clone() };
+        assert!(any.take(&mut sent(), Some("other")).is_some());
+        assert!(proxy.take(&mut HeaderMap::new(), Some("front")).is_none(), "it speaks for nobody");
+    }
+}

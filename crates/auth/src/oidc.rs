@@ -1,0 +1,173 @@
+//! Tokens of OpenID Connect issuers (`k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`): the issuer's keys verify them, claims
+//! become the user. Expressions over claims are not read; a configuration that has one is refused.
+
+use crate::jwt::{PublicKey, Token, strings};
+use crate::remote::Remote;
+use crate::{Authenticated, TokenAuthenticator, User};
+use async_trait::async_trait;
+use client::https::{Config, Roots};
+use meta::{Clock, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// Keys are asked for again when none has signed a token, but not more often than this.
+const AGAIN: Duration = Duration::from_secs(10);
+/// And after so long in any case.
+const STALE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A claim that becomes part of a user, and what is put before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    pub claim: String,
+    pub prefix: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Issuer {
+    pub url: String,
+    /// Where its document is, if not below the URL.
+    pub discovery_url: Option<String>,
+    /// PEM; empty: what the machine trusts.
+    pub ca: String,
+    /// One of these must be meant.
+    pub audiences: Vec<String>,
+    pub algorithms: Vec<String>,
+    pub username: Mapping,
+    pub groups: Option<Mapping>,
+    pub uid: Option<String>,
+    /// Claims that must have these values.
+    pub required: Vec<(String, String)>,
+}
+
+/// What may sign tokens, where nobody says.
+pub const ALGORITHMS: [&str; 9] = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
+
+pub struct Oidc {
+    issuer: Issuer,
+    /// Who this server is.
+    audiences: Vec<String>,
+    clock: Arc<dyn Clock>,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Default)]
+struct Keys {
+    all: Arc<Vec<PublicKey>>,
+    asked: Option<Instant>,
+}
+
+impl Oidc {
+    pub fn new(issuer: Issuer, audiences: Vec<String>, clock: Arc<dyn Clock>) -> Self {
+        Self { issuer, audiences, clock, keys: Mutex::default() }
+    }
+
+    async fn fetch(&self, url: &str) -> Result<Value, String> {
+        let mut config = Config::new(url);
+        if !self.issuer.ca.is_empty() {
+            config.roots = Roots::Pem(self.issuer.ca.clone().into_bytes());
+        }
+        let remote = Remote::new(&config, TIMEOUT).map_err(|e| e.to_string())?;
+        remote.get().await.map_err(|e| format!("{url}: {e}"))
+    }
+
+    async fn ask(&self) -> Result<Vec<PublicKey>, String> {
+        let usual = || format!("{}/.well-known/openid-configuration", self.issuer.url.trim_end_matches('/'));
+        let about = self.fetch(&self.issuer.discovery_url.clone().unwrap_or_else(usual)).await?;
+        if about["issuer"] != *self.issuer.url {
+            let said = about["issuer"].as_str().unwrap_or_default();
+            return Err(format!(
+                "oidc: issuer URL provided to client ({:?}) did not match the issuer URL returned by provider ({said:?})",
+                self.issuer.url
+            ));
+        }
+        let at = about["jwks_uri"].as_str().ok_or("the issuer does not say where its keys are")?;
+        let set = self.fetch(at).await?;
+        Ok(set["keys"].as_array().into_iter().flatten().filter_map(PublicKey::from_jwk).collect())
+    }
+
+    /// One of the issuer's keys has signed it.
+    async fn verify(&self, token: &Token<'_>) -> Result<(), String> {
+        let mut keys = self.keys.lock().await;
+        let since = keys.asked.map(|t| t.elapsed());
+        if since.is_some_and(|s| s < STALE) && token.is_signed_by(&keys.all) {
+            return Ok(());
+        }
+        if since.is_none_or(|s| s >= AGAIN) {
+            keys.asked = Some(Instant::now());
+            keys.all = Arc::new(self.ask().await.map_err(|e| format!("oidc: authenticator not initialized: {e}"))?);
+        }
+        if token.is_signed_by(&keys.all) {
+            return Ok(());
+        }
+        Err("oidc: verify token: failed to verify signature: failed to verify id token signature".into())
+    }
+
+    fn user(&self, claims: &Value) -> Result<User, String> {
+        let i = &self.issuer;
+        let name = claims[&i.username.claim].as_str();
+        let name =
+            name.ok_or_else(|| format!("oidc: parse username claims {:?}: claim not present", i.username.claim))?;
+        if i.username.claim == "email" && claims.get("email_verified").is_some_and(|v| v != true) {
+            return Err("oidc: email not verified".into());
+        }
+        if name.is_empty() {
+            return Err("oidc: the username is empty".into());
+        }
+        for (claim, value) in &i.required {
+            if claims[claim].as_str() != Some(value) {
+                let said = &claims[claim];
+                return Err(format!("oidc: required claim {claim} value does not match. Got = {said}, want = {value}"));
+            }
+        }
+        let mut user = User { name: format!("{}{name}", i.username.prefix), ..User::default() };
+        if let Some(m) = &i.groups {
+            user.groups = strings(&claims[&m.claim]).iter().map(|g| format!("{}{g}", m.prefix)).collect();
+        }
+        if let Some(claim) = &i.uid {
+            let uid = claims[claim].as_str().ok_or_else(|| format!("oidc: error getting uid claim {claim:?}"))?;
+            user.uid = uid.to_owned();
+        }
+        if let Some(id) = claims["jti"].as_str().filter(|id| !id.is_empty()) {
+            let key = "authentication.kubernetes.io/credential-id".to_owned();
+            user.extra.insert(key, vec![format!("JTI={id}")]);
+        }
+        Ok(user)
+    }
+}
+
+#[async_trait]
+impl TokenAuthenticator for Oidc {
+    async fn authenticate(&self, text: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
+        let Some(token) = Token::parse(text).filter(|t| t.issuer() == self.issuer.url) else { return Ok(None) };
+        let audiences = crate::token::meant_for(&self.audiences, audiences);
+        if audiences.is_empty() {
+            return Ok(None);
+        }
+        let algorithm = token.header["alg"].as_str().unwrap_or_default();
+        if !self.issuer.algorithms.iter().any(|a| a == algorithm) {
+            let known = crate::rbac::cover::quoted(&self.issuer.algorithms);
+            return Err(format!(
+                "oidc: verify token: oidc: id token signed with unsupported algorithm, expected {known} got {algorithm:?}"
+            ));
+        }
+        let meant = token.audiences();
+        if !meant.iter().any(|a| self.issuer.audiences.contains(a)) {
+            let (want, got) = (crate::rbac::cover::quoted(&self.issuer.audiences), crate::rbac::cover::quoted(&meant));
+            return Err(format!("oidc: verify token: oidc: expected audience in {want} got {got}"));
+        }
+        let now = self.clock.now().as_second();
+        let time = |k: &str| token.claims[k].as_f64().map(|t| t as i64);
+        if time("exp").is_none_or(|e| e < now) {
+            return Err("oidc: verify token: oidc: token is expired".into());
+        }
+        // Clocks of others may be ahead.
+        if time("nbf").is_some_and(|n| n > now + 300) {
+            return Err("oidc: verify token: current time before the nbf (not before) time".into());
+        }
+        self.verify(&token).await?;
+        Ok(Some(Authenticated { user: self.user(&token.claims)?, audiences }))
+    }
+}

@@ -1,0 +1,153 @@
+//! Certificate signing requests (upstream `pkg/controller/certificates`): those of agents of nodes are approved after a question
+//! to authorization, what is approved is signed by the signer it names, and what is over is removed.
+
+mod authority;
+mod cleaner;
+mod request;
+
+pub use authority::{Authority, Error as AuthorityError};
+
+use crate::context::{Context, Error, object};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use client::{ApiResource, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use meta::{Object, Value};
+use request::{KUBELET_CLIENT, Request};
+use serde_json::json;
+use std::sync::Arc;
+
+struct Controller {
+    context: Context,
+    resource: ApiResource,
+    requests: Informer<()>,
+    /// None: nothing is signed here.
+    authority: Option<Arc<Authority>>,
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
+    let queue: Arc<WorkQueue<Key>> = Arc::default();
+    let resource = ApiResource::of::<CertificateSigningRequest>();
+    let requests = context.informers.informer(&resource, &Scope::default());
+    let c = Arc::new(Controller { requests, resource, context, authority });
+    let q = queue.clone();
+    c.requests.on_change(move |change| q.add(change.key()));
+    c.requests.synced().await;
+    let shutdown = c.context.shutdown.clone();
+    let cleaner = cleaner::run(&c.context, &c.resource, &c.requests);
+    let work = client::queue::work("certificate-controller", queue, 5, shutdown.clone(), {
+        let c = c.clone();
+        move |key| {
+            let c = c.clone();
+            async move { c.reconcile(key).await }
+        }
+    });
+    tokio::join!(work, shutdown.race(cleaner));
+}
+
+/// What has been said of a request.
+struct Said<'a>(Vec<&'a Value>);
+
+impl<'a> Said<'a> {
+    fn of(request: &'a Object) -> Self {
+        Self(request.at(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten().collect())
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        self.0.iter().any(|c| c["type"] == kind && c["status"] != "False")
+    }
+}
+
+impl Controller {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(entry) = self.requests.get(&key).filter(|r| !r.meta.is_deleting()) else { return Ok(Outcome::Done) };
+        let o = object(&self.resource, &entry)?;
+        let issued = !o.str_at(&["status", "certificate"]).unwrap_or_default().is_empty();
+        let said = Said::of(&o);
+        if issued || said.is("Denied") || said.is("Failed") {
+            return Ok(Outcome::Done);
+        }
+        let signer = o.str_at(&["spec", "signerName"]).unwrap_or_default();
+        let text = STANDARD.decode(o.str_at(&["spec", "request"]).unwrap_or_default()).unwrap_or_default();
+        let usages = o.at(&["spec", "usages"]).and_then(Value::as_array);
+        let usages: Vec<&str> = usages.into_iter().flatten().filter_map(Value::as_str).collect();
+        let approved = said.is("Approved");
+        // Others sign under names of their own, and agents of nodes alone are approved here.
+        let ours = matches!(signer, request::CLIENT | KUBELET_CLIENT | request::KUBELET_SERVING | request::LEGACY);
+        if !ours || (!approved && signer != KUBELET_CLIENT) {
+            return Ok(Outcome::Done);
+        }
+        let wanted = Request::parse(&text).map_err(|why| Error::Invalid { what: "request", why })?;
+        let fits = wanted.fits(signer, &usages).unwrap_or(Ok(()));
+        if !approved {
+            if fits.is_ok() {
+                self.approve(&o, &wanted).await?;
+            }
+            return Ok(Outcome::Done);
+        }
+        let Some(authority) = &self.authority else { return Ok(Outcome::Done) };
+        let mut new = o.clone();
+        match fits {
+            Err(why) => {
+                let now = meta::time::format(self.context.now());
+                add(
+                    &mut new,
+                    json!({"type": "Failed", "status": "True", "reason": "SignerValidationFailure",
+                    "message": why, "lastUpdateTime": now}),
+                );
+            }
+            Ok(()) => {
+                let seconds = o.int_at(&["spec", "expirationSeconds"]);
+                let made = authority.sign(&wanted, &usages, seconds, self.context.now(), &*self.context.rng);
+                let made = made.map_err(|e| Error::Invalid { what: "certificate", why: e.to_string() })?;
+                new.set(&["status", "certificate"], STANDARD.encode(made));
+            }
+        }
+        let api = self.context.client.dynamic(&self.resource);
+        api.update_status(o.name(), &WriteOptions::default(), &new).await?;
+        Ok(Outcome::Done)
+    }
+
+    /// An agent may have a certificate if whoever asks may ask for one, or for the one that is its own.
+    async fn approve(&self, o: &Object, wanted: &Request) -> Result<(), Error> {
+        let own = o.str_at(&["spec", "username"]) == Some(&wanted.common_name);
+        let ways = [
+            ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
+            ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
+        ];
+        for (subresource, message) in ways.into_iter().skip(usize::from(!own)) {
+            let spec = o.get("spec").cloned().unwrap_or_default();
+            let attributes = json!({"group": "certificates.k8s.io", "resource": "certificatesigningrequests",
+                "verb": "create", "subresource": subresource});
+            let mut question = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+                "spec": {"resourceAttributes": attributes, "user": spec["username"]}});
+            for key in ["uid", "groups", "extra"] {
+                if !spec[key].is_null() {
+                    question["spec"][key] = spec[key].clone();
+                }
+            }
+            let reviews = self.context.client.dynamic(&ApiResource::of::<SubjectAccessReview>());
+            let question = Object::from_value(question).unwrap_or_default();
+            let answer = reviews.create(&WriteOptions::default(), &question).await?;
+            if answer.at(&["status", "allowed"]) == Some(&Value::Bool(true)) {
+                let mut new = o.clone();
+                add(
+                    &mut new,
+                    json!({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message}),
+                );
+                let api = self.context.client.dynamic(&self.resource);
+                let options = WriteOptions::default();
+                let _: Object = api.update_subresource(o.name(), "approval", &options, &new).await?;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add(request: &mut Object, condition: Value) {
+    let all = request.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    request.set(&["status", "conditions"], all.into_iter().chain([condition]).collect::<Vec<_>>());
+}

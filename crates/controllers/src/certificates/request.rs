@@ -1,0 +1,188 @@
+//! What a certificate signing request asks for (PKCS #10 in PEM), and which of the signers of Kubernetes may give it
+//! (`k8s.io/kubernetes/pkg/apis/certificates/helpers.go`).
+
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
+use x509_parser::prelude::{FromDer, ParsedCriAttribute};
+
+pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+/// A request whose signature holds.
+#[derive(Debug, Default)]
+pub struct Request {
+    /// Subject, public key and alternative names, as they stand (DER).
+    pub subject: Vec<u8>,
+    pub public_key: Vec<u8>,
+    pub alternative_names: Option<Vec<u8>>,
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub has: Names,
+}
+
+/// Which kinds of alternative names there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Names {
+    pub dns: bool,
+    pub email: bool,
+    pub ip: bool,
+    pub uri: bool,
+}
+
+impl Request {
+    pub fn parse(pem: &[u8]) -> Result<Self, String> {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|e| e.to_string())?;
+        if pem.label != "CERTIFICATE REQUEST" {
+            return Err("PEM block type must be CERTIFICATE REQUEST".into());
+        }
+        let (_, csr) = X509CertificationRequest::from_der(&pem.contents).map_err(|e| e.to_string())?;
+        csr.verify_signature().map_err(|e| e.to_string())?;
+        let info = &csr.certification_request_info;
+        let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().unwrap_or_default().to_owned();
+        let mut r = Self {
+            subject: info.subject.as_raw().to_vec(),
+            public_key: info.subject_pki.raw.to_vec(),
+            common_name: info.subject.iter_common_name().next().map(text).unwrap_or_default(),
+            organizations: info.subject.iter_organization().map(text).collect(),
+            ..Self::default()
+        };
+        for attribute in info.iter_attributes() {
+            let ParsedCriAttribute::ExtensionRequest(wanted) = attribute.parsed_attribute() else { continue };
+            for e in wanted.extensions.iter().filter(|e| e.oid == OID_X509_EXT_SUBJECT_ALT_NAME) {
+                r.alternative_names = Some(e.value.to_vec());
+                let ParsedExtension::SubjectAlternativeName(names) = e.parsed_extension() else { continue };
+                for n in &names.general_names {
+                    match n {
+                        GeneralName::DNSName(_) => r.has.dns = true,
+                        GeneralName::RFC822Name(_) => r.has.email = true,
+                        GeneralName::IPAddress(_) => r.has.ip = true,
+                        GeneralName::URI(_) => r.has.uri = true,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(r)
+    }
+
+    /// What keeps a signer from giving a certificate for these usages; none for what no signer of ours is asked.
+    pub fn fits(&self, signer: &str, usages: &[&str]) -> Option<Result<(), String>> {
+        Some(match signer {
+            CLIENT => client_usages(usages),
+            KUBELET_CLIENT => self.kubelet_client(usages),
+            KUBELET_SERVING => self.kubelet_serving(usages),
+            // For whatever somebody approves.
+            LEGACY => Ok(()),
+            _ => return None,
+        })
+    }
+
+    fn kubelet_client(&self, usages: &[&str]) -> Result<(), String> {
+        self.of_a_node()?;
+        let n = self.has;
+        for (there, what) in [(n.dns, "DNS"), (n.email, "Email"), (n.ip, "IP"), (n.uri, "URI")] {
+            if there {
+                return Err(format!("{what} subjectAltNames are not allowed"));
+            }
+        }
+        self.named_as_a_node()?;
+        exactly(usages, "client auth")
+    }
+
+    fn kubelet_serving(&self, usages: &[&str]) -> Result<(), String> {
+        self.of_a_node()?;
+        if !self.has.dns && !self.has.ip {
+            return Err("DNS or IP subjectAltName is required".into());
+        }
+        for (there, what) in [(self.has.email, "Email"), (self.has.uri, "URI")] {
+            if there {
+                return Err(format!("{what} subjectAltNames are not allowed"));
+            }
+        }
+        self.named_as_a_node()?;
+        exactly(usages, "server auth")
+    }
+
+    fn of_a_node(&self) -> Result<(), String> {
+        if self.organizations == ["system:nodes"] {
+            return Ok(());
+        }
+        Err("subject organization is not system:nodes".into())
+    }
+
+    fn named_as_a_node(&self) -> Result<(), String> {
+        if self.common_name.starts_with("system:node:") {
+            return Ok(());
+        }
+        Err("subject common name does not begin with system:node:".into())
+    }
+}
+
+/// `purpose` and digital signatures, with or without key encipherment, and nothing else.
+fn exactly(usages: &[&str], purpose: &str) -> Result<(), String> {
+    let optional = ["key encipherment"];
+    let required = ["digital signature", purpose];
+    let none_else = usages.iter().all(|u| required.contains(u) || optional.contains(u));
+    if none_else && required.iter().all(|r| usages.contains(r)) {
+        return Ok(());
+    }
+    let mut all = [required[0], optional[0], required[1]];
+    all.sort_unstable();
+    Err(format!("usages did not match [{}]", all.join(" ")))
+}
+
+fn client_usages(usages: &[&str]) -> Result<(), String> {
+    let known = ["digital signature", "key encipherment", "client auth"];
+    if let Some(u) = usages.iter().find(|u| !known.contains(u)) {
+        return Err(format!("invalid usage for client certificate: {u}"));
+    }
+    if !usages.contains(&"client auth") {
+        return Err("missing required usage for client certificate: client auth".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(name: &str, organization: &str, has: Names) -> Request {
+        Request { common_name: name.into(), organizations: vec![organization.into()], has, ..Request::default() }
+    }
+
+    #[test]
+    fn signers_give_what_they_are_for() {
+        let none = Names::default();
+        let dns = Names { dns: true, ..none };
+        let uri = Names { uri: true, ip: true, ..none };
+        let node = |has| request("system:node:a", "system:nodes", has);
+        let check = |r: Request, signer: &str, usages: &[&str], expect: Result<(), &str>| {
+            let have = r.fits(signer, usages).unwrap();
+            assert_eq!(have.as_ref().map(|_| ()).map_err(String::as_str), expect, "{signer} {usages:?}");
+        };
+        let client = ["digital signature", "client auth"];
+        check(node(none), KUBELET_CLIENT, &client, Ok(()));
+        check(node(none), KUBELET_CLIENT, &["digital signature", "key encipherment", "client auth"], Ok(()));
+        let all = Err("usages did not match [client auth digital signature key encipherment]");
+        check(node(none), KUBELET_CLIENT, &["client auth"], all);
+        check(node(none), KUBELET_CLIENT, &["digital signature", "client auth", "server auth"], all);
+        check(node(dns), KUBELET_CLIENT, &client, Err("DNS subjectAltNames are not allowed"));
+        let group = request("system:node:a", "system:masters", none);
+        check(group, KUBELET_CLIENT, &client, Err("subject organization is not system:nodes"));
+        let name = request("jane", "system:nodes", none);
+        check(name, KUBELET_CLIENT, &client, Err("subject common name does not begin with system:node:"));
+        let server = ["digital signature", "server auth"];
+        check(node(dns), KUBELET_SERVING, &server, Ok(()));
+        check(node(none), KUBELET_SERVING, &server, Err("DNS or IP subjectAltName is required"));
+        check(node(uri), KUBELET_SERVING, &server, Err("URI subjectAltNames are not allowed"));
+        check(request("jane", "team", none), CLIENT, &["client auth"], Ok(()));
+        check(node(none), CLIENT, &server, Err("invalid usage for client certificate: server auth"));
+        let missing = Err("missing required usage for client certificate: client auth");
+        check(node(none), CLIENT, &["digital signature"], missing);
+        check(request("x", "y", uri), LEGACY, &["any"], Ok(()));
+        assert!(node(none).fits("example.com/own", &[]).is_none());
+    }
+}

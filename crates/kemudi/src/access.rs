@@ -1,0 +1,384 @@
+//! Who may come in and what they may do: the flags for it, under upstream's names, and what is made of them.
+
+use crate::pki::Pki;
+use crate::tokens::AdminToken;
+use apiserver::{Anonymous, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache};
+use auth::config::{self, Authentication, Hook, Mode, StaticTokens};
+use auth::jwt::{PrivateKey, PublicKey};
+use auth::oidc::{Issuer, Mapping, Oidc};
+use auth::remote::Remote;
+use auth::union::{Always, Masters, Union};
+use auth::webhook::{OnFailure, WebhookAuthorizer, WebhookTokens};
+use auth::{Authorizer, Decision, TokenAuthenticator, Tokens};
+use clap::Args;
+use jiff::SignedDuration;
+use meta::{Clock, Rng};
+use registry::Registry;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use strategies::authentication::service_account::{ServiceAccountTokens, Settings};
+
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+#[derive(Args, Clone, Debug)]
+#[group(id = "access")]
+pub struct Options {
+    /// Authorities (PEM) whose client certificates are taken besides the cluster's own.
+    #[arg(long)]
+    pub client_ca_file: Option<PathBuf>,
+    /// Lets requests in that do not say who sends them. Without it they may only ask how the server is.
+    #[arg(long)]
+    pub anonymous_auth: bool,
+    /// A table of tokens: token,user,uid,"group,group".
+    #[arg(long)]
+    pub token_auth_file: Option<PathBuf>,
+    /// Takes the tokens that new nodes begin with: secrets of the type bootstrap.kubernetes.io/token in kube-system.
+    #[arg(long)]
+    pub enable_bootstrap_token_auth: bool,
+    /// The authority (PEM) of proxies that say in headers for whom they speak. Default: one of the cluster's own.
+    #[arg(long)]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+    /// Common names of such proxies; without any, with --requestheader-client-ca-file, all that the authority knows.
+    #[arg(long, value_delimiter = ',')]
+    pub requestheader_allowed_names: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-User")]
+    pub requestheader_username_headers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Uid")]
+    pub requestheader_uid_headers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Group")]
+    pub requestheader_group_headers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Extra-")]
+    pub requestheader_extra_headers_prefix: Vec<String>,
+    /// The OpenID Connect issuer whose tokens are taken.
+    #[arg(long, requires = "oidc_client_id", conflicts_with = "authentication_config")]
+    pub oidc_issuer_url: Option<String>,
+    /// For whom its tokens must be meant.
+    #[arg(long)]
+    pub oidc_client_id: Option<String>,
+    /// The authority (PEM) of the issuer. Default: what the machine trusts.
+    #[arg(long)]
+    pub oidc_ca_file: Option<PathBuf>,
+    #[arg(long, default_value = "sub")]
+    pub oidc_username_claim: String,
+    /// Stands before user names; `-` for nothing. Default: the issuer and `#`, unless the claim is `email`.
+    #[arg(long)]
+    pub oidc_username_prefix: Option<String>,
+    #[arg(long)]
+    pub oidc_groups_claim: Option<String>,
+    #[arg(long, default_value = "")]
+    pub oidc_groups_prefix: String,
+    /// Claims that tokens must have: key=value.
+    #[arg(long, value_delimiter = ',')]
+    pub oidc_required_claim: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "RS256")]
+    pub oidc_signing_algs: Vec<String>,
+    /// A file with an AuthenticationConfiguration.
+    #[arg(long)]
+    pub authentication_config: Option<PathBuf>,
+    /// A kubeconfig of somebody who knows whose tokens are.
+    #[arg(long)]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authentication_token_webhook_version: String,
+    #[arg(long, default_value = "2m")]
+    pub authentication_token_webhook_cache_ttl: SignedDuration,
+    /// Who decides, in order: AlwaysAllow, AlwaysDeny, Webhook, RBAC, Node. Default: Node,RBAC.
+    #[arg(long, value_delimiter = ',', conflicts_with = "authorization_config")]
+    pub authorization_mode: Vec<String>,
+    /// A kubeconfig of somebody who decides, for the mode Webhook.
+    #[arg(long)]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authorization_webhook_version: String,
+    #[arg(long, default_value = "5m")]
+    pub authorization_webhook_cache_authorized_ttl: SignedDuration,
+    #[arg(long, default_value = "30s")]
+    pub authorization_webhook_cache_unauthorized_ttl: SignedDuration,
+    /// A file with an AuthorizationConfiguration.
+    #[arg(long)]
+    pub authorization_config: Option<PathBuf>,
+    /// Who makes the tokens of service accounts; those of the others named are taken as well.
+    #[arg(long)]
+    pub service_account_issuer: Vec<String>,
+    /// Keys (PEM) that have signed such tokens.
+    #[arg(long)]
+    pub service_account_key_file: Vec<PathBuf>,
+    /// The key (PEM) that signs them. Default: one of the cluster's own.
+    #[arg(long)]
+    pub service_account_signing_key_file: Option<PathBuf>,
+    #[arg(long)]
+    pub service_account_max_token_expiration: Option<SignedDuration>,
+    /// Tokens of pods that ask for an hour last a year.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub service_account_extend_token_expiration: bool,
+    /// Where others find the keys. Default: this server.
+    #[arg(long)]
+    pub service_account_jwks_uri: Option<String>,
+    /// Who this server is. Default: the issuer.
+    #[arg(long, value_delimiter = ',')]
+    pub api_audiences: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("--{flag}: {why}")]
+    Flag { flag: &'static str, why: String },
+}
+
+fn bad(flag: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
+    move |why| Error::Flag { flag, why: why.to_string() }
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|source| Error::File { path: path.into(), source })
+}
+
+fn read_if(path: Option<&PathBuf>) -> Result<Option<String>, Error> {
+    path.map(|p| read(p)).transpose()
+}
+
+fn seconds(d: SignedDuration) -> Duration {
+    Duration::try_from(d).unwrap_or_default()
+}
+
+/// Everything that decides about a request before it is looked at.
+pub struct Access {
+    pub tokens: Arc<Tokens>,
+    pub accounts: Arc<ServiceAccountTokens>,
+    pub rbac: Arc<RbacCache>,
+    pub authorizer: Arc<dyn Authorizer>,
+    pub certificates: Certificates,
+    pub front_proxy: FrontProxy,
+    pub anonymous: Anonymous,
+    /// What other servers need to know to believe the same people: `extension-apiserver-authentication`.
+    pub client_ca: String,
+    pub proxy_ca: String,
+    node: Arc<NodeAuthorizer>,
+    bootstrap: Option<Arc<BootstrapTokens>>,
+}
+
+impl Access {
+    pub async fn new(
+        o: &Options,
+        pki: &Pki,
+        admin: &str,
+        clock: &Arc<dyn Clock>,
+        rng: &Arc<dyn Rng>,
+    ) -> Result<Self, Error> {
+        let issuers = if o.service_account_issuer.is_empty() {
+            vec![ISSUER.to_owned()]
+        } else {
+            o.service_account_issuer.clone()
+        };
+        let audiences = if o.api_audiences.is_empty() { issuers[..1].to_vec() } else { o.api_audiences.clone() };
+        let accounts = service_accounts(o, pki, issuers, audiences.clone(), clock, rng)?;
+        let file = read_if(o.authentication_config.as_ref())?;
+        let structured = file.map(|t| Authentication::parse(&t)).transpose();
+        let structured = structured.map_err(|e| bad("authentication-config")(&e))?.unwrap_or_default();
+        let mut all: Vec<Arc<dyn TokenAuthenticator>> = vec![Arc::new(AdminToken::new(admin, audiences.clone()))];
+        if let Some(table) = read_if(o.token_auth_file.as_ref())? {
+            let t = StaticTokens::parse(&table, audiences.clone()).map_err(|e| bad("token-auth-file")(&e))?;
+            all.push(Arc::new(t));
+        }
+        all.push(accounts.clone());
+        let bootstrap = o.enable_bootstrap_token_auth.then(|| BootstrapTokens::new(clock.clone(), audiences.clone()));
+        if let Some(b) = &bootstrap {
+            all.push(b.clone());
+        }
+        for issuer in flags_issuer(o)?.into_iter().chain(structured.issuers) {
+            all.push(Arc::new(Oidc::new(issuer, audiences.clone(), clock.clone())));
+        }
+        if let Some(file) = &o.authentication_token_webhook_config_file {
+            let remote = Remote::of_file(file.clone(), Duration::from_secs(30)).await;
+            all.push(Arc::new(WebhookTokens {
+                remote: remote.map_err(|e| bad("authentication-token-webhook-config-file")(&e))?,
+                version: o.authentication_token_webhook_version.clone(),
+                lasts: seconds(o.authentication_token_webhook_cache_ttl),
+                audiences: audiences.clone(),
+                known: Default::default(),
+            }));
+        }
+        let (client_ca, proxy_ca) = (clients(o, pki)?, proxies(o, pki)?);
+        let certificates = Certificates::new(&client_ca, Some(&proxy_ca)).map_err(|e| bad("client-ca-file")(&e))?;
+        let rbac = RbacCache::new();
+        let node = NodeAuthorizer::new(rbac.clone());
+        let authorizer = authorizer(o, &rbac, &node).await?;
+        Ok(Self {
+            tokens: Arc::new(Tokens { all, audiences }),
+            accounts,
+            rbac,
+            authorizer,
+            certificates,
+            front_proxy: FrontProxy {
+                allowed_names: allowed_names(o),
+                username_headers: o.requestheader_username_headers.clone(),
+                uid_headers: o.requestheader_uid_headers.clone(),
+                group_headers: o.requestheader_group_headers.clone(),
+                extra_headers_prefixes: o.requestheader_extra_headers_prefix.clone(),
+            },
+            anonymous: match structured.anonymous {
+                Some(a) if !a.enabled => Anonymous::Nothing,
+                Some(a) if !a.paths.is_empty() => Anonymous::Paths(a.paths),
+                Some(_) => Anonymous::Everything,
+                None if o.anonymous_auth => Anonymous::Everything,
+                None => Anonymous::default(),
+            },
+            client_ca,
+            proxy_ca,
+            node,
+            bootstrap,
+        })
+    }
+
+    /// Until then nothing that is stored is known.
+    pub fn attach(&self, registry: &Arc<Registry>) {
+        self.accounts.attach(registry);
+        self.node.attach(registry);
+        if let Some(b) = &self.bootstrap {
+            b.attach(registry);
+        }
+    }
+}
+
+/// The cluster's own proxies have a name; who brings an authority says which of its names count.
+fn allowed_names(o: &Options) -> Vec<String> {
+    match (&o.requestheader_client_ca_file, &o.requestheader_allowed_names[..]) {
+        (None, []) => vec![crate::pki::FRONT_PROXY.to_owned()],
+        (_, names) => names.to_vec(),
+    }
+}
+
+fn clients(o: &Options, pki: &Pki) -> Result<String, Error> {
+    let more = read_if(o.client_ca_file.as_ref())?.unwrap_or_default();
+    Ok(format!("{}\n{more}", pki.ca_pem.trim_end()))
+}
+
+fn proxies(o: &Options, pki: &Pki) -> Result<String, Error> {
+    Ok(read_if(o.requestheader_client_ca_file.as_ref())?.unwrap_or_else(|| pki.proxy_ca_pem.clone()))
+}
+
+fn service_accounts(
+    o: &Options,
+    pki: &Pki,
+    issuers: Vec<String>,
+    audiences: Vec<String>,
+    clock: &Arc<dyn Clock>,
+    rng: &Arc<dyn Rng>,
+) -> Result<Arc<ServiceAccountTokens>, Error> {
+    let key = match read_if(o.service_account_signing_key_file.as_ref())? {
+        Some(pem) => PrivateKey::from_pem(&pem).map_err(|e| bad("service-account-signing-key-file")(&e))?,
+        None => pki.token_key().map_err(|e| bad("service-account-signing-key-file")(&e))?,
+    };
+    let mut keys = Vec::new();
+    for file in &o.service_account_key_file {
+        keys.extend(PublicKey::from_pem(&read(file)?).map_err(|e| bad("service-account-key-file")(&e))?);
+    }
+    let max_seconds = o.service_account_max_token_expiration.map(|d| d.as_secs()).filter(|s| *s > 0);
+    if max_seconds.is_some_and(|s| !(3600..=1 << 32).contains(&s)) {
+        let why = "must be at least an hour and at most 2^32 seconds";
+        return Err(bad("service-account-max-token-expiration")(&why));
+    }
+    let extend = o.service_account_extend_token_expiration;
+    let settings = Settings { issuers, audiences, max_seconds, extend };
+    ServiceAccountTokens::new(key, keys, settings, clock.clone(), rng.clone())
+        .map_err(|e| bad("service-account-signing-key-file")(&e))
+}
+
+/// The issuer of the flags `--oidc-…`.
+fn flags_issuer(o: &Options) -> Result<Option<Issuer>, Error> {
+    let (Some(url), Some(client)) = (&o.oidc_issuer_url, &o.oidc_client_id) else { return Ok(None) };
+    if !url.starts_with("https://") {
+        return Err(bad("oidc-issuer-url")(&"URL scheme must be https"));
+    }
+    let required = o.oidc_required_claim.iter().map(|c| {
+        let (k, v) = c.split_once('=').ok_or_else(|| bad("oidc-required-claim")(&format!("{c:?} is no key=value")))?;
+        Ok((k.to_owned(), v.to_owned()))
+    });
+    let prefix = match o.oidc_username_prefix.as_deref() {
+        Some("-") => String::new(),
+        Some(p) => p.to_owned(),
+        None if o.oidc_username_claim == "email" => String::new(),
+        None => format!("{url}#"),
+    };
+    Ok(Some(Issuer {
+        url: url.clone(),
+        ca: read_if(o.oidc_ca_file.as_ref())?.unwrap_or_default(),
+        audiences: vec![client.clone()],
+        algorithms: o.oidc_signing_algs.clone(),
+        username: Mapping { claim: o.oidc_username_claim.clone(), prefix },
+        groups: o.oidc_groups_claim.clone().map(|claim| Mapping { claim, prefix: o.oidc_groups_prefix.clone() }),
+        required: required.collect::<Result<_, Error>>()?,
+        ..Issuer::default()
+    }))
+}
+
+fn modes(o: &Options) -> Result<Vec<Mode>, Error> {
+    if let Some(text) = read_if(o.authorization_config.as_ref())? {
+        return config::authorization(&text).map_err(|e| bad("authorization-config")(&e));
+    }
+    let usual = ["Node".to_owned(), "RBAC".to_owned()];
+    let named = if o.authorization_mode.is_empty() { &usual[..] } else { &o.authorization_mode };
+    let mut out = Vec::new();
+    for n in named {
+        let mode = match &**n {
+            "AlwaysAllow" => Mode::AlwaysAllow,
+            "AlwaysDeny" => Mode::AlwaysDeny,
+            "Node" => Mode::Node,
+            "RBAC" => Mode::Rbac,
+            "Webhook" => {
+                let Some(kubeconfig) = o.authorization_webhook_config_file.clone() else {
+                    let why = "authorization-mode Webhook's authorization config file not passed";
+                    return Err(bad("authorization-mode")(&why));
+                };
+                Mode::Webhook(Box::new(Hook {
+                    name: "default".into(),
+                    kubeconfig,
+                    version: o.authorization_webhook_version.clone(),
+                    timeout: Duration::from_secs(30),
+                    allowed_lasts: seconds(o.authorization_webhook_cache_authorized_ttl),
+                    refused_lasts: seconds(o.authorization_webhook_cache_unauthorized_ttl),
+                    denies_on_failure: false,
+                }))
+            }
+            other => {
+                return Err(bad("authorization-mode")(&format!("authorization-mode {other:?} is not a valid mode")));
+            }
+        };
+        if out.contains(&mode) {
+            return Err(bad("authorization-mode")(&format!("authorization-mode {n:?} is specified more than once")));
+        }
+        out.push(mode);
+    }
+    Ok(out)
+}
+
+async fn authorizer(
+    o: &Options,
+    rbac: &Arc<RbacCache>,
+    node: &Arc<NodeAuthorizer>,
+) -> Result<Arc<dyn Authorizer>, Error> {
+    let mut all: Vec<Arc<dyn Authorizer>> = vec![Arc::new(Masters)];
+    for mode in modes(o)? {
+        all.push(match mode {
+            Mode::AlwaysAllow => Arc::new(Always(Decision::Allow(String::new()))),
+            Mode::AlwaysDeny => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
+            Mode::Rbac => rbac.clone(),
+            Mode::Node => node.clone(),
+            Mode::Webhook(h) => {
+                let remote = Remote::of_file(h.kubeconfig, h.timeout).await;
+                Arc::new(WebhookAuthorizer {
+                    remote: remote.map_err(|e| bad("authorization-webhook-config-file")(&e))?,
+                    version: h.version,
+                    allowed_lasts: h.allowed_lasts,
+                    refused_lasts: h.refused_lasts,
+                    on_failure: if h.denies_on_failure { OnFailure::Deny } else { OnFailure::NoOpinion },
+                    known: Default::default(),
+                })
+            }
+        });
+    }
+    Ok(Arc::new(Union(all)))
+}

@@ -1,0 +1,83 @@
+//! Tokens that are kept in secrets (`kubernetes.io/service-account-token`): without an end, good as long as the secret holds them.
+//! A secret says on which day its token was last used, so that what nobody uses can be taken away.
+
+use super::service_account::{ServiceAccountTokens, user_of};
+use auth::User;
+use auth::user::GROUP_MASTERS;
+use meta::{Clock, Object, Value};
+use registry::{AdmitAll, Registry, Request, Target, WriteOptions};
+use serde_json::json;
+use std::sync::{Arc, OnceLock, Weak};
+
+pub const ISSUER: &str = "kubernetes/serviceaccount";
+const CLAIM: &str = "kubernetes.io/serviceaccount/";
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+
+pub fn claims(account: &Object, secret: &Object) -> Value {
+    json!({"iss": ISSUER, "sub": format!("system:serviceaccount:{}:{}", account.namespace(), account.name()),
+        format!("{CLAIM}namespace"): account.namespace(), format!("{CLAIM}service-account.name"): account.name(),
+        format!("{CLAIM}service-account.uid"): account.uid(), format!("{CLAIM}secret.name"): secret.name()})
+}
+
+fn text<'a>(claims: &'a Value, key: &str) -> &'a str {
+    claims[format!("{CLAIM}{key}")].as_str().unwrap_or_default()
+}
+
+pub fn user(tokens: &ServiceAccountTokens, claims: &Value, token: &str) -> Result<User, String> {
+    let (namespace, name) = (text(claims, "namespace"), text(claims, "service-account.name"));
+    let (uid, secret) = (text(claims, "service-account.uid"), text(claims, "secret.name"));
+    if namespace.is_empty() || name.is_empty() || uid.is_empty() || secret.is_empty() {
+        return Err("a claim is missing".into());
+    }
+    let sub = claims["sub"].as_str().unwrap_or_default();
+    if sub != format!("system:serviceaccount:{namespace}:{name}") {
+        return Err("sub claim is invalid".into());
+    }
+    let gone = || "service account token has been invalidated".to_owned();
+    let o = tokens.lookup("secrets", namespace, secret).ok_or_else(gone)?;
+    let held = o.str_at(&["data", "token"]).and_then(schema::base64_decode).unwrap_or_default();
+    if held != token.as_bytes() {
+        return Err("service account token does not match server's copy".into());
+    }
+    if let Some(since) = o.label(INVALID_SINCE) {
+        return Err(format!(
+            "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid since {since}"
+        ));
+    }
+    tokens.account(namespace, name, uid)?;
+    Ok(user_of(namespace, name, uid))
+}
+
+/// Writes the day of use into the secret, once a day, and lets nobody wait for it.
+pub fn note_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, claims: &Value) {
+    let Some(registry) = registry.get().and_then(Weak::upgrade) else { return };
+    let (namespace, name) = (text(claims, "namespace").to_owned(), text(claims, "secret.name").to_owned());
+    let day = clock.now().strftime("%Y-%m-%d").to_string();
+    let rows = registry.rows();
+    let Some(row) = rows.stored("", "secrets").cloned() else { return };
+    let entry = row.key(&namespace, &name).and_then(|k| registry.store.snapshot().get(&k));
+    let noted = |e: &store::Entry| e.index.labels.iter().any(|(k, v)| **k == *LAST_USED && **v == *day);
+    if entry.is_none_or(|e| noted(&e)) {
+        return;
+    }
+    tokio::spawn(async move {
+        let request = Request {
+            user: User::new("system:apiserver", &[GROUP_MASTERS]),
+            resource: row,
+            subresource: String::new(),
+            namespace,
+            name,
+            warnings: Default::default(),
+        };
+        let change = |live: Option<&Object>| {
+            let mut o = live.cloned().unwrap_or_default();
+            o.set_label(LAST_USED, &day);
+            Ok(Target::Object(Box::new(o)))
+        };
+        let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+        if let Err(s) = registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await {
+            tracing::debug!("noting that a token was used: {}", s.message);
+        }
+    });
+}

@@ -1,0 +1,233 @@
+//! Tokens of service accounts (`k8s.io/kubernetes/pkg/serviceaccount`): made on request and bound to what they are for, or kept in
+//! a secret as they were before. A token is good as long as what it names is there.
+
+use super::legacy;
+use async_trait::async_trait;
+use auth::jwt::{PrivateKey, PublicKey, Token};
+use auth::user::GROUP_SERVICE_ACCOUNTS;
+use auth::{Authenticated, TokenAuthenticator, User};
+use jiff::Timestamp;
+use meta::{Clock, Object, Rng, Value};
+use parking_lot::RwLock;
+use registry::{Registry, encode};
+use serde_json::json;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// What is being deleted is still there for so long: its finalizers may need the token.
+const LEEWAY: i64 = 60;
+/// Tokens whose signature was verified are remembered up to so many.
+const REMEMBERED: usize = 256;
+
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Who makes the tokens, first; tokens of all are taken.
+    pub issuers: Vec<String>,
+    /// Who this server is.
+    pub audiences: Vec<String>,
+    /// The longest that a token lasts, in seconds; none: whatever is asked for.
+    pub max_seconds: Option<i64>,
+    /// Tokens of pods that ask for an hour last a year, since not all programs read theirs again.
+    pub extend: bool,
+}
+
+/// What a token is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    pub namespace: String,
+    pub account: String,
+    pub account_uid: String,
+    pub audiences: Vec<String>,
+    /// How long it is good, and after how long it should be another one by now.
+    pub seconds: i64,
+    pub warn_after: Option<i64>,
+    /// `pod`, `secret` or `node`, with name and uid.
+    pub bound: Vec<(&'static str, String, String)>,
+}
+
+/// Makes and verifies tokens of service accounts.
+pub struct ServiceAccountTokens {
+    key: PrivateKey,
+    keys: Vec<PublicKey>,
+    pub settings: Settings,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    /// To see whether what a token names is still there.
+    registry: OnceLock<Weak<Registry>>,
+    verified: RwLock<Vec<(String, Arc<Value>)>>,
+}
+
+impl ServiceAccountTokens {
+    /// Signs with `key`, and takes what it or one of `others` has signed.
+    pub fn new(
+        key: PrivateKey,
+        others: Vec<PublicKey>,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Result<Arc<Self>, String> {
+        let own = key.public()?;
+        let mut keys = others;
+        if !keys.iter().any(|k| k.to_jwk() == own.to_jwk()) {
+            keys.insert(0, own);
+        }
+        let (registry, verified) = (OnceLock::new(), RwLock::default());
+        Ok(Arc::new(Self { key, keys, settings, clock, rng, registry, verified }))
+    }
+
+    /// Until then no token is good.
+    pub fn attach(&self, registry: &Arc<Registry>) {
+        let _ = self.registry.set(Arc::downgrade(registry));
+    }
+
+    pub(super) fn issuer(&self) -> &str {
+        self.settings.issuers.first().map_or("", String::as_str)
+    }
+
+    /// The documents by which others verify tokens (OpenID Connect discovery), and where the keys are.
+    pub fn documents(&self, keys_at: &str) -> (Value, Value) {
+        let mut algorithms: Vec<&str> = self.keys.iter().map(PublicKey::algorithm).collect();
+        algorithms.sort_unstable();
+        algorithms.dedup();
+        let about = json!({"issuer": self.issuer(), "jwks_uri": keys_at, "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": algorithms});
+        (about, json!({"keys": self.keys.iter().map(PublicKey::to_jwk).collect::<Vec<_>>()}))
+    }
+
+    /// A token and the time at which it ends.
+    pub fn issue(&self, c: &Claims) -> Result<(String, Timestamp), String> {
+        let now = self.clock.now();
+        let end = now + jiff::SignedDuration::from_secs(c.seconds);
+        let mut own = json!({"namespace": c.namespace, "serviceaccount": {"name": c.account, "uid": c.account_uid}});
+        for (kind, name, uid) in &c.bound {
+            own[*kind] = json!({"name": name, "uid": uid});
+        }
+        if let Some(s) = c.warn_after {
+            own["warnafter"] = (now.as_second() + s).into();
+        }
+        let claims = json!({"aud": c.audiences, "exp": end.as_second(), "iat": now.as_second(), "nbf": now.as_second(),
+            "iss": self.issuer(), "jti": meta::random::uuid(&*self.rng), "kubernetes.io": own,
+            "sub": format!("system:serviceaccount:{}:{}", c.namespace, c.account)});
+        Ok((self.key.sign(&claims)?, end))
+    }
+
+    /// A token as it is kept in a secret: it has no end and is meant for everybody.
+    pub fn issue_legacy(&self, account: &Object, secret: &Object) -> Result<String, String> {
+        self.key.sign(&legacy::claims(account, secret))
+    }
+
+    fn claims(&self, text: &str) -> Result<Option<Arc<Value>>, String> {
+        if let Some((_, c)) = self.verified.read().iter().find(|(t, _)| t == text) {
+            return Ok(Some(c.clone()));
+        }
+        let Some(token) = Token::parse(text) else { return Ok(None) };
+        if token.issuer() != legacy::ISSUER && !self.settings.issuers.iter().any(|i| i == token.issuer()) {
+            return Ok(None);
+        }
+        if !token.is_signed_by(&self.keys) {
+            return Err("invalid signature, no keys found".into());
+        }
+        let claims = Arc::new(token.claims);
+        let mut v = self.verified.write();
+        if v.len() >= REMEMBERED {
+            v.remove(0);
+        }
+        v.push((text.to_owned(), claims.clone()));
+        Ok(Some(claims))
+    }
+
+    /// An object of the core group, unless it has been going for too long.
+    pub(super) fn lookup(&self, resource: &str, namespace: &str, name: &str) -> Option<Object> {
+        let registry = self.registry.get()?.upgrade()?;
+        let key = registry.rows().stored("", resource)?.key(namespace, name)?;
+        let entry = registry.store.snapshot().get(&key)?;
+        let o = encode::decode(&entry);
+        let now = self.clock.now().as_second();
+        let gone = o.deletion_timestamp().and_then(|t| t.parse::<Timestamp>().ok());
+        gone.is_none_or(|t| t.as_second() + LEEWAY > now).then_some(o)
+    }
+
+    pub(super) fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<Object, String> {
+        match self.lookup("serviceaccounts", namespace, name) {
+            None => Err(format!("service account {namespace}/{name} has been deleted")),
+            Some(o) if o.uid() != uid => Err(format!("service account UID ({}) does not match claim ({uid})", o.uid())),
+            Some(o) => Ok(o),
+        }
+    }
+
+    fn user(&self, claims: &Value) -> Result<User, String> {
+        let now = self.clock.now().as_second();
+        if claims["exp"].as_i64().is_some_and(|e| e < now) {
+            return Err("service account token has expired".into());
+        }
+        if claims["nbf"].as_i64().is_some_and(|n| n > now + 1) {
+            return Err("service account token is not valid yet".into());
+        }
+        let own = &claims["kubernetes.io"];
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let (namespace, account) = (text(&own["namespace"]), &own["serviceaccount"]);
+        let (name, uid) = (text(&account["name"]), text(&account["uid"]));
+        self.account(&namespace, &name, &uid)?;
+        let mut user = user_of(&namespace, &name, &uid);
+        let mut say = |key: &str, v: String| {
+            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![v]);
+        };
+        let pod = own["pod"].is_object();
+        for (field, resource) in [("secret", "secrets"), ("pod", "pods"), ("node", "nodes")] {
+            let b = &own[field];
+            if !b.is_object() {
+                continue;
+            }
+            let (name, uid) = (text(&b["name"]), text(&b["uid"]));
+            // The node of a pod is told, and the pod is what the token is bound to.
+            let namespace = if field == "node" { "" } else { &namespace };
+            let only_told = field == "node" && pod;
+            if !only_told && self.lookup(resource, namespace, &name).is_none_or(|o| o.uid() != uid) {
+                return Err(format!("service account token has been invalidated: the {field} it is bound to is gone"));
+            }
+            if field != "secret" {
+                say(&format!("{field}-name"), name.clone());
+                say(&format!("{field}-uid"), uid.clone());
+            }
+        }
+        if let Some(id) = claims["jti"].as_str().filter(|id| !id.is_empty()) {
+            say("credential-id", format!("JTI={id}"));
+        }
+        user.extra.retain(|_, v| v.iter().any(|v| !v.is_empty()));
+        Ok(user)
+    }
+}
+
+pub(super) fn user_of(namespace: &str, name: &str, uid: &str) -> User {
+    let groups = [GROUP_SERVICE_ACCOUNTS, &format!("{GROUP_SERVICE_ACCOUNTS}:{namespace}")];
+    let mut user = User::new(format!("system:serviceaccount:{namespace}:{name}"), &groups);
+    user.uid = uid.to_owned();
+    user
+}
+
+#[async_trait]
+impl TokenAuthenticator for ServiceAccountTokens {
+    async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
+        let Some(claims) = self.claims(token)? else { return Ok(None) };
+        if claims["iss"] == legacy::ISSUER {
+            // Such a token is meant for this server.
+            let audiences = auth::token::meant_for(&self.settings.audiences, audiences);
+            if audiences.is_empty() {
+                return Err(format!("token audiences do not include any of {:?}", self.settings.audiences));
+            }
+            let user = legacy::user(self, &claims, token)?;
+            legacy::note_use(&self.registry, &self.clock, &claims);
+            return Ok(Some(Authenticated { user, audiences }));
+        }
+        let meant = auth::jwt::strings(&claims["aud"]);
+        let common: Vec<String> = audiences.iter().filter(|a| meant.contains(a)).cloned().collect();
+        if common.is_empty() {
+            let list = |l: &[String]| format!("[{}]", l.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(" "));
+            return Err(format!(
+                "token audiences {} is invalid for the target audiences {}",
+                list(&meant),
+                list(audiences)
+            ));
+        }
+        Ok(Some(Authenticated { user: self.user(&claims)?, audiences: common }))
+    }
+}

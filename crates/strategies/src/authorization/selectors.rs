@@ -1,0 +1,88 @@
+//! What the request of a review is narrowed to, as a query has it (`rawSelector`) or as requirements. What cannot be read narrows
+//! nothing, and is told: who goes by selectors then grants less.
+
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::selector::{FieldTerm, Operator, Requirement};
+use meta::{FieldError, FieldPath, FieldSelector, LabelSelector, Value, names};
+
+pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList) {
+    let (raw, requirements) = (text(v, "rawSelector"), items(v, "requirements"));
+    if !raw.is_empty() && !requirements.is_empty() {
+        let why = "may not specified at the same time as requirements";
+        errors.push(FieldError::invalid(&at.child("rawSelector"), raw, why));
+    }
+    if raw.is_empty() && requirements.is_empty() {
+        let what = if labels { "labelSelector" } else { "fieldSelector" };
+        let why = format!("when {what} is specified, requirements or rawSelector is required");
+        errors.push(FieldError::required(&at.child("requirements"), &why));
+    }
+    for (i, r) in requirements.iter().enumerate() {
+        let at = at.child("requirements").index(i);
+        let key = text(r, "key");
+        if labels {
+            errors
+                .extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at.child("key"), key, m)));
+        } else if key.is_empty() {
+            errors.push(FieldError::required(&at.child("key"), "must be specified"));
+        }
+        match text(r, "operator") {
+            "In" | "NotIn" if items(r, "values").is_empty() => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(&at.child("values"), why));
+            }
+            "Exists" | "DoesNotExist" if !items(r, "values").is_empty() => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(&at.child("values"), why));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
+        }
+    }
+}
+
+fn values(r: &Value) -> Vec<String> {
+    items(r, "values").iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+pub fn fields(v: &Value, problems: &mut Vec<String>) -> Option<FieldSelector> {
+    let raw = text(v, "rawSelector");
+    if !raw.is_empty() {
+        return FieldSelector::parse(raw).map_err(|e| problems.push(e)).ok();
+    }
+    let mut terms = Vec::new();
+    for r in items(v, "requirements") {
+        let (field, operator, values) = (text(r, "key"), text(r, "operator"), values(r));
+        match (operator, &values[..]) {
+            ("In", [value]) => terms.push(FieldTerm { field: field.into(), value: value.clone(), equal: true }),
+            ("NotIn", [value]) => terms.push(FieldTerm { field: field.into(), value: value.clone(), equal: false }),
+            ("In" | "NotIn", _) => problems.push("fieldSelectors do not yet support multiple values".into()),
+            (other, _) => problems.push(format!("fieldSelectors do not yet support {other}")),
+        }
+    }
+    (!terms.is_empty()).then_some(FieldSelector { terms })
+}
+
+pub fn labels(v: &Value, problems: &mut Vec<String>) -> Option<LabelSelector> {
+    let raw = text(v, "rawSelector");
+    if !raw.is_empty() {
+        return LabelSelector::parse(raw).map_err(|e| problems.push(e)).ok();
+    }
+    let mut requirements = Vec::new();
+    for r in items(v, "requirements") {
+        let operator = match text(r, "operator") {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            other => {
+                problems.push(format!("{other:?} is not a valid label selector operator"));
+                continue;
+            }
+        };
+        let mut values = values(r);
+        values.sort();
+        requirements.push(Requirement { key: text(r, "key").into(), operator, values });
+    }
+    (!requirements.is_empty()).then_some(LabelSelector { requirements, nothing: false })
+}
