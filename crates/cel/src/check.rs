@@ -144,6 +144,9 @@ impl Checker<'_> {
                 if let Some(t) = self.qualified(e) {
                     return t;
                 }
+                if self.is_family(&s.operand) {
+                    return self.error(e.id, format!("undefined field '{}'", s.field));
+                }
                 let of = self.check(&s.operand);
                 self.select(e.id, of, &s.field)
             }
@@ -197,6 +200,13 @@ impl Checker<'_> {
 
     pub fn is_declared(&self, name: &str) -> bool {
         self.locals.iter().any(|(n, _)| n == name) || self.env.has(name)
+    }
+
+    /// A name that only stands in front of others (`variables`).
+    fn is_family(&self, e: &IdedExpr) -> bool {
+        let Expr::Ident(name) = &e.expr else { return false };
+        let member = |(v, _): &(String, Decl)| v.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        !self.is_declared(name) && self.env.vars.iter().any(member)
     }
 
     fn select(&mut self, id: u64, of: Typed, field: &str) -> Typed {
@@ -327,7 +337,7 @@ impl Checker<'_> {
         Typed { node: Node::Struct(fields.into()), ty, size: Range::UNKNOWN, cost }
     }
 
-    /// Something that must be true or false.
+    /// Types as errors list them.
     pub fn resolve_text(&self, types: &[&Type]) -> String {
         types.iter().map(|t| self.known.resolve(t).to_string()).collect::<Vec<_>>().join(", ")
     }
@@ -392,12 +402,12 @@ fn literal(l: &LiteralValue) -> Typed {
     Typed { node: Node::Const(value), ty, size: Range::fixed(size), cost: Range::fixed(0) }
 }
 
-/// What a value without a bound is taken for is what no bound is.
+/// A type whose values may be of any size.
 pub(crate) fn unbounded(ty: Type) -> Decl {
     Decl::new(ty, UNBOUNDED)
 }
 
-/// Whether a call with this name and a namespace in front is a function.
+/// The function of this name in a namespace, if what stands in front of the call is one.
 pub(crate) fn in_namespace(target: &IdedExpr, name: &str) -> Option<&'static functions::Function> {
     functions::find(&format!("{}.{name}", dotted(target)?))
 }

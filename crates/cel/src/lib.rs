@@ -12,10 +12,12 @@
 
 mod calls;
 mod check;
+mod compare;
 mod cost;
 mod eval;
 mod functions;
 mod loops;
+mod made;
 mod node;
 mod source;
 mod time;
@@ -23,9 +25,10 @@ mod types;
 mod value;
 
 pub use check::{Compiled, Env};
+pub use compare::equal;
 pub use cost::{Budget, Exceeded, MATCH_BUDGET, PER_CALL_LIMIT, RUNTIME_BUDGET, Range};
 pub use eval::{Error, Program, Vars};
 pub use functions::authorizer::{Authorizer, Decision, Question, Request};
 pub use source::{Issue, Issues};
 pub use types::{Decl, Field, Object, Type, UNBOUNDED};
-pub use value::{Key, List, ListKind, Map, Opaque, Shape, Text, Val, equal};
+pub use value::{Key, List, ListKind, Map, Opaque, Shape, Text, Val};

@@ -1,9 +1,9 @@
 //! The check of macros: loops, `has`, `cel.bind`, `optMap` (`cel-go/parser/macro.go`, `cel-go/ext`). They are not expanded, as
 //! cel-go does it; what they cost is what the expansion would.
 
-use crate::check::{Checker, Typed, unbounded};
+use crate::check::{Checker, Typed, dotted, unbounded};
 use crate::cost::Range;
-use crate::node::{Loop, LoopKind, Node, Wrap};
+use crate::node::{Const, Loop, LoopKind, Node, Wrap};
 use crate::types::{Decl, Type};
 use cel_syntax::common::ast::{CallExpr, Expr, IdedExpr, operators};
 
@@ -48,6 +48,9 @@ impl Checker<'_> {
 
     fn has_field(&mut self, of: &IdedExpr) -> Typed {
         let Expr::Select(s) = &of.expr else { return self.error(of.id, "invalid argument to has() macro") };
+        if dotted(of).is_some_and(|name| self.env.has(&name)) {
+            return Typed::of(Node::Const(Const::Bool(true)), unbounded(Type::Bool), Range::fixed(0));
+        }
         let operand = self.check(&s.operand);
         match self.field(of.id, &operand.ty, &s.field) {
             Some((_, json)) => {

@@ -86,7 +86,7 @@ impl Type {
     /// One value, whatever its type: it costs what one costs.
     pub(crate) fn is_scalar(&self) -> bool {
         use Type::{Bool, Double, Duration, Int, Null, Timestamp, Uint};
-        matches!(self, Bool | Double | Duration | Int | Null | Timestamp | Uint)
+        matches!(self, Bool | Double | Duration | Int | Null | Timestamp | Uint | Self::Type)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::strings::index_of;
 use super::{Price, Result, Row, no_overload, row};
-use crate::value::{List, Val, compare, equal};
+use crate::compare::{compare, equal};
+use crate::value::{List, Val};
 use std::cmp::Ordering;
 use std::rc::Rc;
 

@@ -75,7 +75,7 @@ impl Price {
             Self::Elements => size(0),
             Self::Least => {
                 let max = size(0).max.min(size(1).max);
-                let min = size(0).min.min(size(1).min).max(u64::from(max > 0).min(size(0).min.min(size(1).min)));
+                let min = u64::from(max > 0);
                 Range { min, max }.scaled(TRAVERSAL)
             }
             Self::Sum => size(0).plus(size(1)).scaled(TRAVERSAL),

@@ -1,8 +1,9 @@
 //! Operators on values; `&&`, `||` and `?:` are the machine's own.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
+use crate::compare::{compare, equal};
 use crate::time;
-use crate::value::{Key, List, Map, Text, Val, compare, equal};
+use crate::value::{Key, List, Map, Text, Val};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
