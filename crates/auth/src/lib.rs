@@ -7,4 +7,4 @@ pub mod rbac;
 pub mod user;
 
 pub use attributes::{Attributes, Authorizer, Decision};
-pub use user::User;
+pub use user::{GROUP_SERVICE_ACCOUNTS, User};
