@@ -18,6 +18,7 @@ pub mod podgc;
 pub mod replicaset;
 pub mod resourcequota;
 mod start;
+pub mod validatingadmissionpolicystatus;
 pub mod views;
 
 pub use context::{Context, Error};

@@ -5,7 +5,7 @@ use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
     deployment, endpointslice, garbagecollector, namespace, nodelifecycle, per_namespace, podgc, replicaset,
-    resourcequota,
+    resourcequota, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers, Shutdown};
 use meta::{Clock, Rng};
@@ -45,6 +45,7 @@ const ALL: &[Row] = &[
     ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
     ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
     ("resourcequota-controller", |c, _| Box::pin(resourcequota::run(c))),
+    ("validatingadmissionpolicy-status-controller", |c, _| Box::pin(validatingadmissionpolicystatus::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];
 

@@ -4,6 +4,7 @@
 
 mod custom;
 mod harness;
+mod policies;
 mod repeat;
 
 use client::{DeleteOptions, Propagation};
