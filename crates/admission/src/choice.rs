@@ -46,7 +46,9 @@ const ALL: &[Row] = &[
     on(|| local(certificates::CertificateSigning)),
     on(|| local(certificates::CertificateSubjectRestriction)),
     on(|| local(default_ingress_class::DefaultIngressClass)),
+    on(|| remote(policy::Mutating::default())),
     on(|| remote(webhook::Mutating::default())),
+    on(|| local(policy::Validating::default())),
     on(|| remote(webhook::Validating::default())),
     on(|| local(resource_quota::ResourceQuota)),
 ];

@@ -130,6 +130,8 @@ pub trait Host: Sync {
     fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
     /// Gives what somebody made the form of its kind: typed and defaulted.
     fn read(&self, value: Value, kind: &Gvk) -> Result<Object, Status>;
+    /// Merges part of an object into it, as server-side apply merges, but for the managed fields.
+    fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String>;
     /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
     /// A fact for the audit log.

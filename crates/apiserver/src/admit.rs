@@ -6,6 +6,7 @@ use admission::{Asked, Endpoint, Host, Labels, Lookup, Review, is_terminating};
 use async_trait::async_trait;
 use auth::Attributes;
 use http::Method;
+use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
 use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
@@ -214,6 +215,19 @@ impl Host for Admission<'_> {
             row.strategy.default(&mut object);
         }
         Ok(object)
+    }
+
+    fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String> {
+        let rows = self.server.registry.rows();
+        let row = rows.kind(kind).ok_or_else(|| format!("{kind} has no schema"))?;
+        let t = TypeRef::new(Some(&row.kind.schema));
+        typed::validate(part, t).map_err(|e| format!("failed to convert patch object to typed object: {e}"))?;
+        let whole = typed::atomics(part, t);
+        if !whole.is_empty() {
+            let why = format!("may not mutate atomic arrays, maps or structs: {}", whole.join(", "));
+            return Err(format!("error applying patch: invalid ApplyConfiguration: {why}"));
+        }
+        Ok(typed::merge(live, part, t))
     }
 
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String> {

@@ -15,4 +15,4 @@ pub mod webhook;
 
 pub use attributes::{Attributes, Authorizer, Decision};
 pub use token::{Authenticated, TokenAuthenticator, Tokens};
-pub use user::User;
+pub use user::{GROUP_SERVICE_ACCOUNTS, User};

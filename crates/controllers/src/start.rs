@@ -6,6 +6,7 @@ use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, namespace,
     nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens,
+    validatingadmissionpolicystatus,
 };
 use client::{Client, Informers, Shutdown};
 use meta::{Clock, Rng};
@@ -57,6 +58,7 @@ const ALL: &[Row] = &[
     ("token-cleaner", |c, _| Box::pin(bootstrap::cleaner::run(c))),
     ("certificate-controller", |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
     ("clusterrole-aggregation-controller", |c, _| Box::pin(clusterroleaggregation::run(c))),
+    ("validatingadmissionpolicy-status-controller", |c, _| Box::pin(validatingadmissionpolicystatus::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];
 

@@ -4,6 +4,7 @@
 //! the schema says nothing, objects are granular and lists atomic. What does not fit its schema counts as a leaf, so that
 //! live objects written under an older schema are tolerated; [`validate`] is for what a client applies.
 
+mod atomics;
 mod compare;
 mod fields;
 mod merge;
@@ -11,6 +12,7 @@ mod remove;
 mod shape;
 mod validate;
 
+pub use atomics::atomics;
 pub use compare::{Comparison, compare, compare_objects};
 pub use fields::{ensure_named, field_set, reconcile};
 pub use merge::merge;

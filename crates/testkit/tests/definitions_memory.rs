@@ -11,9 +11,9 @@ use strategies::apiextensions::definition;
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-const COUNT: usize = 1_000;
+const COUNT: usize = 400;
 
-/// A definition as operators have them: some 120 fields with texts, defaults and constraints (23 kB of JSON). Names of fields
+/// A definition as operators have them: some 120 fields with texts, defaults, constraints and rules (23 kB of JSON). Names of fields
 /// are each definition's own, so that of the schemas only what looks alike can be shared.
 fn definition(number: usize) -> Value {
     let text = "Says what the field is for, in a sentence or two as generators take them from comments in the code.";
@@ -26,7 +26,9 @@ fn definition(number: usize) -> Value {
     let group = |depth: usize| -> Value {
         let fields: serde_json::Map<String, Value> =
             (0..20).map(|i| (format!("field{number}x{depth}x{i}"), leaf(i))).collect();
-        json!({"type": "object", "description": text, "required": [format!("field{number}x{depth}x0")], "properties": fields})
+        json!({"type": "object", "description": text, "required": [format!("field{number}x{depth}x0")], "properties": fields,
+            "x-kubernetes-validations": [{"rule": format!("!has(self.field{number}x{depth}x1) || self.field{number}x{depth}x1 < 100"),
+                "message": "is too much"}]})
     };
     let groups: serde_json::Map<String, Value> = (0..6).map(|d| (format!("group{d}"), group(d))).collect();
     let schema = json!({"type": "object", "description": text, "properties": {

@@ -1,17 +1,24 @@
-//! `matchConditions`, which are written in CEL. This is the only place that knows about them: what evaluates them belongs here.
+//! `matchConditions` of a hook, which are written in CEL.
 
-use super::hook::Hook;
+use super::call::versioned;
+use super::select::Invocation;
+use crate::expressions::{Matched, Subject};
 use crate::plugin::Review;
 use meta::{Object, Status};
 
-/// The conditions of a hook hold (all of them), or do not.
-///
-/// There is no evaluation yet. A hook with conditions is treated as upstream treats one whose conditions fail to evaluate: with
-/// `failurePolicy: Ignore` it is not called, otherwise the request is refused.
-pub(super) fn hold(hook: &Hook, review: &Review<'_>, _object: Option<&Object>) -> Result<bool, Status> {
-    let Some((name, _)) = hook.conditions.first() else { return Ok(true) };
-    if hook.ignores_failure {
-        return Ok(false);
+/// The conditions of a hook hold (all of them), or do not. One that has no value is as a hook that cannot be called: with
+/// `failurePolicy: Ignore` it is not asked, otherwise the request is refused.
+pub(super) fn hold(invocation: &Invocation<'_>, review: &Review<'_>, object: Option<&Object>) -> Result<bool, Status> {
+    let hook = invocation.hook;
+    if hook.conditions.is_empty() {
+        return Ok(true);
     }
-    Err(review.forbidden(&format!("match condition {name:?} of webhook {:?} cannot be evaluated", hook.name)))
+    let (new, old) = (versioned(invocation, review, object)?, versioned(invocation, review, review.old)?);
+    let subject = Subject::new(review, &invocation.resource, &invocation.kind, new.as_ref(), old.as_ref());
+    match hook.conditions.hold(&subject) {
+        Matched::Yes => Ok(true),
+        Matched::No => Ok(false),
+        Matched::Failed(_) if hook.ignores_failure => Ok(false),
+        Matched::Failed(why) => Err(review.forbidden(&why)),
+    }
 }

@@ -2,9 +2,10 @@
 
 use super::select::Invocation;
 use crate::plugin::Review;
+use crate::request::request;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use meta::{Gvk, Object, Status, Value};
+use meta::{Object, Status, Value};
 use serde_json::json;
 
 const KIND: &str = "AdmissionReview";
@@ -38,46 +39,12 @@ pub(super) fn question(
         let why = "webhook does not accept known AdmissionReview versions (v1, v1beta1)";
         return Err(format!("could not create admission objects: {why}"));
     };
-    let a = review.attributes;
     let uid = review.host.uid();
-    let mut user = json!({"username": a.user.name});
-    if !a.user.uid.is_empty() {
-        user["uid"] = a.user.uid.clone().into();
-    }
-    if !a.user.groups.is_empty() {
-        user["groups"] = a.user.groups.clone().into();
-    }
-    if !a.user.extra.is_empty() {
-        user["extra"] = a.user.extra.iter().map(|(k, v)| (k.clone(), Value::from(v.clone()))).collect();
-    }
-    let kind = |k: &Gvk| json!({"group": k.group, "version": k.version, "kind": k.kind});
     let to_value = |o: Option<&Object>| o.map_or(Value::Null, |o| o.clone().into_value());
-    let r = &invocation.resource;
-    let mut request = json!({
-        "uid": uid,
-        "kind": kind(&invocation.kind),
-        "resource": {"group": r.group, "version": r.version, "resource": r.resource},
-        "requestKind": kind(&review.kind),
-        "requestResource": {"group": a.group, "version": a.version, "resource": a.resource},
-        "operation": review.operation.as_str(),
-        "userInfo": user,
-        "object": to_value(object),
-        "oldObject": to_value(old),
-        "dryRun": review.dry_run,
-        "options": review.host.options(),
-    });
-    let optional = [
-        ("subResource", &a.subresource),
-        ("requestSubResource", &a.subresource),
-        ("name", &review.name.to_owned()),
-        ("namespace", &a.namespace),
-    ]
-    .map(|(k, v)| (k, v.clone()));
-    for (k, v) in optional {
-        if !v.is_empty() {
-            request[k] = v.into();
-        }
-    }
+    let mut request = request(&invocation.resource, &invocation.kind, review);
+    request["uid"] = uid.clone().into();
+    request["object"] = to_value(object);
+    request["oldObject"] = to_value(old);
     let whole = json!({"kind": KIND, "apiVersion": format!("admission.k8s.io/{version}"), "request": request});
     Ok(Question { uid, body: whole.to_string().into_bytes(), version: version.clone() })
 }

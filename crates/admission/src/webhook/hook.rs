@@ -1,14 +1,14 @@
 //! Webhooks as their configurations describe them, read once for all requests until a configuration changes.
 
+use crate::expressions::{self, Conditions};
+use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Endpoint, Lookup, Place};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use meta::{LabelSelector, Object, Value};
+use meta::{Object, Value};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
-
-pub(super) const GROUP: &str = "admissionregistration.k8s.io";
 
 pub(super) struct Hook {
     /// Of the configuration, the hook, and its place in it: no two are equal.
@@ -16,33 +16,20 @@ pub(super) struct Hook {
     pub name: String,
     /// None: neither a URL nor a service.
     pub endpoint: Option<Endpoint>,
-    pub rules: Vec<Rule>,
+    pub matcher: Matcher,
     /// A failed call is as if the hook were not there.
     pub ignores_failure: bool,
-    /// Rules mean the same objects under other versions as well.
-    pub equivalent: bool,
-    pub namespaces: Result<LabelSelector, String>,
-    pub objects: Result<LabelSelector, String>,
     pub dry_run: DryRun,
     pub timeout: Duration,
     pub reinvoked: bool,
     pub versions: Vec<String>,
-    /// CEL: names and expressions.
-    pub conditions: Vec<(String, String)>,
+    pub conditions: Conditions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DryRun {
     Supported,
     Unsupported,
-}
-
-pub(super) struct Rule {
-    pub operations: Vec<String>,
-    pub groups: Vec<String>,
-    pub versions: Vec<String>,
-    pub resources: Vec<String>,
-    pub scope: String,
 }
 
 /// The hooks of one kind of configuration.
@@ -81,16 +68,12 @@ fn hooks(configuration: &Object) -> Vec<Hook> {
 }
 
 fn hook(uid: &str, h: &Value) -> Hook {
-    let selector = |k: &str| LabelSelector::from_value(h.get(k).filter(|v| !v.is_null())).or_everything(h.get(k));
     Hook {
         uid: uid.to_owned(),
         name: text(h, "name").to_owned(),
         endpoint: endpoint(&h["clientConfig"]),
-        rules: h["rules"].as_array().into_iter().flatten().map(rule).collect(),
+        matcher: Matcher::of_hook(h),
         ignores_failure: h["failurePolicy"] == "Ignore",
-        equivalent: h["matchPolicy"] != "Exact",
-        namespaces: selector("namespaceSelector"),
-        objects: selector("objectSelector"),
         dry_run: match text(h, "sideEffects") {
             "None" | "NoneOnDryRun" => DryRun::Supported,
             _ => DryRun::Unsupported,
@@ -98,33 +81,7 @@ fn hook(uid: &str, h: &Value) -> Hook {
         timeout: Duration::from_secs(h["timeoutSeconds"].as_u64().unwrap_or(10)),
         reinvoked: h["reinvocationPolicy"] == "IfNeeded",
         versions: texts(h, "admissionReviewVersions"),
-        conditions: h["matchConditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|c| (text(c, "name").to_owned(), text(c, "expression").to_owned()))
-            .collect(),
-    }
-}
-
-trait OrEverything {
-    /// What is not said selects everything.
-    fn or_everything(self, said: Option<&Value>) -> Self;
-}
-
-impl OrEverything for Result<LabelSelector, String> {
-    fn or_everything(self, said: Option<&Value>) -> Self {
-        if said.is_none_or(Value::is_null) { Ok(LabelSelector::everything()) } else { self }
-    }
-}
-
-fn rule(r: &Value) -> Rule {
-    Rule {
-        operations: texts(r, "operations"),
-        groups: texts(r, "apiGroups"),
-        versions: texts(r, "apiVersions"),
-        resources: texts(r, "resources"),
-        scope: text(r, "scope").to_owned(),
+        conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env()),
     }
 }
 

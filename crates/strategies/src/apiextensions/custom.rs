@@ -15,7 +15,7 @@ pub struct Custom {
     pub schema: Arc<Schema>,
     pub status: bool,
     pub scale: Option<Scale>,
-    pub rules: Option<Box<dyn rules::Rules>>,
+    pub rules: Option<rules::Rules>,
     /// A webhook would convert between versions, which nobody calls yet.
     pub webhook: bool,
 }

@@ -3,7 +3,7 @@
 use super::custom::Custom;
 use super::{rules, storage_version, strings, versions};
 use kinds::{Column, Generation, Kind, Subresource};
-use meta::{FieldPath, Gvk, Object, Value};
+use meta::{Gvk, Object, Value};
 use registry::row::storage_name;
 use registry::{Backend, Resource, Scale, ScaleSelector};
 use schema::{Schema, Str};
@@ -94,7 +94,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         status,
         scale,
         webhook: o.str_at(&["spec", "conversion", "strategy"]) == Some("Webhook"),
-        rules: json.and_then(|s| rules::compile(s, &FieldPath::root(), &mut Vec::new())),
+        rules: json.and_then(rules::rules),
     };
     Resource {
         kind: described,

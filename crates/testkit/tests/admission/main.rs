@@ -5,6 +5,7 @@
 mod hook;
 mod plugins;
 mod pod_security;
+mod policies;
 mod quota;
 mod webhooks;
 

@@ -274,26 +274,6 @@ async fn a_service_is_reached_through_its_endpoints() {
 }
 
 #[tokio::test]
-async fn conditions_that_nobody_can_evaluate_count_as_errors() {
-    let c = Cluster::start(8).await;
-    let h = Hook::start(|_, _| allow()).await;
-    let condition = json!({"matchConditions": [{"name": "all", "expression": "true"}]});
-    let ignore = json!({"failurePolicy": "Ignore"});
-    configure(
-        &c,
-        "Validating",
-        "a",
-        json!([with(with(hook("skipped", &h.url("/skipped")), condition.clone()), ignore)]),
-    )
-    .await;
-    assert_eq!(call(&c, "POST", MAPS, config_map("m")).await.0, 201);
-    assert!(h.heard("/skipped").is_empty());
-    configure(&c, "Validating", "b", json!([with(hook("refusing", &h.url("/refusing")), condition)])).await;
-    let (code, answer, _) = call(&c, "POST", MAPS, config_map("n")).await;
-    assert_eq!((code, answer["reason"].as_str()), (403, Some("Forbidden")), "{answer}");
-}
-
-#[tokio::test]
 async fn scales_and_connections_are_admitted_as_clients_see_them() {
     let c = Cluster::start(9).await;
     let h = Hook::start(|path, r| match path {

@@ -5,6 +5,7 @@
 mod certificates;
 mod custom;
 mod harness;
+mod policies;
 mod repeat;
 mod roles;
 mod tokens;

@@ -212,3 +212,31 @@ async fn over_a_socket_the_address_of_the_client_is_known() {
     let _ = a.server.handle(nobody).await;
     assert!(a.events().is_empty(), "the policy asks for authenticated users");
 }
+
+/// What policies of the cluster have to say stands in the log, and not only in answers.
+#[tokio::test(start_paused = true)]
+async fn policies_annotate() {
+    let a = Audited::start().await;
+    let json = [("content-type", "application/json")];
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let policy = json!({"metadata": {"name": "p"}, "spec": {
+        "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]},
+        "validations": [{"expression": "true"}, {"expression": "has(object.data)", "message": "wants data"}],
+        "auditAnnotations": [{"key": "name", "valueExpression": "'it is ' + object.metadata.name"},
+            {"key": "none", "valueExpression": "null"}]}});
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Audit"]}});
+    let (_, e) = a.send("POST", &format!("{group}/validatingadmissionpolicies"), &json, &policy.to_string()).await;
+    assert_eq!(e.last().unwrap()["responseStatus"]["code"], 201, "{e:?}");
+    let (_, e) =
+        a.send("POST", &format!("{group}/validatingadmissionpolicybindings"), &json, &binding.to_string()).await;
+    assert_eq!(e.last().unwrap()["responseStatus"]["code"], 201, "{e:?}");
+    let map = json!({"metadata": {"name": "c"}}).to_string();
+    let (_, events) = a.send("POST", "/api/v1/namespaces/default/configmaps", &json, &map).await;
+    let notes = &events[1]["annotations"];
+    assert_eq!((&events[1]["responseStatus"]["code"], &notes["p/name"]), (&json!(201), &json!("it is c")));
+    assert!(notes.get("p/none").is_none(), "{notes}");
+    let failures: Value =
+        serde_json::from_str(notes["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap()).unwrap();
+    let want = json!([{"message": "wants data", "policy": "p", "binding": "b", "expressionIndex": 1, "validationActions": ["Audit"]}]);
+    assert_eq!(failures, want);
+}

@@ -4,6 +4,7 @@ mod definitions;
 mod objects;
 mod rules;
 mod serving;
+mod validations;
 
 use kemudi_testkit::{Answer, Cluster};
 use meta::Value;

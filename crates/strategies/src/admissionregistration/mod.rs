@@ -1,5 +1,7 @@
 //! Webhooks and policies.
 
+mod expressions;
+
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -29,6 +31,7 @@ pub fn webhooks(o: &Object, errors: &mut ErrorList) {
         for (j, r) in items(w, "rules").iter().enumerate() {
             rule(r, &at.child("rules").index(j), errors);
         }
+        expressions::webhook(w, &at, errors);
     }
 }
 
@@ -173,6 +176,7 @@ pub fn policy(o: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at, name, "must be a valid CEL identifier"));
         }
     }
+    expressions::policy(spec, &path, errors);
 }
 
 pub fn validating_policy(o: &Object, errors: &mut ErrorList) {

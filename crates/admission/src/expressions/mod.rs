@@ -1,0 +1,111 @@
+//! Expressions of admission: which variables they have, and what stands for them in a request
+//! (`k8s.io/apiserver/pkg/admission/plugin/cel`).
+
+mod env;
+mod subject;
+
+use cel::{Budget, Env, Error, MATCH_BUDGET, Program, Type, Val, Vars};
+use meta::Value;
+
+pub use env::{Params, message_env, policy_env, webhook_env};
+pub use subject::{Composed, Subject, Variables};
+
+/// What an expression must become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Bool,
+    Text,
+    TextOrNull,
+    Any,
+    Object,
+    Patches,
+}
+
+/// Compiles an expression, or says what upstream says is wrong with it.
+pub fn compile(env: &Env, text: &str, wanted: Wanted) -> Result<(Program, Type), String> {
+    let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
+    let is_object = |t: &Type, name: &str| matches!(t, Type::Object(o) if o.name == name);
+    let (fits, name) = match wanted {
+        Wanted::Any => (true, ""),
+        Wanted::Bool => (matches!(c.ty, Type::Bool | Type::Dyn), "bool"),
+        Wanted::Text => (matches!(c.ty, Type::String | Type::Dyn), "string"),
+        Wanted::TextOrNull => (matches!(c.ty, Type::String | Type::Null | Type::Dyn), "string or null_type"),
+        Wanted::Object => (is_object(&c.ty, "Object") || c.ty.is_dyn(), "Object"),
+        Wanted::Patches => {
+            let well = match &c.ty {
+                Type::List(of) => is_object(&of.ty, "JSONPatch") || of.ty.is_dyn(),
+                t => t.is_dyn(),
+            };
+            (well, "list(JSONPatch)")
+        }
+    };
+    match fits {
+        true => Ok((c.program, c.ty)),
+        false if wanted == Wanted::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
+        false => Err(format!("must evaluate to {name}")),
+    }
+}
+
+/// An expression, and what became of it.
+pub(crate) struct Expression {
+    pub text: String,
+    pub program: Result<Program, String>,
+}
+
+impl Expression {
+    pub fn new(env: &Env, text: &str, wanted: Wanted) -> Self {
+        Self { text: text.to_owned(), program: compile(env, text, wanted).map(|(p, _)| p) }
+    }
+
+    /// Its value, or what upstream says when there is none.
+    pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, String> {
+        let program = self.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
+        program.eval(vars, budget).map_err(|e| match e {
+            Error::Cost if budget.left() == 0 => {
+                "validation failed due to running out of cost budget, no further validation rules will be run".into()
+            }
+            e => format!("expression '{}' resulted in error: {e}", self.text),
+        })
+    }
+}
+
+/// `matchConditions`.
+pub(crate) struct Conditions {
+    all: Vec<Expression>,
+}
+
+/// Whether conditions hold.
+pub(crate) enum Matched {
+    Yes,
+    No,
+    /// None says no, and one cannot say.
+    Failed(String),
+}
+
+impl Conditions {
+    pub fn read(list: &Value, env: &Env) -> Self {
+        let one = |c: &Value| Expression::new(env, c["expression"].as_str().unwrap_or_default(), Wanted::Bool);
+        Self { all: list.as_array().into_iter().flatten().map(one).collect() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub fn hold(&self, subject: &Subject<'_>) -> Matched {
+        let mut budget = Budget::new(MATCH_BUDGET);
+        let mut failed = Vec::new();
+        for c in &self.all {
+            match c.eval(&subject, &mut budget) {
+                Ok(v) if v.as_bool() == Some(false) => return Matched::No,
+                Ok(_) => {}
+                Err(e) => failed.push(e),
+            }
+        }
+        match failed.len() {
+            0 => Matched::Yes,
+            1 => Matched::Failed(failed.remove(0)),
+            _ => Matched::Failed(format!("[{}]", failed.join(", "))),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The plugin MutatingAdmissionPolicy: policies are applied one after the other, and each sees what the ones before made.
+
+use super::params;
+use super::read::{Binding, Family, Form, Mutation, Policies, Policy};
+use crate::expressions::{Composed, Matched, Subject};
+use crate::matching::is_exempt;
+use crate::plugin::{Remote, Review, Rounds};
+use async_trait::async_trait;
+use cel::{Budget, RUNTIME_BUDGET};
+use merge::json_patch::Patch;
+use meta::status::{Cause, Reason};
+use meta::{Gvk, Gvr, Object, Status};
+
+pub struct Mutating {
+    policies: Policies,
+}
+
+impl Default for Mutating {
+    fn default() -> Self {
+        let (policies, bindings) = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
+        Self { policies: Policies::new(Family { policies, bindings }) }
+    }
+}
+
+#[async_trait]
+impl Remote for Mutating {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionPolicy"
+    }
+
+    fn wants(&self, review: &Review<'_>) -> bool {
+        self.policies.any(review.lookup) && !is_exempt(review)
+    }
+
+    async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
+        if rounds.second && rounds.last.as_ref() != Some(object) {
+            rounds.changed();
+        }
+        let mut wrong = Vec::new();
+        for p in self.policies.get(review.lookup).iter() {
+            match p.matcher.matches(review, Some(object)) {
+                Ok(None) => {}
+                Ok(Some((resource, kind))) => {
+                    for b in &p.bindings {
+                        let why = bound(p, b, review, object, (&resource, &kind), rounds);
+                        wrong.extend(
+                            why.into_iter().filter(|_| !p.ignores_failure).map(|why| {
+                                format!("policy '{}' with binding '{}' denied request: {why}", p.name, b.name)
+                            }),
+                        );
+                    }
+                }
+                Err(e) if p.ignores_failure => drop(e),
+                Err(e) => {
+                    let why = format!("failed to configure policy: {}", e.message);
+                    wrong.push(format!("policy {:?} denied request: {why}", p.name));
+                }
+            }
+        }
+        if rounds.again && !rounds.second {
+            rounds.last = Some(object.clone());
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(refusal(review, wrong)) }
+    }
+}
+
+/// Applies a policy as bound, and tells what went wrong.
+fn bound(
+    p: &Policy,
+    b: &Binding,
+    review: &Review<'_>,
+    object: &mut Object,
+    meant: (&Gvr, &Gvk),
+    rounds: &mut Rounds,
+) -> Vec<String> {
+    let unusable = |why: String| vec![format!("failed to configure binding: {why}")];
+    match b.matcher.matches(review, Some(object)) {
+        Ok(Some(_)) => {}
+        Ok(None) => return Vec::new(),
+        Err(e) => return unusable(e.message),
+    }
+    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
+        Ok(found) => found,
+        Err(e) => return unusable(e),
+    };
+    let mut wrong = Vec::new();
+    for param in &params {
+        match applied(p, b, review, object, meant, param.as_ref(), rounds) {
+            Ok(()) => {}
+            Err(why) => wrong.extend(why),
+        }
+    }
+    wrong
+}
+
+fn applied(
+    p: &Policy,
+    b: &Binding,
+    review: &Review<'_>,
+    object: &mut Object,
+    (resource, kind): (&Gvr, &Gvk),
+    param: Option<&Object>,
+    rounds: &mut Rounds,
+) -> Result<(), Vec<String>> {
+    let convert = |o: &Object, to: &Gvk| match *to == review.kind && *kind == review.kind {
+        true => Ok(o.clone()),
+        false => review.host.convert(o.clone(), to).map_err(|s| vec![s.message]),
+    };
+    let mut new = convert(object, kind)?;
+    let old = review.old.map(|o| convert(o, kind)).transpose()?;
+    let before = new.clone();
+    {
+        let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
+        match p.conditions.hold(&subject) {
+            Matched::Yes => {}
+            Matched::No => return Ok(()),
+            Matched::Failed(why) => return Err(vec![why]),
+        }
+    }
+    let of_param = param.map(|o| format!("{}/{}", o.namespace(), o.name())).unwrap_or_default();
+    let key = format!("policy/{}/{}/{of_param}", p.name, b.name);
+    // Who was not asked in the first round is not asked in the second either.
+    if rounds.second && !rounds.due.contains(&key) {
+        return Ok(());
+    }
+    let mut wrong = Vec::new();
+    for m in &p.mutations {
+        let made = {
+            let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
+            mutate(m, p, &subject, &new, review, kind)
+        };
+        match made {
+            Ok(o) => new = o,
+            Err(why) => wrong.push(why),
+        }
+    }
+    if new != before {
+        *object = convert(&new, &review.kind)?;
+        rounds.changed();
+        rounds.again = true;
+    }
+    if p.reinvoked {
+        rounds.invoked.insert(key);
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// The object after one mutation.
+fn mutate(
+    m: &Mutation,
+    p: &Policy,
+    subject: &Subject<'_>,
+    object: &Object,
+    review: &Review<'_>,
+    kind: &Gvk,
+) -> Result<Object, String> {
+    let vars = Composed::new(subject, &p.variables);
+    let mut made = m.expression.eval(&vars, &mut Budget::new(RUNTIME_BUDGET))?.to_json()?;
+    let live = object.clone().into_value();
+    let doc = match m.form {
+        Form::JsonPatch => {
+            let mut doc = live;
+            let patch = Patch::decode(made).map_err(|e| e.to_string())?;
+            patch.apply(&mut doc).map_err(|e| e.to_string())?;
+            doc
+        }
+        Form::ApplyConfiguration => {
+            made["apiVersion"] = kind.api_version().into();
+            made["kind"] = (&*kind.kind).into();
+            review.host.merge(&live, &made, kind)?
+        }
+    };
+    review.host.read(doc, kind).map_err(|s| s.message)
+}
+
+fn refusal(review: &Review<'_>, wrong: Vec<String>) -> Status {
+    let mut s = review.forbidden("admission request denied by policy");
+    s.reason = Reason::Invalid;
+    s.message = wrong.first().cloned().unwrap_or_default();
+    if let Some(details) = &mut s.details {
+        details.causes.extend(wrong.into_iter().map(|message| Cause { message, ..Cause::default() }));
+    }
+    s
+}

@@ -1,0 +1,209 @@
+//! Policies and their bindings as their objects describe them, read and compiled once until one of them changes.
+
+use crate::expressions::{self, Conditions, Expression, Params, Variables, Wanted, compile, message_env, policy_env};
+use crate::matching::{GROUP, Matcher};
+use crate::plugin::Lookup;
+use cel::{Env, Program, Type};
+use meta::{Gvk, LabelSelector, Object, Value};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+pub(super) struct Policy {
+    pub name: String,
+    pub matcher: Matcher,
+    /// What cannot be evaluated is as if the policy were not there.
+    pub ignores_failure: bool,
+    pub param_kind: Option<Gvk>,
+    pub conditions: Conditions,
+    pub variables: Variables,
+    pub validations: Vec<Validation>,
+    /// The keys and values of audit annotations.
+    pub annotations: Vec<(String, Expression)>,
+    pub mutations: Vec<Mutation>,
+    /// Asked again when another changes the object after it.
+    pub reinvoked: bool,
+    pub bindings: Vec<Binding>,
+}
+
+pub(super) struct Mutation {
+    pub form: Form,
+    pub expression: Expression,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    ApplyConfiguration,
+    JsonPatch,
+}
+
+pub(super) struct Validation {
+    pub expression: Expression,
+    pub message: String,
+    pub message_expression: Option<Program>,
+    pub reason: String,
+}
+
+pub(super) struct Binding {
+    pub name: String,
+    pub matcher: Matcher,
+    pub param: Option<ParamRef>,
+    pub actions: Vec<Action>,
+}
+
+pub(super) struct ParamRef {
+    pub name: String,
+    pub namespace: String,
+    pub selector: Option<Result<LabelSelector, String>>,
+    pub denies_absence: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Deny,
+    Warn,
+    Audit,
+}
+
+/// The resources of policies and of their bindings.
+#[derive(Clone, Copy)]
+pub(super) struct Family {
+    pub policies: &'static str,
+    pub bindings: &'static str,
+}
+
+pub(super) struct Policies {
+    family: Family,
+    read: RwLock<((u64, u64), Arc<Vec<Policy>>)>,
+}
+
+impl Policies {
+    pub fn new(family: Family) -> Self {
+        Self { family, read: RwLock::default() }
+    }
+
+    /// Whether anything is bound at all, which is cheap to find out.
+    pub fn any(&self, lookup: &dyn Lookup) -> bool {
+        lookup.fingerprint(GROUP, self.family.bindings) != 0 && lookup.fingerprint(GROUP, self.family.policies) != 0
+    }
+
+    /// Policies that are bound, in the order of their names.
+    pub fn get(&self, lookup: &dyn Lookup) -> Arc<Vec<Policy>> {
+        let Family { policies, bindings } = self.family;
+        let now = (lookup.fingerprint(GROUP, policies), lookup.fingerprint(GROUP, bindings));
+        {
+            let read = self.read.read();
+            if read.0 == now {
+                return read.1.clone();
+            }
+        }
+        let sorted = |resource: &str| {
+            let mut all = lookup.list(GROUP, resource, None);
+            all.sort_by(|a, b| a.name().cmp(b.name()));
+            all
+        };
+        let bindings = sorted(bindings);
+        let made = sorted(policies).into_iter().filter_map(|p| {
+            let of = |b: &&Object| b.str_at(&["spec", "policyName"]) == Some(p.name());
+            let bindings: Vec<Binding> = bindings.iter().filter(of).map(binding).collect();
+            (!bindings.is_empty()).then(|| policy(&p, bindings))
+        });
+        let made: Arc<Vec<Policy>> = Arc::new(made.collect());
+        *self.read.write() = (now, made.clone());
+        made
+    }
+}
+
+fn text<'a>(v: &'a Value, k: &str) -> &'a str {
+    v[k].as_str().unwrap_or_default()
+}
+
+fn items<'a>(v: &'a Value, k: &str) -> impl Iterator<Item = &'a Value> {
+    v[k].as_array().into_iter().flatten()
+}
+
+/// The variables of a policy, and environments in which they are known: with and without an authorizer.
+fn variables(spec: &Value, params: Params) -> (Variables, Env, Env) {
+    let (mut env, mut quiet) = (policy_env(params), message_env(params));
+    let mut all = Vec::new();
+    for v in items(spec, "variables") {
+        let name = text(v, "name").to_owned();
+        let made = compile(&env, text(v, "expression"), Wanted::Any);
+        let ty = made.as_ref().map_or(Type::Dyn, |(_, t)| t.clone());
+        env = env.with(&format!("variables.{name}"), ty.clone());
+        quiet = quiet.with(&format!("variables.{name}"), ty);
+        all.push((name, made.map(|(p, _)| p)));
+    }
+    (Variables { all }, env, quiet)
+}
+
+fn policy(o: &Object, bindings: Vec<Binding>) -> Policy {
+    let none = Value::Null;
+    let spec = o.get("spec").unwrap_or(&none);
+    let param_kind = spec["paramKind"].is_object().then(|| {
+        let api_version = text(&spec["paramKind"], "apiVersion");
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Gvk::new(group, version, text(&spec["paramKind"], "kind"))
+    });
+    let params = if param_kind.is_some() { Params::Some } else { Params::None };
+    let (variables, env, quiet) = variables(spec, params);
+    let validations = items(spec, "validations").map(|v| Validation {
+        expression: Expression::new(&env, text(v, "expression"), Wanted::Bool),
+        message: text(v, "message").trim().to_owned(),
+        message_expression: Some(text(v, "messageExpression"))
+            .filter(|e| !e.trim().is_empty())
+            .and_then(|e| compile(&quiet, e, Wanted::Text).ok())
+            .map(|(p, _)| p),
+        reason: text(v, "reason").to_owned(),
+    });
+    let annotation = |a: &Value| {
+        let value = Expression::new(&env, text(a, "valueExpression"), Wanted::TextOrNull);
+        (text(a, "key").to_owned(), value)
+    };
+    let annotations = items(spec, "auditAnnotations").map(annotation).collect();
+    let objects = env.clone().with_objects();
+    let mutations = items(spec, "mutations").filter_map(|m| {
+        let (form, key, wanted) = match text(m, "patchType") {
+            "ApplyConfiguration" => (Form::ApplyConfiguration, "applyConfiguration", Wanted::Object),
+            "JSONPatch" => (Form::JsonPatch, "jsonPatch", Wanted::Patches),
+            _ => return None,
+        };
+        Some(Mutation { form, expression: Expression::new(&objects, text(&m[key], "expression"), wanted) })
+    });
+    Policy {
+        name: o.name().to_owned(),
+        mutations: mutations.collect(),
+        reinvoked: spec["reinvocationPolicy"] == "IfNeeded",
+        matcher: Matcher::of_constraints(&spec["matchConstraints"]),
+        ignores_failure: spec["failurePolicy"] == "Ignore",
+        param_kind,
+        conditions: Conditions::read(&spec["matchConditions"], &expressions::policy_env(params)),
+        validations: validations.collect(),
+        annotations,
+        variables,
+        bindings,
+    }
+}
+
+fn binding(o: &Object) -> Binding {
+    let none = Value::Null;
+    let spec = o.get("spec").unwrap_or(&none);
+    let r = &spec["paramRef"];
+    Binding {
+        name: o.name().to_owned(),
+        matcher: Matcher::of_binding(&spec["matchResources"]),
+        param: r.is_object().then(|| ParamRef {
+            name: text(r, "name").to_owned(),
+            namespace: text(r, "namespace").to_owned(),
+            selector: r.get("selector").filter(|s| !s.is_null()).map(|s| LabelSelector::from_value(Some(s))),
+            denies_absence: r["parameterNotFoundAction"] == "Deny",
+        }),
+        actions: items(spec, "validationActions")
+            .filter_map(|a| match a.as_str()? {
+                "Deny" => Some(Action::Deny),
+                "Warn" => Some(Action::Warn),
+                "Audit" => Some(Action::Audit),
+                _ => None,
+            })
+            .collect(),
+    }
+}

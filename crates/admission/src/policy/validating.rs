@@ -1,0 +1,270 @@
+//! The plugin ValidatingAdmissionPolicy.
+
+use super::params;
+use super::read::{Action, Binding, Family, Policies, Policy, Validation};
+use crate::expressions::{Composed, Matched, Subject};
+use crate::matching::is_exempt;
+use crate::plugin::{Plugin, Review};
+use cel::{Budget, RUNTIME_BUDGET, Val};
+use meta::status::{Cause, Reason};
+use meta::{Gvk, Gvr, Object, Status, Value};
+use serde_json::json;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The longest message an expression may make.
+const LONGEST_MESSAGE: usize = 5 * 1024;
+
+pub struct Validating {
+    policies: Policies,
+}
+
+impl Default for Validating {
+    fn default() -> Self {
+        let (policies, bindings) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
+        Self { policies: Policies::new(Family { policies, bindings }) }
+    }
+}
+
+/// The annotation that tells of failed validations with the action `Audit`.
+const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
+
+/// What all policies have to say of a request.
+#[derive(Default)]
+struct Found {
+    denials: Vec<Denial>,
+    /// For the audit log alone.
+    failures: Vec<Value>,
+    /// By policy and key, what its bindings say, each once.
+    annotations: BTreeMap<String, Vec<String>>,
+}
+
+impl Found {
+    fn told(&self, review: &Review<'_>) {
+        if !self.failures.is_empty() {
+            review.host.annotate(FAILURES, &Value::from(self.failures.clone()));
+        }
+        for (key, values) in &self.annotations {
+            review.host.annotate(key, &values.join(", "));
+        }
+    }
+}
+
+/// Why a request is not as a policy wants it.
+struct Denial {
+    policy: String,
+    binding: Option<String>,
+    message: String,
+    reason: String,
+}
+
+impl Plugin for Validating {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionPolicy"
+    }
+
+    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        if !self.policies.any(review.lookup) || is_exempt(review) {
+            return Ok(());
+        }
+        let mut found = Found::default();
+        for p in self.policies.get(review.lookup).iter() {
+            match p.matcher.matches(review, object) {
+                Ok(None) => {}
+                Ok(Some((resource, kind))) => {
+                    for b in &p.bindings {
+                        bound(p, b, review, object, (&resource, &kind), &mut found);
+                    }
+                }
+                Err(e) => unusable(p, None, &e.message, &mut found.denials),
+            }
+        }
+        // The first denial is the one that is told.
+        found.told(review);
+        found.denials.into_iter().next().map_or(Ok(()), |d| Err(refusal(review, &d)))
+    }
+}
+
+/// A policy or a binding cannot be applied.
+fn unusable(p: &Policy, b: Option<&Binding>, why: &str, denials: &mut Vec<Denial>) {
+    if !p.ignores_failure {
+        let what = if b.is_some() { "binding" } else { "policy" };
+        denials.push(Denial {
+            policy: p.name.clone(),
+            binding: b.map(|b| b.name.clone()),
+            message: format!("failed to configure {what}: {why}"),
+            reason: String::new(),
+        });
+    }
+}
+
+fn bound<'o>(
+    p: &Policy,
+    b: &Binding,
+    review: &Review<'o>,
+    object: Option<&'o Object>,
+    meant: (&Gvr, &Gvk),
+    found: &mut Found,
+) {
+    match b.matcher.matches(review, object) {
+        Ok(Some(_)) => {}
+        Ok(None) => return,
+        Err(e) => {
+            unusable(p, Some(b), &e.message, &mut found.denials);
+            return;
+        }
+    }
+    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
+        Ok(params) => params,
+        Err(e) => {
+            unusable(p, Some(b), &e, &mut found.denials);
+            return;
+        }
+    };
+    let versioned = |o: Option<&'o Object>| match o {
+        Some(o) if *meant.1 != review.kind => review.host.convert(o.clone(), meant.1).map(|o| Some(Cow::Owned(o))),
+        o => Ok(o.map(Cow::Borrowed)),
+    };
+    let (new, old) = match (versioned(object), versioned(review.old)) {
+        (Ok(new), Ok(old)) => (new, old),
+        (Err(e), _) | (_, Err(e)) => {
+            unusable(p, Some(b), &format!("failed to convert object version: {}", e.message), &mut found.denials);
+            return;
+        }
+    };
+    for param in &params {
+        let subject =
+            Subject::new(review, meant.0, meant.1, new.as_deref(), old.as_deref()).with_params(param.as_ref());
+        for against in evaluate(p, &subject) {
+            let mut audited = false;
+            for action in &b.actions {
+                match action {
+                    Action::Deny => found.denials.push(Denial {
+                        policy: p.name.clone(),
+                        binding: Some(b.name.clone()),
+                        message: against.message.clone(),
+                        reason: against.reason.clone(),
+                    }),
+                    Action::Warn => review.host.warn(format!(
+                        "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
+                        p.name, b.name, against.message
+                    )),
+                    Action::Audit => audited = true,
+                }
+            }
+            if audited {
+                found.failures.push(json!({"message": against.message, "policy": p.name, "binding": b.name,
+                    "expressionIndex": against.index, "validationActions": actions(b)}));
+            }
+        }
+        for message in annotate(p, &subject, &mut found.annotations) {
+            let (policy, binding) = (p.name.clone(), Some(b.name.clone()));
+            found.denials.push(Denial { policy, binding, message, reason: String::new() });
+        }
+    }
+}
+
+fn actions(b: &Binding) -> Vec<&'static str> {
+    let name = |a: &Action| match a {
+        Action::Deny => "Deny",
+        Action::Warn => "Warn",
+        Action::Audit => "Audit",
+    };
+    b.actions.iter().map(name).collect()
+}
+
+/// A validation that does not hold.
+struct Against {
+    /// Its place in the policy.
+    index: usize,
+    message: String,
+    reason: String,
+}
+
+/// What a policy has against a request.
+fn evaluate(p: &Policy, subject: &Subject<'_>) -> Vec<Against> {
+    let failed = |index: usize, message: String| {
+        let against = Against { index, message, reason: String::new() };
+        if p.ignores_failure { Vec::new() } else { vec![against] }
+    };
+    match p.conditions.hold(subject) {
+        Matched::Yes => {}
+        Matched::No => return Vec::new(),
+        Matched::Failed(why) => return failed(0, why),
+    }
+    let vars = Composed::new(subject, &p.variables);
+    let mut budget = Budget::new(RUNTIME_BUDGET);
+    let mut against = Vec::new();
+    for (index, v) in p.validations.iter().enumerate() {
+        match v.expression.eval(&vars, &mut budget) {
+            Ok(Val::Bool(true)) => {}
+            Ok(_) => {
+                let message = message(v, &vars, &mut budget);
+                against.push(Against { index, message, reason: v.reason.clone() });
+            }
+            Err(why) => against.extend(failed(index, why)),
+        }
+    }
+    against
+}
+
+fn message<'s>(v: &'s Validation, vars: &Composed<'s>, budget: &mut Budget) -> String {
+    let made = v.message_expression.as_ref().and_then(|m| m.eval(vars, budget).ok());
+    let made = made.as_ref().and_then(Val::as_str).map(str::trim);
+    let well = |m: &&str| !m.is_empty() && m.len() <= LONGEST_MESSAGE && !m.contains('\n');
+    match made.filter(well) {
+        Some(m) => m.to_owned(),
+        None if v.message.is_empty() => format!("failed expression: {}", v.expression.text.trim()),
+        None => v.message.clone(),
+    }
+}
+
+/// Adds the audit annotations, and gives back what is wrong with them where that counts.
+fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<String>>) -> Vec<String> {
+    if p.annotations.is_empty() || !matches!(p.conditions.hold(subject), Matched::Yes) {
+        return Vec::new();
+    }
+    let vars = Composed::new(subject, &p.variables);
+    let mut budget = Budget::new(RUNTIME_BUDGET);
+    let mut wrong = Vec::new();
+    for (key, value) in &p.annotations {
+        match value.eval(&vars, &mut budget) {
+            Ok(Val::Null) => {}
+            Ok(v) => match v.as_str().map(str::trim) {
+                Some("") => {}
+                Some(text) => {
+                    let said = all.entry(format!("{}/{key}", p.name)).or_default();
+                    if !said.iter().any(|s| s == text) {
+                        said.push(text.to_owned());
+                    }
+                }
+                None => wrong.push(format!(
+                    "valueExpression '{}' resulted in unsupported return type: {}. Return type must be either string or null.",
+                    value.text,
+                    v.type_name()
+                )),
+            },
+            Err(why) => wrong.push(why),
+        }
+    }
+    if p.ignores_failure { Vec::new() } else { wrong }
+}
+
+fn refusal(review: &Review<'_>, d: &Denial) -> Status {
+    let by = match &d.binding {
+        Some(b) => format!("ValidatingAdmissionPolicy '{}' with binding '{b}' denied request: {}", d.policy, d.message),
+        None => format!("ValidatingAdmissionPolicy '{}' denied request: {}", d.policy, d.message),
+    };
+    let mut s = review.forbidden(&by);
+    let (code, reason) = match d.reason.as_str() {
+        "Unauthorized" => (401, Reason::Unauthorized),
+        "Forbidden" => (403, Reason::Forbidden),
+        "RequestEntityTooLarge" => (413, Reason::RequestEntityTooLarge),
+        _ => (422, Reason::Invalid),
+    };
+    (s.code, s.reason) = (code, reason);
+    if let Some(details) = &mut s.details {
+        details.causes.push(Cause { message: by, ..Cause::default() });
+    }
+    s
+}

@@ -1,0 +1,246 @@
+//! The check of calls: which overloads fit, what comes out, what it costs.
+
+use crate::check::{Checker, Typed, in_namespace, unbounded};
+use crate::cost::{Range, TRAVERSAL};
+use crate::functions::{self, Function, Price};
+use crate::node::Node;
+use crate::types::{Decl, Type};
+use crate::{functions::Overload, time};
+use cel_syntax::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
+use std::sync::Arc;
+
+impl Checker<'_> {
+    pub fn call(&mut self, id: u64, c: &CallExpr) -> Typed {
+        if let Some(t) = self.macro_call(id, c) {
+            return t;
+        }
+        match (&*c.func_name, &c.args[..]) {
+            (operators::LOGICAL_AND | operators::LOGICAL_OR, [a, b]) => return self.logic(id, &c.func_name, a, b),
+            (operators::CONDITIONAL, [when, a, b]) => return self.conditional(id, when, a, b),
+            (operators::OPT_SELECT, [of, field]) => return self.optional_select(id, of, field),
+            _ => {}
+        }
+        let spaced = c.target.as_deref().filter(|t| !self.starts_with_variable(t));
+        if let Some(f) = spaced.and_then(|t| in_namespace(t, &c.func_name)) {
+            let args = c.args.iter().map(|a| self.check(a)).collect();
+            return self.apply(id, f, args, false);
+        }
+        let mut args: Vec<Typed> = Vec::with_capacity(c.args.len() + 1);
+        args.extend(c.target.as_deref().map(|t| self.check(t)));
+        args.extend(c.args.iter().map(|a| self.check(a)));
+        if let (Some(_), "or" | "orValue", 2) = (&c.target, &*c.func_name, args.len()) {
+            return self.or_else(id, &c.func_name, args);
+        }
+        let name = c.func_name.trim_start_matches('.');
+        // A name without its namespace is none.
+        match functions::find(name).filter(|_| !name.contains('.')) {
+            Some(f) => {
+                self.literals(id, name, c);
+                self.apply(id, f, args, c.target.is_some())
+            }
+            None => self.error(id, format!("undeclared reference to '{name}' (in container '')")),
+        }
+    }
+
+    fn starts_with_variable(&self, e: &IdedExpr) -> bool {
+        match &e.expr {
+            Expr::Ident(n) => self.is_declared(n),
+            Expr::Select(s) => self.starts_with_variable(&s.operand),
+            _ => false,
+        }
+    }
+
+    /// Texts that can be seen not to be what they stand for.
+    fn literals(&mut self, id: u64, name: &str, c: &CallExpr) {
+        let Some(Expr::Literal(LiteralValue::String(s))) = c.args.first().map(|a| &a.expr) else { return };
+        let last = match c.args.last().map(|a| &a.expr) {
+            Some(Expr::Literal(LiteralValue::String(s))) => s.inner(),
+            _ => "",
+        };
+        let well = match name {
+            "duration" => time::duration(s.inner()).is_some(),
+            "timestamp" => time::timestamp(s.inner()).is_some(),
+            "matches" => functions::is_regex(last),
+            _ => true,
+        };
+        if !well {
+            self.error(c.args.first().map_or(id, |a| a.id), format!("invalid {name} argument"));
+        }
+    }
+
+    fn apply(&mut self, id: u64, f: &'static Function, args: Vec<Typed>, member: bool) -> Typed {
+        let types: Vec<Type> = args.iter().map(|a| self.known.resolve(&a.ty)).collect();
+        let mut result: Option<Type> = None;
+        for o in f.overloads.iter().filter(|o| o.member == member && o.params.len() == types.len()) {
+            let Some(found) = self.fits(o, &types, result.is_none()) else { continue };
+            result = Some(match result {
+                None => found,
+                Some(before) if before.to_string() == found.to_string() => before,
+                Some(_) => Type::Dyn,
+            });
+        }
+        let Some(result) = result else {
+            return self.no_overload(id, f.row.name, &types.iter().collect::<Vec<_>>(), member);
+        };
+        let result = self.known.resolve(&result);
+        let sizes: Vec<Range> = args.iter().map(|a| a.size).collect();
+        let call = price(f, &types, &sizes);
+        let cost = args.iter().fold(call, |sum, a| sum.plus(a.cost));
+        let size = result_size(f.row.name, &result, &types, &sizes);
+        let node = Node::Call(f.row, args.into_iter().map(|a| a.node).collect());
+        Typed { node, ty: result, size, cost }
+    }
+
+    pub fn no_overload(&mut self, id: u64, name: &str, types: &[&Type], member: bool) -> Typed {
+        let text = match (member, types.split_first()) {
+            (true, Some((target, args))) => {
+                format!("{}.({})", self.known.resolve(target), self.resolve_text(args))
+            }
+            _ => format!("({})", self.resolve_text(types)),
+        };
+        self.error(id, format!("found no matching overload for '{name}' applied to '{text}'"))
+    }
+
+    /// The result of an overload, if the arguments fit. What is learned of parameters is kept of the first that fits.
+    fn fits(&mut self, o: &Overload, types: &[Type], keep: bool) -> Option<Type> {
+        let before = self.known.clone();
+        let first = self.known.reserve(o.generic);
+        let fine = o.params.iter().zip(types).all(|(p, t)| self.known.assignable(&shift(p, first), t));
+        let result = fine.then(|| self.known.resolve(&shift(&o.result, first)));
+        if !fine || !keep {
+            self.known = before;
+        }
+        result
+    }
+
+    fn logic(&mut self, id: u64, name: &str, a: &IdedExpr, b: &IdedExpr) -> Typed {
+        let (a, b) = (self.check(a), self.check(b));
+        if !self.known.assignable(&Type::Bool, &a.ty) || !self.known.assignable(&Type::Bool, &b.ty) {
+            return self.no_overload(id, name, &[&a.ty, &b.ty], false);
+        }
+        let cost = Range { min: a.cost.min, max: a.cost.plus(b.cost).max };
+        let pair = Box::new([a.node, b.node]);
+        let node = if name == operators::LOGICAL_AND { Node::And(pair) } else { Node::Or(pair) };
+        Typed { node, ty: Type::Bool, size: Range::fixed(1), cost }
+    }
+
+    fn conditional(&mut self, id: u64, when: &IdedExpr, a: &IdedExpr, b: &IdedExpr) -> Typed {
+        let (when, a, b) = (self.check(when), self.check(a), self.check(b));
+        let fine = self.known.assignable(&Type::Bool, &when.ty) && self.known.assignable(&a.ty, &b.ty);
+        if !fine {
+            return self.no_overload(id, operators::CONDITIONAL, &[&when.ty, &a.ty, &b.ty], false);
+        }
+        let ty = if matches!(self.known.resolve(&b.ty), Type::Dyn) { Type::Dyn } else { self.known.resolve(&a.ty) };
+        let ty = if matches!(ty, Type::Null) { self.known.resolve(&b.ty) } else { ty };
+        let cost = when.cost.plus(a.cost.or(b.cost));
+        Typed { node: Node::If(Box::new([when.node, a.node, b.node])), ty, size: a.size.or(b.size), cost }
+    }
+
+    fn optional_select(&mut self, id: u64, of: &IdedExpr, field: &IdedExpr) -> Typed {
+        let Expr::Literal(LiteralValue::String(name)) = &field.expr else {
+            return self.error(id, "unsupported optional field selection");
+        };
+        let of = self.check(of);
+        let Some((decl, json)) = self.field(id, &of.ty, name.inner()) else { return Typed::broken() };
+        let max = decl.max;
+        let ty = if matches!(decl.ty, Type::Optional(_)) { decl.ty } else { Type::Optional(Arc::new(decl)) };
+        let cost = of.cost.plus(Range::fixed(1));
+        Typed::of(Node::OptionalSelect(Box::new((of.node, json))), Decl::new(ty, max), cost)
+    }
+
+    fn or_else(&mut self, id: u64, name: &str, args: Vec<Typed>) -> Typed {
+        let types: Vec<Type> = args.iter().map(|a| self.known.resolve(&a.ty)).collect();
+        let inner = match &types[0] {
+            Type::Optional(of) => Some(of.ty.clone()),
+            Type::Dyn | Type::Param(_) => Some(Type::Dyn),
+            _ => None,
+        };
+        let unwraps = name == "orValue";
+        let fits = |c: &mut Self, inner: &Type| {
+            let wanted = if unwraps { inner.clone() } else { Type::optional(unbounded(inner.clone())) };
+            c.known.assignable(&wanted, &types[1])
+        };
+        let Some(inner) = inner.filter(|i| fits(self, i)) else {
+            return self.no_overload(id, name, &types.iter().collect::<Vec<_>>(), true);
+        };
+        let inner = self.known.resolve(&inner);
+        let ty = if unwraps { inner } else { Type::optional(unbounded(inner)) };
+        let size = args[0].size.or(args[1].size);
+        let cost = args[0].cost.plus(args[1].cost).plus(Range::fixed(1));
+        let mut nodes = args.into_iter().map(|a| a.node);
+        let (Some(a), Some(b)) = (nodes.next(), nodes.next()) else { return Typed::broken() };
+        let pair = Box::new([a, b]);
+        let node = if unwraps { Node::ValueOr(pair) } else { Node::OptionalOr(pair) };
+        Typed { node, ty, size, cost }
+    }
+}
+
+/// Parameters of a signature, with numbers of their own.
+fn shift(t: &Type, first: u32) -> Type {
+    let inner = |d: &Arc<Decl>| Arc::new(Decl::new(shift(&d.ty, first), d.max));
+    match t {
+        Type::Param(n) => Type::Param(first + n),
+        Type::List(of) => Type::List(inner(of)),
+        Type::Map(k, v) => Type::Map(inner(k), inner(v)),
+        Type::Optional(of) => Type::Optional(inner(of)),
+        t => t.clone(),
+    }
+}
+
+fn price(f: &Function, types: &[Type], sizes: &[Range]) -> Range {
+    let one = Range::fixed(1);
+    match (f.row.name, f.row.price) {
+        ("_+_", _) if !types.iter().any(|t| matches!(t, Type::String | Type::Bytes | Type::Dyn)) => one,
+        ("string" | "bytes", _) if !types.iter().any(|t| matches!(t, Type::String | Type::Bytes | Type::Dyn)) => one,
+        ("@in", _) if matches!(types.last(), Some(Type::Map(..))) => one,
+        // A list's items cost as much as what is in them.
+        (name, Price::Elements) => {
+            let each = match types.first() {
+                Some(Type::List(of)) if matches!(of.ty, Type::String | Type::Bytes) => {
+                    one.plus(Range::up_to(of.max).scaled(TRAVERSAL))
+                }
+                Some(Type::String) => return sizes.first().copied().unwrap_or(one).scaled(TRAVERSAL),
+                _ => one,
+            };
+            let all = sizes.first().copied().unwrap_or(one).times(each);
+            if name == "join" { all.scaled(1.0) } else { all }
+        }
+        (_, p) => p.of(sizes),
+    }
+}
+
+/// How large the result can be.
+fn result_size(name: &str, result: &Type, types: &[Type], sizes: &[Range]) -> Range {
+    let size = |i: usize| sizes.get(i).copied().unwrap_or(Range::UNKNOWN);
+    if result.is_scalar() {
+        return Range::fixed(1);
+    }
+    match name {
+        "_+_" => size(0).plus(size(1)),
+        "lowerAscii" | "upperAscii" | "trim" | "substring" | "sort" | "distinct" | "slice" | "reverse" | "dyn"
+        | "string" | "find" => Range::up_to(size(0).max),
+        "charAt" => Range::up_to(1),
+        "split" | "findAll" => Range::up_to(size(0).max),
+        "bytes" => Range::up_to(size(0).max.saturating_mul(4)),
+        "strings.quote" => Range::up_to(size(0).max.saturating_mul(2).saturating_add(2)),
+        "replace" => {
+            let (text, from, to) = (size(0), size(1), size(2));
+            let times = if from.min == 0 { text.max.saturating_add(1) } else { text.max.div_ceil(from.min) };
+            Range::up_to(text.max.saturating_add(times.saturating_mul(to.max)))
+        }
+        "join" => match types.first() {
+            Some(Type::List(of)) => {
+                let by = sizes.get(1).map_or(0, |s| s.max);
+                Range::up_to(size(0).max.saturating_mul(of.max.saturating_add(by)))
+            }
+            _ => Range::UNKNOWN,
+        },
+        "_[_]" | "_[?_]" | "first" | "last" | "min" | "max" => match types.first() {
+            Some(Type::List(of)) => Range::up_to(of.max),
+            Some(Type::Map(_, v)) => Range::up_to(v.max),
+            _ => Range::UNKNOWN,
+        },
+        "value" | "optional.of" | "optional.ofNonZeroValue" => size(0),
+        _ => Range::UNKNOWN,
+    }
+}

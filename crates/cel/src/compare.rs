@@ -1,0 +1,84 @@
+//! Equality and order of values.
+
+use crate::value::{List, ListKind, Opaque, Val};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+
+/// CEL's equality: numbers by value, whatever their types; values of different types are not equal.
+pub fn equal(a: &Val<'_>, b: &Val<'_>) -> bool {
+    match (a, b) {
+        (Val::Null, Val::Null) => true,
+        (Val::Bool(a), Val::Bool(b)) => a == b,
+        (Val::Str(a), Val::Str(b)) | (Val::Type(a), Val::Type(b)) => a.as_str() == b.as_str(),
+        (Val::Bytes(a), Val::Bytes(b)) => a == b,
+        (Val::Timestamp(a), Val::Timestamp(b)) => a == b,
+        (Val::Duration(a), Val::Duration(b)) => a == b,
+        (Val::List(a), Val::List(b)) => equal_lists(a, b),
+        (Val::Map(a), Val::Map(b)) => {
+            a.len() == b.len() && a.iter().all(|(k, v)| b.get(&k).is_some_and(|w| equal(&v, &w)))
+        }
+        (Val::Optional(a), Val::Optional(b)) => match (a, b) {
+            (Some(a), Some(b)) => equal(a.borrow(), b.borrow()),
+            (None, None) => true,
+            _ => false,
+        },
+        (Val::Opaque(a), Val::Opaque(b)) => match (&**a, &**b) {
+            (Opaque::Url(a), Opaque::Url(b)) => a == b,
+            (Opaque::Ip(a), Opaque::Ip(b)) => a == b,
+            (Opaque::Cidr(a), Opaque::Cidr(b)) => a == b,
+            (Opaque::Quantity(a), Opaque::Quantity(b)) => a == b,
+            (Opaque::Semver(a), Opaque::Semver(b)) => a == b,
+            (Opaque::Format(a), Opaque::Format(b)) => a.name == b.name,
+            _ => false,
+        },
+        (a, b) => compare_numbers(a, b) == Some(Ordering::Equal),
+    }
+}
+
+fn equal_lists<'a>(a: &List<'a>, b: &List<'a>) -> bool {
+    let kind = if *a.kind() == ListKind::Atomic { b.kind() } else { a.kind() };
+    a.len() == b.len()
+        && match kind {
+            ListKind::Atomic => a.iter().zip(b.iter()).all(|(x, y)| equal(&x, &y)),
+            ListKind::Set => a.iter().all(|x| b.contains(&x)),
+            ListKind::Map(keys) => a.iter().all(|x| b.with_keys_of(&x, keys).is_some_and(|y| equal(&x, &y))),
+        }
+}
+
+/// By value; none when one is no number, or not one at all.
+pub fn compare_numbers(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
+    let whole = |v: &Val<'_>| match v {
+        Val::Int(n) => Some(i128::from(*n)),
+        Val::Uint(n) => Some(i128::from(*n)),
+        _ => None,
+    };
+    match (a, b) {
+        (Val::Double(a), Val::Double(b)) => a.partial_cmp(b),
+        (Val::Double(a), b) => against(*a, whole(b)?),
+        (a, Val::Double(b)) => against(*b, whole(a)?).map(Ordering::reverse),
+        (a, b) => Some(whole(a)?.cmp(&whole(b)?)),
+    }
+}
+
+/// A float against a whole number, exactly.
+fn against(d: f64, n: i128) -> Option<Ordering> {
+    if d.is_nan() {
+        return None;
+    }
+    let whole = d.floor();
+    // Casts saturate, and i128 holds far more than the numbers compared with.
+    let order = (whole as i128).cmp(&n);
+    Some(if order == Ordering::Equal && d > whole { Ordering::Greater } else { order })
+}
+
+/// The order of two values of one kind; none when they have none.
+pub fn compare(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
+    match (a, b) {
+        (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
+        (Val::Str(a), Val::Str(b)) => Some(a.as_str().cmp(b.as_str())),
+        (Val::Bytes(a), Val::Bytes(b)) => Some(a.cmp(b)),
+        (Val::Timestamp(a), Val::Timestamp(b)) => Some(a.cmp(b)),
+        (Val::Duration(a), Val::Duration(b)) => Some(a.cmp(b)),
+        (a, b) => compare_numbers(a, b),
+    }
+}

@@ -1,0 +1,107 @@
+//! What an evaluation may cost: estimates before it, and the budget while it runs
+//! (`cel-go/checker/cost.go`, `cel-go/interpreter/runtimecost.go`).
+
+/// Of one evaluation.
+pub const PER_CALL_LIMIT: u64 = 1_000_000;
+/// Of all evaluations for one object by one definition, or one binding of a policy.
+pub const RUNTIME_BUDGET: u64 = 10_000_000;
+/// Of the conditions that decide whether a hook or a policy is asked.
+pub const MATCH_BUDGET: u64 = 2_500_000;
+
+pub(crate) const LIST: u64 = 10;
+pub(crate) const MAP: u64 = 30;
+pub(crate) const STRUCT: u64 = 40;
+/// Of walking through a text, for each character.
+pub(crate) const TRAVERSAL: f64 = 0.1;
+pub(crate) const REGEX: f64 = 0.25;
+
+/// At least, at most; of sizes and of costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    pub min: u64,
+    pub max: u64,
+}
+
+impl Range {
+    pub const UNKNOWN: Self = Self { min: 0, max: u64::MAX };
+
+    pub fn fixed(n: u64) -> Self {
+        Self { min: n, max: n }
+    }
+
+    pub fn up_to(max: u64) -> Self {
+        Self { min: 0, max }
+    }
+
+    pub fn plus(self, o: Self) -> Self {
+        Self { min: self.min.saturating_add(o.min), max: self.max.saturating_add(o.max) }
+    }
+
+    pub fn times(self, o: Self) -> Self {
+        Self { min: self.min.saturating_mul(o.min), max: self.max.saturating_mul(o.max) }
+    }
+
+    pub fn scaled(self, by: f64) -> Self {
+        Self { min: scale(self.min, by), max: scale(self.max, by) }
+    }
+
+    pub fn or(self, o: Self) -> Self {
+        Self { min: self.min.min(o.min), max: self.max.max(o.max) }
+    }
+}
+
+/// A size times a factor, rounded up; what has no bound keeps none.
+pub(crate) fn scale(n: u64, by: f64) -> u64 {
+    if n == u64::MAX {
+        return n;
+    }
+    // Saturates, as casts of floats do.
+    (n as f64 * by).ceil() as u64
+}
+
+/// What is left to be spent.
+#[derive(Debug)]
+pub struct Budget {
+    /// For everything.
+    left: u64,
+    /// For the evaluation under way.
+    call: u64,
+}
+
+/// There is nothing left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exceeded;
+
+impl Budget {
+    pub fn new(total: u64) -> Self {
+        Self { left: total, call: PER_CALL_LIMIT }
+    }
+
+    /// An evaluation of its own begins. Gives back what the one around it has left.
+    pub fn begin(&mut self) -> u64 {
+        std::mem::replace(&mut self.call, PER_CALL_LIMIT)
+    }
+
+    pub fn end(&mut self, outer: u64) {
+        self.call = outer;
+    }
+
+    /// What is left for all evaluations to come.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    pub fn spend(&mut self, cost: u64) -> Result<(), Exceeded> {
+        match (self.left.checked_sub(cost), self.call.checked_sub(cost)) {
+            (Some(left), Some(call)) => {
+                (self.left, self.call) = (left, call);
+                Ok(())
+            }
+            (left, _) => {
+                // Who was stopped by the limit of the call has not emptied the purse for all.
+                self.left = left.unwrap_or(0);
+                Err(Exceeded)
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Evaluation. Every step is paid for before it is done.
+
+use crate::cost::{self, Budget, Range, TRAVERSAL, scale};
+use crate::functions::{Fault, Price, Row, has, optional_select, select, sorted_by};
+use crate::made::Made;
+use crate::node::{Const, Loop, Node, Wrap};
+use crate::value::{Key, Map, Text, Val};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// An expression, ready to be evaluated.
+pub struct Program {
+    node: Node,
+    /// The names of the variables it uses.
+    names: Box<[Box<str>]>,
+}
+
+/// Where variables come from. Each is asked for when it is used.
+pub trait Vars<'a> {
+    fn get(&self, name: &str, budget: &mut Budget) -> Result<Val<'a>, Error>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The expression has no value.
+    Fault(String),
+    /// It would have cost too much.
+    Cost,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(why) => f.write_str(why),
+            Self::Cost => f.write_str("operation cancelled: actual cost limit exceeded"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Fault> for Error {
+    fn from(f: Fault) -> Self {
+        Self::Fault(f.0)
+    }
+}
+
+impl From<cost::Exceeded> for Error {
+    fn from(_: cost::Exceeded) -> Self {
+        Self::Cost
+    }
+}
+
+impl Program {
+    pub(crate) fn new(node: Node, names: Box<[Box<str>]>) -> Self {
+        Self { node, names }
+    }
+
+    /// The variables the expression mentions.
+    pub fn uses(&self, name: &str) -> bool {
+        self.names.iter().any(|n| **n == *name)
+    }
+
+    pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, Error> {
+        let outer = budget.begin();
+        let value = Machine { vars, names: &self.names, locals: Vec::new(), budget }.eval(&self.node);
+        budget.end(outer);
+        value
+    }
+}
+
+struct Machine<'a, 'm> {
+    vars: &'m dyn Vars<'a>,
+    names: &'a [Box<str>],
+    locals: Vec<Val<'a>>,
+    budget: &'m mut Budget,
+}
+
+type Result<T, E> = std::result::Result<T, E>;
+
+fn no_overload<T>() -> Result<T, Error> {
+    Err(Error::Fault("no such overload".into()))
+}
+
+impl<'a> Machine<'a, '_> {
+    fn eval(&mut self, node: &'a Node) -> Result<Val<'a>, Error> {
+        match node {
+            Node::Const(c) => Ok(constant(c)),
+            Node::Local(slot) => {
+                self.budget.spend(1)?;
+                self.locals.get(usize::from(*slot)).cloned().ok_or_else(|| Error::Fault("no such attribute".into()))
+            }
+            Node::Var(place) => {
+                self.budget.spend(1)?;
+                let name = self.names.get(usize::from(*place)).map_or("", |n| n);
+                self.vars.get(name, self.budget)
+            }
+            Node::TypeName(n) => Ok(Val::Type(Text::Ref(n))),
+            Node::Select(s) => {
+                let of = self.eval(&s.0)?;
+                self.budget.spend(1)?;
+                Ok(select(&of, &s.1)?)
+            }
+            Node::OptionalSelect(s) => {
+                let of = self.eval(&s.0)?;
+                self.budget.spend(1)?;
+                Ok(optional_select(&of, &s.1)?)
+            }
+            Node::Has(s) => {
+                let of = self.eval(&s.0)?;
+                Ok(Val::Bool(has(&of, &s.1)?))
+            }
+            Node::Call(row, args) => self.call(row, args),
+            Node::And(pair) => self.logic(pair, false),
+            Node::Or(pair) => self.logic(pair, true),
+            Node::If(parts) => match self.eval(&parts[0])? {
+                Val::Bool(true) => self.eval(&parts[1]),
+                Val::Bool(false) => self.eval(&parts[2]),
+                _ => no_overload(),
+            },
+            Node::ValueOr(pair) => self.value_or(pair, Wrap::Value),
+            Node::OptionalOr(pair) => self.value_or(pair, Wrap::Optional),
+            Node::List(items) => self.list(items),
+            Node::Map(entries) => self.map(entries),
+            Node::Struct(fields) => self.object(fields),
+            Node::Loop(l) => self.run(l),
+            Node::Bind(pair) => {
+                self.budget.spend(cost::LIST)?;
+                let value = self.eval(&pair[0])?;
+                self.with(value, &pair[1])
+            }
+            Node::SortBy(pair) => self.sort_by(pair),
+            Node::OptionalMap(pair, wrap) => self.optional_map(pair, *wrap),
+        }
+    }
+
+    /// Evaluates with one more variable.
+    fn with(&mut self, value: Val<'a>, body: &'a Node) -> Result<Val<'a>, Error> {
+        self.locals.push(value);
+        let result = self.eval(body);
+        self.locals.pop();
+        result
+    }
+
+    #[inline(never)]
+    fn call(&mut self, row: &'static Row, nodes: &'a [Node]) -> Result<Val<'a>, Error> {
+        let mut args = Vec::with_capacity(nodes.len());
+        for n in nodes {
+            args.push(self.eval(n)?);
+        }
+        self.budget.spend(price(row, &args))?;
+        Ok((row.call)(&args)?)
+    }
+
+    /// `&&` and `||`: one side may decide though the other has no value.
+    #[inline(never)]
+    fn logic(&mut self, pair: &'a [Node; 2], decides: bool) -> Result<Val<'a>, Error> {
+        let first = match self.eval(&pair[0]) {
+            Ok(Val::Bool(b)) if b == decides => return Ok(Val::Bool(b)),
+            Err(Error::Cost) => return Err(Error::Cost),
+            other => other,
+        };
+        match (first, self.eval(&pair[1])) {
+            (_, Err(Error::Cost)) => Err(Error::Cost),
+            (_, Ok(Val::Bool(b))) if b == decides => Ok(Val::Bool(b)),
+            (Err(e), _) | (_, Err(e)) => Err(e),
+            (Ok(Val::Bool(_)), Ok(Val::Bool(b))) => Ok(Val::Bool(b)),
+            _ => no_overload(),
+        }
+    }
+
+    #[inline(never)]
+    fn value_or(&mut self, pair: &'a [Node; 2], wrap: Wrap) -> Result<Val<'a>, Error> {
+        let first = self.eval(&pair[0])?;
+        self.budget.spend(1)?;
+        match first {
+            Val::Optional(Some(v)) if wrap == Wrap::Value => Ok((*v).clone()),
+            v @ Val::Optional(Some(_)) => Ok(v),
+            Val::Optional(None) => self.eval(&pair[1]),
+            _ => no_overload(),
+        }
+    }
+
+    #[inline(never)]
+    fn list(&mut self, items: &'a [(Node, bool)]) -> Result<Val<'a>, Error> {
+        self.budget.spend(cost::LIST)?;
+        let mut out = Vec::with_capacity(items.len());
+        for (n, optional) in items {
+            let v = self.eval(n)?;
+            out.extend(if *optional { inside(v)? } else { Some(v) });
+        }
+        Ok(Val::list(out))
+    }
+
+    #[inline(never)]
+    fn map(&mut self, entries: &'a [(Node, Node, bool)]) -> Result<Val<'a>, Error> {
+        self.budget.spend(cost::MAP)?;
+        let mut out = BTreeMap::new();
+        for (k, v, optional) in entries {
+            let key = self.eval(k)?;
+            let v = self.eval(v)?;
+            let Some(v) = (if *optional { inside(v)? } else { Some(v) }) else { continue };
+            let Some(key) = Key::of(&key) else { return Err(Error::Fault("unsupported key type".into())) };
+            if out.insert(key, v).is_some() {
+                return Err(Error::Fault("Failed with repeated key".into()));
+            }
+        }
+        Ok(Val::Map(Map::Own(Rc::new(out))))
+    }
+
+    #[inline(never)]
+    fn object(&mut self, fields: &'a [(Box<str>, Node, bool)]) -> Result<Val<'a>, Error> {
+        self.budget.spend(cost::STRUCT)?;
+        let mut out = BTreeMap::new();
+        for (name, n, optional) in fields {
+            let v = self.eval(n)?;
+            let Some(v) = (if *optional { inside(v)? } else { Some(v) }) else { continue };
+            out.insert(Key::Str(Text::Ref(name)), v);
+        }
+        Ok(Val::Map(Map::Own(Rc::new(out))))
+    }
+
+    #[inline(never)]
+    fn optional_map(&mut self, pair: &'a [Node; 2], wrap: Wrap) -> Result<Val<'a>, Error> {
+        let of = self.eval(&pair[0])?;
+        self.budget.spend(1)?;
+        match of {
+            Val::Optional(None) => Ok(Val::Optional(None)),
+            Val::Optional(Some(v)) => {
+                self.budget.spend(cost::LIST)?;
+                let made = self.with((*v).clone(), &pair[1])?;
+                Ok(if wrap == Wrap::Value { Val::some(made) } else { made })
+            }
+            _ => no_overload(),
+        }
+    }
+
+    #[inline(never)]
+    fn sort_by(&mut self, pair: &'a [Node; 2]) -> Result<Val<'a>, Error> {
+        let Val::List(list) = self.eval(&pair[0])? else { return no_overload() };
+        self.budget.spend(12)?;
+        let (mut items, mut keys) = (Vec::new(), Vec::new());
+        for v in list.iter() {
+            self.budget.spend(13)?;
+            keys.push(self.with(v.clone(), &pair[1])?);
+            items.push(v);
+        }
+        Ok(sorted_by(items, &keys)?)
+    }
+
+    #[inline(never)]
+    fn run(&mut self, l: &'a Loop) -> Result<Val<'a>, Error> {
+        let range = self.eval(&l.range)?;
+        self.budget.spend(l.kind.prices().0)?;
+        let depth = self.locals.len();
+        let mut made = Made::new(l.kind);
+        let result = self.turns(l, &range, &mut made);
+        self.locals.truncate(depth);
+        result?;
+        made.finish()
+    }
+
+    /// One turn for each item, until the result is known.
+    fn turns(&mut self, l: &'a Loop, range: &Val<'a>, made: &mut Made<'a>) -> Result<(), Error> {
+        match range {
+            Val::List(list) => {
+                for (i, v) in list.iter().enumerate() {
+                    let position = || Val::Int(i64::try_from(i).unwrap_or(i64::MAX));
+                    if !self.turn(l, l.two.then(position), v, made)? {
+                        break;
+                    }
+                }
+            }
+            Val::Map(map) => {
+                for (k, v) in map.iter() {
+                    let (first, item) = if l.two { (Some(k), v) } else { (None, k) };
+                    if !self.turn(l, first, item, made)? {
+                        break;
+                    }
+                }
+            }
+            _ => return no_overload(),
+        }
+        Ok(())
+    }
+
+    /// False: the rest makes no difference.
+    fn turn(&mut self, l: &'a Loop, first: Option<Val<'a>>, item: Val<'a>, made: &mut Made<'a>) -> Result<bool, Error> {
+        let (_, each, hit) = l.kind.prices();
+        // A turn without a price would be one nobody pays for.
+        self.budget.spend(each.max(1))?;
+        let depth = self.locals.len();
+        let key = first.clone();
+        self.locals.extend(first);
+        self.locals.push(item.clone());
+        let value = self.body(l, hit);
+        self.locals.truncate(depth);
+        match value {
+            Ok(Some(v)) => made.take(key, item, v),
+            Ok(None) => Ok(true),
+            Err(e) => made.fail(e),
+        }
+    }
+
+    fn body(&mut self, l: &'a Loop, hit: u64) -> Result<Option<Val<'a>>, Error> {
+        if let Some(w) = &l.when {
+            match self.eval(w)? {
+                Val::Bool(true) => {}
+                Val::Bool(false) => return Ok(None),
+                _ => return no_overload(),
+            }
+        }
+        self.budget.spend(hit)?;
+        self.eval(&l.body).map(Some)
+    }
+}
+
+/// The value behind `?`.
+fn inside(v: Val<'_>) -> Result<Option<Val<'_>>, Error> {
+    match v {
+        Val::Optional(v) => Ok(v.map(|v| (*v).clone())),
+        _ => no_overload(),
+    }
+}
+
+fn constant(c: &Const) -> Val<'_> {
+    match c {
+        Const::Null => Val::Null,
+        Const::Bool(b) => Val::Bool(*b),
+        Const::Int(n) => Val::Int(*n),
+        Const::Uint(n) => Val::Uint(*n),
+        Const::Double(d) => Val::Double(*d),
+        Const::Str(s) => Val::Str(Text::Ref(s)),
+        Const::Bytes(b) => Val::Bytes(b[..].into()),
+    }
+}
+
+fn price(row: &Row, args: &[Val<'_>]) -> u64 {
+    let sized = |v: &Val<'_>| matches!(v, Val::Str(_) | Val::Bytes(_));
+    match (row.name, row.price) {
+        (_, Price::Fixed(n)) => n,
+        ("_+_" | "string" | "bytes", _) if !args.iter().any(sized) => match &args[0] {
+            // What upstream chains is copied here.
+            Val::List(l) => 1 + l.len() as u64 / 16,
+            _ => 1,
+        },
+        ("@in", _) if matches!(args[1], Val::Map(_)) => 1,
+        (_, Price::Elements) => match &args[0] {
+            Val::List(l) => l
+                .iter()
+                .map(|v| if sized(&v) { 1 + scale(v.size(), TRAVERSAL) } else { 1 })
+                .fold(0, u64::saturating_add),
+            v => scale(v.size(), TRAVERSAL),
+        },
+        ("replace", p) => {
+            // Where the text grows, what it becomes is paid for as well.
+            let grown = args[2].size().saturating_mul(args[0].size().saturating_add(1) / args[1].size().max(1));
+            let extra = if grown > 1 << 20 { scale(grown, TRAVERSAL) } else { 0 };
+            p.of(&sizes(args)).max.saturating_add(extra)
+        }
+        ("format", p) => {
+            let values = match &args[1] {
+                Val::List(l) => l.iter().map(|v| v.size()).fold(0, u64::saturating_add),
+                _ => 0,
+            };
+            p.of(&sizes(args)).max.saturating_add(scale(values, TRAVERSAL))
+        }
+        (_, p) => p.of(&sizes(args)).max,
+    }
+}
+
+fn sizes(args: &[Val<'_>]) -> Vec<Range> {
+    args.iter().map(|v| Range::fixed(v.size())).collect()
+}

@@ -1,0 +1,205 @@
+//! The check of macros: loops, `has`, `cel.bind`, `optMap` (`cel-go/parser/macro.go`, `cel-go/ext`). They are not expanded, as
+//! cel-go does it; what they cost is what the expansion would.
+
+use crate::check::{Checker, Typed, dotted, unbounded};
+use crate::cost::Range;
+use crate::node::{Const, Loop, LoopKind, Node, Wrap};
+use crate::types::{Decl, Type};
+use cel_syntax::common::ast::{CallExpr, Expr, IdedExpr, operators};
+
+impl Checker<'_> {
+    /// A call that is a macro's.
+    pub fn macro_call(&mut self, id: u64, c: &CallExpr) -> Option<Typed> {
+        use LoopKind::{All, Exists, ExistsOne, Filter, Map, TransformMap, TransformMapEntry};
+        let Some(target) = c.target.as_deref() else {
+            return match (&*c.func_name, &c.args[..]) {
+                ("has", [of]) => Some(self.has_field(of)),
+                _ => None,
+            };
+        };
+        let a = &c.args[..];
+        Some(match (&*c.func_name, a) {
+            ("all", [v, p]) => self.loops(id, All, target, &[v], None, p),
+            ("all", [k, v, p]) => self.loops(id, All, target, &[k, v], None, p),
+            ("exists", [v, p]) => self.loops(id, Exists, target, &[v], None, p),
+            ("exists", [k, v, p]) => self.loops(id, Exists, target, &[k, v], None, p),
+            ("exists_one" | "existsOne", [v, p]) => self.loops(id, ExistsOne, target, &[v], None, p),
+            ("exists_one" | "existsOne", [k, v, p]) => self.loops(id, ExistsOne, target, &[k, v], None, p),
+            ("map", [v, f]) => self.loops(id, Map, target, &[v], None, f),
+            ("map", [v, p, f]) => self.loops(id, Map, target, &[v], Some(p), f),
+            ("filter", [v, p]) => self.loops(id, Filter, target, &[v], None, p),
+            ("transformList", [k, v, f]) => self.loops(id, Map, target, &[k, v], None, f),
+            ("transformList", [k, v, p, f]) => self.loops(id, Map, target, &[k, v], Some(p), f),
+            ("transformMap", [k, v, f]) => self.loops(id, TransformMap, target, &[k, v], None, f),
+            ("transformMap", [k, v, p, f]) => self.loops(id, TransformMap, target, &[k, v], Some(p), f),
+            ("transformMapEntry", [k, v, f]) => self.loops(id, TransformMapEntry, target, &[k, v], None, f),
+            ("transformMapEntry", [k, v, p, f]) => self.loops(id, TransformMapEntry, target, &[k, v], Some(p), f),
+            ("sortBy", [v, key]) => self.sort_by(id, target, v, key),
+            ("optMap", [v, f]) => self.opt_map(id, target, v, f, Wrap::Value),
+            ("optFlatMap", [v, f]) => self.opt_map(id, target, v, f, Wrap::Optional),
+            ("bind", [v, value, body])
+                if matches!(&target.expr, Expr::Ident(n) if n == "cel") && self.allows_bindings() =>
+            {
+                self.bind(v, value, body)
+            }
+            _ => return None,
+        })
+    }
+
+    fn has_field(&mut self, of: &IdedExpr) -> Typed {
+        let Expr::Select(s) = &of.expr else { return self.error(of.id, "invalid argument to has() macro") };
+        if dotted(of).is_some_and(|name| self.env.has(&name)) {
+            return Typed::of(Node::Const(Const::Bool(true)), unbounded(Type::Bool), Range::fixed(0));
+        }
+        let operand = self.check(&s.operand);
+        match self.field(of.id, &operand.ty, &s.field) {
+            Some((_, json)) => {
+                Typed::of(Node::Has(Box::new((operand.node, json))), unbounded(Type::Bool), operand.cost)
+            }
+            None => Typed::broken(),
+        }
+    }
+
+    fn name(&mut self, e: &IdedExpr) -> Option<String> {
+        match &e.expr {
+            Expr::Ident(n) if !n.starts_with('.') => Some(n.clone()),
+            _ => {
+                self.error(e.id, "argument must be a simple name");
+                None
+            }
+        }
+    }
+
+    /// What the variables of a loop over this are.
+    fn items(&mut self, range: &Typed, id: u64, two: bool) -> Option<Vec<Decl>> {
+        let any = || unbounded(Type::Dyn);
+        match self.known.resolve(&range.ty) {
+            Type::List(of) if two => Some(vec![Type::Int.into(), (*of).clone()]),
+            Type::List(of) => Some(vec![(*of).clone()]),
+            Type::Map(k, v) if two => Some(vec![(*k).clone(), (*v).clone()]),
+            Type::Map(k, _) => Some(vec![(*k).clone()]),
+            Type::Dyn | Type::Param(_) => Some(vec![any(), any()]),
+            t => {
+                let why = format!(
+                    "expression of type '{t}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                self.error(id, why);
+                None
+            }
+        }
+    }
+
+    fn loops(
+        &mut self,
+        id: u64,
+        kind: LoopKind,
+        target: &IdedExpr,
+        names: &[&IdedExpr],
+        when: Option<&IdedExpr>,
+        body: &IdedExpr,
+    ) -> Typed {
+        let range = self.check(target);
+        let Some(decls) = self.items(&range, target.id, names.len() == 2) else { return Typed::broken() };
+        let Some(names) = names.iter().map(|n| self.name(n)).collect::<Option<Vec<_>>>() else {
+            return Typed::broken();
+        };
+        let two = names.len() == 2;
+        let before = self.locals.len();
+        self.locals.extend(names.into_iter().zip(decls.clone()));
+        let when = when.map(|w| self.check(w));
+        let body_of = self.check(body);
+        self.locals.truncate(before);
+        if let Some(w) = when.as_ref().filter(|w| !self.known.assignable(&Type::Bool, &w.ty)) {
+            return self.no_overload(id, operators::CONDITIONAL, &[&w.ty, &body_of.ty, &body_of.ty], false);
+        }
+        let predicate = match kind {
+            LoopKind::All => Some((operators::LOGICAL_AND, 1)),
+            LoopKind::Exists => Some((operators::LOGICAL_OR, 1)),
+            LoopKind::ExistsOne | LoopKind::Filter => Some((operators::CONDITIONAL, 0)),
+            _ => None,
+        };
+        if let Some((operator, place)) = predicate
+            && !self.known.assignable(&Type::Bool, &body_of.ty)
+        {
+            let other = match kind {
+                LoopKind::ExistsOne => Type::Int,
+                LoopKind::Filter => Type::list(decls[0].clone()),
+                _ => Type::Bool,
+            };
+            let types = if place == 1 { vec![&other, &body_of.ty] } else { vec![&body_of.ty, &other, &other] };
+            return self.no_overload(id, operator, &types, false);
+        }
+        let n = range.size;
+        let (ty, size) = match kind {
+            LoopKind::Map => (Type::list(body_of.decl()), n),
+            LoopKind::Filter => (Type::list(decls[0].clone()), Range::up_to(n.max)),
+            LoopKind::TransformMap => {
+                // A list has no keys but its positions.
+                let key = if two { decls[0].clone() } else { Type::Int.into() };
+                (Type::map(key, body_of.decl()), n)
+            }
+            LoopKind::TransformMapEntry => match self.known.resolve(&body_of.ty) {
+                t @ (Type::Map(..) | Type::Dyn) => (t, Range::UNKNOWN),
+                t => return self.no_overload(id, "cel.@mapInsert", &[&Type::map(Type::Dyn, Type::Dyn), &t], false),
+            },
+            _ => (Type::Bool, Range::fixed(1)),
+        };
+        let (once, each, hit) = kind.prices();
+        let conditional = when.is_some() || matches!(kind, LoopKind::Filter | LoopKind::ExistsOne);
+        let hits = if conditional { Range::up_to(hit) } else { Range::fixed(hit) };
+        let mut step = Range::fixed(each).plus(hits).plus(body_of.cost);
+        if let Some(w) = &when {
+            step = w.cost.plus(Range { min: 1, max: step.max });
+        }
+        let cost = range.cost.plus(Range::fixed(once)).plus(n.times(step));
+        let node =
+            Node::Loop(Box::new(Loop { kind, two, range: range.node, when: when.map(|w| w.node), body: body_of.node }));
+        Typed { node, ty, size, cost }
+    }
+
+    fn sort_by(&mut self, id: u64, target: &IdedExpr, name: &IdedExpr, key: &IdedExpr) -> Typed {
+        let list = self.check(target);
+        let Some(decls) = self.items(&list, target.id, false) else { return Typed::broken() };
+        let Some(name) = self.name(name) else { return Typed::broken() };
+        self.locals.push((name, decls[0].clone()));
+        let key = self.check(key);
+        self.locals.pop();
+        let ty = self.known.resolve(&key.ty);
+        if !ty.is_scalar() && !matches!(ty, Type::String | Type::Bytes | Type::Dyn | Type::Param(_)) {
+            return self.no_overload(id, "@sortByAssociatedKeys", &[&list.ty, &Type::list(ty)], true);
+        }
+        let cost = list.cost.plus(Range::fixed(12)).plus(list.size.times(key.cost.plus(Range::fixed(13))));
+        Typed { node: Node::SortBy(Box::new([list.node, key.node])), ty: list.ty, size: list.size, cost }
+    }
+
+    fn opt_map(&mut self, id: u64, target: &IdedExpr, name: &IdedExpr, body: &IdedExpr, wrap: Wrap) -> Typed {
+        let of = self.check(target);
+        let function = if wrap == Wrap::Value { "optMap" } else { "optFlatMap" };
+        let inner = match self.known.resolve(&of.ty) {
+            Type::Optional(d) => (*d).clone(),
+            Type::Dyn | Type::Param(_) => unbounded(Type::Dyn),
+            t => return self.no_overload(id, function, &[&t], true),
+        };
+        let Some(name) = self.name(name) else { return Typed::broken() };
+        self.locals.push((name, inner));
+        let body = self.check(body);
+        self.locals.pop();
+        let ty = match (wrap, self.known.resolve(&body.ty)) {
+            (Wrap::Value, _) => Type::optional(body.decl()),
+            (Wrap::Optional, t @ (Type::Optional(_) | Type::Dyn)) => t,
+            (Wrap::Optional, t) => return self.no_overload(id, function, &[&of.ty, &t], true),
+        };
+        let cost = of.cost.plus(Range { min: 1, max: body.cost.max.saturating_add(14) });
+        Typed { node: Node::OptionalMap(Box::new([of.node, body.node]), wrap), ty, size: body.size, cost }
+    }
+
+    fn bind(&mut self, name: &IdedExpr, value: &IdedExpr, body: &IdedExpr) -> Typed {
+        let value = self.check(value);
+        let Some(name) = self.name(name) else { return Typed::broken() };
+        self.locals.push((name, value.decl()));
+        let body = self.check(body);
+        self.locals.pop();
+        let cost = Range::fixed(10).plus(value.cost).plus(body.cost);
+        Typed { node: Node::Bind(Box::new([value.node, body.node])), ty: body.ty, size: body.size, cost }
+    }
+}

@@ -1,0 +1,85 @@
+//! What is left of an expression once it was checked: as little as evaluation needs.
+
+use crate::functions::Row;
+
+pub(crate) enum Node {
+    Const(Const),
+    /// A variable of a macro, counted from the outermost.
+    Local(u16),
+    /// A variable of the environment, by its place among the program's names.
+    Var(u16),
+    TypeName(&'static str),
+    Select(Box<(Node, Box<str>)>),
+    OptionalSelect(Box<(Node, Box<str>)>),
+    Has(Box<(Node, Box<str>)>),
+    Call(&'static Row, Box<[Node]>),
+    And(Box<[Node; 2]>),
+    Or(Box<[Node; 2]>),
+    If(Box<[Node; 3]>),
+    /// The value of an optional, or another; the optional itself, or another.
+    ValueOr(Box<[Node; 2]>),
+    OptionalOr(Box<[Node; 2]>),
+    /// Items; true: only if it has a value.
+    List(Box<[(Node, bool)]>),
+    Map(Box<[(Node, Node, bool)]>),
+    Struct(Box<[(Box<str>, Node, bool)]>),
+    Loop(Box<Loop>),
+    /// A value, and what is done with it under a name.
+    Bind(Box<[Node; 2]>),
+    /// A list, and the key of an item.
+    SortBy(Box<[Node; 2]>),
+    /// An optional, and what becomes of its value.
+    OptionalMap(Box<[Node; 2]>, Wrap),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wrap {
+    Value,
+    Optional,
+}
+
+pub(crate) enum Const {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Str(Box<str>),
+    Bytes(Box<[u8]>),
+}
+
+pub(crate) struct Loop {
+    pub kind: LoopKind,
+    /// Position or key, and value.
+    pub two: bool,
+    pub range: Node,
+    pub when: Option<Node>,
+    pub body: Node,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoopKind {
+    All,
+    Exists,
+    ExistsOne,
+    Map,
+    Filter,
+    TransformMap,
+    TransformMapEntry,
+}
+
+impl LoopKind {
+    /// What is spent beside the body: once, for every item, and for every item that the condition lets through. It is what the
+    /// expansion of the macro into a fold would spend.
+    pub fn prices(self) -> (u64, u64, u64) {
+        match self {
+            Self::All => (1, 3, 0),
+            Self::Exists => (1, 4, 0),
+            Self::ExistsOne => (2, 1, 1),
+            Self::Map => (11, 0, 12),
+            Self::Filter => (11, 1, 12),
+            Self::TransformMap => (31, 0, 3),
+            Self::TransformMapEntry => (31, 0, 32),
+        }
+    }
+}

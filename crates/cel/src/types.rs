@@ -1,0 +1,208 @@
+//! Types of expressions and of what is declared, with the bounds of size that the estimate of costs needs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// No bound is known.
+pub const UNBOUNDED: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+pub enum Type {
+    Dyn,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Duration,
+    /// The type of types.
+    Type,
+    List(Arc<Decl>),
+    Map(Arc<Decl>, Arc<Decl>),
+    Optional(Arc<Decl>),
+    Object(Arc<Object>),
+    /// Of a library, by its name.
+    Opaque(&'static str),
+    /// Of a signature, or not yet known.
+    Param(u32),
+}
+
+/// A type, and the largest size its values have: characters, items, entries; [`UNBOUNDED`] when nothing says so.
+#[derive(Clone, Debug)]
+pub struct Decl {
+    pub ty: Type,
+    pub max: u64,
+}
+
+impl Decl {
+    pub fn new(ty: Type, max: u64) -> Self {
+        Self { ty, max }
+    }
+}
+
+impl From<Type> for Decl {
+    fn from(ty: Type) -> Self {
+        Self { ty, max: UNBOUNDED }
+    }
+}
+
+/// A type with fields.
+#[derive(Clone, Debug, Default)]
+pub struct Object {
+    pub name: String,
+    pub fields: BTreeMap<String, Field>,
+    /// A field that is not among these may be there as well, and anything.
+    pub open: bool,
+}
+
+/// Under the name that expressions use, the name in JSON.
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub json: String,
+    pub decl: Decl,
+}
+
+impl Type {
+    pub fn list(of: impl Into<Decl>) -> Self {
+        Self::List(Arc::new(of.into()))
+    }
+
+    pub fn map(key: impl Into<Decl>, value: impl Into<Decl>) -> Self {
+        Self::Map(Arc::new(key.into()), Arc::new(value.into()))
+    }
+
+    pub fn optional(of: impl Into<Decl>) -> Self {
+        Self::Optional(Arc::new(of.into()))
+    }
+
+    pub fn is_dyn(&self) -> bool {
+        matches!(self, Self::Dyn)
+    }
+
+    /// One value, whatever its type: it costs what one costs.
+    pub(crate) fn is_scalar(&self) -> bool {
+        use Type::{Bool, Double, Duration, Int, Null, Timestamp, Uint};
+        matches!(self, Bool | Double | Duration | Int | Null | Timestamp | Uint | Self::Type)
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dyn => f.write_str("dyn"),
+            Self::Null => f.write_str("null"),
+            Self::Bool => f.write_str("bool"),
+            Self::Int => f.write_str("int"),
+            Self::Uint => f.write_str("uint"),
+            Self::Double => f.write_str("double"),
+            Self::String => f.write_str("string"),
+            Self::Bytes => f.write_str("bytes"),
+            Self::Timestamp => f.write_str("timestamp"),
+            Self::Duration => f.write_str("duration"),
+            Self::Type => f.write_str("type"),
+            Self::List(of) => write!(f, "list({})", of.ty),
+            Self::Map(k, v) => write!(f, "map({}, {})", k.ty, v.ty),
+            Self::Optional(of) => write!(f, "optional_type({})", of.ty),
+            Self::Object(o) => f.write_str(&o.name),
+            Self::Opaque(name) => f.write_str(name),
+            Self::Param(n) => write!(f, "_var{n}"),
+        }
+    }
+}
+
+/// What type parameters stand for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    params: Vec<Option<Type>>,
+}
+
+impl Known {
+    pub fn fresh(&mut self) -> Type {
+        self.params.push(None);
+        Type::Param(u32::try_from(self.params.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// As many new parameters as a signature has, from the number of the first on.
+    pub fn reserve(&mut self, n: u32) -> u32 {
+        let first = u32::try_from(self.params.len()).unwrap_or(u32::MAX);
+        self.params.resize(self.params.len() + n as usize, None);
+        first
+    }
+
+    /// With everything that is known put in place of parameters.
+    pub fn resolve(&self, t: &Type) -> Type {
+        let inner = |d: &Arc<Decl>| Arc::new(Decl { ty: self.resolve(&d.ty), max: d.max });
+        match t {
+            Type::Param(n) => match self.params.get(*n as usize) {
+                Some(Some(t)) => self.resolve(t),
+                _ => t.clone(),
+            },
+            Type::List(of) => Type::List(inner(of)),
+            Type::Map(k, v) => Type::Map(inner(k), inner(v)),
+            Type::Optional(of) => Type::Optional(inner(of)),
+            t => t.clone(),
+        }
+    }
+
+    /// As [`Self::resolve`], and `dyn` for what nothing was ever said about.
+    pub fn settled(&self, t: &Type) -> Type {
+        let inner = |d: &Arc<Decl>| Arc::new(Decl { ty: self.settled(&d.ty), max: d.max });
+        match self.resolve(t) {
+            Type::Param(_) => Type::Dyn,
+            Type::List(of) => Type::List(inner(&of)),
+            Type::Map(k, v) => Type::Map(inner(&k), inner(&v)),
+            Type::Optional(of) => Type::Optional(inner(&of)),
+            t => t,
+        }
+    }
+
+    fn binding(&self, t: &Type) -> Type {
+        match t {
+            Type::Param(n) => match self.params.get(*n as usize) {
+                Some(Some(known)) => self.binding(known),
+                _ => t.clone(),
+            },
+            t => t.clone(),
+        }
+    }
+
+    /// A value of one type may stand where another is asked for. Binds parameters on the way.
+    pub fn assignable(&mut self, to: &Type, from: &Type) -> bool {
+        let (to, from) = (self.binding(to), self.binding(from));
+        match (&to, &from) {
+            (Type::Param(a), Type::Param(b)) if a == b => true,
+            (Type::Param(n), t) | (t, Type::Param(n)) => {
+                if self.mentions(t, *n) {
+                    return false;
+                }
+                if let Some(slot) = self.params.get_mut(*n as usize) {
+                    *slot = Some(t.clone());
+                }
+                true
+            }
+            (Type::Dyn, _) | (_, Type::Dyn) => true,
+            (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => self.assignable(&a.ty, &b.ty),
+            (Type::Map(k, v), Type::Map(l, w)) => self.assignable(&k.ty, &l.ty) && self.assignable(&v.ty, &w.ty),
+            (Type::Object(a), Type::Object(b)) => a.name == b.name,
+            (Type::Opaque(a), Type::Opaque(b)) => a == b,
+            (Type::Null, Type::Object(_) | Type::Opaque(_) | Type::Optional(_) | Type::Timestamp | Type::Duration)
+            | (Type::Object(_) | Type::Opaque(_) | Type::Optional(_) | Type::Timestamp | Type::Duration, Type::Null) => {
+                true
+            }
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
+        }
+    }
+
+    fn mentions(&self, t: &Type, n: u32) -> bool {
+        match self.binding(t) {
+            Type::Param(m) => m == n,
+            Type::List(of) | Type::Optional(of) => self.mentions(&of.ty, n),
+            Type::Map(k, v) => self.mentions(&k.ty, n) || self.mentions(&v.ty, n),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Values while an expression runs. JSON is borrowed, not copied: what a schema says of it beyond JSON (a text that is a time,
+//! a list that is a set) comes from a [`Shape`].
+
+use crate::compare::equal;
+use crate::functions::authorizer::Request;
+use crate::functions::{format::Format, net::Cidr, semver::Version, url::Url};
+use crate::time;
+use meta::Quantity;
+use serde_json::{Map as JsonMap, Number, Value};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+#[derive(Clone)]
+pub enum Val<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Str(Text<'a>),
+    Bytes(Rc<[u8]>),
+    /// Nanoseconds since 1970.
+    Timestamp(i128),
+    /// Nanoseconds.
+    Duration(i64),
+    List(List<'a>),
+    Map(Map<'a>),
+    /// A type, by its name.
+    Type(Text<'a>),
+    Optional(Option<Rc<Val<'a>>>),
+    Opaque(Rc<Opaque<'a>>),
+}
+
+/// Values of libraries.
+pub enum Opaque<'a> {
+    Url(Url),
+    Ip(IpAddr),
+    Cidr(Cidr),
+    Quantity(Quantity),
+    Semver(Version),
+    Format(&'static Format),
+    Authorizer(Request<'a>),
+    Decision(crate::Decision),
+}
+
+#[derive(Clone)]
+pub enum Text<'a> {
+    Ref(&'a str),
+    Own(Rc<str>),
+}
+
+impl Text<'_> {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Ref(s) => s,
+            Self::Own(s) => s,
+        }
+    }
+}
+
+impl From<String> for Text<'_> {
+    fn from(s: String) -> Self {
+        Self::Own(s.into())
+    }
+}
+
+#[derive(Clone)]
+pub enum List<'a> {
+    Json(&'a [Value], Option<&'a Shape>),
+    Own(Rc<Vec<Val<'a>>>),
+}
+
+#[derive(Clone)]
+pub enum Map<'a> {
+    Json(&'a JsonMap<String, Value>, Option<&'a Shape>),
+    Own(Rc<BTreeMap<Key<'a>, Val<'a>>>),
+}
+
+/// What a schema says of JSON that JSON does not say. There is none for parts that are just what they are.
+#[derive(Debug)]
+pub enum Shape {
+    Double,
+    Bytes,
+    Timestamp,
+    Duration,
+    List(ListKind, Option<Box<Shape>>),
+    Fields(Vec<(Box<str>, Shape)>),
+    Values(Box<Shape>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum ListKind {
+    Atomic,
+    Set,
+    /// The names of the keys.
+    Map(Vec<Box<str>>),
+}
+
+/// A key of a map. Whole numbers are equal by value.
+#[derive(Clone)]
+pub enum Key<'a> {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Str(Text<'a>),
+}
+
+impl Key<'_> {
+    fn number(&self) -> Option<i128> {
+        match self {
+            Self::Int(n) => Some((*n).into()),
+            Self::Uint(n) => Some((*n).into()),
+            _ => None,
+        }
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Bool(_) => 0,
+            Self::Int(_) | Self::Uint(_) => 1,
+            Self::Str(_) => 2,
+        }
+    }
+}
+
+impl Ord for Key<'_> {
+    fn cmp(&self, o: &Self) -> Ordering {
+        match (self, o) {
+            (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
+            (Self::Str(a), Self::Str(b)) => a.as_str().cmp(b.as_str()),
+            (a, b) => a.rank().cmp(&b.rank()).then_with(|| a.number().cmp(&b.number())),
+        }
+    }
+}
+
+impl PartialOrd for Key<'_> {
+    fn partial_cmp(&self, o: &Self) -> Option<Ordering> {
+        Some(self.cmp(o))
+    }
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, o: &Self) -> bool {
+        self.cmp(o) == Ordering::Equal
+    }
+}
+
+impl Eq for Key<'_> {}
+
+impl<'a> Key<'a> {
+    pub fn of(v: &Val<'a>) -> Option<Self> {
+        match v {
+            Val::Bool(b) => Some(Self::Bool(*b)),
+            Val::Int(n) => Some(Self::Int(*n)),
+            Val::Uint(n) => Some(Self::Uint(*n)),
+            Val::Double(d) if d.fract() == 0.0 && d.abs() < 9.0e18 => Some(Self::Int(*d as i64)),
+            Val::Str(s) => Some(Self::Str(s.clone())),
+            _ => None,
+        }
+    }
+
+    pub fn value(&self) -> Val<'a> {
+        match self {
+            Self::Bool(b) => Val::Bool(*b),
+            Self::Int(n) => Val::Int(*n),
+            Self::Uint(n) => Val::Uint(*n),
+            Self::Str(s) => Val::Str(s.clone()),
+        }
+    }
+}
+
+impl<'a> Val<'a> {
+    /// A JSON value, as its schema has it.
+    pub fn json(v: &'a Value, shape: Option<&'a Shape>) -> Self {
+        match (v, shape) {
+            (Value::Null, _) => Self::Null,
+            (Value::Bool(b), _) => Self::Bool(*b),
+            (Value::Number(n), Some(Shape::Double)) => n.as_f64().map_or(Self::Null, Self::Double),
+            (Value::Number(n), _) => number(n),
+            (Value::String(s), Some(shape)) => text(s, shape),
+            (Value::String(s), None) => Self::Str(Text::Ref(s)),
+            (Value::Array(a), shape) => Self::List(List::Json(a, shape)),
+            (Value::Object(m), shape) => Self::Map(Map::Json(m, shape)),
+        }
+    }
+
+    pub fn string(s: impl Into<String>) -> Self {
+        Self::Str(Text::from(s.into()))
+    }
+
+    pub fn list(items: Vec<Val<'a>>) -> Self {
+        Self::List(List::Own(Rc::new(items)))
+    }
+
+    /// A map with names for keys, as a struct is.
+    pub fn record(fields: impl IntoIterator<Item = (String, Val<'a>)>) -> Self {
+        let fields = fields.into_iter().map(|(k, v)| (Key::Str(k.into()), v));
+        Self::Map(Map::Own(Rc::new(fields.collect())))
+    }
+
+    pub fn some(v: Val<'a>) -> Self {
+        Self::Optional(Some(Rc::new(v)))
+    }
+
+    pub fn opaque(o: Opaque<'a>) -> Self {
+        Self::Opaque(Rc::new(o))
+    }
+
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(s) => Some(s.as_str()),
+            _ => None,
+        }
+    }
+
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(b) => Some(*b),
+            _ => None,
+        }
+    }
+
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::Str(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::Timestamp(_) => "google.protobuf.Timestamp",
+            Self::Duration(_) => "google.protobuf.Duration",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::Type(_) => "type",
+            Self::Optional(_) => "optional_type",
+            Self::Opaque(o) => o.type_name(),
+        }
+    }
+
+    /// Characters, bytes, items, entries; one for everything else.
+    pub fn size(&self) -> u64 {
+        let n = match self {
+            Self::Str(s) => s.as_str().chars().count(),
+            Self::Bytes(b) => b.len(),
+            Self::List(l) => l.len(),
+            Self::Map(m) => m.len(),
+            Self::Optional(Some(v)) => return v.size(),
+            _ => 1,
+        };
+        n as u64
+    }
+
+    /// As JSON. What JSON does not know becomes the text it has in JSON elsewhere.
+    pub fn to_json(&self) -> Result<Value, String> {
+        Ok(match self {
+            Self::Null => Value::Null,
+            Self::Bool(b) => (*b).into(),
+            Self::Int(n) => (*n).into(),
+            Self::Uint(n) => (*n).into(),
+            Self::Double(d) => Number::from_f64(*d).map(Value::Number).ok_or("a number is not finite")?,
+            Self::Str(s) => s.as_str().into(),
+            Self::Bytes(b) => base64::Engine::encode(&base64::engine::general_purpose::STANDARD, b).into(),
+            Self::Timestamp(t) => time::timestamp_text(*t).into(),
+            Self::Duration(d) => time::duration_text(*d).into(),
+            Self::List(l) => l.iter().map(|v| v.to_json()).collect::<Result<Vec<_>, _>>()?.into(),
+            Self::Map(m) => {
+                let mut out = JsonMap::new();
+                for (k, v) in m.iter() {
+                    match v {
+                        Self::Optional(None) => {}
+                        v => {
+                            out.insert(k.as_str().ok_or("keys of objects are texts")?.to_owned(), v.to_json()?);
+                        }
+                    }
+                }
+                out.into()
+            }
+            Self::Optional(Some(v)) => v.to_json()?,
+            v => return Err(format!("unsupported conversion of {} to JSON", v.type_name())),
+        })
+    }
+}
+
+impl Opaque<'_> {
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Url(_) => "kubernetes.URL",
+            Self::Ip(_) => "net.IP",
+            Self::Cidr(_) => "net.CIDR",
+            Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Semver(_) => "kubernetes.Semver",
+            Self::Format(_) => "kubernetes.NamedFormat",
+            Self::Authorizer(r) => r.type_name(),
+            Self::Decision(_) => "kubernetes.authorization.Decision",
+        }
+    }
+}
+
+/// JSON's whole numbers are `int`, as Go reads them; larger ones are `double`.
+fn number<'a>(n: &Number) -> Val<'a> {
+    match (n.as_i64(), n.as_f64()) {
+        (Some(n), _) => Val::Int(n),
+        (None, Some(f)) => Val::Double(f),
+        (None, None) => Val::Null,
+    }
+}
+
+/// What a text stands for; one that does not fit its format stays a text.
+fn text<'a>(s: &'a str, shape: &Shape) -> Val<'a> {
+    let value = match shape {
+        Shape::Timestamp => {
+            time::timestamp(s).or_else(|| time::timestamp(&format!("{s}T00:00:00Z"))).map(Val::Timestamp)
+        }
+        Shape::Duration => time::duration(s).map(Val::Duration),
+        Shape::Bytes => {
+            let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, s);
+            decoded.ok().map(|b| Val::Bytes(b.into()))
+        }
+        _ => None,
+    };
+    value.unwrap_or(Val::Str(Text::Ref(s)))
+}
+
+impl<'a> List<'a> {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Json(a, _) => a.len(),
+            Self::Own(l) => l.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn get(&self, i: usize) -> Option<Val<'a>> {
+        match self {
+            Self::Json(a, shape) => a.get(i).map(|v| Val::json(v, items(*shape))),
+            Self::Own(l) => l.get(i).cloned(),
+        }
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Val<'a>> + '_ {
+        (0..self.len()).filter_map(|i| self.get(i))
+    }
+
+    pub fn kind(&self) -> &ListKind {
+        match self {
+            Self::Json(_, Some(Shape::List(kind, _))) => kind,
+            _ => &ListKind::Atomic,
+        }
+    }
+
+    pub fn contains(&self, v: &Val<'a>) -> bool {
+        self.iter().any(|x| equal(&x, v))
+    }
+
+    /// Of a list that is a map: the item with the same keys.
+    pub fn with_keys_of(&self, v: &Val<'a>, keys: &[Box<str>]) -> Option<Val<'a>> {
+        self.iter().find(|x| same_keys(x, v, keys))
+    }
+}
+
+fn items(shape: Option<&Shape>) -> Option<&Shape> {
+    match shape {
+        Some(Shape::List(_, items)) => items.as_deref(),
+        _ => None,
+    }
+}
+
+fn same_keys(a: &Val<'_>, b: &Val<'_>, keys: &[Box<str>]) -> bool {
+    let (Val::Map(a), Val::Map(b)) = (a, b) else { return false };
+    keys.iter().all(|k| match (a.field(k), b.field(k)) {
+        (Some(x), Some(y)) => equal(&x, &y),
+        (None, None) => true,
+        _ => false,
+    })
+}
+
+impl<'a> Map<'a> {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Json(m, _) => m.len(),
+            Self::Own(m) => m.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn field(&self, name: &str) -> Option<Val<'a>> {
+        match self {
+            Self::Json(m, shape) => m.get(name).map(|v| Val::json(v, value_shape(*shape, name))),
+            Self::Own(m) => m.get(&Key::Str(Text::Own(name.into()))).cloned(),
+        }
+    }
+
+    pub fn get(&self, key: &Val<'a>) -> Option<Val<'a>> {
+        match (self, key) {
+            (Self::Own(m), k) => m.get(&Key::of(k)?).cloned(),
+            (_, Val::Str(s)) => self.field(s.as_str()),
+            _ => None,
+        }
+    }
+
+    /// Keys and values.
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (Val<'a>, Val<'a>)> + '_> {
+        match self {
+            Self::Json(m, shape) => {
+                Box::new(m.iter().map(|(k, v)| (Val::Str(Text::Ref(k)), Val::json(v, value_shape(*shape, k)))))
+            }
+            Self::Own(m) => Box::new(m.iter().map(|(k, v)| (k.value(), v.clone()))),
+        }
+    }
+}
+
+fn value_shape<'s>(shape: Option<&'s Shape>, name: &str) -> Option<&'s Shape> {
+    match shape {
+        Some(Shape::Fields(fields)) => fields.iter().find(|(n, _)| **n == *name).map(|(_, s)| s),
+        Some(Shape::Values(v)) => Some(v),
+        _ => None,
+    }
+}

@@ -1,0 +1,120 @@
+//! The warnings about a policy.
+
+use super::types;
+use admission::expressions::{Params, Wanted, compile, policy_env};
+use cel::{Env, Type};
+use meta::{Gvk, Gvr, Object, Value};
+use serde_json::json;
+
+/// Of how many kinds a policy is checked at most.
+const MOST: usize = 10;
+
+/// What is to be said of each expression, under the path of its field.
+pub fn warnings(policy: &Object) -> Vec<Value> {
+    let none = Value::Null;
+    let spec = policy.get("spec").unwrap_or(&none);
+    let checks: Vec<(Gvk, Env)> =
+        kinds(spec).into_iter().filter_map(|k| Some((env(spec, &k)?, k))).map(|(e, k)| (k, e)).collect();
+    let mut out = Vec::new();
+    for (i, v) in items(spec, "validations").enumerate() {
+        for key in ["expression", "messageExpression"] {
+            let text = v[key].as_str().unwrap_or_default();
+            if text.is_empty() {
+                continue;
+            }
+            let told = checks.iter().filter_map(|(kind, env)| {
+                let why = compile(env, text, Wanted::Any).err()?;
+                Some(format!("{}, Kind={}: {why}\n", kind.api_version(), kind.kind))
+            });
+            let told: Vec<String> = told.collect();
+            if !told.is_empty() {
+                let at = format!("spec.validations[{i}].{key}");
+                out.push(json!({"fieldRef": at, "warning": told.join("\n")}));
+            }
+        }
+    }
+    out
+}
+
+fn items<'a>(v: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    v[key].as_array().into_iter().flatten()
+}
+
+fn env(spec: &Value, kind: &Gvk) -> Option<Env> {
+    let object = types::of(kind)?;
+    let params = &spec["paramKind"];
+    let mut env = policy_env(if params.is_object() { Params::Some } else { Params::None });
+    env = env.with("object", object.clone()).with("oldObject", object);
+    if params.is_object() {
+        let text = |k: &str| params[k].as_str().unwrap_or_default();
+        let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+        env = env.with("params", types::of(&Gvk::new(group, version, text("kind"))).unwrap_or(Type::Dyn));
+    }
+    for v in items(spec, "variables") {
+        let text = |k: &str| v[k].as_str().unwrap_or_default();
+        let ty = compile(&env, text("expression"), Wanted::Any).map_or(Type::Dyn, |(_, t)| t);
+        env = env.with(&format!("variables.{}", text("name")), ty);
+    }
+    Some(env)
+}
+
+/// The kinds that a policy names. Where it has a wildcard, nothing is said.
+fn kinds(spec: &Value) -> Vec<Gvk> {
+    let mut out: Vec<Gvk> = Vec::new();
+    for rule in items(&spec["matchConstraints"], "resourceRules") {
+        let list = |key: &str| -> Vec<&str> { items(rule, key).filter_map(Value::as_str).collect() };
+        let (groups, versions) = (list("apiGroups"), list("apiVersions"));
+        if groups.iter().chain(&versions).any(|s| s.contains('*')) {
+            continue;
+        }
+        for group in &groups {
+            for version in &versions {
+                for resource in list("resources").into_iter().filter(|r| !r.contains(['*', '/'])) {
+                    let gvr = Gvr { group: (*group).into(), version: (*version).into(), resource: resource.into() };
+                    let known = kinds::catalog().resource(&gvr).map(|k| k.gvk());
+                    out.extend(known.filter(|k| !out.contains(k)));
+                }
+            }
+        }
+    }
+    out.sort_by(|a, b| (&a.group, &a.version, &a.kind).cmp(&(&b.group, &b.version, &b.kind)));
+    out.truncate(MOST);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_checked_against_every_kind_that_is_named() {
+        let policy = |expression: &str, resources: Value| {
+            let v = json!({"metadata": {"name": "p"}, "spec": {"variables": [{"name": "n", "expression": "object.spec.replicas"}],
+                "matchConstraints": {"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"],
+                    "resources": resources}]}, "validations": [{"expression": expression}]}});
+            warnings(&Object::from_value(v).unwrap())
+        };
+        let one = json!(["deployments"]);
+        assert!(policy("object.spec.replicas > 1 && variables.n < 5", one.clone()).is_empty());
+        assert!(
+            policy(
+                "object.metadata.namespace == 'x' && object.spec.template.spec.containers.all(c, c.image != '')",
+                one.clone()
+            )
+            .is_empty()
+        );
+        let wrong = policy("object.replicas > 1", one.clone());
+        assert_eq!(wrong[0]["fieldRef"], "spec.validations[0].expression");
+        let text = wrong[0]["warning"].as_str().unwrap();
+        assert!(
+            text.starts_with(
+                "apps/v1, Kind=Deployment: compilation failed: ERROR: <input>:1:7: undefined field 'replicas'"
+            ),
+            "{text}"
+        );
+        assert_eq!(policy("variables.n == 'a'", one).len(), 1);
+        let two = policy("object.spec.replicas > 1", json!(["daemonsets", "deployments"]));
+        assert!(two[0]["warning"].as_str().unwrap().starts_with("apps/v1, Kind=DaemonSet: "), "{two:?}");
+        assert!(policy("object.nothing", json!(["*"])).is_empty());
+    }
+}

@@ -1,0 +1,70 @@
+//! Expressions of webhooks and policies: what does not compile is refused.
+
+use crate::read::{is_set, items, text};
+use admission::expressions::{self, Params, Wanted, compile, message_env, policy_env};
+use cel::{Env, Type};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+
+/// Of a webhook.
+pub fn webhook(h: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    conditions(h, &expressions::webhook_env(), at, errors);
+}
+
+fn conditions(v: &Value, env: &Env, at: &FieldPath, errors: &mut ErrorList) {
+    let at = at.child("matchConditions");
+    let all = items(v, "matchConditions");
+    for (i, c) in all.iter().enumerate() {
+        check(c, "expression", env, Wanted::Bool, &at.index(i), errors);
+        if all[..i].iter().any(|b| !text(c, "name").is_empty() && text(b, "name") == text(c, "name")) {
+            errors.push(FieldError::duplicate(&at.index(i).child("name"), text(c, "name")));
+        }
+    }
+}
+
+/// Of a policy of either kind.
+pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let params = if is_set(spec, "paramKind") { Params::Some } else { Params::None };
+    let (mut env, mut quiet) = (policy_env(params), message_env(params));
+    for (i, v) in items(spec, "variables").iter().enumerate() {
+        let ty = check(v, "expression", &env, Wanted::Any, &path.child("variables").index(i), errors);
+        let name = format!("variables.{}", text(v, "name"));
+        env = env.with(&name, ty.clone());
+        quiet = quiet.with(&name, ty);
+    }
+    conditions(spec, &policy_env(params), path, errors);
+    for (i, v) in items(spec, "validations").iter().enumerate() {
+        let at = path.child("validations").index(i);
+        check(v, "expression", &env, Wanted::Bool, &at, errors);
+        check(v, "messageExpression", &quiet, Wanted::Text, &at, errors);
+    }
+    for (i, a) in items(spec, "auditAnnotations").iter().enumerate() {
+        let at = path.child("auditAnnotations").index(i);
+        check(a, "valueExpression", &env, Wanted::TextOrNull, &at, errors);
+    }
+    let env = env.with_objects();
+    for (i, m) in items(spec, "mutations").iter().enumerate() {
+        let at = path.child("mutations").index(i);
+        let (key, wanted) = match text(m, "patchType") {
+            "ApplyConfiguration" => ("applyConfiguration", Wanted::Object),
+            "JSONPatch" => ("jsonPatch", Wanted::Patches),
+            _ => continue,
+        };
+        check(&m[key], "expression", &env, wanted, &at.child(key), errors);
+    }
+}
+
+/// Checks one expression, and says what it becomes.
+fn check(v: &Value, key: &str, env: &Env, wanted: Wanted, at: &FieldPath, errors: &mut ErrorList) -> Type {
+    let expression = text(v, key);
+    if expression.trim().is_empty() {
+        return Type::Dyn;
+    }
+    match compile(env, expression, wanted) {
+        Ok((_, ty)) => ty,
+        Err(why) => {
+            errors.push(FieldError::invalid(&at.child(key), expression, why));
+            Type::Dyn
+        }
+    }
+}

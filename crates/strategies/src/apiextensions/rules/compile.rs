@@ -1,0 +1,239 @@
+//! From texts to rules. What upstream refuses when a definition is written is reported, at the path of the rule.
+
+use super::super::field_path;
+use super::types::{self, Typed};
+use super::{Reason, Rule, Rules};
+use cel::{Compiled, Env, Issues, Type, UNBOUNDED};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+use serde_json::json;
+
+/// What one rule may cost at most, by estimate.
+const RULE_LIMIT: u64 = 10_000_000;
+/// What all rules of a version may cost.
+const TOTAL_LIMIT: u64 = 100_000_000;
+
+/// The rules of a schema that was found well; none when there are none.
+pub fn rules(schema: &Value) -> Option<Rules> {
+    let mut c = Compiler::default();
+    c.part(schema, &FieldPath::root(), Place::root())
+}
+
+/// Compiles the rules of a schema and reports those that are not well, or could cost too much.
+pub fn compile(schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let mut c = Compiler::default();
+    c.part(schema, path, Place::root());
+    errors.append(&mut c.errors);
+    if c.total > TOTAL_LIMIT {
+        c.costs.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        // Upstream names the four most expensive that take a noticeable share.
+        for (_, at) in c.costs.iter().filter(|(cost, _)| *cost > TOTAL_LIMIT / 100).take(4) {
+            let why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            errors.push(FieldError::forbidden(at, why));
+        }
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        errors.push(FieldError::forbidden(path, &excess(what, c.total, TOTAL_LIMIT)));
+    }
+}
+
+/// Where in a schema a part is.
+#[derive(Clone)]
+struct Place {
+    root: bool,
+    /// How often the part can be in an object, if that is bounded.
+    times: Option<u64>,
+    /// Below this there is no saying which old value a value was.
+    uncorrelated: Option<FieldPath>,
+}
+
+impl Place {
+    fn root() -> Self {
+        Self { root: true, times: Some(1), uncorrelated: None }
+    }
+
+    fn below(&self) -> Self {
+        Self { root: false, ..self.clone() }
+    }
+
+    fn repeated(&self, most: Option<u64>) -> Self {
+        let times = self.times.zip(most).map(|(a, b)| a.saturating_mul(b));
+        Self { times, ..self.below() }
+    }
+}
+
+#[derive(Default)]
+struct Compiler {
+    errors: ErrorList,
+    total: u64,
+    costs: Vec<(u64, FieldPath)>,
+}
+
+impl Compiler {
+    fn part(&mut self, s: &Value, path: &FieldPath, place: Place) -> Option<Rules> {
+        let mut out = Rules { ty: s["type"].as_str().unwrap_or_default().into(), ..Rules::default() };
+        let written = s["x-kubernetes-validations"].as_array().filter(|r| !r.is_empty());
+        if let Some(written) = written {
+            match types::typed(s, place.root) {
+                Some(t) => {
+                    for (i, r) in written.iter().enumerate() {
+                        let at = path.child("x-kubernetes-validations").index(i);
+                        out.rules.extend(self.rule(s, &t, r, &at, &place));
+                    }
+                    out.shape = types::shape(s);
+                }
+                None => {
+                    let why =
+                        "rule compiler initialization error: failed to convert to declType for CEL validation rules";
+                    self.errors.push(FieldError::internal(&path.child("x-kubernetes-validations"), why));
+                }
+            }
+        }
+        for (name, p) in s["properties"].as_object().into_iter().flatten() {
+            let mut below = place.below();
+            if s["x-kubernetes-map-type"] == "atomic" {
+                below.uncorrelated.get_or_insert_with(|| path.clone());
+            }
+            let at = path.child("properties").key(name);
+            out.fields.extend(self.part(p, &at, below).map(|r| (name.as_str().into(), r)));
+        }
+        if s["additionalProperties"].is_object() {
+            let mut below = place.repeated(s["maxProperties"].as_u64());
+            if s["x-kubernetes-map-type"] == "atomic" {
+                below.uncorrelated.get_or_insert_with(|| path.clone());
+            }
+            let found = self.part(&s["additionalProperties"], &path.child("additionalProperties"), below);
+            out.values = found.map(Box::new);
+        }
+        if s["items"].is_object() {
+            let mut below = place.repeated(s["maxItems"].as_u64());
+            if s["x-kubernetes-list-type"] == "map" {
+                out.keys = types::keys(s);
+            } else {
+                below.uncorrelated.get_or_insert_with(|| path.clone());
+            }
+            out.items = self.part(&s["items"], &path.child("items"), below).map(Box::new);
+        }
+        let used = !out.rules.is_empty() || !out.fields.is_empty() || out.values.is_some() || out.items.is_some();
+        used.then_some(out)
+    }
+
+    fn rule(&mut self, s: &Value, t: &Typed, r: &Value, at: &FieldPath, place: &Place) -> Option<Rule> {
+        let text = |k: &str| r[k].as_str().unwrap_or_default();
+        let rule = text("rule").trim();
+        if rule.is_empty() {
+            return None;
+        }
+        let optional_old = r["optionalOldSelf"] == true;
+        let old = if optional_old { Type::optional(t.decl.clone()) } else { t.decl.ty.clone() };
+        let old = cel::Decl::new(old, t.decl.max);
+        let env = || Env::default().with("self", t.decl.clone()).with("oldSelf", old.clone());
+        let times = place.times.unwrap_or_else(|| types::most(t.least));
+        let compiled = self.expression(&env(), rule, r, &at.child("rule"), Wanted::Bool, times)?;
+        let uses_old = compiled.program.uses("oldSelf");
+        if uses_old && let Some(where_) = &place.uncorrelated {
+            let why = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {where_}");
+            self.errors.push(FieldError::invalid(&at.child("rule"), rule, why));
+        }
+        if !uses_old && r["optionalOldSelf"].is_boolean() {
+            let why = "may not be set if oldSelf is not used in rule";
+            self.errors.push(FieldError::invalid(&at.child("optionalOldSelf"), optional_old, why));
+        }
+        let expression = text("messageExpression").trim();
+        let message_expression = (!expression.is_empty())
+            .then(|| self.expression(&env(), expression, r, &at.child("messageExpression"), Wanted::Text, times))
+            .flatten();
+        let field_path = field_path::find(text("fieldPath"), s).ok().map(|(names, _)| {
+            names.into_iter().fold(FieldPath::root(), |p, n| if plain(&n) { p.child(&n) } else { p.key(&n) })
+        });
+        Some(Rule {
+            program: compiled.program,
+            text: rule.into(),
+            message: text("message").trim().into(),
+            message_expression: message_expression.map(|c| c.program),
+            reason: match text("reason") {
+                "FieldValueForbidden" => Reason::Forbidden,
+                "FieldValueRequired" => Reason::Required,
+                "FieldValueDuplicate" => Reason::Duplicate,
+                _ => Reason::Invalid,
+            },
+            field_path: field_path.map(|p| p.to_string()).unwrap_or_default().into(),
+            uses_old,
+            optional_old,
+        })
+    }
+
+    fn expression(
+        &mut self,
+        env: &Env,
+        text: &str,
+        rule: &Value,
+        at: &FieldPath,
+        wanted: Wanted,
+        times: u64,
+    ) -> Option<Compiled> {
+        let (prefix, what, cost_of) = match wanted {
+            Wanted::Bool => ("compilation failed", "cel expression must evaluate to a bool", "estimated rule cost"),
+            Wanted::Text => (
+                "messageExpression compilation failed",
+                "messageExpression must evaluate to a string",
+                "estimated messageExpression cost",
+            ),
+        };
+        let compiled = match env.compile(text) {
+            Ok(c) => c,
+            Err(e) => {
+                self.wrong(at, rule, &failed(prefix, &e));
+                return None;
+            }
+        };
+        let fits = match wanted {
+            Wanted::Bool => matches!(compiled.ty, Type::Bool | Type::Dyn),
+            Wanted::Text => matches!(compiled.ty, Type::String | Type::Dyn),
+        };
+        if !fits {
+            self.wrong(at, rule, what);
+            return None;
+        }
+        let cost = compiled.cost.max.saturating_mul(if matches!(wanted, Wanted::Bool) { times } else { 1 });
+        if cost > RULE_LIMIT {
+            self.errors.push(FieldError::forbidden(at, &excess(cost_of, cost, RULE_LIMIT)));
+        }
+        self.total = self.total.saturating_add(cost);
+        self.costs.push((cost, at.clone()));
+        Some(compiled)
+    }
+
+    fn wrong(&mut self, at: &FieldPath, rule: &Value, why: &str) {
+        let text = |k: &str| rule[k].as_str().unwrap_or_default();
+        let shown = json!({"Rule": text("rule"), "Message": text("message"), "MessageExpression": text("messageExpression"),
+            "Reason": rule["reason"], "FieldPath": text("fieldPath"), "OptionalOldSelf": rule["optionalOldSelf"]});
+        self.errors.push(FieldError::invalid(at, shown, why));
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Wanted {
+    Bool,
+    Text,
+}
+
+fn failed(prefix: &str, e: &Issues) -> String {
+    format!("{prefix}: {e}")
+}
+
+/// A name that stands in a path as it is.
+fn plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn excess(what: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = match factor {
+        f if f > 100.0 || cost == UNBOUNDED => "more than 100x".to_owned(),
+        f if f < 1.5 => format!("{f:.6}x"),
+        f => format!("{f:.1}x"),
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+    )
+}

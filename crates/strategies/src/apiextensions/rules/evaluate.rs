@@ -1,0 +1,191 @@
+//! Rules about an object. Rules that fail where nothing has changed are tolerated (ratcheting), unless they look at what was.
+
+use super::{Reason, Rule, Rules};
+use cel::{Budget, Error, RUNTIME_BUDGET, Shape, Val, Vars};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+
+/// The longest message an expression may make.
+const LONGEST_MESSAGE: usize = 5 * 1024;
+
+/// A value, what it was, and the nearest pair of values around it that are the same thing before and after.
+#[derive(Clone, Copy)]
+struct Pair<'a> {
+    new: &'a Value,
+    old: Option<&'a Value>,
+    around: Option<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Pair<'a> {
+    /// A part of both. Without an old one, what is around decides whether something has changed.
+    fn part(self, new: &'a Value, old: Option<&'a Value>) -> Self {
+        Self { new, old, around: self.old.map(|old| (self.new, old)).or(self.around) }
+    }
+
+    fn unchanged(self) -> bool {
+        match (self.old, self.around) {
+            (Some(old), _) => self.new == old,
+            (None, Some((new, old))) => new == old,
+            (None, None) => false,
+        }
+    }
+}
+
+impl Rules {
+    /// Evaluates every rule against a new object and the one it replaces.
+    pub fn evaluate(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+        let mut run = Run { budget: Budget::new(RUNTIME_BUDGET), errors };
+        // Without budget nothing more is asked, and the error was told.
+        let _ = run.part(self, Pair { new: object, old, around: None }, &FieldPath::root());
+    }
+}
+
+struct Run<'e> {
+    budget: Budget,
+    errors: &'e mut ErrorList,
+}
+
+/// No rule is to be run any more.
+struct Over;
+
+impl Run<'_> {
+    fn part(&mut self, rules: &Rules, pair: Pair<'_>, path: &FieldPath) -> Result<(), Over> {
+        if pair.new.is_null() {
+            return Ok(());
+        }
+        for r in &rules.rules {
+            self.rule(rules, r, pair, path)?;
+        }
+        match pair.new {
+            Value::Object(m) => {
+                for (name, r) in &rules.fields {
+                    let Some(v) = m.get(&**name) else { continue };
+                    self.part(r, pair.part(v, below(pair.old, name)), &path.child(name))?;
+                }
+                if let Some(r) = &rules.values {
+                    for (k, v) in m {
+                        self.part(r, pair.part(v, below(pair.old, k)), &path.key(k))?;
+                    }
+                }
+            }
+            Value::Array(a) => {
+                if let Some(r) = &rules.items {
+                    for (i, v) in a.iter().enumerate() {
+                        self.part(r, pair.part(v, before(v, pair.old, &rules.keys)), &path.index(i))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, part: &Rules, r: &Rule, pair: Pair<'_>, path: &FieldPath) -> Result<(), Over> {
+        let old = pair.old.filter(|o| !o.is_null());
+        if r.uses_old && old.is_none() && !r.optional_old {
+            return Ok(());
+        }
+        let given = Given { new: pair.new, old, optional_old: r.optional_old, shape: part.shape.as_ref() };
+        let told = if r.message.is_empty() { &r.text } else { &r.message };
+        let invalid = |why: String| FieldError::invalid(path, &*part.ty, why);
+        let out_of_budget =
+            "validation failed due to running out of cost budget, no further validation rules will be run";
+        if self.budget.left() == 0 {
+            self.errors.push(invalid(out_of_budget.into()));
+            return Err(Over);
+        }
+        match r.program.eval(&given, &mut self.budget) {
+            Ok(Val::Bool(true)) => return Ok(()),
+            Ok(_) => {}
+            Err(Error::Cost) if self.budget.left() == 0 => {
+                self.errors.push(invalid(out_of_budget.into()));
+                return Err(Over);
+            }
+            Err(e @ Error::Cost) => {
+                let why = "no further validation rules will be run due to call cost exceeds limit for rule";
+                self.errors.push(invalid(format!("'{e}': {why}: {told}")));
+                return Err(Over);
+            }
+            Err(Error::Fault(e)) if e.starts_with("no such overload") => {
+                let why = "call arguments did not match a supported operator, function or macro signature for rule";
+                self.errors.push(invalid(format!("'{e}': {why}: {told}")));
+                return Ok(());
+            }
+            Err(e) => {
+                self.errors.push(invalid(format!("{e} evaluating rule: {told}")));
+                return Ok(());
+            }
+        }
+        if !r.uses_old && pair.unchanged() {
+            return Ok(());
+        }
+        let detail = self.message(r, &given).unwrap_or_else(|| match r.message.is_empty() {
+            true => format!("failed rule: {}", r.text),
+            false => r.message.to_string(),
+        });
+        let at = FieldPath::new(format!("{path}{}{}", dot(path, &r.field_path), r.field_path));
+        self.errors.push(failure(&at, pair.new, &part.ty, r.reason, &detail));
+        Ok(())
+    }
+
+    /// What the rule's own expression says; none when it says nothing of use.
+    fn message<'a>(&mut self, r: &'a Rule, given: &Given<'a>) -> Option<String> {
+        let program = r.message_expression.as_ref()?;
+        let made = program.eval(given, &mut self.budget).ok()?;
+        let text = made.as_str()?.trim();
+        let well = !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n');
+        well.then(|| text.to_owned())
+    }
+}
+
+/// Between a path and the one that goes on from it.
+fn dot(path: &FieldPath, further: &str) -> &'static str {
+    if path.as_str().is_empty() || further.is_empty() || further.starts_with('[') { "" } else { "." }
+}
+
+fn failure(at: &FieldPath, value: &Value, ty: &str, reason: Reason, detail: &str) -> FieldError {
+    // Objects and lists are not shown.
+    let hidden = matches!(ty, "object" | "array");
+    match reason {
+        Reason::Required => FieldError::required(at, detail),
+        Reason::Forbidden => FieldError::forbidden(at, detail),
+        Reason::Duplicate if hidden => {
+            FieldError { body: "Duplicate value".into(), ..FieldError::duplicate(at, Value::Null) }
+        }
+        Reason::Duplicate => FieldError::duplicate(at, value.clone()),
+        Reason::Invalid if hidden => {
+            FieldError { body: format!("Invalid value: {detail}"), ..FieldError::invalid(at, Value::Null, detail) }
+        }
+        Reason::Invalid => FieldError::invalid(at, value.clone(), detail),
+    }
+}
+
+fn below<'a>(old: Option<&'a Value>, name: &str) -> Option<&'a Value> {
+    old?.get(name)
+}
+
+/// What an item was: the one with the same keys.
+fn before<'a>(item: &Value, old: Option<&'a Value>, keys: &[Box<str>]) -> Option<&'a Value> {
+    if keys.is_empty() {
+        return None;
+    }
+    old?.as_array()?.iter().find(|o| keys.iter().all(|k| o.get(&**k) == item.get(&**k)))
+}
+
+struct Given<'a> {
+    new: &'a Value,
+    old: Option<&'a Value>,
+    optional_old: bool,
+    shape: Option<&'a Shape>,
+}
+
+impl<'a> Vars<'a> for Given<'a> {
+    fn get(&self, name: &str, _: &mut Budget) -> Result<Val<'a>, Error> {
+        let old = || self.old.map(|o| Val::json(o, self.shape));
+        match name {
+            "self" => Ok(Val::json(self.new, self.shape)),
+            "oldSelf" if self.optional_old => Ok(old().map_or(Val::Optional(None), Val::some)),
+            _ => old().ok_or_else(|| Error::Fault(format!("no such attribute(s): {name}"))),
+        }
+    }
+}

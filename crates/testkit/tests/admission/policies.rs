@@ -1,0 +1,230 @@
+//! Expressions of admission: conditions of webhooks, and policies of the cluster. Issue 3.
+
+use crate::hook::{Hook, allow};
+use crate::{MAPS, call, config_map};
+use kemudi_testkit::Cluster;
+use meta::Value;
+use serde_json::json;
+
+const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
+
+fn policy(name: &str, spec: Value) -> Value {
+    let mut all = json!({"matchConstraints": {"resourceRules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"],
+        "resources": ["configmaps"]}]}});
+    for (k, v) in spec.as_object().unwrap() {
+        all[k] = v.clone();
+    }
+    json!({"metadata": {"name": name}, "spec": all})
+}
+
+fn binding(policy: &str, spec: Value) -> Value {
+    let mut all = json!({"policyName": policy, "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "golden"}}}});
+    for (k, v) in spec.as_object().unwrap() {
+        all[k] = v.clone();
+    }
+    json!({"metadata": {"name": format!("{policy}-binding")}, "spec": all})
+}
+
+async fn made(c: &Cluster, resource: &str, body: Value) {
+    let (code, answer, _) = call(c, "POST", &format!("{GROUP}/{resource}"), body).await;
+    assert_eq!(code, 201, "{answer}");
+}
+
+async fn install(c: &Cluster, name: &str, spec: Value, bound: Value) {
+    made(c, "validatingadmissionpolicies", policy(name, spec)).await;
+    made(c, "validatingadmissionpolicybindings", binding(name, bound)).await;
+}
+
+#[tokio::test]
+async fn a_webhook_is_asked_when_its_conditions_hold() {
+    let c = Cluster::start(1).await;
+    let h = Hook::start(|_, _| allow()).await;
+    let hook = |conditions: Value, policy: &str| {
+        json!({"metadata": {"name": "v"}, "webhooks": [{"name": "a.example.com", "clientConfig": h.url("/a"),
+            "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": policy, "matchConditions": conditions,
+            "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]}]})
+    };
+    let at = format!("{GROUP}/validatingwebhookconfigurations");
+    let bad = hook(json!([{"name": "c", "expression": "object.x =="}]), "Fail");
+    let (code, answer, _) = call(&c, "POST", &at, bad).await;
+    assert_eq!(code, 422);
+    let told = answer["message"].as_str().unwrap();
+    assert!(told.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{told}");
+    let conditions = json!([
+        {"name": "asks", "expression": "request.operation == 'CREATE' && request.userInfo.username == 'admin'"},
+        {"name": "may", "expression": "authorizer.group('').resource('pods').namespace('golden').check('get').allowed()"},
+        {"name": "named", "expression": "object.metadata.name.startsWith('seen')"}]);
+    let (code, answer, _) = call(&c, "POST", &at, hook(conditions, "Fail")).await;
+    assert_eq!(code, 201, "{answer}");
+    for name in ["seen", "other"] {
+        let (code, answer, _) = call(&c, "POST", MAPS, config_map(name)).await;
+        assert_eq!(code, 201, "{answer}");
+    }
+    let heard: Vec<Value> = h.heard("/a").iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(heard, ["seen"]);
+    // A condition without a value is as a hook that cannot be called.
+    let failing = json!([{"name": "fails", "expression": "object.data.missing == 'x'"}]);
+    for (policy, expect) in [("Fail", 403), ("Ignore", 201)] {
+        let (code, answer, _) = call(&c, "PATCH", &format!("{at}/v"), hook(failing.clone(), policy)).await;
+        assert_eq!(code, 200, "{answer}");
+        let (code, answer, _) = call(&c, "POST", MAPS, config_map(&format!("f-{}", policy.to_lowercase()))).await;
+        assert_eq!(code, expect, "{answer}");
+        if expect == 403 {
+            assert!(answer["message"].as_str().unwrap().contains("no such key: missing"), "{answer}");
+        }
+    }
+    assert_eq!(h.heard("/a").len(), 1);
+}
+
+#[tokio::test]
+async fn a_policy_denies_warns_and_explains() {
+    let c = Cluster::start(1).await;
+    let validations = json!([
+        {"expression": "variables.a != 'bad'", "messageExpression": "'a is ' + variables.a"},
+        {"expression": "object.data.a != 'secret'", "message": "no secrets", "reason": "Forbidden"},
+        {"expression": "object.metadata.name != 'unnamed'"}]);
+    let spec = json!({"variables": [{"name": "data", "expression": "object.data"}, {"name": "a", "expression": "variables.data.a"}],
+        "matchConditions": [{"name": "no-deletions", "expression": "request.operation != 'DELETE'"}], "validations": validations});
+    install(&c, "p", spec, json!({})).await;
+    let map = |name: &str, a: &str| json!({"metadata": {"name": name}, "data": {"a": a}});
+    let cases = [
+        (map("x", "bad"), 422, "Invalid", "a is bad"),
+        (map("x", "secret"), 403, "Forbidden", "no secrets"),
+        (map("unnamed", "1"), 422, "Invalid", "failed expression: object.metadata.name != 'unnamed'"),
+    ];
+    for (body, code, reason, why) in cases {
+        let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+        let (got, answer, _) = call(&c, "POST", MAPS, body).await;
+        assert_eq!((got, answer["reason"].as_str()), (code, Some(reason)), "{answer}");
+        let by = format!("ValidatingAdmissionPolicy 'p' with binding 'p-binding' denied request: {why}");
+        assert_eq!(answer["message"], format!("configmaps {name:?} is forbidden: {by}"));
+        assert_eq!(answer["details"]["causes"][0]["message"], by);
+    }
+    assert_eq!(call(&c, "POST", MAPS, map("x", "fine")).await.0, 201);
+    let (code, answer, _) = call(&c, "PATCH", &format!("{MAPS}/x"), json!({"data": {"a": "bad"}})).await;
+    assert_eq!(code, 422, "{answer}");
+    assert_eq!(call(&c, "DELETE", &format!("{MAPS}/x"), Value::Null).await.0, 200);
+    // Elsewhere it is not bound.
+    assert_eq!(call(&c, "POST", "/api/v1/namespaces/default/configmaps", map("x", "bad")).await.0, 201);
+    let path = format!("{GROUP}/validatingadmissionpolicybindings/p-binding");
+    let warn = json!({"spec": {"validationActions": ["Warn", "Audit"]}});
+    assert_eq!(call(&c, "PATCH", &path, warn).await.0, 200);
+    let (code, _, warnings) = call(&c, "POST", MAPS, map("w", "bad")).await;
+    assert_eq!(code, 201);
+    assert_eq!(warnings, ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p-binding': a is bad"]);
+}
+
+#[tokio::test]
+async fn a_policy_has_parameters() {
+    let c = Cluster::start(1).await;
+    let spec = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+        "matchConditions": [{"name": "not-itself", "expression": "!object.metadata.name.startsWith('param')"}],
+        "validations": [{"expression": "object.data.a == params.data.wanted", "messageExpression": "'wanted ' + params.data.wanted"}]});
+    let by_name = json!({"paramRef": {"name": "param", "namespace": "default", "parameterNotFoundAction": "Deny"}});
+    install(&c, "p", spec, by_name).await;
+    let map = |name: &str, a: &str| json!({"metadata": {"name": name}, "data": {"a": a}});
+    let (code, answer, _) = call(&c, "POST", MAPS, map("x", "1")).await;
+    assert_eq!(code, 422);
+    let why = "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction";
+    assert!(answer["message"].as_str().unwrap().ends_with(why), "{answer}");
+    let param = json!({"metadata": {"name": "param", "labels": {"p": "yes"}}, "data": {"wanted": "2"}});
+    assert_eq!(call(&c, "POST", "/api/v1/namespaces/default/configmaps", param).await.0, 201);
+    let (code, answer, _) = call(&c, "POST", MAPS, map("x", "1")).await;
+    assert_eq!(code, 422);
+    assert!(answer["message"].as_str().unwrap().ends_with("denied request: wanted 2"), "{answer}");
+    assert_eq!(call(&c, "POST", MAPS, map("x", "2")).await.0, 201);
+    let path = format!("{GROUP}/validatingadmissionpolicybindings/p-binding");
+    let chosen = json!({"spec": {"paramRef": {"name": null, "namespace": "default", "selector": {"matchLabels": {"p": "no"}},
+        "parameterNotFoundAction": "Allow"}}});
+    let (code, answer, _) = call(&c, "PATCH", &path, chosen).await;
+    assert_eq!(code, 200, "{answer}");
+    assert_eq!(call(&c, "POST", MAPS, map("y", "1")).await.0, 201, "nothing is selected");
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_evaluated_fails_or_is_ignored() {
+    let c = Cluster::start(1).await;
+    let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "object.data.missing == 'x'"}]});
+    install(&c, "p", spec, json!({})).await;
+    let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
+    assert_eq!(code, 422);
+    let why = "expression 'object.data.missing == 'x'' resulted in error: no such key: missing";
+    assert!(answer["message"].as_str().unwrap().ends_with(why), "{answer}");
+    let path = format!("{GROUP}/validatingadmissionpolicies/p");
+    assert_eq!(call(&c, "PATCH", &path, json!({"spec": {"failurePolicy": "Ignore"}})).await.0, 200);
+    assert_eq!(call(&c, "POST", MAPS, config_map("x")).await.0, 201);
+    let bad = policy("bad", json!({"validations": [{"expression": "request.nothing == 1"}]}));
+    let (code, answer, _) = call(&c, "POST", &format!("{GROUP}/validatingadmissionpolicies"), bad).await;
+    assert_eq!(code, 422);
+    let told = answer["message"].as_str().unwrap();
+    assert!(
+        told.contains("spec.validations[0].expression: Invalid value") && told.contains("undefined field 'nothing'"),
+        "{told}"
+    );
+}
+
+async fn mutation(c: &Cluster, name: &str, mutations: Value, more: Value) {
+    let mut spec = json!({"reinvocationPolicy": "Never", "failurePolicy": "Fail", "mutations": mutations});
+    for (k, v) in more.as_object().unwrap() {
+        spec[k] = v.clone();
+    }
+    let mut p = policy(name, spec);
+    p["spec"]["matchConstraints"]["resourceRules"][0]["operations"] = json!(["CREATE", "UPDATE"]);
+    made(c, "mutatingadmissionpolicies", p).await;
+    let mut b = binding(name, json!({}));
+    b["spec"].as_object_mut().unwrap().remove("validationActions");
+    made(c, "mutatingadmissionpolicybindings", b).await;
+}
+
+#[tokio::test]
+async fn policies_change_objects_one_after_the_other() {
+    let c = Cluster::start(1).await;
+    let apply = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
+        "Object{metadata: Object.metadata{labels: {'from': variables.who}}, data: {'b': object.data.a + '!'}}"}}]);
+    let who = json!({"variables": [{"name": "who", "expression": "request.userInfo.username"}]});
+    mutation(&c, "first", apply, who).await;
+    let patch = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression":
+        "[JSONPatch{op: 'test', path: '/data/b', value: '1!'}, JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('example.com/seen'), value: object.metadata.labels['from']}]"}}]);
+    mutation(&c, "second", patch, json!({})).await;
+    let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
+    assert_eq!(code, 201, "{answer}");
+    assert_eq!(answer["data"], json!({"a": "1", "b": "1!"}));
+    assert_eq!(answer["metadata"]["labels"], json!({"from": "admin", "example.com/seen": "admin"}));
+}
+
+#[tokio::test]
+async fn a_mutation_that_fails_refuses_unless_it_is_ignored() {
+    let c = Cluster::start(1).await;
+    let failing = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/data/nothing'}]"}}]);
+    mutation(&c, "p", failing, json!({})).await;
+    let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
+    assert_eq!(code, 403, "{answer}");
+    let told = answer["message"].as_str().unwrap();
+    assert!(told.starts_with("policy 'p' with binding 'p-binding' denied request: "), "{told}");
+    assert_eq!(answer["reason"], "Invalid");
+    let path = format!("{GROUP}/mutatingadmissionpolicies/p");
+    assert_eq!(call(&c, "PATCH", &path, json!({"spec": {"failurePolicy": "Ignore"}})).await.0, 200);
+    assert_eq!(call(&c, "POST", MAPS, config_map("x")).await.0, 201);
+    let bad = json!({"metadata": {"name": "bad"}, "spec": {"reinvocationPolicy": "Never", "matchConstraints": {"resourceRules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]},
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.wrong{}}"}}]}});
+    let (code, answer, _) = call(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicies"), bad).await;
+    assert_eq!(code, 422);
+    assert!(
+        answer["message"].as_str().unwrap().contains("spec.mutations[0].applyConfiguration.expression"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_policy_is_asked_again_when_another_changed_the_object() {
+    let c = Cluster::start(1).await;
+    let count = "has(object.data.n) ? {'n': object.data.n + 'i'} : {'n': 'i'}";
+    let apply = |e: &str| json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!("Object{{data: {e}}}")}}]);
+    mutation(&c, "a", apply(count), json!({"reinvocationPolicy": "IfNeeded"})).await;
+    mutation(&c, "b", apply("{'b': 'set'}"), json!({})).await;
+    let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
+    assert_eq!(code, 201, "{answer}");
+    assert_eq!(answer["data"], json!({"a": "1", "b": "set", "n": "ii"}));
+}
