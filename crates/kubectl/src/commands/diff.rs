@@ -7,13 +7,15 @@ mod secret;
 mod unified;
 
 use super::apply::{CLIENT_SIDE, patch, warn_if_deleting};
+use super::create::LAST_APPLIED;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::printer::without_managed_fields;
 use crate::resource::{Info, from_files};
 use client::{DryRun, Patch, WriteOptions};
-use meta::Object;
+use meta::{Object, Value};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -104,10 +106,16 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
         let merged = api.patch(&i.name, &options, &Patch::Apply(local.into_value())).await?;
         return Ok((live, merged));
     }
+    // What was applied last has annotations, if only empty ones: a file without any would seem to take all of them away.
+    let mut modified = local.clone();
+    modified.remove(&["metadata", "annotations", LAST_APPLIED]);
+    if modified.at(&["metadata", "annotations"]).is_none_or(Value::is_null) {
+        modified.set(&["metadata", "annotations"], json!({}));
+    }
     let mut attempt = 0;
     loop {
         let Some(current) = &live else { return Ok((None, api.create(&options, &local).await?)) };
-        let made = patch::three_way(i, current, &local, true)?;
+        let made = patch::three_way(i, current, &modified, true)?;
         if made.text == "{}" {
             return Ok((live.clone(), current.clone()));
         }
@@ -215,7 +223,8 @@ mod tests {
     const QUERY: &str = "fieldManager=kubectl-client-side-apply&dryRun=All";
 
     fn config_map(value: &str) -> meta::Value {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": value}, "metadata": {"name": "a", "namespace": "default", "managedFields": []}})
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": value}, "metadata": {"name": "a", "namespace": "default", "managedFields": [],
+            "annotations": {"other": "x", super::LAST_APPLIED: "{\"metadata\":{\"annotations\":{}}}"}}})
     }
 
     /// Groundwork of A06: what is asked, what is shown, the exit codes.
