@@ -66,7 +66,8 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
             .map_err(|e| Error::Text(format!("reading the last applied configuration of {}: {e}", i.name)))?;
         k.out.write(
             match a.output.as_str() {
-                "json" => codec::json::to_string_indent(&v),
+                // Two spaces, where other commands have four.
+                "json" => format!("{v:#}\n"),
                 _ => codec::yaml::to_string(&v),
             }
             .as_bytes(),
@@ -132,7 +133,11 @@ mod tests {
             snapshot(&s, "apply view-last-applied cm a", "").await,
             "apiVersion: v1\ndata:\n  k: v\nkind: ConfigMap\nmetadata:\n  annotations: {}\n  name: a\n  namespace: default\n"
         );
-        assert!(snapshot(&s, "apply view-last-applied cm/a -o json", "").await.starts_with("{\n  "));
+        assert!(
+            snapshot(&s, "apply view-last-applied cm/a -o json", "")
+                .await
+                .starts_with("{\n  \"apiVersion\": \"v1\",\n")
+        );
         let unchanged = "set-last-applied a: no changes required.\n";
         assert_eq!(snapshot(&s, "apply set-last-applied -f -", FILE).await, unchanged);
 
