@@ -15,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use meta::{GroupResource, Status};
 use registry::{Resource, Warnings};
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -47,8 +48,16 @@ impl Call {
 }
 
 impl Server {
-    /// Answers one request. Every failure leaves as a `Status`.
-    pub async fn handle(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+    /// Answers one request. Every failure leaves as a `Status`. Boxed, so that what is below is compiled here alone, and not
+    /// wherever it is called.
+    pub fn handle(
+        self: &Arc<Self>,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
+        Box::pin(self.respond(request))
+    }
+
+    async fn respond(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let info = Info::of(&parts);
         if self.lifecycle.refuses(parts.uri.path()) {

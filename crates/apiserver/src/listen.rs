@@ -33,8 +33,18 @@ const QUIET: Duration = Duration::from_millis(500);
 /// The longest head of a request, as upstream's.
 const MAX_HEAD: u32 = 1 << 20;
 
-/// Serves until `shutdown` turns true, and returns when the open requests have ended, or have had their time.
-pub async fn serve(
+/// Serves until `shutdown` turns true, and ends when the open requests have ended, or have had their time. Boxed, as
+/// [`Server::handle`] is.
+pub fn serve(
+    server: Arc<Server>,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    shutdown: watch::Receiver<bool>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(accept(server, listener, tls, shutdown))
+}
+
+async fn accept(
     server: Arc<Server>,
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,

@@ -119,6 +119,9 @@ pub fn up(options: Options) -> Result<(), Error> {
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
         tracing::debug!("huge pages stay on: {e}");
     }
+    if let Err(e) = runtime::memory::map_only_what_is_touched() {
+        tracing::debug!("the program's pages: {e}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(run(options))
 }

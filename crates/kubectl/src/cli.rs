@@ -131,6 +131,8 @@ commands! {
     ApiVersions(api_versions),
     /// Ask what one may do, and who one is.
     Auth(auth),
+    /// Let the number of replicas follow the load.
+    Autoscale(autoscale),
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),
@@ -138,6 +140,12 @@ commands! {
     Config(config),
     /// Take no more pods on a node.
     Cordon(cordon),
+    /// Show what apply would change.
+    Diff(diff),
+    /// Take a node's pods away, and give it no more.
+    Drain(drain),
+    /// Change objects in an editor.
+    Edit(edit),
     /// List events.
     Events(events),
     /// Show the fields of a kind.
@@ -154,6 +162,8 @@ commands! {
     Run(run),
     /// Change images of a workload.
     Set(set),
+    /// Change the taints of nodes.
+    Taint(taint),
     /// Take pods on a node again.
     Uncordon(uncordon),
     /// Show the versions of client and server.

@@ -20,6 +20,9 @@ pub enum Error {
     About { doing: String, source_name: String, error: Box<Error> },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Many(Vec<Error>),
+    /// Ends with another code than 1.
+    #[error("{error}")]
+    Code { code: u8, error: Box<Error> },
     /// Everything was said already.
     #[error("exit code {0}")]
     Exit(u8),
@@ -40,7 +43,7 @@ impl Error {
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Client(e) => e.status(),
-            Self::About { error, .. } => error.status(),
+            Self::About { error, .. } | Self::Code { error, .. } => error.status(),
             _ => None,
         }
     }
@@ -64,7 +67,7 @@ impl Error {
 
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Exit(code) => *code,
+            Self::Exit(code) | Self::Code { code, .. } => *code,
             _ => 1,
         }
     }
@@ -73,6 +76,7 @@ impl Error {
     pub fn report(&self) -> String {
         let mut out = match self {
             Self::Exit(_) => return String::new(),
+            Self::Code { error, .. } => return error.report(),
             Self::Many(all) => {
                 let flat: Vec<String> = flatten(all).into_iter().map(Self::line).collect();
                 flat.join("\n")

@@ -1,6 +1,7 @@
 //! Flags that several commands share, and values as Go reads them.
 
 use crate::error::{Result, text};
+use crate::resource::select::Selection;
 use clap::Args;
 use client::DryRun;
 use std::time::Duration;
@@ -21,6 +22,35 @@ pub struct FileFlags {
 impl FileFlags {
     pub fn is_empty(&self) -> bool {
         self.filename.is_empty() && self.kustomize.is_empty()
+    }
+}
+
+/// Which objects of a type are meant.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SelectFlags {
+    /// Everything of the type in the namespace.
+    #[arg(long)]
+    pub all: bool,
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Only objects with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Only objects with these fields.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_selector: String,
+}
+
+impl SelectFlags {
+    pub fn selection(&self) -> Selection<'_> {
+        Selection {
+            labels: &self.selector,
+            fields: &self.field_selector,
+            all: self.all,
+            all_namespaces: self.all_namespaces,
+            bare_type_is_all: false,
+        }
     }
 }
 
@@ -146,6 +176,21 @@ pub fn duration(flag: &str, given: &str) -> Result<Option<Duration>> {
     }
 }
 
+/// A duration as Go prints it: `1m30s`, `3s`, `250ms`.
+pub fn go_duration(d: Duration) -> String {
+    let (hours, minutes) = (d.as_secs() / 3600, d.as_secs() / 60 % 60);
+    let seconds = (d - Duration::from_secs(d.as_secs() / 60 * 60)).as_secs_f64();
+    match (hours, minutes) {
+        (0, 0) if d.is_zero() => "0s".into(),
+        (0, 0) if d < Duration::from_micros(1) => format!("{}ns", d.as_nanos()),
+        (0, 0) if d < Duration::from_millis(1) => format!("{}µs", seconds * 1e6),
+        (0, 0) if d < Duration::from_secs(1) => format!("{}ms", seconds * 1e3),
+        (0, 0) => format!("{seconds}s"),
+        (0, m) => format!("{m}m{seconds}s"),
+        (h, m) => format!("{h}h{m}m{seconds}s"),
+    }
+}
+
 /// A boolean as Go's `strconv.ParseBool` reads it.
 pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
     match s {
@@ -157,7 +202,7 @@ pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_duration;
+    use super::{go_duration, parse_duration};
 
     #[test]
     fn durations_are_gos() {
@@ -165,6 +210,9 @@ mod tests {
             [("0", 0), ("1s", 1000), ("1m30s", 90_000), ("1.5h", 5_400_000), ("300ms", 300), ("+2s", 2000)]
         {
             assert_eq!(parse_duration(s).map(|d| d.as_millis()), Some(millis), "{s}");
+        }
+        for s in ["3s", "1m0s", "1h0m1.5s", "250ms", "0s"] {
+            assert_eq!(go_duration(parse_duration(s).unwrap()), s);
         }
         for s in ["", "1", "s", "1x", "1s2", "-1s", "--"] {
             assert_eq!(parse_duration(s), None, "{s}");

@@ -4,6 +4,7 @@ use client::Client;
 use jiff::Timestamp;
 use meta::{Clock, Rng};
 use std::io::{Read, Write};
+use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A stream that several may write to: commands and the printer of warnings.
@@ -44,6 +45,9 @@ pub struct Shell {
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub connect: Connect,
+    /// Whether a program that a command starts (a pager, an editor) gets the process's own streams; if not, what it says is
+    /// copied to `out` and `err`.
+    pub terminal: bool,
 }
 
 struct System;
@@ -81,6 +85,19 @@ impl Shell {
             clock: Arc::new(System),
             rng: Arc::new(System),
             connect: Connect::Configured,
+            terminal: true,
         }
+    }
+
+    /// Runs a program to its end.
+    pub fn status(&self, program: &mut Command) -> std::io::Result<ExitStatus> {
+        self.out.flush();
+        if self.terminal {
+            return program.status();
+        }
+        let o = program.stdin(std::process::Stdio::null()).output()?;
+        self.out.write(&o.stdout);
+        self.err.write(&o.stderr);
+        Ok(o.status)
     }
 }

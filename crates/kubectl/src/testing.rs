@@ -151,6 +151,12 @@ impl Transport for Server {
 #[derive(Clone, Default)]
 pub struct Sink(Arc<Mutex<Vec<u8>>>);
 
+impl Sink {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
 impl Write for Sink {
     fn write(&mut self, b: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(b);
@@ -180,20 +186,40 @@ impl meta::Rng for Seven {
 
 /// Runs a command line and gives back exit code, standard output and standard error.
 pub async fn run_with(server: &Server, line: &[&str], input: &str) -> (u8, String, String) {
+    run_in(server, line, input, |_| None).await
+}
+
+/// [`run_with`] in an environment.
+pub async fn run_in(
+    server: &Server,
+    line: &[&str],
+    input: &str,
+    environment: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+) -> (u8, String, String) {
+    let (shell, out, err) = shell(server, input, environment);
+    let args = std::iter::once("kubectl").chain(line.iter().copied()).map(Into::into).collect();
+    let code = crate::run(args, shell).await;
+    (code, out.text(), err.text())
+}
+
+/// A shell that remembers what was said.
+pub fn shell(
+    server: &Server,
+    input: &str,
+    environment: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+) -> (Shell, Sink, Sink) {
     let (out, err) = (Sink::default(), Sink::default());
     let shell = Shell {
         out: Stream::new(out.clone()),
         err: Stream::new(err.clone()),
         input: Box::new(std::io::Cursor::new(input.as_bytes().to_vec())),
-        environment: Box::new(|_| None),
+        environment: Box::new(environment),
         clock: Arc::new(Noon),
         rng: Arc::new(Seven),
         connect: Connect::Given(Client::new(server.clone(), "kubectl")),
+        terminal: false,
     };
-    let args = std::iter::once("kubectl").chain(line.iter().copied()).map(Into::into).collect();
-    let code = crate::run(args, shell).await;
-    let text = |s: &Sink| String::from_utf8(s.0.lock().unwrap().clone()).unwrap();
-    (code, text(&out), text(&err))
+    (shell, out, err)
 }
 
 /// [`run_with`] on a line of words, as one text: what a terminal and `$?` would show.

@@ -16,6 +16,7 @@ pub mod cgroup;
 pub mod embedded;
 pub mod host;
 pub mod image;
+pub mod memory;
 pub mod seccomp;
 pub mod shim;
 mod spec;

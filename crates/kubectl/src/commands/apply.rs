@@ -1,5 +1,8 @@
 //! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
 
+mod last_applied;
+pub mod patch;
+
 use super::create::{LAST_APPLIED, annotate};
 use super::delete::{cascade, gone, uid};
 use crate::error::{Error, Result, text};
@@ -8,12 +11,14 @@ use crate::kube::Kube;
 use crate::printer::{Formats, Output, Printer, document};
 use crate::resource::{Info, from_files};
 use client::{DeleteOptions, Patch, WriteOptions};
-use meta::{Map, Object, Value};
+use meta::Object;
 use serde_json::json;
 use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    #[command(subcommand)]
+    pub of: Option<Of>,
     #[command(flatten)]
     pub files: FileFlags,
     #[command(flatten)]
@@ -63,12 +68,27 @@ pub struct Arguments {
     pub openapi_patch: bool,
 }
 
-const CLIENT_SIDE: &str = "kubectl-client-side-apply";
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Of {
+    /// Print what was applied last.
+    #[command(name = "view-last-applied")]
+    View(last_applied::View),
+    /// Make what a file says the last applied configuration, and nothing else.
+    #[command(name = "set-last-applied")]
+    Set(last_applied::Set),
+}
+
+pub const CLIENT_SIDE: &str = "kubectl-client-side-apply";
 
 /// Patches are tried again while others write in between.
 const ATTEMPTS: usize = 5;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    match a.of {
+        Some(Of::View(v)) => return last_applied::view(v, k).await,
+        Some(Of::Set(s)) => return last_applied::set(s, k).await,
+        None => {}
+    }
     let dry = a.dry.strategy()?;
     if a.prune {
         return text("--prune is not supported by this kubectl");
@@ -160,12 +180,6 @@ struct Apply {
     options: WriteOptions,
 }
 
-/// The patch and how to send it.
-struct Made {
-    patch: Patch,
-    text: String,
-}
-
 impl Apply {
     async fn one(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         if i.name.is_empty() {
@@ -237,7 +251,7 @@ impl Apply {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let made = self.patch(i, &current, &modified)?;
+            let made = patch::three_way(i, &current, &modified, self.a.overwrite)?;
             if made.text == "{}" {
                 warn_if_deleting(k, i, &current);
                 return Ok((current, "unchanged"));
@@ -260,39 +274,6 @@ impl Apply {
         }
     }
 
-    fn patch(&self, i: &Info, current: &Object, modified: &Object) -> Result<Made> {
-        let original: Map<String, Value> = match current.annotation(LAST_APPLIED) {
-            None => Map::new(),
-            Some(text) => serde_json::from_str(text)
-                .map_err(|e| Error::Text(format!("reading the last applied configuration of {}: {e}", i.to_name())))?,
-        };
-        let gvk = i.resource.gvk();
-        let made = match kinds::catalog().schema_of(&gvk) {
-            Some(schema) => {
-                let overwrite = match self.a.overwrite {
-                    true => merge::strategic::Overwrite::Yes,
-                    false => merge::strategic::Overwrite::No,
-                };
-                let m = merge::strategic::three_way(&original, &modified.0, &current.0, Some(schema), overwrite)
-                    .map_err(|e| {
-                        Error::Text(e.to_string()).about(
-                            format!(
-                                "creating patch with:\noriginal:\n{}\nmodified:\n{}\ncurrent:\n{}\nfor:",
-                                Value::Object(original.clone()),
-                                Value::Object(modified.0.clone()),
-                                Value::Object(current.0.clone())
-                            ),
-                            &i.source,
-                        )
-                    })?;
-                Patch::Strategic(Value::Object(m))
-            }
-            None => Patch::Merge(Value::Object(merge::merge_patch::three_way(&original, &modified.0, &current.0))),
-        };
-        let text = codec::json::to_string(made.document(), codec::json::Html::Escape);
-        Ok(Made { patch: made, text })
-    }
-
     /// Deletes the object and creates it anew.
     async fn replace(&self, k: &mut Kube, i: &Info, modified: &Object) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
@@ -308,7 +289,7 @@ impl Apply {
     }
 }
 
-fn warn_if_deleting(k: &Kube, i: &Info, o: &Object) {
+pub fn warn_if_deleting(k: &Kube, i: &Info, o: &Object) {
     if o.is_deleting() {
         k.warn(format!("Warning: Detected changes to resource {} which is currently being deleted.", i.name));
     }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag};
 use crate::kube::Kube;
+use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
@@ -33,25 +34,31 @@ pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
     let s = Selection { labels: &a.selector, ..Selection::default() };
     let (found, mut errors) = gather(k, &words, &Default::default(), &s).await?;
     for i in found {
-        let is = i.object.as_ref().and_then(|o| o.at(&["spec", "unschedulable"])) == Some(&Value::Bool(true));
-        if is == off {
-            k.say(format!("node/{} already {verb}ed", i.name));
-            continue;
+        if let Err(e) = one(k, &i, off, dry).await {
+            errors.push(e);
         }
-        if dry != Dry::Client {
-            let value = if off { Value::Bool(true) } else { Value::Null };
-            let patch = Patch::Strategic(json!({"spec": {"unschedulable": value}}));
-            let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
-            let patched: std::result::Result<Object, _> =
-                k.api(&i.resource, "").await?.patch(&i.name, &options, &patch).await;
-            if let Err(e) = patched {
-                errors.push(Error::Text(format!("unable to {verb} node {:?}: {e}", i.name)));
-                continue;
-            }
-        }
-        k.say(format!("node/{} {verb}ed{}", i.name, dry.suffix()));
     }
     Error::collect(errors)
+}
+
+/// Turns one node off or on, and says so.
+pub async fn one(k: &mut Kube, i: &Info, off: bool, dry: Dry) -> Result {
+    let verb = if off { "cordon" } else { "uncordon" };
+    let is = i.object.as_ref().and_then(|o| o.at(&["spec", "unschedulable"])) == Some(&Value::Bool(true));
+    if is == off {
+        k.say(format!("node/{} already {verb}ed{}", i.name, dry.suffix()));
+        return Ok(());
+    }
+    if dry != Dry::Client {
+        let value = if off { Value::Bool(true) } else { Value::Null };
+        let patch = Patch::Strategic(json!({"spec": {"unschedulable": value}}));
+        let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
+        let patched: std::result::Result<Object, _> =
+            k.api(&i.resource, "").await?.patch(&i.name, &options, &patch).await;
+        patched.map_err(|e| Error::Text(format!("unable to {verb} node {:?}: {e}", i.name)))?;
+    }
+    k.say(format!("node/{} {verb}ed{}", i.name, dry.suffix()));
+    Ok(())
 }
 
 #[cfg(test)]

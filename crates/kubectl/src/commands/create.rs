@@ -265,7 +265,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let mut count = 0;
     for i in from_files(k, &a.files).await? {
         count += 1;
-        let done = async {
+        let made = async {
             let i = i?;
             let mut o = i.object.clone().unwrap_or_default();
             if a.write.save_config {
@@ -277,12 +277,17 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             }
             printer.print(k, &o, "created")
         };
-        if let Err(e) = done.await {
+        if let Err(e) = made.await {
             errors.push(e);
         }
     }
+    done(count, "create", errors)
+}
+
+/// How a command on the objects of files ends: without objects it was called wrongly.
+pub fn done(count: usize, verb: &str, errors: Vec<Error>) -> Result {
     if count == 0 {
-        return text("no objects passed to create");
+        return text(format!("no objects passed to {verb}"));
     }
     Error::collect(errors)
 }

@@ -1,9 +1,9 @@
 //! `kubectl delete`.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, duration};
+use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
-use crate::resource::select::{Selection, list, targets};
+use crate::resource::select::{list, targets};
 use crate::resource::{Info, Target, from_files};
 use client::client::{JSON, request};
 use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
@@ -18,18 +18,8 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Everything of the type in the namespace.
-    #[arg(long)]
-    pub all: bool,
-    /// In all namespaces.
-    #[arg(short = 'A', long)]
-    pub all_namespaces: bool,
-    /// Only objects with these labels.
-    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
-    pub selector: String,
-    /// Only objects with these fields.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub field_selector: String,
+    #[command(flatten)]
+    pub which: SelectFlags,
     /// What becomes of what the objects own: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,
@@ -64,7 +54,7 @@ pub struct Arguments {
     pub raw: String,
 }
 
-const NOTHING_GIVEN: &str = "You must provide one or more resources by argument or filename.
+pub const NOTHING_GIVEN: &str = "You must provide one or more resources by argument or filename.
 Example resource specifications include:
    '-f rsrc.yaml'
    '--filename=rsrc.json'
@@ -81,7 +71,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !matches!(a.output.as_str(), "" | "name") {
         return text("unexpected -o output mode: ".to_owned() + &a.output + ". We only support '-o name'");
     }
-    if a.all && !a.selector.is_empty() {
+    if a.which.all && !a.which.selector.is_empty() {
         return text("cannot set --all and --selector at the same time");
     }
     if a.now {
@@ -108,16 +98,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.force && a.grace_period == 0 && dry == Dry::None {
         k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     }
-    let selection = Selection {
-        labels: &a.selector,
-        fields: &a.field_selector,
-        all: a.all,
-        all_namespaces: a.all_namespaces,
-        bare_type_is_all: false,
-    };
+    let selection = a.which.selection();
     let mut errors = Vec::new();
     let mut all = Vec::new();
-    let ignore = a.ignore_not_found || a.all;
+    let ignore = a.ignore_not_found || a.which.all;
     for t in targets(k, &a.resources, &selection).await? {
         match t {
             Target::Named(i) => all.push(i),

@@ -1,10 +1,10 @@
 //! Setting and removing keys of a map of strings in the metadata: what `label` and `annotate` share.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, SelectFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::select::{Selection, gather};
+use crate::resource::select::gather;
 use client::{Patch, WriteOptions};
 use meta::{Map, Object, Value};
 use serde_json::json;
@@ -15,18 +15,8 @@ pub struct Arguments {
     pub words: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Everything of the type in the namespace.
-    #[arg(long)]
-    pub all: bool,
-    /// In all namespaces.
-    #[arg(short = 'A', long)]
-    pub all_namespaces: bool,
-    /// Only objects with these labels.
-    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
-    pub selector: String,
-    /// Only objects with these fields.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub field_selector: String,
+    #[command(flatten)]
+    pub which: SelectFlags,
     /// A key that has another value gets the new one.
     #[arg(long)]
     pub overwrite: bool,
@@ -106,14 +96,7 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
         return text(format!("at least one {} update is required", keys.word()));
     }
     let mut printer = Printer::new(&a.print, dry)?;
-    let s = Selection {
-        labels: &a.selector,
-        fields: &a.field_selector,
-        all: a.all,
-        all_namespaces: a.all_namespaces,
-        ..Selection::default()
-    };
-    let (found, mut errors) = gather(k, &resources, &a.files, &s).await?;
+    let (found, mut errors) = gather(k, &resources, &a.files, &a.which.selection()).await?;
     for i in found {
         let o = i.object.clone().unwrap_or_default();
         if a.list {

@@ -1,6 +1,6 @@
 //! `kubectl replace`.
 
-use super::create::{LAST_APPLIED, annotate};
+use super::create::{LAST_APPLIED, annotate, done};
 use super::delete::{gone, uid};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
@@ -47,7 +47,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut count = 0;
     for i in from_files(k, &a.files).await? {
         count += 1;
-        let done = async {
+        let put = async {
             let i = i?;
             let mut o = i.object.clone().unwrap_or_default();
             if a.save_config || o.annotation(LAST_APPLIED).is_some() {
@@ -71,16 +71,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                     Err(e) => return Err(Error::from(e).about("deleting", &i.source)),
                 }
             }
-            let done = if a.force { api.create(&options, &o).await } else { api.update(&i.name, &options, &o).await };
-            let o = done.map_err(|e| Error::from(e).about("replacing", &i.source))?;
+            let answer = if a.force { api.create(&options, &o).await } else { api.update(&i.name, &options, &o).await };
+            let o = answer.map_err(|e| Error::from(e).about("replacing", &i.source))?;
             printer.print(k, &o, "replaced")
         };
-        if let Err(e) = done.await {
+        if let Err(e) = put.await {
             errors.push(e);
         }
     }
-    if count == 0 {
-        return text("no objects passed to replace");
-    }
-    Error::collect(errors)
+    done(count, "replace", errors)
 }

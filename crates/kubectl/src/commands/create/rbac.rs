@@ -55,9 +55,9 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found)
         .collect())
 }
 
+/// What a rule of a role allows.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Role {
-    pub name: String,
+pub struct RuleFlags {
     #[arg(long, value_delimiter = ',')]
     pub verb: Vec<String>,
     /// RESOURCE, RESOURCE.GROUP or RESOURCE/SUBRESOURCE.
@@ -66,13 +66,20 @@ pub struct Role {
     /// Only objects of these names.
     #[arg(long)]
     pub resource_name: Vec<String>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Role {
+    pub name: String,
+    #[command(flatten)]
+    pub rule: RuleFlags,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
 impl Generator for Role {
     fn needs(&self) -> Needs<'_> {
-        Needs::Resources(words(&self.resource))
+        Needs::Resources(words(&self.rule.resource))
     }
 
     fn make(&self) -> Result<Value> {
@@ -80,13 +87,13 @@ impl Generator for Role {
     }
 
     fn make_with(&self, found: Found) -> Result<Value> {
-        if self.verb.is_empty() {
+        if self.rule.verb.is_empty() {
             return text("at least one verb must be specified");
         }
-        if self.resource.is_empty() {
+        if self.rule.resource.is_empty() {
             return text("at least one resource must be specified");
         }
-        let rules = rules(&self.verb, &self.resource, &self.resource_name, found)?;
+        let rules = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, found)?;
         Ok(json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": {"name": self.name}, "rules": rules}))
     }
 }
@@ -94,14 +101,8 @@ impl Generator for Role {
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterRole {
     pub name: String,
-    #[arg(long, value_delimiter = ',')]
-    pub verb: Vec<String>,
-    /// RESOURCE, RESOURCE.GROUP or RESOURCE/SUBRESOURCE.
-    #[arg(long, value_delimiter = ',')]
-    pub resource: Vec<String>,
-    /// Only objects of these names.
-    #[arg(long)]
-    pub resource_name: Vec<String>,
+    #[command(flatten)]
+    pub rule: RuleFlags,
     /// Paths that are no resources: /healthz.
     #[arg(long = "non-resource-url", value_delimiter = ',')]
     pub non_resource_url: Vec<String>,
@@ -114,7 +115,7 @@ pub struct ClusterRole {
 
 impl Generator for ClusterRole {
     fn needs(&self) -> Needs<'_> {
-        Needs::Resources(words(&self.resource))
+        Needs::Resources(words(&self.rule.resource))
     }
 
     fn make(&self) -> Result<Value> {
@@ -135,15 +136,15 @@ impl Generator for ClusterRole {
             o["rules"] = Value::Null;
             return Ok(o);
         }
-        if self.verb.is_empty() {
+        if self.rule.verb.is_empty() {
             return text("at least one verb must be specified");
         }
-        if self.resource.is_empty() && self.non_resource_url.is_empty() {
+        if self.rule.resource.is_empty() && self.non_resource_url.is_empty() {
             return text("one of resource or nonResourceURL must be specified");
         }
-        let mut all = rules(&self.verb, &self.resource, &self.resource_name, found)?;
+        let mut all = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, found)?;
         if !self.non_resource_url.is_empty() {
-            all.push(json!({"nonResourceURLs": self.non_resource_url, "verbs": self.verb}));
+            all.push(json!({"nonResourceURLs": self.non_resource_url, "verbs": self.rule.verb}));
         }
         o["rules"] = all.into();
         Ok(o)

@@ -1,0 +1,296 @@
+//! `kubectl diff`: what is, against what `apply` would make of it, as the server says in a rehearsal.
+//!
+//! Both are written to files and given to `diff`, or to the program in `KUBECTL_EXTERNAL_DIFF`; without a program [`unified`]
+//! compares. Exit code 0: no differences; 1: differences; 2: an error. Left out: pruning.
+
+mod secret;
+mod unified;
+
+use super::apply::{CLIENT_SIDE, patch, warn_if_deleting};
+use super::create::LAST_APPLIED;
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use crate::printer::without_managed_fields;
+use crate::resource::{Info, from_files};
+use client::{DryRun, Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Compare with what server-side apply would make.
+    #[arg(long)]
+    pub server_side: bool,
+    /// With --server-side, take fields that others own.
+    #[arg(long)]
+    pub force_conflicts: bool,
+    /// Who the fields would belong to.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub field_manager: String,
+    /// Only objects of the files with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Also compare managed fields.
+    #[arg(long)]
+    pub show_managed_fields: bool,
+    /// Show the data of secrets as it is.
+    #[arg(long)]
+    pub show_secrets: bool,
+    #[arg(long, default_value = "1", hide = true)]
+    pub concurrency: u32,
+}
+
+/// Patches are tried again while others write in between.
+const ATTEMPTS: usize = 4;
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    match compare(&a, k).await {
+        Err(e @ Error::Exit(_)) => Err(e),
+        Err(e) => Err(Error::Code { code: 2, error: Box::new(e) }),
+        Ok(()) => Ok(()),
+    }
+}
+
+async fn compare(a: &Arguments, k: &mut Kube) -> Result {
+    let see = "See 'kubectl diff -h' for help and examples";
+    if !a.words.is_empty() {
+        return text(format!("Unexpected args: [{}]\n{see}", a.words.join(" ")));
+    }
+    if a.files.is_empty() {
+        return text("must specify one of -f and -k");
+    }
+    if a.force_conflicts && !a.server_side {
+        return text("--force-conflicts only works with --server-side");
+    }
+    let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
+    let sides = Sides::new(k)?;
+    for i in from_files(k, &a.files).await? {
+        let i = i?;
+        let o = i.object.clone().unwrap_or_default();
+        if !selector.matches(|key| o.label(key)) {
+            continue;
+        }
+        let (mut live, mut merged) = rehearse(a, k, &i, o).await?;
+        warn_if_deleting(k, &i, &merged);
+        if !a.show_managed_fields {
+            live.iter_mut().for_each(without_managed_fields);
+            without_managed_fields(&mut merged);
+        }
+        if i.resource.kind == "Secret" && i.resource.group.is_empty() && !a.show_secrets {
+            secret::mask(live.as_mut(), &mut merged);
+        }
+        sides.write(&i, live, merged)?;
+    }
+    sides.compare(k)
+}
+
+/// What is, and what it would become.
+async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> Result<(Option<Object>, Object)> {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let manager = match (a.field_manager.as_str(), a.server_side) {
+        ("", true) => "kubectl",
+        ("", false) => CLIENT_SIDE,
+        (m, _) => m,
+    };
+    let options = WriteOptions { dry_run: DryRun::All, force: a.force_conflicts, ..WriteOptions::manager(manager) };
+    let mut live = if i.name.is_empty() { None } else { api.get_opt(&i.name).await? };
+    if a.server_side {
+        local.remove(&["metadata", "managedFields"]);
+        let merged = api.patch(&i.name, &options, &Patch::Apply(local.into_value())).await?;
+        return Ok((live, merged));
+    }
+    // What was applied last has annotations, if only empty ones: a file without any would seem to take all of them away.
+    let mut modified = local.clone();
+    modified.remove(&["metadata", "annotations", LAST_APPLIED]);
+    if modified.at(&["metadata", "annotations"]).is_none_or(Value::is_null) {
+        modified.set(&["metadata", "annotations"], json!({}));
+    }
+    let mut attempt = 0;
+    loop {
+        let Some(current) = &live else { return Ok((None, api.create(&options, &local).await?)) };
+        let made = patch::three_way(i, current, &modified, true)?;
+        if made.text == "{}" {
+            return Ok((live.clone(), current.clone()));
+        }
+        attempt += 1;
+        match api.patch(&i.name, &options, &made.patch).await {
+            Ok(merged) => return Ok((live, merged)),
+            Err(e) if e.is_conflict() && attempt < ATTEMPTS => live = api.get_opt(&i.name).await?,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The two directories, gone with this.
+struct Sides {
+    live: PathBuf,
+    merged: PathBuf,
+}
+
+impl Drop for Sides {
+    fn drop(&mut self) {
+        for d in [&self.live, &self.merged] {
+            let _ = std::fs::remove_dir_all(d);
+        }
+    }
+}
+
+impl Sides {
+    fn new(k: &Kube) -> Result<Self> {
+        let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
+        let make = |what: &str| -> Result<PathBuf> {
+            let path = Path::new(&base).join(format!("{what}-{}", unique(k)));
+            private_dir(&path).map_err(|e| Error::Text(format!("making {}: {e}", path.display())))?;
+            Ok(path)
+        };
+        let live = make("LIVE")?;
+        let merged = make("MERGED").inspect_err(|_| _ = std::fs::remove_dir_all(&live))?;
+        Ok(Self { live, merged })
+    }
+
+    fn write(&self, i: &Info, live: Option<Object>, merged: Object) -> Result {
+        let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
+        let name = format!("{group}{}.{}.{}.{}", i.resource.version, i.resource.kind, i.namespace, merged.name());
+        let name = name.replace([':', '/'], "-");
+        for (dir, o) in [(&self.live, live), (&self.merged, Some(merged))] {
+            if let Some(o) = o {
+                let path = dir.join(&name);
+                std::fs::write(&path, codec::yaml::to_string(&o.into_value()))
+                    .map_err(|e| Error::Text(format!("writing {}: {e}", path.display())))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, k: &Kube) -> Result {
+        let external = (k.shell.environment)("KUBECTL_EXTERNAL_DIFF").filter(|e| !e.is_empty());
+        let line = external.clone().unwrap_or_else(|| "diff -u -N".into());
+        let mut words = line.split(' ');
+        let program = words.next().unwrap_or_default();
+        // What could be read as anything but a flag is not passed on, as upstream does it.
+        let plain = |w: &&str| !w.is_empty() && w.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '=');
+        let mut command = Command::new(program);
+        command.args(words.filter(plain)).arg(&self.live).arg(&self.merged);
+        let differs = match k.shell.status(&mut command) {
+            Ok(s) if s.success() => false,
+            Ok(s) if s.code() == Some(1) => true,
+            Ok(s) => {
+                let how = s.code().map_or_else(|| s.to_string(), |c| format!("exit status {c}"));
+                return text(format!("failed to run {program:?}: {how}"));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && external.is_none() => {
+                let found = unified::directories(&self.live, &self.merged)
+                    .map_err(|e| Error::Text(format!("comparing {}: {e}", self.live.display())))?;
+                k.out.write(found.as_bytes());
+                !found.is_empty()
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return text(format!(
+                    "failed to run {program:?}: exec: {program:?}: executable file not found in $PATH"
+                ));
+            }
+            Err(e) => return text(format!("failed to run {program:?}: {e}")),
+        };
+        if differs { Err(Error::Exit(1)) } else { Ok(()) }
+    }
+}
+
+/// Digits that no other run has.
+pub fn unique(k: &Kube) -> String {
+    format!("{}{}", std::process::id(), k.shell.rng.next_u64())
+}
+
+/// A directory that only its owner may look into: secrets are written there.
+fn private_dir(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_in, snapshot};
+    use serde_json::json;
+
+    const PATH: &str = "/api/v1/namespaces/default/configmaps";
+    const FILE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";
+    const QUERY: &str = "fieldManager=kubectl-client-side-apply&dryRun=All";
+
+    fn config_map(value: &str) -> meta::Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": value}, "metadata": {"name": "a", "namespace": "default", "managedFields": [],
+            "annotations": {"other": "x", super::LAST_APPLIED: "{\"metadata\":{\"annotations\":{}}}"}}})
+    }
+
+    /// Groundwork of A06: what is asked, what is shown, the exit codes.
+    #[tokio::test]
+    async fn differences_are_shown_and_counted() {
+        // One directory for all tests would meet itself: the chance of tests is always the same.
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().to_str().unwrap().to_owned();
+        let run = async |s: &Server, line: &str, external: Option<&str>| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let (base, external) = (base.clone(), external.map(str::to_owned));
+            run_in(s, &words, FILE, move |n| match n {
+                "TMPDIR" => Some(base.clone()),
+                "KUBECTL_EXTERNAL_DIFF" => external.clone(),
+                _ => None,
+            })
+            .await
+        };
+        let get = format!("GET {PATH}/a");
+        let patch = format!("PATCH {PATH}/a?{QUERY}");
+        let s = Server::new().on(&get, 200, config_map("old")).on(&patch, 200, config_map("v"));
+        let (code, out, err) = run(&s, "diff -f -", None).await;
+        assert_eq!((code, err.as_str()), (1, ""), "{out}");
+        let changed: Vec<&str> =
+            out.lines().filter(|l| l.starts_with([' ', '-', '+']) && !l.contains("/tmp")).collect();
+        assert!(changed.contains(&"-  k: old") && changed.contains(&"+  k: v"), "{out}");
+        assert!(out.contains("v1.ConfigMap.default.a") && !out.contains("managedFields"), "{out}");
+        assert_eq!(s.body_of(&patch), json!({"data": {"k": "v"}}));
+
+        let same = Server::new().on(&get, 200, config_map("v"));
+        assert_eq!(run(&same, "diff -f -", None).await, (0, String::new(), String::new()));
+
+        let new = Server::new().on(&format!("POST {PATH}?{QUERY}"), 201, config_map("v"));
+        let (code, out, _) = run(&new, "diff -f -", None).await;
+        assert!(code == 1 && out.contains("+kind: ConfigMap"), "{out}");
+
+        let apply = format!("PATCH {PATH}/a?fieldManager=kubectl&dryRun=All&force=true");
+        let server_side = Server::new().on(&get, 200, config_map("v")).on(&apply, 200, config_map("v"));
+        assert_eq!(run(&server_side, "diff -f - --server-side --force-conflicts", None).await.0, 0);
+
+        assert_eq!(run(&s, "diff -f -", Some("true -x ;rm")).await, (0, String::new(), String::new()));
+        let (code, _, err) = run(&s, "diff -f -", Some("no-such-program")).await;
+        assert_eq!(
+            (code, err.as_str()),
+            (
+                2,
+                "error: failed to run \"no-such-program\": exec: \"no-such-program\": executable file not found in $PATH\n"
+            )
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+        let refused =
+            json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no"});
+        let s = Server::new().on(&get, 200, config_map("old")).on(&patch, 403, refused);
+        let (code, _, err) = run(&s, "diff -f -", None).await;
+        assert_eq!((code, err.as_str()), (2, "Error from server (Forbidden): no\n"));
+        let see = "! See 'kubectl diff -h' for help and examples\nexit 2\n";
+        for (line, want) in [
+            ("diff", "! error: must specify one of -f and -k\nexit 2\n".into()),
+            ("diff x", format!("! error: Unexpected args: [x]\n{see}")),
+            (
+                "diff -f - --force-conflicts",
+                "! error: --force-conflicts only works with --server-side\nexit 2\n".into(),
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Makes pods go: by eviction, which a disruption budget may put off, or by deletion.
+
+use super::Drain;
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, go_duration};
+use crate::kube::Kube;
+use client::{Api, DeleteOptions};
+use futures::future::join_all;
+use meta::Object;
+use tokio::time::Instant;
+
+pub async fn all(d: &Drain, k: &mut Kube, pods: Vec<Object>) -> Result {
+    let limit = d.timeout.map(|t| (Instant::now() + t, go_duration(t)));
+    let resource = k.resource("pods").await?;
+    let mut apis = Vec::new();
+    for pod in pods {
+        apis.push((k.api(&resource, pod.namespace()).await?, pod));
+    }
+    let k = &*k;
+    let options = DeleteOptions { grace_period_seconds: d.grace, dry_run: d.dry.option(), ..DeleteOptions::default() };
+    let going =
+        apis.into_iter().map(|(api, pod)| Going { d, k, api, pod, options: options.clone(), limit: limit.clone() });
+    let going: Vec<Going<'_>> = going.collect();
+    if d.disable_eviction {
+        for g in &going {
+            match g.api.delete(g.pod.name(), &g.options).await {
+                Err(e) if !e.is_not_found() => return Err(e.into()),
+                _ => {}
+            }
+        }
+        if d.dry == Dry::Server {
+            return Ok(());
+        }
+        return settle(join_all(going.iter().map(|g| g.gone("deleted", "deletion failed"))).await);
+    }
+    settle(join_all(going.iter().map(Going::evict)).await)
+}
+
+fn settle(done: Vec<Result>) -> Result {
+    Error::collect(done.into_iter().filter_map(Result::err).collect())
+}
+
+struct Going<'a> {
+    d: &'a Drain,
+    k: &'a Kube,
+    api: Api<Object>,
+    pod: Object,
+    options: DeleteOptions,
+    limit: Option<(Instant, String)>,
+}
+
+impl Going<'_> {
+    fn late(&self) -> Option<String> {
+        let (at, given) = self.limit.as_ref()?;
+        (Instant::now() >= *at).then(|| format!("global timeout reached: {given}"))
+    }
+
+    async fn evict(&self) -> Result {
+        let (ns, name) = (self.pod.namespace(), self.pod.name());
+        loop {
+            self.k.say(format!("evicting pod {ns}/{name}{}", self.d.dry.suffix()));
+            self.k.out.flush();
+            if let Some(why) = self.late() {
+                return text(format!("error when evicting pods/{name:?} -n {ns:?}: {why}"));
+            }
+            let e = match self.api.evict(name, &self.options).await {
+                Ok(_) => break,
+                Err(e) if e.is_not_found() => return Ok(()),
+                Err(e) => e,
+            };
+            if e.is_too_many_requests() {
+                self.k.warn(format!(
+                    "error when evicting pods/{name:?} -n {ns:?} (will retry after {}): {e}",
+                    go_duration(self.d.again)
+                ));
+            } else if e.is_namespace_terminating() {
+                // What is on its way already needs no eviction, only waiting for.
+                match self.api.get_opt(name).await? {
+                    None => return Ok(()),
+                    Some(p) if p.is_deleting() => break,
+                    Some(_) => self.k.warn(format!(
+                        "error when evicting pod {name:?} from terminating namespace {ns:?} (will retry after {}): {e}",
+                        go_duration(self.d.again)
+                    )),
+                }
+            } else {
+                return text(format!("error when evicting pods/{name:?} -n {ns:?}: {e}"));
+            }
+            tokio::time::sleep(self.d.again).await;
+        }
+        if self.d.dry == Dry::Server {
+            return Ok(());
+        }
+        let gone = self.gone("evicted", "eviction failed").await;
+        gone.map_err(|e| {
+            Error::Text(format!("error when waiting for pod {name:?} in namespace {ns:?} to terminate: {e}"))
+        })
+    }
+
+    /// Waits until the pod is gone. Another of the same name is another pod.
+    async fn gone(&self, done: &str, failed: &str) -> Result {
+        let name = self.pod.name();
+        let result = loop {
+            match self.api.get_opt(name).await {
+                Ok(None) => break Ok(()),
+                Ok(Some(p)) if p.uid() != self.pod.uid() => break Ok(()),
+                Ok(Some(p)) if self.d.rules.skips(&p) => {
+                    let seconds = self.d.rules.skip_deleted;
+                    self.k.say(format!("pod {name:?} has DeletionTimestamp older than {seconds} seconds, skipping"));
+                    return Ok(());
+                }
+                Ok(Some(_)) => {}
+                Err(e) => break Err(e.into()),
+            }
+            if let Some(why) = self.late() {
+                break text(why);
+            }
+            tokio::time::sleep(self.d.look).await;
+        };
+        self.k.say(format!("pod/{name} {}", if result.is_ok() { done } else { failed }));
+        self.k.out.flush();
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pods::Rules;
+    use super::*;
+    use crate::testing::{Server, shell};
+    use serde_json::json;
+    use std::time::Duration;
+
+    /// An eviction that a budget refuses is tried again, and the pod is waited for.
+    #[tokio::test]
+    async fn what_a_budget_refuses_is_tried_again() {
+        let path = "/api/v1/namespaces/default/pods/a";
+        let pod =
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default", "uid": "u"}});
+        let no = |code: u16, reason: &str, message: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": message});
+        let busy = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let s = Server::new()
+            .on(&format!("POST {path}/eviction"), 429, no(429, "TooManyRequests", busy))
+            .on(&format!("POST {path}/eviction"), 201, json!({}))
+            .on(&format!("GET {path}"), 200, pod.clone())
+            .on(&format!("GET {path}"), 404, no(404, "NotFound", "pods \"a\" not found"));
+        let (shell, out, err) = shell(&s, "", |_| None);
+        let mut k = Kube::new(shell, Default::default());
+        let rules = Rules {
+            force: false,
+            ignore_daemonsets: false,
+            delete_emptydir_data: false,
+            skip_deleted: 0,
+            now: k.now(),
+        };
+        let d = Drain {
+            rules,
+            pod_selector: String::new(),
+            grace: None,
+            timeout: None,
+            disable_eviction: false,
+            dry: Dry::None,
+            again: Duration::ZERO,
+            look: Duration::ZERO,
+        };
+        all(&d, &mut k, vec![Object::from_value(pod).unwrap()]).await.unwrap();
+        assert_eq!(out.text(), "evicting pod default/a\nevicting pod default/a\npod/a evicted\n");
+        assert_eq!(
+            err.text(),
+            format!("error when evicting pods/\"a\" -n \"default\" (will retry after 0s): {busy}\n")
+        );
+    }
+}

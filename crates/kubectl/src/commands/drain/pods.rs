@@ -1,0 +1,160 @@
+//! Which pods of a node go (`k8s.io/kubectl/pkg/drain/filters.go`). What is asked of the server is an argument here.
+
+use crate::error::Error;
+use jiff::Timestamp;
+use meta::{Object, Value};
+use std::collections::BTreeMap;
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+pub struct Rules {
+    pub force: bool,
+    pub ignore_daemonsets: bool,
+    pub delete_emptydir_data: bool,
+    /// Pods that were deleted more seconds ago are not waited for; 0 waits for all.
+    pub skip_deleted: i64,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Goes,
+    GoesWith(String),
+    Stays,
+    StaysWith(String),
+    Refused(String),
+}
+
+/// The pods with what was found about each.
+#[derive(Debug, Default)]
+pub struct Choice(Vec<(Verdict, Object)>);
+
+/// The daemon set that owns a pod.
+pub fn daemon_set(pod: &Object) -> Option<String> {
+    pod.controller_of().filter(|o| o.kind == "DaemonSet" && !finished(pod)).map(|o| o.name.to_owned())
+}
+
+fn finished(pod: &Object) -> bool {
+    matches!(pod.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"))
+}
+
+impl Rules {
+    /// Whether a pod's deletion is too old to be waited for.
+    pub fn skips(&self, pod: &Object) -> bool {
+        let deleted = pod.deletion_timestamp().and_then(|t| t.parse::<Timestamp>().ok());
+        self.skip_deleted > 0 && deleted.is_some_and(|t| self.now.as_second() - t.as_second() > self.skip_deleted)
+    }
+
+    /// `owner` is the answer about the daemon set of the pod, if it has one.
+    pub fn judge(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Verdict {
+        if self.skips(pod) {
+            return Verdict::Stays;
+        }
+        match owner {
+            // Its daemon set is gone, so nothing would bring it back: that takes --force. It is judged on as any other.
+            Some(Err(e)) if e.is_not_found() && self.force => {}
+            Some(Err(e)) => return Verdict::Refused(e.to_string()),
+            Some(Ok(())) if self.ignore_daemonsets => {
+                return Verdict::StaysWith("ignoring DaemonSet-managed Pods".into());
+            }
+            Some(Ok(())) => {
+                return Verdict::Refused("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)".into());
+            }
+            None => {}
+        }
+        if pod.annotation(MIRROR).is_some() {
+            return Verdict::Stays;
+        }
+        if finished(pod) {
+            return Verdict::Goes;
+        }
+        let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array);
+        if volumes.into_iter().flatten().any(|v| !v["emptyDir"].is_null()) && !self.delete_emptydir_data {
+            return Verdict::Refused("Pods with local storage (use --delete-emptydir-data to override)".into());
+        }
+        match pod.controller_of() {
+            Some(_) => Verdict::Goes,
+            None if self.force => Verdict::GoesWith("deleting Pods that declare no controller".into()),
+            None => Verdict::Refused("Pods that declare no controller (use --force to override)".into()),
+        }
+    }
+}
+
+impl Choice {
+    pub fn add(&mut self, verdict: Verdict, pod: Object) {
+        self.0.push((verdict, pod));
+    }
+
+    pub fn going(&self) -> Vec<Object> {
+        let goes = |v: &Verdict| matches!(v, Verdict::Goes | Verdict::GoesWith(_));
+        self.0.iter().filter(|(v, _)| goes(v)).map(|(_, p)| p.clone()).collect()
+    }
+
+    /// Messages with the pods that they are about.
+    fn said<'a>(&'a self, about: impl Fn(&'a Verdict) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
+        let mut all: BTreeMap<&str, String> = BTreeMap::new();
+        for (v, p) in &self.0 {
+            if let Some(m) = about(v) {
+                let pods = all.entry(m).or_default();
+                pods.push_str(if pods.is_empty() { "" } else { ", " });
+                pods.push_str(&format!("{}/{}", p.namespace(), p.name()));
+            }
+        }
+        all
+    }
+
+    pub fn warnings(&self) -> Option<String> {
+        let all = self.said(|v| match v {
+            Verdict::GoesWith(m) | Verdict::StaysWith(m) => Some(m),
+            _ => None,
+        });
+        let all: Vec<String> = all.into_iter().map(|(m, pods)| format!("{m}: {pods}")).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    pub fn errors(&self) -> Vec<Error> {
+        let all = self.said(|v| match v {
+            Verdict::Refused(m) => Some(m),
+            _ => None,
+        });
+        all.into_iter().map(|(m, pods)| Error::Text(format!("cannot delete {m}: {pods}"))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_are_judged_by_what_they_are() {
+        let now = "2026-11-21T12:00:00Z".parse().unwrap();
+        let rules =
+            |force: bool| Rules { force, ignore_daemonsets: false, delete_emptydir_data: false, skip_deleted: 10, now };
+        let missing = || -> Option<Result<(), client::Error>> {
+            Some(Err(meta::Status::new(404, meta::Reason::NotFound, "daemonsets \"d\" not found").into()))
+        };
+        let owned = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
+        for (pod, owner, force, want) in [
+            (json!({"status": {"phase": "Failed"}}), None, false, Verdict::Goes),
+            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Verdict::Stays),
+            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Verdict::Stays),
+            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Verdict::Goes),
+            (
+                json!({"metadata": {"ownerReferences": owned}}),
+                missing(),
+                false,
+                Verdict::Refused("daemonsets \"d\" not found".into()),
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:55Z"}}),
+                None,
+                true,
+                Verdict::GoesWith("deleting Pods that declare no controller".into()),
+            ),
+        ] {
+            let o = Object::from_value(pod).unwrap();
+            assert_eq!(rules(force).judge(&o, owner), want, "{o:?}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! `kubectl edit`: objects as a file in an editor, and what was changed there as patches.
+//!
+//! What the server refuses comes back into the editor with the reasons on top, until the file is saved unchanged or empty.
+
+mod editor;
+
+use super::delete::NOTHING_GIVEN;
+use crate::error::{Error, Result, text};
+use crate::flags::{FileFlags, ValidateFlag};
+use crate::kube::Kube;
+use crate::printer::{name_of, without_managed_fields};
+use crate::resource::Info;
+use crate::resource::file::documents;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use editor::{Draft, Reason};
+use meta::{Map, Object, Reason as Why, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME…, or TYPE/NAME….
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// yaml or json.
+    #[arg(short = 'o', long, default_value = "yaml", hide_default_value = true)]
+    pub output: String,
+    /// Print the patch.
+    #[arg(long)]
+    pub output_patch: bool,
+    /// Edit managed fields as well.
+    #[arg(long)]
+    pub show_managed_fields: bool,
+    /// Of this subresource: status, scale.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub subresource: String,
+    /// Lines end as on Windows.
+    #[arg(long)]
+    pub windows_line_endings: bool,
+    #[arg(long, default_value = "kubectl-edit", hide = true)]
+    pub field_manager: String,
+    #[command(flatten)]
+    pub validate: ValidateFlag,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text(NOTHING_GIVEN);
+    }
+    let json = match a.output.as_str() {
+        "json" => true,
+        "yaml" => false,
+        other => {
+            return text(format!(
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+            ));
+        }
+    };
+    let s = Selection { bare_type_is_all: true, ..Selection::default() };
+    let (mut found, errors) = gather(k, &a.resources, &a.files, &s).await?;
+    Error::collect(errors)?;
+    if found.is_empty() {
+        return text("edit cancelled, no objects found");
+    }
+    if !a.subresource.is_empty() {
+        for i in &mut found {
+            let api = k.api(&i.resource, &i.namespace).await?;
+            i.object = Some(api.get_subresource(&i.name, &a.subresource).await?);
+        }
+    }
+    let options =
+        WriteOptions { field_validation: a.validate.validation()?, ..WriteOptions::manager(&a.field_manager) };
+    edit(&a, k, found, json, &options).await
+}
+
+fn written(found: &[Info], json: bool, managed: bool) -> String {
+    let mut all: Vec<Object> = found.iter().filter_map(|i| i.object.clone()).collect();
+    if !managed {
+        all.iter_mut().for_each(without_managed_fields);
+    }
+    let v = match all.len() {
+        1 => all.remove(0).into_value(),
+        _ => json!({"apiVersion": "v1", "items": all, "kind": "List", "metadata": {}}),
+    };
+    if json { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) }
+}
+
+async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, json: bool, options: &WriteOptions) -> Result {
+    let mut reasons: Vec<Reason> = Vec::new();
+    // What the editor was left with last, once something was wrong with it.
+    let mut wrong: Option<String> = None;
+    loop {
+        let body = wrong.clone().unwrap_or_else(|| written(&found, json, a.show_managed_fields));
+        let original = written(&found, json, a.show_managed_fields);
+        let draft = Draft::edit(k, &editor::page(&body, &reasons, !json, a.windows_line_endings), json)?;
+        let edited = editor::stripped(draft.text());
+        if wrong.as_deref().is_some_and(|w| editor::stripped(w) == edited) {
+            return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
+        }
+        if editor::stripped(&original) == edited {
+            k.warn("Edit cancelled, no changes made.");
+            return Ok(());
+        }
+        if edited.trim().is_empty() {
+            k.warn("Edit cancelled, saved file was empty.");
+            return Ok(());
+        }
+        reasons.clear();
+        let mut read = Vec::new();
+        documents("edited-file", edited.as_bytes(), &mut read);
+        let read: Result<Vec<_>> = read.into_iter().collect();
+        let read = match read {
+            Ok(all) => all,
+            Err(e) => {
+                let what = found.first().map(named).unwrap_or_default();
+                k.warn(format!("error: {what} is invalid"));
+                let cause = format!("<nil>: Invalid value: \"The edited file failed validation\": {e}");
+                reasons.push(Reason { head: format!("{what} was not valid"), causes: vec![cause] });
+                wrong = Some(edited);
+                continue;
+            }
+        };
+        let (mut retryable, mut missing) = (false, false);
+        for d in read {
+            let done = match original_of(&found, &d.object) {
+                Some(i) => one(a, k, i, d.object, options).await,
+                None => {
+                    let what = name_of(&d.object);
+                    Err(Failure::Stop(Error::Text(format!("no original object found for {what}"))))
+                }
+            };
+            match done {
+                Ok(()) => {}
+                Err(Failure::Stop(e)) => return draft.keep(k, e),
+                Err(Failure::Refused(what, e)) => match e.status().map(|s| s.reason) {
+                    Some(Why::Invalid) => {
+                        let causes = e.status().and_then(|s| s.details.as_ref()).map(|d| d.causes.clone());
+                        let causes = causes.unwrap_or_default();
+                        let causes = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+                        reasons.push(Reason { head: format!("{what} was not valid"), causes });
+                        k.warn(format!("error: {what} is invalid"));
+                    }
+                    Some(Why::NotFound) => {
+                        missing = true;
+                        k.warn(format!("error: {what} could not be found on the server"));
+                    }
+                    _ => {
+                        retryable = true;
+                        k.warn(format!("error: {what} could not be patched: {e}"));
+                    }
+                },
+            }
+        }
+        if retryable {
+            k.warn(format!("You can run `kubectl replace -f {}` to try this update again.", draft.keep_file()));
+            return Err(Error::Exit(1));
+        }
+        if missing {
+            let path = draft.keep_file();
+            k.warn(format!("The edits you made on deleted resources have been saved to {path:?}"));
+            return Err(Error::Exit(1));
+        }
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        wrong = Some(edited);
+    }
+}
+
+fn original_of<'a>(found: &'a [Info], edited: &Object) -> Option<&'a Info> {
+    found.iter().find(|i| match i.object.as_ref().map_or("", Object::uid) {
+        "" => edited.uid().is_empty() && i.name == edited.name() && i.resource.kind == edited.kind(),
+        uid => uid == edited.uid(),
+    })
+}
+
+/// `deployments.apps "web"`.
+fn named(i: &Info) -> String {
+    format!("{} {:?}", crate::discovery::dotted(&i.resource.plural, &i.resource.group), i.name)
+}
+
+enum Failure {
+    /// The whole edit ends.
+    Stop(Error),
+    /// Of the object named.
+    Refused(String, Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Self::Stop(e)
+    }
+}
+
+/// Sends the changes of one object, if there are any. Sent twice, as after a refusal of another object, they change nothing more.
+async fn one(
+    a: &Arguments,
+    k: &mut Kube,
+    i: &Info,
+    mut edited: Object,
+    options: &WriteOptions,
+) -> std::result::Result<(), Failure> {
+    let mut before = i.object.clone().unwrap_or_default();
+    if !a.show_managed_fields {
+        without_managed_fields(&mut before);
+        without_managed_fields(&mut edited);
+    }
+    if before == edited {
+        k.say(format!("{} skipped", name_of(&edited)));
+        return Ok(());
+    }
+    if before.api_version() != edited.api_version() || before.kind() != edited.kind() || before.name() != edited.name()
+    {
+        return Err(Error::Text("At least one of apiVersion, kind and name was changed".into()).into());
+    }
+    let patch = changes(&before.0, &edited.0, kinds::catalog().schema_of(&i.resource.gvk()).map(|s| &**s))?;
+    if a.output_patch {
+        k.say(format!("Patch: {}", codec::json::to_string(patch.document(), codec::json::Html::Escape)));
+    }
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let done = match a.subresource.as_str() {
+        "" => api.patch(&i.name, options, &patch).await,
+        sub => api.patch_subresource(&i.name, sub, options, &patch).await,
+    };
+    let done: Object = done.map_err(|e| Failure::Refused(named(i), e.into()))?;
+    k.say(format!("{} edited", name_of(&done)));
+    Ok(())
+}
+
+fn changes(before: &Map<String, Value>, after: &Map<String, Value>, schema: Option<&schema::Schema>) -> Result<Patch> {
+    Ok(match schema {
+        Some(s) => {
+            let m = merge::strategic::two_way(before, after, Some(s)).map_err(|e| Error::Text(e.to_string()))?;
+            Patch::Strategic(Value::Object(m))
+        }
+        None => Patch::Merge(Value::Object(merge::merge_patch::diff(before, after))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_in};
+    use serde_json::json;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const A: &str = "/api/v1/namespaces/default/configmaps/a";
+
+    fn config_map(v: &str) -> meta::Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": v}, "metadata": {"name": "a", "namespace": "default", "uid": "u", "managedFields": []}})
+    }
+
+    /// Runs a line with a shell script as the editor, which finds its file in `$1`.
+    async fn with_editor(s: &Server, line: &str, script: &str) -> (u8, String, String, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let editor = dir.path().join("editor");
+        std::fs::write(&editor, format!("#!/bin/sh\ncd {}\n{script}\n", dir.path().display())).unwrap();
+        std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (editor, tmp) = (editor.display().to_string(), dir.path().display().to_string());
+        let words: Vec<&str> = line.split(' ').collect();
+        let (code, out, err) = run_in(s, &words, "", move |n| match n {
+            "KUBE_EDITOR" => Some(editor.clone()),
+            "TMPDIR" => Some(tmp.clone()),
+            _ => None,
+        })
+        .await;
+        (code, out, err, dir)
+    }
+
+    /// Groundwork of A14: what is sent, what is said, what is kept.
+    #[tokio::test]
+    async fn changes_are_sent_and_said() {
+        let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
+        let s = Server::new().on(&format!("GET {A}"), 200, config_map("v")).on(&patch, 200, config_map("w"));
+        let (code, out, err, dir) =
+            with_editor(&s, "edit cm a --output-patch", "cp $1 saw; sed -i 's/k: v/k: w/' $1").await;
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert_eq!(out, "Patch: {\"data\":{\"k\":\"w\"}}\nconfigmap/a edited\n");
+        assert_eq!(s.body_of(&patch), json!({"data": {"k": "w"}}));
+        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        assert!(saw.starts_with("# Please edit the object below.") && saw.contains("#\napiVersion: v1\n"), "{saw}");
+        assert!(!saw.contains("managedFields"), "{saw}");
+
+        let no_changes = (0, String::new(), "Edit cancelled, no changes made.\n".to_owned());
+        let (code, out, err, _) = with_editor(&s, "edit cm/a", "echo '# a comment' >> $1").await;
+        assert_eq!((code, out, err), no_changes);
+        let (code, out, err, _) = with_editor(&s, "edit cm/a", ": > $1").await;
+        assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, saved file was empty.\n"));
+        let (code, _, err, _) = with_editor(&s, "edit cm/a -o json", "cp $1 saw; sed -i 's/\"a\"/\"b\"/' $1").await;
+        assert!(code == 1 && err.ends_with("error: At least one of apiVersion, kind and name was changed\n"), "{err}");
+        let (code, _, err, _) = with_editor(&s, "edit cm/a", "exit 3").await;
+        assert!(code == 1 && err.contains("there was a problem with the editor"), "{err}");
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_comes_back_with_the_reasons() {
+        let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
+        let refused = json!({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": "long",
+            "details": {"kind": "ConfigMap", "name": "a", "causes": [{"field": "data.k", "message": "Invalid value"}]}});
+        let s = Server::new().on(&format!("GET {A}"), 200, config_map("v")).on(&patch, 422, refused).on(
+            &patch,
+            200,
+            config_map("x"),
+        );
+        let script =
+            "if [ -f once ]; then cp $1 saw; sed -i 's/k: w/k: x/' $1; else touch once; sed -i 's/k: v/k: w/' $1; fi";
+        let (code, out, err, dir) = with_editor(&s, "edit cm/a", script).await;
+        assert_eq!((code, out.as_str()), (0, "configmap/a edited\n"));
+        assert_eq!(err, "error: configmaps \"a\" is invalid\n");
+        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        assert!(
+            saw.contains("#\n# configmaps \"a\" was not valid:\n# * data.k: Invalid value\n#\napiVersion"),
+            "{saw}"
+        );
+
+        let (code, _, err, dir) = with_editor(&s, "edit cm/a", "sed -i 's/k: v/k: [/' $1").await;
+        assert_eq!(code, 1);
+        let said: Vec<&str> = err.lines().collect();
+        assert_eq!(said[0], "error: configmaps \"a\" is invalid");
+        assert!(said[1].starts_with("A copy of your changes has been stored to \""), "{err}");
+        assert_eq!(format!("{}\n", said[2]), "error: Edit cancelled, no valid changes were saved.\n");
+        assert!(
+            std::fs::read_dir(dir.path()).unwrap().any(|f| f.unwrap().path().extension().is_some_and(|e| e == "yaml"))
+        );
+    }
+
+    #[tokio::test]
+    async fn what_went_away_or_is_forbidden_is_kept_in_a_file() {
+        let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
+        for (code, reason, want) in [
+            (
+                404,
+                "NotFound",
+                "error: configmaps \"a\" could not be found on the server\nThe edits you made on deleted resources have been saved to \"",
+            ),
+            (403, "Forbidden", "error: configmaps \"a\" could not be patched: no\nYou can run `kubectl replace -f "),
+        ] {
+            let no = json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no"});
+            let s = Server::new().on(&format!("GET {A}"), 200, config_map("v")).on(&patch, code, no);
+            let (exit, _, err, _dir) = with_editor(&s, "edit cm/a", "sed -i 's/k: v/k: w/' $1").await;
+            assert!(exit == 1 && err.starts_with(want), "{err}");
+        }
+    }
+}

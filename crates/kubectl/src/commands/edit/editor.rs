@@ -1,0 +1,134 @@
+//! The file in the editor, and the editor.
+
+use super::super::diff::unique;
+use crate::error::{Error, Result};
+use crate::kube::Kube;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why a file comes back.
+pub struct Reason {
+    pub head: String,
+    pub causes: Vec<String>,
+}
+
+/// What is edited, below an explanation and the reasons for editing it again.
+pub fn page(body: &str, reasons: &[Reason], comments: bool, windows: bool) -> String {
+    let mut out = String::new();
+    if comments {
+        out.push_str(
+            "# Please edit the object below. Lines beginning with a '#' will be ignored,
+# and an empty file will abort the edit. If an error occurs while saving this file will be
+# reopened with the relevant failures.
+#
+",
+        );
+        for r in reasons {
+            let comment = |t: &str| t.replace('\n', "\n# ");
+            let end = if r.causes.is_empty() { "" } else { ":" };
+            out.push_str(&format!("# {}{end}\n", comment(&r.head)));
+            r.causes.iter().for_each(|c| out.push_str(&format!("# * {}\n", comment(c))));
+            out.push_str("#\n");
+        }
+    }
+    out.push_str(body);
+    if windows { out.replace('\n', "\r\n") } else { out }
+}
+
+/// A text without its comments, as it counts.
+pub fn stripped(text: &str) -> String {
+    let lines = text.lines().filter(|l| !l.starts_with('#')).map(|l| l.trim_end_matches('\r'));
+    lines.map(|l| format!("{l}\n")).collect()
+}
+
+/// An edited file, gone with this unless it is kept.
+pub struct Draft {
+    path: PathBuf,
+    text: String,
+    kept: std::cell::Cell<bool>,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.kept.get() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Draft {
+    /// Writes a page, has it edited, and reads it again.
+    pub fn edit(k: &Kube, page: &str, json: bool) -> Result<Self> {
+        let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
+        let ending = if json { "json" } else { "yaml" };
+        let mut draft = Self { path: PathBuf::new(), text: String::new(), kept: false.into() };
+        let mut file = None;
+        // The file of an earlier round may have been kept: then another name is taken.
+        for round in 0..u8::MAX {
+            let path = PathBuf::from(&base).join(format!("kubectl-edit-{}-{round}.{ending}", unique(k)));
+            match private(&path) {
+                Ok(f) => {
+                    draft.path = path;
+                    file = Some(f);
+                    break;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::Text(format!("creating {}: {e}", path.display()))),
+            }
+        }
+        let Some(mut file) = file else { return Err(Error::Text(format!("no free name for a file in {base}"))) };
+        let wrong = |e: std::io::Error, path: &Path| Error::Text(format!("{}: {e}", path.display()));
+        file.write_all(page.as_bytes()).map_err(|e| wrong(e, &draft.path))?;
+        drop(file);
+        open(k, &draft.path)?;
+        draft.text = std::fs::read_to_string(&draft.path).map_err(|e| wrong(e, &draft.path))?;
+        Ok(draft)
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Leaves the file where it is.
+    pub fn keep_file(&self) -> String {
+        self.kept.set(true);
+        self.path.display().to_string()
+    }
+
+    /// Leaves the file where it is, says so, and ends with an error.
+    pub fn keep(&self, k: &Kube, e: Error) -> Result {
+        k.warn(format!("A copy of your changes has been stored to {:?}", self.keep_file()));
+        Err(e)
+    }
+}
+
+/// A new file that only its owner may read: secrets are edited there.
+fn private(path: &Path) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// `KUBE_EDITOR`, else `EDITOR`, else vi; a shell reads it when it has quotes.
+fn open(k: &Kube, path: &Path) -> Result {
+    let of = |n: &str| (k.shell.environment)(n).filter(|v| !v.is_empty());
+    let editor = of("KUBE_EDITOR").or_else(|| of("EDITOR")).unwrap_or_else(|| "vi".into());
+    let mut command = if editor.contains(['"', '\'', '\\']) {
+        let mut c = Command::new(of("SHELL").unwrap_or_else(|| "/bin/bash".into()));
+        c.arg("-c").arg(format!("{editor} \"{}\"", path.display()));
+        c
+    } else {
+        let mut words = editor.split(' ').filter(|w| !w.is_empty());
+        let mut c = Command::new(words.next().unwrap_or("vi"));
+        c.args(words).arg(path);
+        c
+    };
+    match k.shell.status(&mut command) {
+        Ok(s) if s.success() => Ok(()),
+        Ok(_) => Err(Error::Text(format!("there was a problem with the editor {editor:?}"))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::Text(format!("unable to launch the editor {editor:?}")))
+        }
+        Err(e) => Err(Error::Text(format!("there was a problem with the editor {editor:?}: {e}"))),
+    }
+}

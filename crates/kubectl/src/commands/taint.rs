@@ -1,0 +1,312 @@
+//! `kubectl taint`: `KEY=VALUE:EFFECT` adds, `KEY:EFFECT-` and `KEY-` take away.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, PrintFlags, ValidateFlag};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::Info;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// `node` and the names of nodes, then taints.
+    pub words: Vec<String>,
+    /// The nodes with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Every node.
+    #[arg(long)]
+    pub all: bool,
+    /// A taint that is there with another value gets the new one.
+    #[arg(long)]
+    pub overwrite: bool,
+    #[arg(long, default_value = "kubectl-taint", hide = true)]
+    pub field_manager: String,
+    #[command(flatten)]
+    pub validate: ValidateFlag,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Taint {
+    key: String,
+    value: String,
+    /// Empty, of a taint to take away: every effect.
+    effect: String,
+}
+
+impl Taint {
+    fn parse(word: &str) -> Result<Self> {
+        let wrong = |why: &str| text(format!("invalid taint spec: {word}{why}"));
+        let mut t = Self::default();
+        match word.split(':').collect::<Vec<_>>().as_slice() {
+            [key] => t.key = (*key).to_owned(),
+            [pair, effect] => {
+                if !matches!(*effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+                    return text(format!("invalid taint effect: {effect}, unsupported taint effect"));
+                }
+                t.effect = (*effect).to_owned();
+                match pair.split('=').collect::<Vec<_>>().as_slice() {
+                    [key] => t.key = (*key).to_owned(),
+                    [key, value] => {
+                        let bad = meta::names::label_value(value);
+                        if !bad.is_empty() {
+                            return wrong(&format!(", {}", bad.join("; ")));
+                        }
+                        (t.key, t.value) = ((*key).to_owned(), (*value).to_owned());
+                    }
+                    _ => return wrong(""),
+                }
+            }
+            _ => return wrong(""),
+        }
+        match meta::names::qualified_name(&t.key) {
+            bad if bad.is_empty() => Ok(t),
+            bad => wrong(&format!(", {}", bad.join("; "))),
+        }
+    }
+
+    fn is(&self, v: &Value) -> bool {
+        v["key"] == self.key.as_str() && (self.effect.is_empty() || v["effect"] == self.effect.as_str())
+    }
+
+    fn document(&self) -> Value {
+        let mut v = json!({"effect": self.effect, "key": self.key});
+        if !self.value.is_empty() {
+            v["value"] = self.value.as_str().into();
+        }
+        v
+    }
+}
+
+/// As Go's `Taint.ToString`.
+impl std::fmt::Display for Taint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.value.as_str(), self.effect.as_str()) {
+            ("", "") => write!(f, "{}", self.key),
+            ("", e) => write!(f, "{}:{e}", self.key),
+            (v, "") => write!(f, "{}={v}:", self.key),
+            (v, e) => write!(f, "{}={v}:{e}", self.key),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Changes {
+    add: Vec<Taint>,
+    remove: Vec<Taint>,
+}
+
+/// Takes words apart: what is tainted, and how.
+fn changes(words: &[String]) -> Result<(Vec<String>, Changes)> {
+    let is_taint = |w: &String| w.contains('=') || w.contains(':') || w.ends_with('-');
+    let first = words.iter().position(is_taint).unwrap_or(words.len());
+    let (resources, taints) = words.split_at(first);
+    if let Some(w) = taints.iter().find(|w| !is_taint(w)) {
+        return text(format!("all resources must be specified before taint changes: {w}"));
+    }
+    if resources.is_empty() {
+        return text("one or more resources must be specified as <resource> <name>");
+    }
+    if taints.is_empty() {
+        return text("at least one taint update is required");
+    }
+    let mut c = Changes::default();
+    let parsed = || -> Result<Changes> {
+        for w in taints {
+            if let Some(w) = w.strip_suffix('-') {
+                c.remove.push(Taint { value: String::new(), ..Taint::parse(w)? });
+                continue;
+            }
+            let t = Taint::parse(w)?;
+            if t.effect.is_empty() {
+                return text(format!("invalid taint spec: {w}"));
+            }
+            if c.add.iter().any(|o| o.key == t.key && o.effect == t.effect) {
+                let shown = format!("{{{} {} {} <nil>}}", t.key, t.value, t.effect);
+                return text(format!("duplicated taints with the same key and effect: {shown}"));
+            }
+            c.add.push(t);
+        }
+        Ok(c)
+    };
+    let parsed = parsed().map_err(|e| Error::Text(format!("{e}\nSee 'kubectl taint -h' for help and examples")))?;
+    Ok((resources.to_vec(), parsed))
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let dry = a.dry.strategy()?;
+    // The word is the same in a rehearsal, as upstream has it.
+    let mut printer = Printer::new(&a.print, Dry::None)?;
+    let (resources, changes) = changes(&a.words)?;
+    let kind = resources[0].to_lowercase();
+    let r = k.resource(&kind).await?;
+    if r.kind != "Node" || !r.group.is_empty() {
+        return text(format!("invalid resource type {kind}, only node types are supported"));
+    }
+    let both: Vec<String> = changes
+        .add
+        .iter()
+        .flat_map(|t| changes.remove.iter().filter(|o| o.key == t.key && (o.effect.is_empty() || o.effect == t.effect)))
+        .map(|o| format!("{{{:?}:{:?}}}", o.key, o.effect))
+        .collect();
+    if !both.is_empty() {
+        return text(format!(
+            "can not both modify and remove the following taint(s) in the same command: {}",
+            both.join(", ")
+        ));
+    }
+    if a.all && !a.selector.is_empty() {
+        return text("setting 'all' parameter with a non empty selector is prohibited");
+    }
+    let selects = a.all || !a.selector.is_empty();
+    if !selects && resources.len() < 2 {
+        return text("at least one resource name must be specified since 'all' parameter is not set");
+    }
+    let words = if selects { &resources[..1] } else { &resources[..] };
+    let s = Selection { labels: &a.selector, all: a.all, ..Selection::default() };
+    let (found, mut errors) = gather(k, words, &Default::default(), &s).await?;
+    let options = WriteOptions {
+        dry_run: dry.option(),
+        field_validation: a.validate.validation()?,
+        ..WriteOptions::manager(&a.field_manager)
+    };
+    for i in found {
+        match one(k, &i, &changes, a.overwrite, dry, &options).await {
+            Ok((o, said)) => printer.print(k, &o, said)?,
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::collect(errors)
+}
+
+async fn one(
+    k: &mut Kube,
+    i: &Info,
+    changes: &Changes,
+    overwrite: bool,
+    dry: Dry,
+    options: &WriteOptions,
+) -> Result<(Object, &'static str)> {
+    let mut o = i.object.clone().unwrap_or_default();
+    let old = o.at(&["spec", "taints"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let (new, said) = changed(&i.name, &old, changes, overwrite)?;
+    if dry == Dry::Client {
+        o.set(&["spec", "taints"], new);
+        return Ok((o, said));
+    }
+    // The version tells that nobody else has changed the list, which is replaced as a whole.
+    let patch = json!({"metadata": {"resourceVersion": o.resource_version()}, "spec": {"taints": new}});
+    Ok((k.api(&i.resource, "").await?.patch(&i.name, options, &Patch::Merge(patch)).await?, said))
+}
+
+/// The taints of a node after the changes, and what was done in a word.
+fn changed(node: &str, old: &[Value], changes: &Changes, overwrite: bool) -> Result<(Vec<Value>, &'static str)> {
+    if !overwrite {
+        let there: Vec<&str> =
+            changes.add.iter().filter(|t| old.iter().any(|o| t.is(o))).map(|t| t.key.as_str()).collect();
+        if !there.is_empty() {
+            return text(format!(
+                "node {node} already has {} taint(s) with same effect(s) and --overwrite is false",
+                there.join(",")
+            ));
+        }
+    }
+    let mut new: Vec<Value> = changes.add.iter().map(Taint::document).collect();
+    new.extend(old.iter().filter(|o| !changes.add.iter().any(|t| t.is(o))).cloned());
+    let added = new.len() != old.len();
+    let mut errors = Vec::new();
+    let mut removed = false;
+    for t in &changes.remove {
+        let before = new.len();
+        new.retain(|o| !t.is(o));
+        removed = new.len() != before;
+        if !removed {
+            errors.push(Error::Text(format!("taint {:?} not found", t.to_string())));
+        }
+    }
+    Error::collect(errors)?;
+    Ok((
+        new,
+        match (added, removed) {
+            (true, true) => "modified",
+            _ if overwrite => "modified",
+            (true, false) => "tainted",
+            (false, _) => "untainted",
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn taints_come_and_go() {
+        let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "resourceVersion": "7"}, "spec": {"taints": [
+            {"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "a", "effect": "NoExecute"},
+        ]}});
+        let patch = "PATCH /api/v1/nodes/n?fieldManager=kubectl-taint&fieldValidation=Strict";
+        let s = Server::new()
+            .on("GET /api/v1/nodes/n", 200, node.clone())
+            .on(
+                "GET /api/v1/nodes?limit=500",
+                200,
+                json!({"kind": "NodeList", "metadata": {}, "items": [node.clone()]}),
+            )
+            .on(patch, 200, node.clone());
+        let a = |v: &str, e: &str| json!({"key": "a", "value": v, "effect": e});
+        let bare = json!({"key": "a", "effect": "NoExecute"});
+        for (line, want, sent) in [
+            (
+                "taint nodes n b=2:NoSchedule",
+                "node/n tainted\n",
+                json!([{"effect": "NoSchedule", "key": "b", "value": "2"}, a("1", "NoSchedule"), bare]),
+            ),
+            ("taint node n a-", "node/n untainted\n", json!([])),
+            ("taint no n a:NoExecute-", "node/n untainted\n", json!([a("1", "NoSchedule")])),
+            ("taint node --all a=2:NoSchedule --overwrite", "node/n modified\n", json!([a("2", "NoSchedule"), bare])),
+            (
+                "taint node n a:NoExecute- c:NoSchedule",
+                "node/n modified\n",
+                json!([{"effect": "NoSchedule", "key": "c"}, a("1", "NoSchedule")]),
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(
+                s.body_of(patch),
+                json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": sent}}),
+                "{line}"
+            );
+        }
+        let see = "! See 'kubectl taint -h' for help and examples\nexit 1\n";
+        for (line, want) in [
+            (
+                "taint node n a=2:NoSchedule",
+                "! error: node n already has a taint(s) with same effect(s) and --overwrite is false\nexit 1\n".to_owned(),
+            ),
+            ("taint node n x-", "! error: taint \"x\" not found\nexit 1\n".into()),
+            ("taint node n a:PreferNoSchedule-", "! error: taint \"a:PreferNoSchedule\" not found\nexit 1\n".into()),
+            ("taint node n a=2:No", format!("! error: invalid taint effect: No, unsupported taint effect\n{see}")),
+            ("taint node n a=2", format!("! error: invalid taint spec: a=2, a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')\n{see}").replace("a qualified name", "name part")),
+            (
+                "taint node n b:NoSchedule b:NoSchedule-",
+                "! error: can not both modify and remove the following taint(s) in the same command: {\"b\":\"NoSchedule\"}\nexit 1\n".into(),
+            ),
+            ("taint node n", "! error: at least one taint update is required\nexit 1\n".into()),
+            ("taint pods n a-", "! error: invalid resource type pods, only node types are supported\nexit 1\n".into()),
+            ("taint node a-", "! error: at least one resource name must be specified since 'all' parameter is not set\nexit 1\n".into()),
+            ("taint node n a- m", "! error: all resources must be specified before taint changes: m\nexit 1\n".into()),
+            ("taint node n b:NoSchedule --dry-run=client", "node/n tainted\n".into()),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}
