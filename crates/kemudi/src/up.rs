@@ -111,6 +111,8 @@ pub enum Error {
 }
 
 const PID_FILE: &str = "kemudi.pid";
+/// When the start is surely over, and its code is not needed any more.
+const SETTLED: Duration = Duration::from_secs(30);
 
 pub fn up(options: Options) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
@@ -118,9 +120,6 @@ pub fn up(options: Options) -> Result<(), Error> {
     // Pages of 2 MB are zeroed whole for the little that is used of them: writes would be three times slower.
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
         tracing::debug!("huge pages stay on: {e}");
-    }
-    if let Err(e) = runtime::memory::map_only_what_is_touched() {
-        tracing::debug!("the program's pages: {e}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(run(options))
@@ -193,6 +192,12 @@ async fn run(options: Options) -> Result<(), Error> {
         agent::start(node, network, &parts, &informers).await?;
         eprintln!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
+    tokio::spawn(async {
+        tokio::time::sleep(SETTLED).await;
+        if let Err(e) = runtime::memory::let_go_of_code() {
+            tracing::debug!("the program's code: {e}");
+        }
+    });
     let file = |source| Error::File { path: PathBuf::from("signals"), source };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(file)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(file)?;
