@@ -11,6 +11,7 @@ use network::namespace;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,7 +52,11 @@ struct Server {
 }
 
 /// Listens, and then answers until shutdown.
-pub async fn run(options: Options) -> Result<(), Error> {
+pub fn run(options: Options) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+    Box::pin(serve(options))
+}
+
+async fn serve(options: Options) -> Result<(), Error> {
     let address = options.address;
     let fail = |source| Error { address, source };
     let handle = tokio::runtime::Handle::current();

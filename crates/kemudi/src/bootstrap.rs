@@ -1,7 +1,6 @@
 //! What every cluster starts with: namespaces, roles, priority classes, the service of the API itself. Made where missing, and
 //! left alone where somebody changed it.
 
-use auth::User;
 use meta::{Gvr, Object, Reason, Status};
 use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
@@ -97,14 +96,8 @@ fn request(registry: &Registry, group: &str, version: &str, resource: &str, o: &
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: group.into(), version: version.into(), resource: resource.into() });
     let text = |k: &str| o["metadata"][k].as_str().unwrap_or_default().to_owned();
-    Ok(Request {
-        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
-        resource: row.ok_or_else(|| Status::internal(format!("{resource} are not served")))?.clone(),
-        subresource: String::new(),
-        namespace: text("namespace"),
-        name: text("name"),
-        warnings: Default::default(),
-    })
+    let row = row.ok_or_else(|| Status::internal(format!("{resource} are not served")))?;
+    Ok(Request::own(row.clone(), "", &text("namespace"), &text("name")))
 }
 
 fn object(request: &Request, mut o: Value) -> Result<Object, Status> {
@@ -125,7 +118,7 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
         return Ok(());
     }
     let o = object(&request, o)?;
-    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let options = WriteOptions::of("kube-apiserver");
     match registry.create(&request, o, &options, &AdmitAll).await {
         Ok(_) => Ok(()),
         Err(s) if s.is(Reason::AlreadyExists) => Ok(()),
@@ -138,6 +131,6 @@ async fn replace(registry: &Registry, group: &str, version: &str, resource: &str
     let request = request(registry, group, version, resource, &o)?;
     let wanted = object(&request, o)?;
     let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
-    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let options = WriteOptions::of("kube-apiserver");
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
 }

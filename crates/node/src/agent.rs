@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use client::{ApiResource, Client, Informer, Informers, Recorder, Scope, Shutdown, Source};
@@ -157,7 +158,11 @@ impl Agent {
     }
 
     /// Runs until `shutdown`. Containers go on after it.
-    pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
+    pub fn run(self, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+        Box::pin(self.work(shutdown))
+    }
+
+    async fn work(self, shutdown: Shutdown) -> Result<(), Error> {
         let options = self.options;
         let capacity = Capacity::read(&options.data_dir, options.max_pods).map_err(Error::Capacity)?;
         let client = options.client.clone();

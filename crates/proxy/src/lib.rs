@@ -11,6 +11,7 @@ use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::ServiceRules;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -29,7 +30,11 @@ pub struct Options {
 }
 
 /// Runs until shutdown. The rules stay: connections outlive a restart.
-pub async fn run(options: Options) {
+pub fn run(options: Options) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(follow(options))
+}
+
+async fn follow(options: Options) {
     let services = options.informers.informer::<View>(&ApiResource::of::<Service>(), &Scope::default());
     let slices = options.informers.informer::<Slice>(&ApiResource::of::<EndpointSlice>(), &Scope::default());
     let changed = Arc::new(Notify::new());

@@ -13,6 +13,13 @@ pub struct WriteOptions {
     pub through: Option<(&'static str, Vec<String>)>,
 }
 
+impl WriteOptions {
+    /// A plain write by a manager.
+    pub fn of(manager: &str) -> WriteOptions {
+        WriteOptions { manager: manager.into(), ..WriteOptions::default() }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Preconditions {
     pub uid: Option<String>,

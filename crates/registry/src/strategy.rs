@@ -36,6 +36,20 @@ pub struct Request {
     pub warnings: Warnings,
 }
 
+impl Request {
+    /// A write of the server itself, as `system:apiserver`. The namespace is empty for objects of the cluster.
+    pub fn own(resource: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
+        Request {
+            user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+            resource,
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            warnings: Warnings::default(),
+        }
+    }
+}
+
 /// What a client is warned of, each once. Clones share it.
 #[derive(Clone, Default)]
 pub struct Warnings(Arc<Mutex<Vec<String>>>);

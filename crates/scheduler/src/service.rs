@@ -12,6 +12,7 @@ use client::{
 use k8s_openapi::api::core::v1 as core;
 use meta::{Clock, Object, Rng};
 use serde_json::json;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -66,7 +67,11 @@ struct Scheduler {
 }
 
 /// Runs until shutdown.
-pub async fn run(options: Options, shutdown: Shutdown) {
+pub fn run(options: Options, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(schedule(options, shutdown))
+}
+
+async fn schedule(options: Options, shutdown: Shutdown) {
     let (tell, mut told) = mpsc::unbounded_channel();
     let source = Source::scheduler(&options.name, &options.host);
     let recorder = Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone());

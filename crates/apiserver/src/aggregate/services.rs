@@ -5,12 +5,12 @@ use super::check::{Verdict, available};
 use super::{Remote, Table, documents, local};
 use crate::Server;
 use crate::metrics::table::UNAVAILABLE;
-use auth::User;
 use base64::Engine as _;
 use meta::{GroupVersion, Object, Status, Value};
-use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, WriteOptions, encode};
+use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Target, WriteOptions, encode};
 use serde_json::json;
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Event, Scope, WatchError};
@@ -26,7 +26,11 @@ const LOOK: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_secs(30);
 
 /// Keeps up the APIServices of a server until its store closes.
-pub async fn run(server: Arc<Server>) {
+pub fn run(server: Arc<Server>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(keep(server))
+}
+
+async fn keep(server: Arc<Server>) {
     let registry = server.registry.clone();
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -154,19 +158,8 @@ async fn refresh(server: &Arc<Server>) {
     }
 }
 
-fn request(row: &Arc<Resource>, subresource: &str, name: &str) -> Request {
-    Request {
-        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
-        resource: row.clone(),
-        subresource: subresource.into(),
-        namespace: String::new(),
-        name: name.into(),
-        warnings: Default::default(),
-    }
-}
-
 fn options() -> WriteOptions {
-    WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() }
+    WriteOptions::of("kube-apiserver")
 }
 
 /// Writes the condition, if it is another.
@@ -186,7 +179,7 @@ async fn tell(registry: &Registry, o: &Object, (status, reason, message): &Verdi
         "message": message});
     let rows = registry.rows();
     let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
-    let request = request(row, "status", o.name());
+    let request = Request::own(row.clone(), "status", "", o.name());
     let change = |live: Option<&Object>| {
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
         let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
@@ -208,7 +201,7 @@ async fn register(registry: &Registry) -> Result<(), Status> {
     let mut wanted = local::wanted(&rows);
     for live in all(registry) {
         let managed = live.label(local::MANAGED).is_some();
-        let request = request(row, "", live.name());
+        let request = Request::own(row.clone(), "", "", live.name());
         match wanted.remove(live.name()) {
             None if managed => {
                 registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await?;
@@ -226,7 +219,7 @@ async fn register(registry: &Registry) -> Result<(), Status> {
         }
     }
     for (name, o) in wanted {
-        let request = request(row, "", &name);
+        let request = Request::own(row.clone(), "", "", &name);
         let mut v = o.into_value();
         schema::typed(&mut v, &row.kind.schema).map_err(Status::internal)?;
         schema::fill(&mut v, &row.kind.schema);

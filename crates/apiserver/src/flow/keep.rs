@@ -4,13 +4,13 @@
 use crate::Server;
 use crate::admit::{Namespaces, Stored};
 use admission::Lookup;
-use auth::User;
 use flowcontrol::Config;
 use flowcontrol::bootstrap::{self, Kind, MANDATORY, SUGGESTED};
 use meta::{Object, Reason, Status, Value};
 use registry::row::storage_name;
 use registry::{AdmitAll, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions};
 use serde_json::json;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Scope, WatchError};
@@ -25,7 +25,11 @@ const KEEP: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Keeps up the configuration of a server until its store closes.
-pub async fn run(server: Arc<Server>) {
+pub fn run(server: Arc<Server>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(keep(server))
+}
+
+async fn keep(server: Arc<Server>) {
     let registry = server.registry.clone();
     load(&server);
     let mut lend = tokio::time::interval(LEND);
@@ -81,19 +85,8 @@ fn load(server: &Server) {
     server.flow.replace(|seats, before| Config::new(seats, &schemas, &levels, Some(before)), &server.metrics.set);
 }
 
-fn request(row: &Arc<Resource>, subresource: &str, name: &str) -> Request {
-    Request {
-        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
-        resource: row.clone(),
-        subresource: subresource.into(),
-        namespace: String::new(),
-        name: name.into(),
-        warnings: Default::default(),
-    }
-}
-
 fn options() -> WriteOptions {
-    WriteOptions { manager: "api-priority-and-fairness-config-consumer-v1".into(), ..WriteOptions::default() }
+    WriteOptions::of("api-priority-and-fairness-config-consumer-v1")
 }
 
 /// Says of every schema whether its level is there.
@@ -117,7 +110,7 @@ async fn tell(registry: &Registry, server: &Server) {
         let now = meta::time::format(registry.clock.now());
         let condition = json!({"type": "Dangling", "status": status, "lastTransitionTime": now, "reason": reason,
             "message": message});
-        let request = request(row, "status", o.name());
+        let request = Request::own(row.clone(), "status", "", o.name());
         let change = |live: Option<&Object>| {
             let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
             let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
@@ -142,7 +135,7 @@ async fn maintain(registry: &Registry) -> Result<(), Status> {
         for (table, mandatory) in [(MANDATORY, true), (SUGGESTED, false)] {
             for wanted in bootstrap::objects(table, kind) {
                 let wanted = typed(row, wanted)?;
-                let request = request(row, "", wanted.name());
+                let request = Request::own(row.clone(), "", "", wanted.name());
                 let done = match live.iter().find(|o| o.name() == wanted.name()) {
                     None => registry.create(&request, wanted, &options(), &AdmitAll).await.map(|_| ()),
                     Some(o) if bootstrap::kept(o, &wanted, mandatory).is_some() => {

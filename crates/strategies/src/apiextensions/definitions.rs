@@ -6,13 +6,12 @@
 use super::definition::{self, Defined};
 use super::naming::{self, Taken};
 use super::{CLEANUP, is_true};
-use auth::User;
 use meta::{Gvr, Object, Status, time};
 use registry::{
-    AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, Warnings, WriteOptions,
-    encode,
+    AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions, encode,
 };
 use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Key, Scope, WatchError};
@@ -68,7 +67,11 @@ impl Definitions {
     }
 
     /// Follows the definitions until the store ends.
-    pub async fn run(mut self) {
+    pub fn run(self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.work())
+    }
+
+    async fn work(mut self) {
         loop {
             let snapshot = self.registry.store.snapshot();
             let known: Vec<String> = self.names.keys().cloned().collect();
@@ -230,17 +233,6 @@ impl Definitions {
     }
 }
 
-fn request(row: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
-    Request {
-        user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
-        resource: row,
-        subresource: subresource.into(),
-        namespace: namespace.into(),
-        name: name.into(),
-        warnings: Warnings::default(),
-    }
-}
-
 /// Changes a definition's status, and its finalizers.
 async fn write_status(
     registry: &Registry,
@@ -249,8 +241,8 @@ async fn write_status(
 ) -> Result<(), Status> {
     let row = registry.rows().stored("apiextensions.k8s.io", "customresourcedefinitions").cloned();
     let Some(row) = row else { return Err(Status::internal("definitions are not served")) };
-    let request = request(row, "status", "", name);
-    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let request = Request::own(row, "status", "", name);
+    let options = WriteOptions::of("kube-apiserver");
     let update = |live: Option<&Object>| {
         let gr = request.group_resource();
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&gr, name))?;
@@ -325,7 +317,7 @@ impl End {
                 return Ok(());
             }
             for o in left.iter().filter(|o| !o.is_deleting()) {
-                let request = request(row.clone(), "", o.namespace(), o.name());
+                let request = Request::own(row.clone(), "", o.namespace(), o.name());
                 match self.registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await {
                     Ok(_) => {}
                     Err(s) if s.code == 404 => {}

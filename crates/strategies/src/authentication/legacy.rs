@@ -3,7 +3,6 @@
 
 use super::service_account::{ServiceAccountTokens, user_of};
 use auth::User;
-use auth::user::GROUP_MASTERS;
 use meta::{Clock, Object, Value};
 use registry::{AdmitAll, Registry, Request, Target, WriteOptions};
 use serde_json::json;
@@ -62,20 +61,13 @@ pub fn note_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, cla
         return;
     }
     tokio::spawn(async move {
-        let request = Request {
-            user: User::new("system:apiserver", &[GROUP_MASTERS]),
-            resource: row,
-            subresource: String::new(),
-            namespace,
-            name,
-            warnings: Default::default(),
-        };
+        let request = Request::own(row, "", &namespace, &name);
         let change = |live: Option<&Object>| {
             let mut o = live.cloned().unwrap_or_default();
             o.set_label(LAST_USED, &day);
             Ok(Target::Object(Box::new(o)))
         };
-        let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+        let options = WriteOptions::of("kube-apiserver");
         if let Err(s) = registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await {
             tracing::debug!("noting that a token was used: {}", s.message);
         }

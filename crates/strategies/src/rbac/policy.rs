@@ -4,7 +4,6 @@
 
 use super::GROUP;
 use auth::rbac::{PolicyRule, cover};
-use auth::user::{GROUP_MASTERS, User};
 use meta::{Gvr, Object, Reason, Status, Value};
 use registry::{AdmitAll, Registry, Request, Target, WriteOptions};
 use serde_json::json;
@@ -26,20 +25,14 @@ async fn write(registry: &Registry, resource: &str, wanted: Value) -> Result<(),
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: GROUP.into(), version: "v1".into(), resource: resource.into() });
     let text = |k: &str| wanted["metadata"][k].as_str().unwrap_or_default().to_owned();
-    let request = Request {
-        user: User::new("system:apiserver", &[GROUP_MASTERS]),
-        resource: row.ok_or_else(|| Status::internal(format!("{resource} are not served")))?.clone(),
-        subresource: String::new(),
-        namespace: text("namespace"),
-        name: text("name"),
-        warnings: Default::default(),
-    };
+    let row = row.ok_or_else(|| Status::internal(format!("{resource} are not served")))?;
+    let request = Request::own(row.clone(), "", &text("namespace"), &text("name"));
     let schema = &request.resource.kind.schema;
     let mut wanted = wanted;
     schema::typed(&mut wanted, schema).map_err(Status::internal)?;
     schema::fill(&mut wanted, schema);
     let wanted = Object::from_value(wanted).ok_or_else(|| Status::internal("no object"))?;
-    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let options = WriteOptions::of("kube-apiserver");
     let stored = || {
         let key = request.resource.key(&request.namespace, &request.name)?;
         registry.store.snapshot().get(&key).map(|e| registry::encode::decode(&e))
