@@ -6,10 +6,12 @@
 //! come back by their own timers.
 
 mod cache;
+mod common;
 mod factory;
 mod reflector;
 
 pub use cache::{Cache, Change, Entry, Key, Labels, Meta, Owner, or_default};
+pub use common::Common;
 pub use factory::{Informers, Scope};
 
 use crate::flag::Flag;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Changes in a row that are followed at once.
-const FREE: u32 = 4;
+const FREE: u32 = 2;
 const BASE: Duration = Duration::from_millis(50);
 const MAX: Duration = Duration::from_secs(1);
 /// A row of changes ends with a pause of this length.
@@ -48,7 +48,7 @@ impl<K: Ord + Clone> Pace<K> {
         let row = if passed >= PAUSE { 0 } else { last.row + 1 };
         let due = match row.checked_sub(FREE) {
             None => Duration::ZERO,
-            Some(n) => BASE.saturating_mul(1 << n.min(8)).min(MAX),
+            Some(n) => BASE.saturating_mul(1 << (2 * n).min(8)).min(MAX),
         };
         if passed < due {
             return Some(due - passed);
@@ -78,8 +78,8 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(followed[..7], [0, 1, 2, 3, 53, 153, 353]);
-        assert_eq!(followed.len(), 7 + 10, "then once a second: {followed:?}");
+        assert_eq!(followed[..5], [0, 1, 51, 251, 1051]);
+        assert_eq!(followed.len(), 5 + 8, "then once a second: {followed:?}");
         // Another key is not held up, nor is progress of a generation that was followed.
         assert_eq!(pace.wait(&"other", 1), None);
         let left = pace.wait(&"k", 10_000).unwrap();
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(pace.wait(&"k", 10_000), None);
         assert_eq!(pace.wait(&"k", 10_000), None);
         tokio::time::sleep(PAUSE).await;
-        for generation in 10_001..10_005 {
+        for generation in 10_001..10_003 {
             assert_eq!(pace.wait(&"k", generation), None, "a new row");
         }
     }

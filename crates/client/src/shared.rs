@@ -4,11 +4,12 @@
 //! the objects; any other server answers as always. Both travel as extensions, which nothing that comes over a socket can set.
 //! Invariant: what is handed over went through the same authorization and selection as an answer.
 
-use crate::informer::Labels;
+use crate::informer::{Labels, Meta};
 use bytes::Bytes;
 use http::Extensions;
 use meta::Status;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -16,29 +17,51 @@ use tokio::sync::mpsc;
 #[derive(Clone, Copy, Debug)]
 pub struct Ask;
 
-/// An object in its store's allocations.
-#[derive(Clone, Debug)]
+/// An object and its metadata, for all readers of the process.
+#[derive(Debug)]
 pub struct Stored {
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
-    pub labels: Labels,
-    /// JSON without `metadata.resourceVersion`.
-    pub value: Bytes,
-    /// The offset behind the brace that opens `metadata`.
-    pub mark: usize,
-    /// What `metadata.resourceVersion` is.
-    pub revision: u64,
+    pub meta: Meta,
+    bytes: Bytes,
+    /// The offset behind the brace that opens `metadata`, in bytes that lack the resource version.
+    mark: Option<u32>,
 }
 
 impl Stored {
+    /// Of JSON without `metadata.resourceVersion` in its store's allocation, which is kept. `mark` is the offset behind the
+    /// brace that opens `metadata`.
+    pub fn new(
+        (namespace, name): (Arc<str>, Arc<str>),
+        labels: Labels,
+        bytes: Bytes,
+        mark: usize,
+        revision: u64,
+    ) -> Result<Self, serde_json::Error> {
+        let metadata = bytes.get(mark.saturating_sub(1)..).unwrap_or_default();
+        let meta = Meta::stored((namespace, name), labels, revision, metadata)?;
+        Ok(Self { meta, bytes, mark: Some(mark as u32) })
+    }
+
+    /// Of the JSON of a whole object.
+    pub fn whole(bytes: Bytes) -> Result<Self, serde_json::Error> {
+        Ok(Self { meta: Meta::of_object(&bytes)?, bytes, mark: None })
+    }
+
+    /// JSON, with or without the resource version.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// The JSON of the whole object.
-    pub fn whole(&self) -> Vec<u8> {
-        whole(&self.value, self.mark, &self.revision.to_string())
+    pub fn json(&self) -> Cow<'_, [u8]> {
+        match self.mark {
+            None => Cow::Borrowed(&self.bytes),
+            Some(mark) => Cow::Owned(whole(&self.bytes, mark as usize, &self.meta.resource_version)),
+        }
     }
 }
 
 /// Puts the resource version where `mark` says.
-pub(crate) fn whole(value: &[u8], mark: usize, resource_version: &str) -> Vec<u8> {
+fn whole(value: &[u8], mark: usize, resource_version: &str) -> Vec<u8> {
     let (head, tail) = value.split_at(mark.min(value.len()));
     let mut out = Vec::with_capacity(value.len() + resource_version.len() + 24);
     out.extend_from_slice(head);
@@ -54,7 +77,7 @@ pub(crate) fn whole(value: &[u8], mark: usize, resource_version: &str) -> Vec<u8
 
 /// A page of a list.
 pub struct Page {
-    pub objects: Vec<Stored>,
+    pub objects: Vec<Arc<Stored>>,
     pub resource_version: String,
     /// Empty on the last page.
     pub continue_token: String,
@@ -69,7 +92,7 @@ pub enum Kind {
 
 /// What a watch hands over at a time. The stream's end is the watch's.
 pub enum Batch {
-    Events(Vec<(Kind, Stored)>),
+    Events(Vec<(Kind, Arc<Stored>)>),
     /// Nothing more up to this revision.
     Bookmark(u64),
     /// The watch failed, and ends.

@@ -113,7 +113,7 @@ mod tests {
         if deleting {
             m["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         }
-        client::Entry::<()>::new(json!({"metadata": m}).to_string().into()).unwrap().meta
+        client::Entry::<()>::new(json!({"metadata": m}).to_string().into()).unwrap().meta.clone()
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The views of objects that several controllers read.
 
-use client::informer::or_default;
+use client::informer::{Common, or_default};
 use client::{ApiResource, Entry};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
+use std::ops::Deref;
 
 /// A pod, as controllers see it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,21 +36,19 @@ pub struct PodSpec {
     pub hostname: Box<str>,
     pub subdomain: Box<str>,
     pub host_network: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub tolerations: Vec<Toleration>,
-    #[serde(deserialize_with = "or_default")]
-    pub containers: Vec<Container>,
+    pub tolerations: Common<Vec<Toleration>>,
+    pub containers: Common<Vec<Container>>,
 }
 
 /// A container, as far as services look for its ports.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Container {
     #[serde(deserialize_with = "or_default")]
     pub ports: Vec<ContainerPort>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
     pub name: Box<str>,
@@ -57,7 +56,7 @@ pub struct ContainerPort {
     pub protocol: Box<str>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
     pub key: String,
@@ -89,14 +88,43 @@ pub struct PodIp {
 }
 
 /// A condition of any kind, without its message.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "RawCondition")]
 pub struct Condition {
+    words: Common<Words>,
+    pub last_transition_time: Option<Timestamp>,
+}
+
+/// What a condition says; its time apart, that of most objects is the same.
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
+pub struct Words {
     pub r#type: Box<str>,
     pub status: Box<str>,
     pub reason: Box<str>,
-    pub last_transition_time: Option<Timestamp>,
-    pub last_heartbeat_time: Option<Timestamp>,
+}
+
+impl Deref for Condition {
+    type Target = Words;
+
+    fn deref(&self) -> &Words {
+        &self.words
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawCondition {
+    r#type: Box<str>,
+    status: Box<str>,
+    reason: Box<str>,
+    last_transition_time: Option<Timestamp>,
+}
+
+impl From<RawCondition> for Condition {
+    fn from(raw: RawCondition) -> Self {
+        let RawCondition { r#type, status, reason, last_transition_time } = raw;
+        Self { words: Common::of(Words { r#type, status, reason }), last_transition_time }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -15,7 +15,7 @@ mod validate;
 pub use atomics::atomics;
 pub use compare::{Comparison, compare, compare_objects};
 pub use fields::{ensure_named, field_set, reconcile};
-pub use merge::merge;
+pub use merge::{merge, merge_objects};
 pub use remove::{remove_items, strip_nulls};
 pub use shape::TypeRef;
 pub use validate::validate;

@@ -3,7 +3,7 @@
 use crate::{FieldError, FieldPath, Value, names};
 use std::fmt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     Equals,
     DoubleEquals,
@@ -16,7 +16,7 @@ pub enum Operator {
     LessThan,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     pub key: String,
     pub operator: Operator,
@@ -25,7 +25,7 @@ pub struct Requirement {
 }
 
 /// All requirements must hold; none means everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector {
     pub requirements: Vec<Requirement>,
     /// Selects nothing at all (a null selector).

@@ -307,7 +307,7 @@ mod tests {
         let f = index_fn(HashMap::from([("r".to_owned(), fields.iter().map(|f| (*f).to_owned()).collect())]));
         let key = Key { resource: "r".into(), namespace: "".into(), name: "n".into() };
         let index = f(&key, &value);
-        Entry { key, value, revision: 7, index }
+        Entry { key, value, revision: 7, index, memo: Default::default() }
     }
 
     #[test]

@@ -149,6 +149,7 @@ impl ObjectWatch {
                 value: p.value.clone(),
                 revision: e.revision,
                 index: p.index.clone(),
+                memo: Default::default(),
             }),
             _ => e.entry.clone(),
         };

@@ -6,7 +6,7 @@ use meta::selector::{Operator, Requirement};
 use serde_json::Value;
 
 /// One term: all requirements must hold. A term without any matches nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     labels: LabelSelector,
     /// Requirements on fields; the only one there is is `metadata.name`.
@@ -58,7 +58,7 @@ impl Term {
 }
 
 /// What a pod requires of its node and what it would like.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeAffinity {
     pub selector: Vec<(Box<str>, Box<str>)>,
     /// Any of these; none given is no requirement.

@@ -6,9 +6,10 @@ use crate::resources::Resources;
 use crate::spread::Constraint;
 use crate::taint::Toleration;
 use client::Entry;
-use client::informer::or_default;
+use client::informer::{Common, or_default};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::ops::Deref;
 
 pub type Pod = Entry<PodInfo>;
 
@@ -20,12 +21,18 @@ const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 #[serde(from = "Raw")]
 pub struct PodInfo {
     pub node_name: Box<str>,
+    pub phase: Box<str>,
+    pub nominated_node: Box<str>,
+    wishes: Common<Wishes>,
+}
+
+/// What a pod asks of a scheduler: the same for all pods of a template, which share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Wishes {
     pub scheduler_name: Box<str>,
     pub priority: i64,
     pub may_preempt: bool,
     pub gated: bool,
-    pub phase: Box<str>,
-    pub nominated_node: Box<str>,
     pub requests: Resources,
     /// With the defaults for containers that request nothing; only CPU and memory.
     pub nonzero: Resources,
@@ -37,7 +44,15 @@ pub struct PodInfo {
     pub images: Vec<Box<str>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Deref for PodInfo {
+    type Target = Wishes;
+
+    fn deref(&self) -> &Wishes {
+        &self.wishes
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
     pub ip: Box<str>,
     pub protocol: Box<str>,
@@ -189,22 +204,25 @@ impl From<Raw> for PodInfo {
                 port: p.host_port,
             })
             .collect();
-        Self {
+        let wishes = Wishes {
             affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
             pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
             spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
             images: s.containers.iter().map(|c| c.image.clone()).collect(),
-            node_name: s.node_name,
             scheduler_name: s.scheduler_name,
             priority: s.priority.unwrap_or(0),
             may_preempt: &*s.preemption_policy != "Never",
             gated: !s.scheduling_gates.is_empty(),
-            phase: raw.status.phase,
-            nominated_node: raw.status.nominated_node_name,
             requests,
             nonzero,
             tolerations: s.tolerations,
             host_ports,
+        };
+        Self {
+            node_name: s.node_name,
+            phase: raw.status.phase,
+            nominated_node: raw.status.nominated_node_name,
+            wishes: Common::of(wishes),
         }
     }
 }

@@ -5,7 +5,7 @@ use meta::LabelSelector;
 use serde_json::Value;
 
 /// Which pods a term is about, and in what part of the cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     pub topology_key: Box<str>,
     selector: LabelSelector,
@@ -48,7 +48,7 @@ impl Term {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodAffinity {
     pub required: Vec<Term>,
     pub anti_required: Vec<Term>,

@@ -7,7 +7,7 @@ use meta::LabelSelector;
 use meta::selector::{Operator, Requirement};
 use serde_json::Value;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Constraint {
     pub max_skew: i64,
     pub topology_key: Box<str>,

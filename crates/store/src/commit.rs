@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::store::{Ending, Shared};
 use crate::transform::TransformError;
 use crate::watch::tombstone;
-use crate::{Change, Entry, Event, Expect, Index, Key};
+use crate::{Change, Entry, Event, Expect, Index, Key, Memo};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -198,7 +198,8 @@ impl Plan {
                     self.state.mend(&key);
                     let previous = self.state.get(&key).cloned();
                     writes.push(Write { key: key.clone(), value: Some(sealed.clone()), previous: before });
-                    let entry = Arc::new(Entry { key, value: value.clone(), revision, index: index.clone() });
+                    let (value, index, memo) = (value.clone(), index.clone(), Memo::default());
+                    let entry = Arc::new(Entry { key, value, revision, index, memo });
                     self.state.put(entry.clone());
                     written = Some(entry.clone());
                     self.events.push(Arc::new(Event { change: Change::Put, revision, entry, previous }));

@@ -30,7 +30,9 @@ pub use transform::{Damaged, Fault, Transform, TransformError};
 pub use watch::{Batch, Scope, Watch, WatchError};
 
 use bytes::Bytes;
-use std::sync::Arc;
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 /// The largest value any engine takes, in bytes of plaintext; the same for all, so that moving to etcd loses no object.
 pub const MAX_VALUE: usize = 1_500_000;
@@ -109,6 +111,30 @@ pub struct Entry {
     /// The revision that wrote this value. In a deletion event: the revision of the deletion.
     pub revision: u64,
     pub index: Index,
+    pub memo: Memo,
+}
+
+/// What a reader in this process has made of an entry and the next one finds there. It says nothing that the entry does not.
+#[derive(Default)]
+pub struct Memo(OnceLock<Arc<dyn Any + Send + Sync>>);
+
+impl Memo {
+    /// What lies here, or is made now. What is of another type than the first that was kept is made anew every time.
+    pub fn get_or_make<T: Any + Send + Sync, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
+        if let Some(kept) = self.0.get() {
+            return kept.clone().downcast().map_or_else(|_| Ok(Arc::new(make()?)), Ok);
+        }
+        let made = Arc::new(make()?);
+        // Of two readers at once, the first is kept.
+        let kept = self.0.get_or_init(|| made.clone());
+        Ok(kept.clone().downcast().unwrap_or(made))
+    }
+}
+
+impl fmt::Debug for Memo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "Memo(kept)" } else { "Memo" })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

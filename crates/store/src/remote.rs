@@ -8,7 +8,7 @@ use crate::engine::{EngineError, Fed, Outcome, SharedAction, SharedOp, SharedWri
 use crate::state::State;
 use crate::store::{Ending, Shared};
 use crate::watch::tombstone;
-use crate::{Change, Entry, Event, WatchError};
+use crate::{Change, Entry, Event, Memo, WatchError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -85,7 +85,7 @@ impl Remote {
                 let entries = prepared.into_iter().map(|op| match op.action {
                     PreparedAction::Put { value, index, .. } => {
                         let key = self.shared.state().shared(&op.key);
-                        Some(Arc::new(Entry { key, value, revision, index }))
+                        Some(Arc::new(Entry { key, value, revision, index, memo: Memo::default() }))
                     }
                     _ => None,
                 });

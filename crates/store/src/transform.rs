@@ -5,7 +5,7 @@
 
 use crate::engine::Decode;
 use crate::store::Options;
-use crate::{Entry, Key};
+use crate::{Entry, Key, Memo};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -65,6 +65,6 @@ pub(crate) fn decoder(options: &Options) -> Decode {
             Some(transform) => transform.open(key, sealed)?,
         };
         let index = index(key, &value);
-        Ok(Arc::new(Entry { key: key.clone(), value, revision, index }))
+        Ok(Arc::new(Entry { key: key.clone(), value, revision, index, memo: Memo::default() }))
     })
 }

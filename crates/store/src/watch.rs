@@ -6,7 +6,7 @@
 use crate::engine::{Decode, RawChange};
 use crate::log::{ENDED, Log, Read};
 use crate::store::{Ending, Shared};
-use crate::{Change, EngineError, Entry, Event, Fault, Key, Str, TransformError};
+use crate::{Change, EngineError, Entry, Event, Fault, Key, Memo, Str, TransformError};
 use std::sync::Arc;
 
 /// Events per batch; whole revisions, so a large transaction may exceed it.
@@ -155,7 +155,13 @@ impl Shared {
 
 /// The entry of a deletion event: the last state with the revision of the deletion.
 pub(crate) fn tombstone(last: &Entry, revision: u64) -> Entry {
-    Entry { key: last.key.clone(), value: last.value.clone(), revision, index: last.index.clone() }
+    Entry {
+        key: last.key.clone(),
+        value: last.value.clone(),
+        revision,
+        index: last.index.clone(),
+        memo: Memo::default(),
+    }
 }
 
 /// Nothing for a deletion of which the state before is not known.

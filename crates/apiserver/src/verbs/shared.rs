@@ -39,22 +39,18 @@ fn hand_over<T: Send + 'static>(thing: T) -> Response<Body> {
 }
 
 /// The stored form in the served version.
-fn stored(server: &Server, row: &Resource, e: &Entry) -> Result<Stored, Status> {
-    let (value, mark) = if row.serves_bytes(e) {
-        (e.value.clone(), e.index.mark as usize)
-    } else {
-        let value = encode::encode(&server.registry.from_stored(row, e)?);
-        let mark = encode::mark(&value);
-        (value, mark)
+fn stored(server: &Server, row: &Resource, e: &Entry) -> Result<Arc<Stored>, Status> {
+    let made = |value, mark| {
+        let name = (e.key.namespace.clone(), e.key.name.clone());
+        let labels = Labels::from_sorted(e.index.labels.clone());
+        Stored::new(name, labels, value, mark, e.revision).map_err(Status::internal)
     };
-    Ok(Stored {
-        namespace: e.key.namespace.clone(),
-        name: e.key.name.clone(),
-        labels: Labels::from_sorted(e.index.labels.clone()),
-        value,
-        mark,
-        revision: e.revision,
-    })
+    if row.serves_bytes(e) {
+        return e.memo.get_or_make(|| made(e.value.clone(), e.index.mark as usize));
+    }
+    let value = encode::encode(&server.registry.from_stored(row, e)?);
+    let mark = encode::mark(&value);
+    made(value, mark).map(Arc::new)
 }
 
 /// A watch that hands over until its time is up, the server ends or nobody takes any more.

@@ -1,7 +1,7 @@
 //! What an informer holds.
 
 use super::View;
-use crate::shared::{self, Stored};
+use crate::shared::Stored;
 use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
@@ -119,6 +120,29 @@ struct Rest {
 }
 
 impl Meta {
+    /// From the JSON of a whole object.
+    pub(crate) fn of_object(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow)]
+            metadata: &'a RawValue,
+        }
+        let head: Head<'_> = serde_json::from_slice(bytes)?;
+        let metadata = head.metadata.get();
+        Ok(Self::of(serde_json::from_str(metadata)?, serde_json::from_str(metadata)?))
+    }
+
+    /// From JSON that begins with `metadata`.
+    pub(crate) fn stored(
+        (namespace, name): (Arc<str>, Arc<str>),
+        labels: Labels,
+        revision: u64,
+        metadata: &[u8],
+    ) -> Result<Self, serde_json::Error> {
+        let rest = Rest::deserialize(&mut serde_json::Deserializer::from_slice(metadata))?;
+        Ok(Self::of(Identity { name, namespace, resource_version: revision.to_string(), labels }, rest))
+    }
+
     fn of(identity: Identity, rest: Rest) -> Self {
         let Identity { name, namespace, resource_version, labels } = identity;
         let Rest { uid, generation, creation_timestamp, deletion_timestamp, finalizers, owner_references } = rest;
@@ -171,38 +195,30 @@ impl Meta {
     }
 }
 
-/// One object: its bytes, its metadata and the reader's view of it.
+/// One object: its bytes and metadata, which all readers share, and the reader's view of it.
 pub struct Entry<V> {
-    pub meta: Meta,
+    object: Arc<Stored>,
     pub view: V,
-    bytes: Bytes,
-    /// Where the resource version belongs in bytes that lack it.
-    mark: Option<u32>,
+}
+
+impl<V> Deref for Entry<V> {
+    type Target = Stored;
+
+    fn deref(&self) -> &Stored {
+        &self.object
+    }
 }
 
 impl<V: View> Entry<V> {
     /// Of the JSON of a whole object.
     pub fn new(bytes: Bytes) -> Result<Self, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Head<'a> {
-            #[serde(borrow)]
-            metadata: &'a RawValue,
-        }
-        let head: Head<'_> = serde_json::from_slice(&bytes)?;
-        let metadata = head.metadata.get();
-        let meta = Meta::of(serde_json::from_str(metadata)?, serde_json::from_str(metadata)?);
-        let view = view(&bytes)?;
-        Ok(Self { meta, view, bytes, mark: None })
+        Self::stored(Arc::new(Stored::whole(bytes)?))
     }
 
-    /// Of an object in its store's allocations, which it keeps.
-    pub fn stored(o: Stored) -> Result<Self, serde_json::Error> {
-        let metadata = o.value.get(o.mark.saturating_sub(1)..).unwrap_or_default();
-        let rest = Rest::deserialize(&mut serde_json::Deserializer::from_slice(metadata))?;
-        let view = view(&o.value)?;
-        let resource_version = o.revision.to_string();
-        let identity = Identity { name: o.name, namespace: o.namespace, resource_version, labels: o.labels };
-        Ok(Self { meta: Meta::of(identity, rest), view, bytes: o.value, mark: Some(o.mark as u32) })
+    /// Of an object that others may hold as well.
+    pub fn stored(object: Arc<Stored>) -> Result<Self, serde_json::Error> {
+        let view = view(object.bytes())?;
+        Ok(Self { object, view })
     }
 }
 
@@ -219,19 +235,13 @@ impl<V> Entry<V> {
 
     /// Whether the object is kept in this very allocation.
     pub fn shares(&self, bytes: &Bytes) -> bool {
-        std::ptr::eq(self.bytes.as_ptr(), bytes.as_ptr()) && self.bytes.len() == bytes.len()
+        let own = self.object.bytes();
+        std::ptr::eq(own.as_ptr(), bytes.as_ptr()) && own.len() == bytes.len()
     }
 
     /// The whole object, as a typed view or as [`meta::Object`]. List items may carry no `kind`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, crate::Error> {
-        let what = || self.key().to_string();
-        match self.mark {
-            None => crate::client::decode(&self.bytes, what),
-            Some(mark) => {
-                let whole = shared::whole(&self.bytes, mark as usize, &self.meta.resource_version);
-                crate::client::decode(&whole, what)
-            }
-        }
+        crate::client::decode(&self.object.json(), || self.key().to_string())
     }
 }
 

@@ -143,7 +143,7 @@ impl<V: View> Reflector<V> {
         }
     }
 
-    fn stored(&self, o: Stored) -> Result<Entry<V>, Error> {
+    fn stored(&self, o: Arc<Stored>) -> Result<Entry<V>, Error> {
         Entry::stored(o).map_err(|source| self.undecodable(source))
     }
 

@@ -194,10 +194,10 @@ async fn a_lost_revision_is_listed_again_and_only_differences_are_told() {
     t.expect(&["d/b 2>-", "d/a 1>7", "d/c ->3"]).await;
 }
 
-fn stored(name: &str, revision: u64, value: &Bytes) -> Stored {
+fn stored(name: &str, revision: u64, value: &Bytes) -> Arc<Stored> {
     let labels = Labels::from_sorted(Arc::new([("app".into(), "web".into())]));
     let mark = value.iter().position(|b| *b == b'm').unwrap() + "metadata\":{".len();
-    Stored { namespace: "d".into(), name: name.into(), labels, value: value.clone(), mark, revision }
+    Arc::new(Stored::new(("d".into(), name.into()), labels, value.clone(), mark, revision).unwrap())
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,12 +2,10 @@
 
 use super::entry::{Entry, Managers, Operation};
 use super::update::{adapt, follow, own};
-use super::{
-    BEFORE_FIRST_APPLY, Context, Error, KUBECTL, LAST_APPLIED, put_managed_fields, stripped, take_managed_fields,
-};
+use super::{BEFORE_FIRST_APPLY, Context, Error, KUBECTL, LAST_APPLIED, put_managed_fields, stripped};
 use crate::fieldset::Set;
 use crate::typed::{
-    TypeRef, compare, compare_objects, ensure_named, field_set, merge, remove_items, strip_nulls, validate,
+    TypeRef, compare, compare_objects, ensure_named, field_set, merge_objects, remove_items, strip_nulls, validate,
 };
 use meta::{Object, Value};
 
@@ -31,28 +29,27 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
     let config_value = Value::Object(config.0.clone());
     validate(&config_value, t).map_err(|why| Error::Typed { object: describe(config), why })?;
 
-    let mut bare = live.cloned().unwrap_or_default();
-    let raw = take_managed_fields(&mut bare).unwrap_or_default();
+    let (bare, raw) = live.map(split).unwrap_or_default();
     let mut managers = Managers::decode(raw.clone())?;
     adapt(&mut managers, cx);
     if managers.0.is_empty() && live.is_some() {
         let everything = compare_objects(None, &bare, t).exclude(cx.reset_fields);
         own(&mut managers, everything, BEFORE_FIRST_APPLY, cx);
     }
-    let first = run(&bare, &config_value, managers.clone(), force, cx);
-    let (mut object, managers) = match first {
+    let again = (cx.manager == KUBECTL && force == Force::No).then(|| managers.clone());
+    let (mut object, managers) = match (run(&bare, config, &config_value, managers, force, cx), again) {
         // kubectl takes over what it applied from the client's side before, as far as nobody changed it since.
-        Err(Error::Conflict(conflicts)) if cx.manager == KUBECTL => match last_applied(&bare, cx) {
+        (Err(Error::Conflict(conflicts)), Some(managers)) => match last_applied(&bare, cx) {
             None => return Err(Error::Conflict(conflicts)),
             Some(mine) => {
                 let left = conflicts.without(&mine);
                 if !left.0.is_empty() {
                     return Err(Error::Conflict(left));
                 }
-                run(&bare, &config_value, managers, Force::Yes, cx)?
+                run(&bare, config, &config_value, managers, Force::Yes, cx)?
             }
         },
-        other => other?,
+        (other, _) => other?,
     };
     if cx.manager == KUBECTL && object.annotation(LAST_APPLIED).is_some_and(|a| !a.is_empty()) {
         object.set_annotation(LAST_APPLIED, &last_applied_text(config));
@@ -73,17 +70,37 @@ fn describe(o: &Object) -> String {
     format!("{}/{}; {gvk}", o.namespace(), o.name())
 }
 
+/// The object without its `managedFields`, and these.
+fn split(o: &Object) -> (Object, Value) {
+    const METADATA: &str = "metadata";
+    let mut bare = meta::Map::new();
+    let mut fields = Value::Null;
+    for (k, v) in &o.0 {
+        let v = match v {
+            Value::Object(m) if k == METADATA => {
+                fields = m.get("managedFields").cloned().unwrap_or_default();
+                let rest = m.iter().filter(|(k, _)| *k != "managedFields");
+                Value::Object(rest.map(|(k, v)| (k.clone(), v.clone())).collect())
+            }
+            v => v.clone(),
+        };
+        bare.insert(k.clone(), v);
+    }
+    (Object(bare), fields)
+}
+
 fn run(
     live: &Object,
-    config: &Value,
+    config: &Object,
+    config_value: &Value,
     mut managers: Managers,
     force: Force,
     cx: &Context<'_>,
 ) -> Result<(Object, Managers), Error> {
     let t = cx.type_ref();
-    let live_value = Value::Object(live.0.clone());
-    let merged = if live.0.is_empty() { config.clone() } else { merge(&live_value, config, t) };
-    let fields = field_set(config, t).recursive_difference(cx.reset_fields);
+    let merged = if live.0.is_empty() { config.clone() } else { merge_objects(live, config, t) };
+    let merged = Value::Object(merged.0);
+    let fields = field_set(config_value, t).recursive_difference(cx.reset_fields);
 
     let mut me = Entry::new(cx.manager, Operation::Apply, cx.api_version, cx.subresource);
     let last = managers.0.iter().position(|e| e.same_manager(&me)).map(|i| managers.0.remove(i));

@@ -81,32 +81,38 @@ pub fn ensure_named(set: Set, t: TypeRef<'_>) -> Set {
 /// The set after fields that it knows as granular became atomic: whoever owned a part owns the whole. `None` when nothing
 /// changes.
 pub fn reconcile(set: &Set, t: TypeRef<'_>) -> Option<Set> {
-    if set.nodes().is_empty() || t.schema.is_none() {
-        return None;
+    // As a rule nothing has; the set is copied only when something has.
+    cuts_atomic(set, t).then(|| without_cuts(set, t))
+}
+
+fn below<'a>(n: &Node, t: TypeRef<'a>) -> TypeRef<'a> {
+    match &n.element {
+        PathElement::Field(name) => t.member(name),
+        _ => t.items(),
     }
-    let mut changed = false;
-    let nodes = set
-        .nodes()
-        .iter()
-        .map(|n| {
-            let below = match &n.element {
-                PathElement::Field(name) => t.member(name),
-                _ => t.items(),
-            };
-            if !n.children.is_empty() && is_atomic(below) {
-                changed = true;
-                return Node { element: n.element.clone(), member: true, children: Set::new() };
-            }
-            match reconcile(&n.children, below) {
-                Some(children) => {
-                    changed = true;
-                    Node { element: n.element.clone(), member: n.member, children }
-                }
-                None => n.clone(),
-            }
+}
+
+/// Whether the set knows parts of what is atomic.
+fn cuts_atomic(set: &Set, t: TypeRef<'_>) -> bool {
+    t.schema.is_some()
+        && set.nodes().iter().filter(|n| !n.children.is_empty()).any(|n| {
+            let t = below(n, t);
+            is_atomic(t) || cuts_atomic(&n.children, t)
         })
-        .collect();
-    changed.then(|| Set::from_nodes(nodes))
+}
+
+fn without_cuts(set: &Set, t: TypeRef<'_>) -> Set {
+    let whole = |n: &Node| {
+        let t = below(n, t);
+        if n.children.is_empty() || t.schema.is_none() && !t.atomic {
+            n.clone()
+        } else if is_atomic(t) {
+            Node { element: n.element.clone(), member: true, children: Set::new() }
+        } else {
+            Node { element: n.element.clone(), member: n.member, children: without_cuts(&n.children, t) }
+        }
+    };
+    Set::from_nodes(set.nodes().iter().map(whole).collect())
 }
 
 fn is_atomic(t: TypeRef<'_>) -> bool {

@@ -2,7 +2,7 @@
 
 use super::shape::{MAX_DEPTH, Shape, TypeRef, is_empty, item_element, list};
 use crate::fieldset::PathElement;
-use meta::{Map, Value};
+use meta::{Map, Object, Value};
 use schema::ListType;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// the object's other items stay where they were among them.
 pub fn merge(live: &Value, config: &Value, t: TypeRef<'_>) -> Value {
     merged(live, config, t, 0)
+}
+
+/// [`merge`] of two objects.
+pub fn merge_objects(live: &Object, config: &Object, t: TypeRef<'_>) -> Object {
+    Object(members(&live.0, &config.0, t, 0))
 }
 
 fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
@@ -20,17 +25,7 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
         return if keeps && container { live.clone() } else { config.clone() };
     }
     match (Shape::of(t, config), live, config) {
-        (Shape::Object, Value::Object(l), Value::Object(c)) => {
-            let mut out = Map::new();
-            for (k, v) in l {
-                let both = c.get(k).map_or_else(|| v.clone(), |n| merged(v, n, t.member(k), depth + 1));
-                out.insert(k.clone(), both);
-            }
-            for (k, v) in c.iter().filter(|(k, _)| !l.contains_key(*k)) {
-                out.insert(k.clone(), v.clone());
-            }
-            Value::Object(out)
-        }
+        (Shape::Object, Value::Object(l), Value::Object(c)) => Value::Object(members(l, c, t, depth)),
         (Shape::List(kind), Value::Array(_), Value::Array(_)) => {
             Value::Array(lists(list(Some(live)), list(Some(config)), kind, t.items(), depth))
         }
@@ -38,6 +33,18 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
         (_, l, Value::Null) if !matches!(Shape::of(t, l), Shape::Leaf) => l.clone(),
         _ => config.clone(),
     }
+}
+
+fn members(live: &Map<String, Value>, config: &Map<String, Value>, t: TypeRef<'_>, depth: usize) -> Map<String, Value> {
+    let mut out = Map::new();
+    for (k, v) in live {
+        let both = config.get(k).map_or_else(|| v.clone(), |n| merged(v, n, t.member(k), depth + 1));
+        out.insert(k.clone(), both);
+    }
+    for (k, v) in config.iter().filter(|(k, _)| !live.contains_key(*k)) {
+        out.insert(k.clone(), v.clone());
+    }
+    out
 }
 
 fn lists(live: &[Value], config: &[Value], kind: &ListType, items: TypeRef<'_>, depth: usize) -> Vec<Value> {

@@ -1,0 +1,79 @@
+//! What the views of many objects have in common, kept once in the process.
+
+use meta::Pool;
+use parking_lot::RwLock;
+use serde::{Deserialize, Deserializer};
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+
+/// A part of a view that equals that of many other objects, as what comes from the template of a deployment does. Equal
+/// ones share one allocation.
+#[derive(PartialEq, Eq, Hash)]
+pub struct Common<T>(Arc<T>);
+
+type Pools = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+
+impl<T: Eq + Hash + Send + Sync + 'static> Common<T> {
+    pub fn of(value: T) -> Self {
+        static POOLS: LazyLock<RwLock<Pools>> = LazyLock::new(RwLock::default);
+        let known = POOLS.read().get(&TypeId::of::<T>()).cloned();
+        let pool = known.unwrap_or_else(|| {
+            POOLS.write().entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(Pool::<Arc<T>>::default())).clone()
+        });
+        let value = Arc::new(value);
+        // A pool lies under the type of what it keeps.
+        Self(pool.downcast_ref::<Pool<Arc<T>>>().map_or_else(|| value.clone(), |p| p.get(&value, || value.clone())))
+    }
+}
+
+impl<T> Clone for Common<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Default + Eq + Hash + Send + Sync + 'static> Default for Common<T> {
+    fn default() -> Self {
+        Self::of(T::default())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Common<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T> Deref for Common<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// `null` is what is not there.
+impl<'de, T: Deserialize<'de> + Default + Eq + Hash + Send + Sync + 'static> Deserialize<'de> for Common<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Ok(Self::of(Option::<T>::deserialize(d)?.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_parts_are_one() {
+        let read = |s: &str| serde_json::from_str::<Common<Vec<String>>>(s).unwrap();
+        let (a, b) = (read(r#"["x"]"#), read(r#"["x"]"#));
+        assert!(Arc::ptr_eq(&a.0, &b.0));
+        assert!(Arc::ptr_eq(&read("null").0, &Common::<Vec<String>>::default().0));
+        assert_ne!(a, Common::of(vec!["y".to_owned()]));
+        assert_eq!(*Common::of(7), 7);
+    }
+}
