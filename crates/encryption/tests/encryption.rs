@@ -1,6 +1,6 @@
 //! Secrets on the disk: encrypted, moved, lost, and encrypted again with other keys while the server runs.
 //! Clauses: K09.default, K09.rotation
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 use kemudi_encryption::{Encryption, Source};
 use meta::Rng;

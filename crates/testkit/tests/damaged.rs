@@ -1,6 +1,6 @@
 //! An object that cannot be read is an error for whoever wants it or a list with it, names it, and stops nobody else.
 //! Clauses: K09.damaged
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 use bytes::Bytes;
 use kemudi_testkit::{Answer, Cluster};

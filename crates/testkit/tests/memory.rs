@@ -1,6 +1,6 @@
 //! What an object costs in memory beside its bytes: entry, index, and its place in the state.
 //! Clauses: A03.memory
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 use cap::Cap;
 use meta::Object;

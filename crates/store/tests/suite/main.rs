@@ -1,5 +1,5 @@
 //! The suite of the store: one binary, so that crash tests can re-execute it.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod conformance;
 mod crash;

@@ -1,37 +1,22 @@
 //! What happens when the disk fails a sync: a thread is told by a seccomp filter that its syncs fail.
 //!
 //! Invariant: a filter is installed on a thread made for it and dies with it.
-#![allow(unsafe_code, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use super::*;
 use crate::{Action, Change, CommitError, Expect, Index, Key, Op, Options, Retention, Scope, Store, WatchError};
 use nix::libc;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use std::collections::BTreeMap;
 
 /// From now on every sync of this thread, and of those it starts, fails with `EIO`.
 fn fail_syncs() {
-    let stmt = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let same = |k: i64, jt: u8| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt,
-        jf: 0,
-        k: k as u32,
-    };
-    let mut filter = [
-        // The number of the system call is the first word.
-        stmt(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        same(libc::SYS_fdatasync, 3),
-        same(libc::SYS_fsync, 2),
-        same(libc::SYS_msync, 1),
-        stmt(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-        stmt(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EIO as u32),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program points to a filter that lives until the call returns; the kernel copies it.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    };
-    assert!(done, "{}", std::io::Error::last_os_error());
+    let syncs = [libc::SYS_fdatasync, libc::SYS_fsync, libc::SYS_msync].map(|call| (call, Vec::new()));
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let fail = SeccompAction::Errno(libc::EIO as u32);
+    let filter = SeccompFilter::new(BTreeMap::from(syncs), SeccompAction::Allow, fail, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
 }
 
 /// Runs on a thread of which the syncs fail.
