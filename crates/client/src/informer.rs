@@ -6,13 +6,13 @@
 //! come back by their own timers.
 
 mod cache;
-mod common;
 mod factory;
+mod pooled;
 mod reflector;
 
 pub use cache::{Cache, Change, Entry, Key, Labels, Meta, Owner, or_default};
-pub use common::Common;
 pub use factory::{Informers, Scope};
+pub use pooled::Pooled;
 
 use crate::flag::Flag;
 use serde::de::DeserializeOwned;

@@ -1,6 +1,6 @@
 //! The views of objects that several controllers read.
 
-use client::informer::{Common, or_default};
+use client::informer::{Pooled, or_default};
 use client::{ApiResource, Entry};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -36,8 +36,8 @@ pub struct PodSpec {
     pub hostname: Box<str>,
     pub subdomain: Box<str>,
     pub host_network: bool,
-    pub tolerations: Common<Vec<Toleration>>,
-    pub containers: Common<Vec<Container>>,
+    pub tolerations: Pooled<Vec<Toleration>>,
+    pub containers: Pooled<Vec<Container>>,
 }
 
 /// A container, as far as services look for its ports.
@@ -91,7 +91,7 @@ pub struct PodIp {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(from = "RawCondition")]
 pub struct Condition {
-    words: Common<Words>,
+    words: Pooled<Words>,
     pub last_transition_time: Option<Timestamp>,
 }
 
@@ -123,7 +123,7 @@ struct RawCondition {
 impl From<RawCondition> for Condition {
     fn from(raw: RawCondition) -> Self {
         let RawCondition { r#type, status, reason, last_transition_time } = raw;
-        Self { words: Common::of(Words { r#type, status, reason }), last_transition_time }
+        Self { words: Pooled::of(Words { r#type, status, reason }), last_transition_time }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::resources::Resources;
 use crate::spread::Constraint;
 use crate::taint::Toleration;
 use client::Entry;
-use client::informer::{Common, or_default};
+use client::informer::{Pooled, or_default};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::ops::Deref;
@@ -23,7 +23,7 @@ pub struct PodInfo {
     pub node_name: Box<str>,
     pub phase: Box<str>,
     pub nominated_node: Box<str>,
-    wishes: Common<Wishes>,
+    wishes: Pooled<Wishes>,
 }
 
 /// What a pod asks of a scheduler: the same for all pods of a template, which share it.
@@ -222,7 +222,7 @@ impl From<Raw> for PodInfo {
             node_name: s.node_name,
             phase: raw.status.phase,
             nominated_node: raw.status.nominated_node_name,
-            wishes: Common::of(wishes),
+            wishes: Pooled::of(wishes),
         }
     }
 }

@@ -13,11 +13,11 @@ use std::sync::{Arc, LazyLock};
 /// A part of a view that equals that of many other objects, as what comes from the template of a deployment does. Equal
 /// ones share one allocation.
 #[derive(PartialEq, Eq, Hash)]
-pub struct Common<T>(Arc<T>);
+pub struct Pooled<T>(Arc<T>);
 
 type Pools = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
-impl<T: Eq + Hash + Send + Sync + 'static> Common<T> {
+impl<T: Eq + Hash + Send + Sync + 'static> Pooled<T> {
     pub fn of(value: T) -> Self {
         static POOLS: LazyLock<RwLock<Pools>> = LazyLock::new(RwLock::default);
         let known = POOLS.read().get(&TypeId::of::<T>()).cloned();
@@ -30,25 +30,25 @@ impl<T: Eq + Hash + Send + Sync + 'static> Common<T> {
     }
 }
 
-impl<T> Clone for Common<T> {
+impl<T> Clone for Pooled<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: Default + Eq + Hash + Send + Sync + 'static> Default for Common<T> {
+impl<T: Default + Eq + Hash + Send + Sync + 'static> Default for Pooled<T> {
     fn default() -> Self {
         Self::of(T::default())
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Common<T> {
+impl<T: fmt::Debug> fmt::Debug for Pooled<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<T> Deref for Common<T> {
+impl<T> Deref for Pooled<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -57,7 +57,7 @@ impl<T> Deref for Common<T> {
 }
 
 /// `null` is what is not there.
-impl<'de, T: Deserialize<'de> + Default + Eq + Hash + Send + Sync + 'static> Deserialize<'de> for Common<T> {
+impl<'de, T: Deserialize<'de> + Default + Eq + Hash + Send + Sync + 'static> Deserialize<'de> for Pooled<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         Ok(Self::of(Option::<T>::deserialize(d)?.unwrap_or_default()))
     }
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn equal_parts_are_one() {
-        let read = |s: &str| serde_json::from_str::<Common<Vec<String>>>(s).unwrap();
+        let read = |s: &str| serde_json::from_str::<Pooled<Vec<String>>>(s).unwrap();
         let (a, b) = (read(r#"["x"]"#), read(r#"["x"]"#));
         assert!(Arc::ptr_eq(&a.0, &b.0));
-        assert!(Arc::ptr_eq(&read("null").0, &Common::<Vec<String>>::default().0));
-        assert_ne!(a, Common::of(vec!["y".to_owned()]));
-        assert_eq!(*Common::of(7), 7);
+        assert!(Arc::ptr_eq(&read("null").0, &Pooled::<Vec<String>>::default().0));
+        assert_ne!(a, Pooled::of(vec!["y".to_owned()]));
+        assert_eq!(*Pooled::of(7), 7);
     }
 }
