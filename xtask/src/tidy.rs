@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A file with more lines wants to be two.
 const MAX_LINES: usize = 1000;
 /// Where `unsafe` may stand.
-const UNSAFE: [&str; 3] = ["crates/runtime/", "crates/network/", "crates/store/src/engine/lmdb/"];
+const UNSAFE: [&str; 3] = ["crates/runtime/", "crates/network/", "crates/store/src/engine/lmdb/environment.rs"];
 
 pub fn run(root: &Path) -> Result<(), Vec<String>> {
     let mut problems = Vec::new();
