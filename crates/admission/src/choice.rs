@@ -34,7 +34,7 @@ const ALL: &[Row] = &[
     off(|| local(always_pull_images::AlwaysPullImages)),
     on(|| local(pod_security::PodSecurity)),
     off(|| local(pod_node_selector::PodNodeSelector)),
-    on(|| local(priority::Priority)),
+    on(|| local(priority::Priority::default())),
     on(|| local(default_toleration_seconds::DefaultTolerationSeconds)),
     off(|| local(extended_resource_toleration::ExtendedResourceToleration)),
     on(|| local(default_storage_class::DefaultStorageClass)),

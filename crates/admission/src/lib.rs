@@ -23,6 +23,7 @@ mod pod_security;
 mod policy;
 mod priority;
 pub mod quota;
+mod remembered;
 mod request;
 mod resource_quota;
 mod runtime_class;

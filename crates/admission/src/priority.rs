@@ -1,9 +1,14 @@
 //! Priority classes become numbers, and only one class is the default.
 
+use crate::remembered::Remembered;
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status};
+use std::sync::Arc;
 
-pub struct Priority;
+#[derive(Default)]
+pub struct Priority {
+    default: Remembered<u64, Option<Object>>,
+}
 
 const GROUP: &str = "scheduling.k8s.io";
 
@@ -26,11 +31,13 @@ impl Plugin for Priority {
         }
         let name = object.str_at(&["spec", "priorityClassName"]).unwrap_or_default().to_owned();
         let class = if name.is_empty() {
-            let mut all = review.lookup.list(GROUP, "priorityclasses", None);
-            all.retain(|c| c.get("globalDefault").is_some_and(|d| d == true));
-            // Should there be several, the lowest wins.
-            let class = all.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0));
-            if let Some(c) = &class {
+            let class = self.default.get(review.lookup.fingerprint(GROUP, "priorityclasses"), || {
+                let mut all = review.lookup.list(GROUP, "priorityclasses", None);
+                all.retain(|c| c.get("globalDefault").is_some_and(|d| d == true));
+                // Should there be several, the lowest wins.
+                all.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0))
+            });
+            if let Some(c) = &*class {
                 let name = c.name().to_owned();
                 object.set(&["spec", "priorityClassName"], name);
             }
@@ -40,9 +47,10 @@ impl Plugin for Priority {
             if class.is_none() {
                 return Err(review.forbidden(&format!("no PriorityClass with name {name} was found")));
             }
-            class
+            Arc::new(class)
         };
-        let value = class.as_ref().and_then(|c| c.int_at(&["value"])).unwrap_or(0);
+        let class = (*class).as_ref();
+        let value = class.and_then(|c| c.int_at(&["value"])).unwrap_or(0);
         if let Some(asked) = object.int_at(&["spec", "priority"])
             && asked != value
         {
@@ -51,7 +59,7 @@ impl Plugin for Priority {
             );
             return Err(review.forbidden(&why));
         }
-        let policy = class.as_ref().and_then(|c| c.str_at(&["preemptionPolicy"])).unwrap_or("PreemptLowerPriority");
+        let policy = class.and_then(|c| c.str_at(&["preemptionPolicy"])).unwrap_or("PreemptLowerPriority");
         match object.str_at(&["spec", "preemptionPolicy"]) {
             Some(p) if p != policy => {
                 let why = format!(

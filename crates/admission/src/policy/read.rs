@@ -3,9 +3,9 @@
 use crate::expressions::{self, Conditions, Expression, Params, Variables, Wanted, compile, message_env, policy_env};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::Lookup;
+use crate::remembered::Remembered;
 use cel::{Env, Program, Type};
 use meta::{Gvk, LabelSelector, Object, Value};
-use parking_lot::RwLock;
 use std::sync::Arc;
 
 pub(super) struct Policy {
@@ -73,12 +73,12 @@ pub(super) struct Family {
 
 pub(super) struct Policies {
     family: Family,
-    read: RwLock<((u64, u64), Arc<Vec<Policy>>)>,
+    read: Remembered<(u64, u64), Vec<Policy>>,
 }
 
 impl Policies {
     pub fn new(family: Family) -> Self {
-        Self { family, read: RwLock::default() }
+        Self { family, read: Remembered::default() }
     }
 
     /// Whether anything is bound at all, which is cheap to find out.
@@ -90,26 +90,20 @@ impl Policies {
     pub fn get(&self, lookup: &dyn Lookup) -> Arc<Vec<Policy>> {
         let Family { policies, bindings } = self.family;
         let now = (lookup.fingerprint(GROUP, policies), lookup.fingerprint(GROUP, bindings));
-        {
-            let read = self.read.read();
-            if read.0 == now {
-                return read.1.clone();
-            }
-        }
         let sorted = |resource: &str| {
             let mut all = lookup.list(GROUP, resource, None);
             all.sort_by(|a, b| a.name().cmp(b.name()));
             all
         };
-        let bindings = sorted(bindings);
-        let made = sorted(policies).into_iter().filter_map(|p| {
-            let of = |b: &&Object| b.str_at(&["spec", "policyName"]) == Some(p.name());
-            let bindings: Vec<Binding> = bindings.iter().filter(of).map(binding).collect();
-            (!bindings.is_empty()).then(|| policy(&p, bindings))
-        });
-        let made: Arc<Vec<Policy>> = Arc::new(made.collect());
-        *self.read.write() = (now, made.clone());
-        made
+        self.read.get(now, || {
+            let bindings = sorted(bindings);
+            let made = sorted(policies).into_iter().filter_map(|p| {
+                let of = |b: &&Object| b.str_at(&["spec", "policyName"]) == Some(p.name());
+                let bindings: Vec<Binding> = bindings.iter().filter(of).map(binding).collect();
+                (!bindings.is_empty()).then(|| policy(&p, bindings))
+            });
+            made.collect()
+        })
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::expressions::{self, Conditions};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Endpoint, Lookup, Place};
+use crate::remembered::Remembered;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meta::{Object, Value};
-use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,25 +35,17 @@ pub(super) enum DryRun {
 /// The hooks of one kind of configuration.
 #[derive(Default)]
 pub(super) struct Hooks {
-    read: RwLock<(u64, Arc<Vec<Hook>>)>,
+    read: Remembered<u64, Vec<Hook>>,
 }
 
 impl Hooks {
     /// All hooks: configurations in the order of their names, hooks as they stand there.
     pub fn get(&self, lookup: &dyn Lookup, resource: &str) -> Arc<Vec<Hook>> {
-        let now = lookup.fingerprint(GROUP, resource);
-        {
-            let read = self.read.read();
-            if read.0 == now {
-                return read.1.clone();
-            }
-        }
-        let mut configurations = lookup.list(GROUP, resource, None);
-        configurations.sort_by(|a, b| a.name().cmp(b.name()));
-        let hooks: Arc<Vec<Hook>> = Arc::new(configurations.iter().flat_map(hooks).collect());
-        // Should a configuration have changed in between, the fingerprint is of the older state, and they are read again.
-        *self.read.write() = (now, hooks.clone());
-        hooks
+        self.read.get(lookup.fingerprint(GROUP, resource), || {
+            let mut configurations = lookup.list(GROUP, resource, None);
+            configurations.sort_by(|a, b| a.name().cmp(b.name()));
+            configurations.iter().flat_map(hooks).collect()
+        })
     }
 
     pub fn any(&self, lookup: &dyn Lookup, resource: &str) -> bool {

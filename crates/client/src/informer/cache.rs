@@ -9,9 +9,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::any::TypeId;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::sync::{Arc, LazyLock};
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
@@ -273,8 +275,73 @@ struct Index<V> {
     keys: BTreeMap<String, BTreeSet<Key>>,
 }
 
+/// An entry in its place by namespace and name, of which it keeps no copy.
+struct Slot<V>(Arc<Entry<V>>);
+
+trait Named {
+    fn place(&self) -> (&str, &str);
+}
+
+impl<V> Named for Slot<V> {
+    fn place(&self) -> (&str, &str) {
+        (&self.0.meta.namespace, &self.0.meta.name)
+    }
+}
+
+impl Named for Key {
+    fn place(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+}
+
+impl PartialEq for dyn Named + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for dyn Named + '_ {}
+
+impl PartialOrd for dyn Named + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Named + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl<V> PartialEq for Slot<V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl<V> Eq for Slot<V> {}
+
+impl<V> PartialOrd for Slot<V> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<V> Ord for Slot<V> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl<'a, V: 'a> Borrow<dyn Named + 'a> for Slot<V> {
+    fn borrow(&self) -> &(dyn Named + 'a) {
+        self
+    }
+}
+
 struct Store<V> {
-    entries: BTreeMap<Key, Arc<Entry<V>>>,
+    entries: BTreeSet<Slot<V>>,
     by_controller: BTreeMap<Arc<str>, BTreeSet<Key>>,
     indexes: BTreeMap<&'static str, Index<V>>,
 }
@@ -287,7 +354,7 @@ pub(super) struct Shared<V> {
 
 impl<V: View> Shared<V> {
     pub(super) fn new() -> Self {
-        let store = Store { entries: BTreeMap::new(), by_controller: BTreeMap::new(), indexes: BTreeMap::new() };
+        let store = Store { entries: BTreeSet::new(), by_controller: BTreeMap::new(), indexes: BTreeMap::new() };
         Self { store: RwLock::new(store), handlers: Mutex::new(Vec::new()) }
     }
 
@@ -297,7 +364,7 @@ impl<V: View> Shared<V> {
 
     pub(super) fn subscribe(&self, f: Handler<V>) {
         let mut handlers = self.handlers.lock();
-        let all: Vec<_> = self.store.read().entries.values().cloned().collect();
+        let all: Vec<_> = self.store.read().entries.iter().map(|s| s.0.clone()).collect();
         for e in all {
             f(&Change { old: None, new: Some(e) });
         }
@@ -310,9 +377,9 @@ impl<V: View> Shared<V> {
             return;
         }
         let mut keys: BTreeMap<String, BTreeSet<Key>> = BTreeMap::new();
-        for (k, e) in &s.entries {
+        for Slot(e) in &s.entries {
             for v in of(e) {
-                keys.entry(v).or_default().insert(k.clone());
+                keys.entry(v).or_default().insert(e.key());
             }
         }
         s.indexes.insert(name, Index { of, keys });
@@ -351,7 +418,8 @@ impl<V: View> Shared<V> {
     /// Takes a whole list: what is not in it is gone.
     pub(super) fn replace(&self, list: Vec<Entry<V>>) {
         let listed: BTreeSet<Key> = list.iter().map(Entry::key).collect();
-        let gone: Vec<Key> = self.store.read().entries.keys().filter(|k| !listed.contains(*k)).cloned().collect();
+        let gone: Vec<Key> =
+            self.store.read().entries.iter().map(|s| s.0.key()).filter(|k| !listed.contains(k)).collect();
         for k in gone {
             self.remove(&k, None);
         }
@@ -368,6 +436,10 @@ fn deliver<V>(handlers: &[Handler<V>], change: &Change<V>) {
 }
 
 impl<V> Store<V> {
+    fn get(&self, key: &Key) -> Option<&Arc<Entry<V>>> {
+        self.entries.get(key as &dyn Named).map(|s| &s.0)
+    }
+
     fn put(&mut self, e: Arc<Entry<V>>) -> Option<Arc<Entry<V>>> {
         let key = e.key();
         let old = self.remove(&key);
@@ -379,12 +451,12 @@ impl<V> Store<V> {
                 index.keys.entry(v).or_default().insert(key.clone());
             }
         }
-        self.entries.insert(key, e);
+        self.entries.insert(Slot(e));
         old
     }
 
     fn remove(&mut self, key: &Key) -> Option<Arc<Entry<V>>> {
-        let old = self.entries.remove(key)?;
+        let Slot(old) = self.entries.take(key as &dyn Named)?;
         if let Some(c) = old.meta.controller() {
             drop_key(&mut self.by_controller, &c.uid, key);
         }
@@ -411,7 +483,7 @@ pub struct Cache<'a, V>(RwLockReadGuard<'a, Store<V>>);
 
 impl<V> Cache<'_, V> {
     pub fn get(&self, key: &Key) -> Option<&Arc<Entry<V>>> {
-        self.0.entries.get(key)
+        self.0.get(key)
     }
 
     pub fn len(&self) -> usize {
@@ -424,30 +496,25 @@ impl<V> Cache<'_, V> {
 
     /// All objects, by namespace and name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Entry<V>>> {
-        self.0.entries.values()
+        self.0.entries.iter().map(|s| &s.0)
     }
 
     pub fn in_namespace<'b>(&'b self, namespace: &'b str) -> impl Iterator<Item = &'b Arc<Entry<V>>> + 'b {
+        let start = Key::new(namespace, "");
         self.0
             .entries
-            .range(Key::new(namespace, "")..)
-            .take_while(move |(k, _)| &*k.namespace == namespace)
-            .map(|(_, e)| e)
+            .range::<dyn Named, _>((Bound::Included(&start as &dyn Named), Bound::Unbounded))
+            .map(|s| &s.0)
+            .take_while(move |e| &*e.meta.namespace == namespace)
     }
 
     /// The objects whose controlling owner has this uid.
     pub fn controlled_by(&self, uid: &str) -> impl Iterator<Item = &Arc<Entry<V>>> {
-        self.0.by_controller.get(uid).into_iter().flatten().filter_map(|k| self.0.entries.get(k))
+        self.0.by_controller.get(uid).into_iter().flatten().filter_map(|k| self.0.get(k))
     }
 
     /// The objects of which an index says `value`.
     pub fn by_index(&self, index: &str, value: &str) -> impl Iterator<Item = &Arc<Entry<V>>> {
-        self.0
-            .indexes
-            .get(index)
-            .and_then(|i| i.keys.get(value))
-            .into_iter()
-            .flatten()
-            .filter_map(|k| self.0.entries.get(k))
+        self.0.indexes.get(index).and_then(|i| i.keys.get(value)).into_iter().flatten().filter_map(|k| self.0.get(k))
     }
 }

@@ -40,7 +40,8 @@ impl Strategy for Pod {
     }
 
     fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
-        pod_template::warnings(&o.clone().into_value(), &FieldPath::root())
+        let part = |k: &str| o.get(k).unwrap_or(&Value::Null);
+        pod_template::warnings_of_parts(part("metadata"), part("spec"), &FieldPath::root())
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {

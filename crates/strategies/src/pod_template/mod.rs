@@ -16,7 +16,7 @@ use meta::{FieldError, FieldPath, Map, Object, Value, names};
 pub use resources::{container_amounts, resource_name};
 pub use scheduling::node_selector_terms;
 pub use volumes::rules as volume_rules;
-pub use warnings::{of_workload, warnings};
+pub use warnings::{of_parts as warnings_of_parts, of_workload, warnings};
 
 /// Defaults of a pod spec at `path`.
 pub fn default(o: &mut Object, path: &[&str]) {

@@ -39,14 +39,18 @@ const OLD_VOLUMES: [(&str, &str); 9] = [
 
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 
-/// Warnings of a pod (`path` is the root) or a template.
+/// Warnings of a template.
 pub fn warnings(template: &Value, path: &FieldPath) -> Vec<String> {
+    of_parts(&template["metadata"], &template["spec"], path)
+}
+
+/// Warnings of a pod (`path` is the root) or a template.
+pub fn of_parts(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String> {
     let mut out = Vec::new();
-    let spec = &template["spec"];
     let at = path.child("spec");
     scheduling(spec, &at, &mut out);
     for (k, why) in OLD_ANNOTATIONS {
-        if is_set(&template["metadata"]["annotations"], k) {
+        if is_set(&metadata["annotations"], k) {
             out.push(format!("{}: {why}", path.child("metadata").child("annotations").key(k)));
         }
     }
