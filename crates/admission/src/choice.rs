@@ -48,7 +48,7 @@ const ALL: &[Row] = &[
     on(|| local(default_ingress_class::DefaultIngressClass)),
     on(|| remote(policy::Mutating::default())),
     on(|| remote(webhook::Mutating::default())),
-    on(|| local(policy::Validating::default())),
+    on(|| remote(policy::Validating::default())),
     on(|| remote(webhook::Validating::default())),
     on(|| local(resource_quota::ResourceQuota)),
 ];

@@ -33,6 +33,5 @@ mod webhook;
 
 pub use choice::{chain, default_plugins};
 pub use plugin::{
-    Asked, Chain, Endpoint, Host, Labels, Lookup, Mutated, Operation, Outcome, Place, Plugin, Remote, Review, Rounds,
-    is_terminating,
+    Asked, Chain, Host, Labels, Lookup, Mutated, Operation, Outcome, Plugin, Remote, Review, Rounds, is_terminating,
 };

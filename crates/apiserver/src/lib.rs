@@ -72,7 +72,7 @@ pub struct Server {
     pub(crate) flow: flow::FlowControl,
     pub(crate) documents: openapi::Documents,
     pub(crate) namespaces: admit::Namespaces,
-    pub(crate) webhooks: webhooks::Clients,
+    pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
 }
 
@@ -96,6 +96,8 @@ impl Server {
         let metrics = Metrics::new();
         // A registry that several servers share is counted by the first.
         let _ = registry.witness.set(metrics.clone());
+        let webhooks = Arc::new(webhooks::Clients::new(metrics.clone()));
+        let _ = registry.outside.set(webhooks.clone());
         let audit = options.audit.take();
         let governed = options.priority_and_fairness;
         let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
@@ -118,7 +120,7 @@ impl Server {
             options,
             documents: openapi::Documents::default(),
             namespaces: admit::Namespaces::default(),
-            webhooks: webhooks::Clients::default(),
+            webhooks,
             turns: admit::Turns::default(),
         })
     }

@@ -6,10 +6,11 @@ use crate::content::{Encoding, Shape};
 use crate::handle::{Call, bytes};
 use crate::metrics::table::WATCH_EVENTS;
 use crate::trace::{Running, Trace};
+use bytes::Bytes;
 use client::informer::Labels;
 use client::shared::{Ask, Batch, Handover, Kind, Page, Stored};
 use http::Response;
-use meta::Status;
+use meta::{Object, Status};
 use registry::{Batch as Watched, ObjectEventKind, ObjectWatch, Resource, encode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub fn wanted(call: &Call) -> bool {
     shape && call.parts.extensions.get::<Ask>().is_some()
 }
 
-pub fn list(server: &Server, row: &Resource, page: &registry::Page) -> Result<Response<Body>, Status> {
-    let objects = page.entries.iter().map(|e| stored(server, row, e)).collect::<Result<_, _>>()?;
+pub async fn list(server: &Server, row: &Resource, page: &registry::Page) -> Result<Response<Body>, Status> {
+    let objects = all_stored(server, row, &page.entries).await?;
     let page =
         Page { objects, resource_version: page.revision.to_string(), continue_token: page.continue_token.clone() };
     Ok(hand_over(page))
@@ -39,22 +40,28 @@ fn hand_over<T: Send + 'static>(thing: T) -> Response<Body> {
 }
 
 /// The stored form in the served version.
-fn stored(server: &Server, row: &Resource, e: &Entry) -> Result<Stored, Status> {
-    let (value, mark) = if row.serves_bytes(e) {
-        (e.value.clone(), e.index.mark as usize)
-    } else {
-        let value = encode::encode(&server.registry.from_stored(row, e)?);
+async fn all_stored(server: &Server, row: &Resource, entries: &[Arc<Entry>]) -> Result<Vec<Stored>, Status> {
+    if entries.iter().all(|e| row.serves_bytes(e)) {
+        return Ok(entries.iter().map(|e| stored(e, e.value.clone(), e.index.mark as usize)).collect());
+    }
+    let objects = server.registry.all_from_stored(row, entries).await?;
+    let one = |(e, o): (&Arc<Entry>, Object)| {
+        let value = encode::encode(&o);
         let mark = encode::mark(&value);
-        (value, mark)
+        stored(e, value, mark)
     };
-    Ok(Stored {
+    Ok(entries.iter().zip(objects).map(one).collect())
+}
+
+fn stored(e: &Entry, value: Bytes, mark: usize) -> Stored {
+    Stored {
         namespace: e.key.namespace.clone(),
         name: e.key.name.clone(),
         labels: Labels::from_sorted(e.index.labels.clone()),
         value,
         mark,
         revision: e.revision,
-    })
+    }
 }
 
 /// A watch that hands over until its time is up, the server ends or nobody takes any more.
@@ -105,12 +112,14 @@ async fn follow(
             batch = watch.next() => match batch {
                 Ok(Watched::InitialEnd(revision)) => Batch::Bookmark(revision),
                 Ok(Watched::Events(events)) => {
-                    let one = |e: &registry::ObjectEvent| {
-                        let kind = if e.kind == ObjectEventKind::Deleted { Kind::Deleted } else { Kind::Put };
-                        Ok((kind, stored(server, row, &e.entry)?))
+                    let kind = |e: &registry::ObjectEvent| match e.kind {
+                        ObjectEventKind::Deleted => Kind::Deleted,
+                        _ => Kind::Put,
                     };
                     sent.inc_by(events.len() as u64);
-                    events.iter().map(one).collect::<Result<_, _>>().map_or_else(Batch::Failed, Batch::Events)
+                    let entries: Vec<Arc<Entry>> = events.iter().map(|e| e.entry.clone()).collect();
+                    let objects = all_stored(server, row, &entries).await;
+                    objects.map_or_else(Batch::Failed, |o| Batch::Events(events.iter().map(kind).zip(o).collect()))
                 }
                 Err(s) => Batch::Failed(s),
             },

@@ -1,9 +1,10 @@
 //! What every custom resource does (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
 
+use super::conversion::Webhook;
 use super::{rules, versions};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
-use registry::{Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
+use registry::{Converter, Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
 use schema::Schema;
 use serde_json::json;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ pub struct Custom {
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
-    /// A webhook would convert between versions, which nobody calls yet.
-    pub webhook: bool,
+    /// Who converts between versions; none: they differ in their name only.
+    pub webhook: Option<Webhook>,
 }
 
 impl Custom {
@@ -129,13 +130,12 @@ impl Strategy for Custom {
         }
     }
 
-    /// Versions differ in their name only, unless a webhook is to convert them. What is read takes the form of the schema as it is now.
+    fn converter(&self) -> Option<&dyn Converter> {
+        self.webhook.as_ref().map(|w| w as &dyn Converter)
+    }
+
+    /// Without a webhook versions differ in their name only. What is read takes the form of the schema as it is now.
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
-        if self.webhook && o.api_version() != to.api_version() {
-            let gvk = format!("{}, Kind={}", o.api_version(), o.kind());
-            let why = "this server does not call conversion webhooks yet";
-            return Err(Status::internal(format!("conversion webhook for {gvk} failed: {why}")));
-        }
         o.set_gvk(to);
         if *to != self.gvk {
             return Ok(o);
