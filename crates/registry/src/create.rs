@@ -95,6 +95,7 @@ impl Registry {
         schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
         strategy.validate(&object, &mut errors);
         strategy.validate_create(&object, &mut errors);
+        strategy.examine(request, &object, None, &mut errors);
         if !errors.is_empty() {
             return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
         }

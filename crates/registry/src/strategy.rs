@@ -211,6 +211,9 @@ pub trait Strategy: Send + Sync {
     /// Checks of an update through a subresource.
     fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
+    /// What is asked after all this, of new objects, updates and parts alike, knowing what was found so far. It may warn.
+    fn examine(&self, _request: &Request, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
+
     fn warnings(&self, _object: &Object, _old: Option<&Object>) -> Vec<String> {
         Vec::new()
     }

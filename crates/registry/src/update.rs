@@ -163,6 +163,7 @@ impl Registry {
         } else {
             strategy.validate_part(&request.subresource, &new, old, &mut errors);
         }
+        strategy.examine(request, &new, Some(old), &mut errors);
         if !errors.is_empty() {
             return Err(Status::invalid(&row.group_kind(), old.name(), &errors));
         }

@@ -35,17 +35,6 @@ impl Custom {
         if repeated_before.is_empty() {
             schema::structural::duplicates(&new, &self.schema, &root, errors);
         }
-        self.evaluate(&new, before.as_ref(), errors);
-    }
-
-    fn evaluate(&self, new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-        let Some(r) = &self.rules else { return };
-        if rules::blocks(errors) {
-            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-            errors.push(FieldError::invalid(&FieldPath::root(), Value::Null, why));
-        } else {
-            r.evaluate(new, old, errors);
-        }
     }
 
     fn check_scale(&self, o: &Object, spec: bool, errors: &mut ErrorList) {
@@ -97,8 +86,20 @@ impl Strategy for Custom {
             schema::structural::validate(v, old.get("status"), &f.schema, &path, errors);
         }
         self.check_scale(o, false, errors);
-        let (new, old) = (Value::Object(o.0.clone()), Value::Object(old.0.clone()));
-        self.evaluate(&new, Some(&old), errors);
+    }
+
+    /// The rules of the schema.
+    fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        let Some(r) = &self.rules else { return };
+        if rules::blocks(errors) {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid(&FieldPath::root(), Value::Null, why));
+            return;
+        }
+        let (new, old) = (Value::Object(o.0.clone()), old.map(|o| Value::Object(o.0.clone())));
+        for tolerated in r.evaluate(&new, old.as_ref(), errors) {
+            request.warn(tolerated.to_string());
+        }
     }
 
     fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
