@@ -27,6 +27,7 @@ fn remote(p: impl Remote + 'static) -> Step {
 
 const ALL: &[Row] = &[
     on(|| local(namespace_lifecycle::NamespaceLifecycle)),
+    off(|| local(pod_preset::PodPreset)),
     on(|| local(limit_ranger::LimitRanger)),
     on(|| local(service_account::ServiceAccount)),
     off(|| local(node_restriction::NodeRestriction)),

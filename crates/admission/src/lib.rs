@@ -19,6 +19,7 @@ mod owner_references;
 mod persistent_volume_claim_resize;
 mod plugin;
 mod pod_node_selector;
+mod pod_preset;
 mod pod_security;
 mod policy;
 mod priority;
@@ -33,5 +34,6 @@ mod webhook;
 
 pub use choice::{chain, default_plugins};
 pub use plugin::{
-    Asked, Chain, Host, Labels, Lookup, Mutated, Operation, Outcome, Plugin, Remote, Review, Rounds, is_terminating,
+    Asked, Chain, Event, Host, Labels, Lookup, Mutated, Operation, Outcome, Plugin, Remote, Review, Rounds,
+    is_terminating,
 };

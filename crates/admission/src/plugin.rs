@@ -122,8 +122,18 @@ pub trait Host: Sync {
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
     /// A fact for the audit log.
     fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
+    /// Tells something about the object in an event, which is written later or not at all.
+    fn event(&self, _event: &Event<'_>) {}
     /// A webhook was asked.
     fn asked(&self, _asked: &Asked<'_>) {}
+}
+
+/// A warning about an object that is on its way to the store.
+pub struct Event<'a> {
+    pub about: &'a Object,
+    pub component: &'a str,
+    pub reason: &'a str,
+    pub message: String,
 }
 
 /// A call of a webhook, for those who count.

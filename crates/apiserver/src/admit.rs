@@ -2,7 +2,7 @@
 
 use crate::Server;
 use crate::handle::Call;
-use admission::{Asked, Host, Labels, Lookup, Review, is_terminating};
+use admission::{Asked, Event, Host, Labels, Lookup, Review, is_terminating};
 use async_trait::async_trait;
 use auth::{Attributes, Endpoint};
 use http::Method;
@@ -240,6 +240,12 @@ impl Host for Admission<'_> {
 
     fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
         self.call.trace.annotate(key, value);
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        if !self.dry_run {
+            crate::events::write(&self.server.registry, event);
+        }
     }
 
     fn asked(&self, asked: &Asked<'_>) {

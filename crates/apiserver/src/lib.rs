@@ -13,6 +13,7 @@ mod connect;
 mod content;
 mod deadline;
 pub mod discovery;
+mod events;
 pub mod flow;
 pub mod handle;
 mod health;

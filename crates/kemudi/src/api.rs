@@ -57,6 +57,10 @@ pub struct Flags {
     /// Megabytes from which on an audit log is put away.
     #[arg(long, default_value_t = 100)]
     pub audit_log_maxsize: u64,
+    /// Which built-in APIs are served: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `group/version` or `group/version/resource`
+    /// with `=true` or `=false`.
+    #[arg(long, value_delimiter = ',')]
+    pub runtime_config: Vec<String>,
     /// How long an event is kept after it was last written; 0 for ever.
     #[arg(long, default_value = "1h", value_parser = apiserver::duration)]
     pub event_ttl: Duration,

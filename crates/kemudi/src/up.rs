@@ -93,6 +93,8 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("{0}")]
     Admission(String),
+    #[error("--runtime-config: {0}")]
+    RuntimeConfig(String),
     #[error(transparent)]
     Api(#[from] crate::api::Error),
     #[error("making the service of the DNS server: {0}")]
@@ -131,6 +133,8 @@ async fn run(options: Options) -> Result<(), Error> {
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
     let plugins = admission::chain(&options.enable_admission_plugins, &options.disable_admission_plugins);
     let plugins = plugins.map_err(Error::Admission)?;
+    let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
+    let runtime = runtime.map_err(Error::RuntimeConfig)?;
     if !options.disable_agent {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
@@ -166,6 +170,7 @@ async fn run(options: Options) -> Result<(), Error> {
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
         event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
+        runtime,
         access: options.access.clone(),
     };
     let mut plane = ControlPlane::start(&config, listener, store, plugins, server_options, shutdown.clone()).await?;
