@@ -131,6 +131,13 @@ impl Server {
         self.lifecycle.leave();
     }
 
+    /// Returns when all events of the audit were delivered, or given up.
+    pub async fn flush_audit(&self) {
+        if let Some(auditor) = &self.auditor {
+            auditor.flush().await;
+        }
+    }
+
     /// The server ends: it takes no new requests, and watches come to their end as if their time was over.
     pub fn end(&self) {
         self.lifecycle.drain();

@@ -113,6 +113,8 @@ pub enum Error {
 }
 
 const PID_FILE: &str = "kemudi.pid";
+/// How long the end waits for the audit's webhook.
+const LAST_EVENTS: Duration = Duration::from_secs(10);
 /// When the start is surely over, and its code is not needed any more.
 const SETTLED: Duration = Duration::from_secs(30);
 
@@ -147,7 +149,7 @@ async fn run(options: Options) -> Result<(), Error> {
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
-    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server()? };
+    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),
@@ -220,6 +222,8 @@ async fn run(options: Options) -> Result<(), Error> {
     trigger.trigger();
     let _ = stop.send(true);
     while plane.serving.join_next().await.is_some() {}
+    // Events that nobody takes any more do not hold it up for long.
+    let _ = tokio::time::timeout(LAST_EVENTS, plane.server.flush_audit()).await;
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
     Ok(())
