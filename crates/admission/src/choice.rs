@@ -27,6 +27,7 @@ fn remote(p: impl Remote + 'static) -> Step {
 
 const ALL: &[Row] = &[
     on(|| local(namespace_lifecycle::NamespaceLifecycle)),
+    off(|| local(pod_preset::PodPreset)),
     on(|| local(limit_ranger::LimitRanger)),
     on(|| local(service_account::ServiceAccount)),
     off(|| local(node_restriction::NodeRestriction)),
@@ -48,7 +49,7 @@ const ALL: &[Row] = &[
     on(|| local(default_ingress_class::DefaultIngressClass)),
     on(|| remote(policy::Mutating::default())),
     on(|| remote(webhook::Mutating::default())),
-    on(|| local(policy::Validating::default())),
+    on(|| remote(policy::Validating::default())),
     on(|| remote(webhook::Validating::default())),
     on(|| local(resource_quota::ResourceQuota)),
 ];

@@ -19,6 +19,7 @@ mod owner_references;
 mod persistent_volume_claim_resize;
 mod plugin;
 mod pod_node_selector;
+mod pod_preset;
 mod pod_security;
 mod policy;
 mod priority;
@@ -34,6 +35,6 @@ mod webhook;
 
 pub use choice::{chain, default_plugins};
 pub use plugin::{
-    Asked, Chain, Endpoint, Host, Labels, Lookup, Mutated, Operation, Outcome, Place, Plugin, Remote, Review, Rounds,
+    Asked, Chain, Event, Host, Labels, Lookup, Mutated, Operation, Outcome, Plugin, Remote, Review, Rounds,
     is_terminating,
 };

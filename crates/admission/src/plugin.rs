@@ -1,7 +1,7 @@
 //! The traits of all plugins, what they are told, and what the server does for them.
 
 use async_trait::async_trait;
-use auth::Attributes;
+use auth::{Attributes, Endpoint};
 use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -99,20 +99,6 @@ pub fn is_terminating(namespace: &Object) -> bool {
     namespace.is_deleting() || namespace.str_at(&["status", "phase"]) == Some("Terminating")
 }
 
-/// Where a webhook is (`WebhookClientConfig`).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    pub place: Place,
-    /// PEM; empty: what the machine trusts.
-    pub ca: Vec<u8>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    Url(String),
-    Service { namespace: String, name: String, path: String, port: u16 },
-}
-
 /// What the server does for plugins: kinds and their versions, permissions, and the way out.
 #[async_trait]
 pub trait Host: Sync {
@@ -127,7 +113,7 @@ pub trait Host: Sync {
     fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     /// The same objects under other versions and groups, with their kinds there.
     fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)>;
-    fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
+    async fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
     /// Gives what somebody made the form of its kind: typed and defaulted.
     fn read(&self, value: Value, kind: &Gvk) -> Result<Object, Status>;
     /// Merges part of an object into it, as server-side apply merges, but for the managed fields.
@@ -136,8 +122,18 @@ pub trait Host: Sync {
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
     /// A fact for the audit log.
     fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
+    /// Tells something about the object in an event, which is written later or not at all.
+    fn event(&self, _event: &Event<'_>) {}
     /// A webhook was asked.
     fn asked(&self, _asked: &Asked<'_>) {}
+}
+
+/// A warning about an object that is on its way to the store.
+pub struct Event<'a> {
+    pub about: &'a Object,
+    pub component: &'a str,
+    pub reason: &'a str,
+    pub message: String,
 }
 
 /// A call of a webhook, for those who count.

@@ -2,14 +2,14 @@
 
 use crate::Server;
 use crate::handle::Call;
-use admission::{Asked, Endpoint, Host, Labels, Lookup, Review, is_terminating};
+use admission::{Asked, Event, Host, Labels, Lookup, Review, is_terminating};
 use async_trait::async_trait;
-use auth::Attributes;
+use auth::{Attributes, Endpoint};
 use http::Method;
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
+use registry::{Admit, Charge, Mutated, Operation, Outside, Registry, Request, encode};
 use serde_json::json;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -195,9 +195,10 @@ impl Host for Admission<'_> {
         has.map(|r| (r.kind.gvr(), spoken(&r.kind, subresource))).collect()
     }
 
-    fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
-        match self.server.registry.rows().kind(to) {
-            Some(row) => row.strategy.convert(object, to),
+    async fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
+        let registry = &self.server.registry;
+        match registry.rows().kind(to) {
+            Some(row) => registry.convert(row, object, to).await,
             None => Err(Status::internal(format!("unable to convert to {to}: unknown kind"))),
         }
     }
@@ -239,6 +240,12 @@ impl Host for Admission<'_> {
 
     fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
         self.call.trace.annotate(key, value);
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        if !self.dry_run {
+            crate::events::write(&self.server.registry, event);
+        }
     }
 
     fn asked(&self, asked: &Asked<'_>) {

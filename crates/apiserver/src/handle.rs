@@ -88,6 +88,9 @@ impl Server {
             response.headers_mut().entry(AUDIT_ID).or_insert(id);
         }
         trace.answered(&mut response, long_running);
+        if let Some(record) = trace.audit.get().filter(|r| r.is_due()) {
+            Box::pin(record.settle()).await;
+        }
         response
     }
 
@@ -121,6 +124,12 @@ impl Server {
     ) -> Result<Response<Body>, Status> {
         let user = self.authenticate(&mut parts, &info, trace).await?;
         self.write_down(&user, &parts, &body, &info, trace);
+        if let Some(record) = trace.audit.get().filter(|r| r.is_due())
+            && !Box::pin(record.settle()).await
+        {
+            let why = "failed to store audit event";
+            return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
+        }
         let user = self.impersonate(user, &parts, trace).await?;
         let _pass = if info.long_running {
             None
@@ -185,7 +194,7 @@ impl Server {
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
             let nobody = attributes(&User::default(), parts, &info.target, info.watch);
-            auditor.unauthenticated(&trace.id, parts, &nobody);
+            Box::pin(auditor.unauthenticated(&trace.id, parts, &nobody)).await;
         }
         user
     }

@@ -13,6 +13,7 @@ mod connect;
 mod content;
 mod deadline;
 pub mod discovery;
+mod events;
 pub mod flow;
 pub mod handle;
 mod health;
@@ -72,7 +73,7 @@ pub struct Server {
     pub(crate) flow: flow::FlowControl,
     pub(crate) documents: openapi::Documents,
     pub(crate) namespaces: admit::Namespaces,
-    pub(crate) webhooks: webhooks::Clients,
+    pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
 }
 
@@ -96,6 +97,8 @@ impl Server {
         let metrics = Metrics::new();
         // A registry that several servers share is counted by the first.
         let _ = registry.witness.set(metrics.clone());
+        let webhooks = Arc::new(webhooks::Clients::new(metrics.clone()));
+        let _ = registry.outside.set(webhooks.clone());
         let audit = options.audit.take();
         let governed = options.priority_and_fairness;
         let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
@@ -118,7 +121,7 @@ impl Server {
             options,
             documents: openapi::Documents::default(),
             namespaces: admit::Namespaces::default(),
-            webhooks: webhooks::Clients::default(),
+            webhooks,
             turns: admit::Turns::default(),
         })
     }
@@ -126,6 +129,13 @@ impl Server {
     /// The server is about to end: it is not ready any more, and still serves.
     pub fn leave(&self) {
         self.lifecycle.leave();
+    }
+
+    /// Returns when all events of the audit were delivered, or given up.
+    pub async fn flush_audit(&self) {
+        if let Some(auditor) = &self.auditor {
+            auditor.flush().await;
+        }
     }
 
     /// The server ends: it takes no new requests, and watches come to their end as if their time was over.

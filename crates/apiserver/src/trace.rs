@@ -99,7 +99,20 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.running.as_ref().inspect(|r| r.dec());
-        self.trace.audit.get().inspect(|r| r.complete());
+        if let Some(record) = self.trace.audit.get() {
+            record.complete();
+            // Nobody waits for the end of a stream.
+            if record.is_due()
+                && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            {
+                let trace = self.trace.clone();
+                runtime.spawn(async move {
+                    if let Some(record) = trace.audit.get() {
+                        record.settle().await;
+                    }
+                });
+            }
+        }
         if let Some(s) = self.trace.series.get() {
             s.answered(self.code, self.trace.begun.elapsed(), Duration::ZERO, None);
         }

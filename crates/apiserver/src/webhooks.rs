@@ -1,7 +1,10 @@
 //! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service.
 
+use crate::Metrics;
 use crate::admit::{Namespaces, Stored};
-use admission::{Endpoint, Lookup, Place};
+use admission::Lookup;
+use async_trait::async_trait;
+use auth::{Endpoint, Place};
 use bytes::Bytes;
 use client::https::{Config, Https, Roots};
 use client::{Error, Transport};
@@ -10,7 +13,8 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use meta::Object;
 use parking_lot::Mutex;
-use registry::Registry;
+use registry::convert::Conversion;
+use registry::{Outside, Registry};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,9 +29,9 @@ const MAX_ANSWER: usize = 2 * crate::content::MAX_BODY;
 type To = (String, Vec<u8>, Option<String>);
 
 /// Connections to webhooks.
-#[derive(Default)]
 pub(crate) struct Clients {
     kept: Mutex<HashMap<To, Arc<Https>>>,
+    metrics: Arc<Metrics>,
 }
 
 /// Where a call goes.
@@ -40,9 +44,10 @@ struct Target {
     name: Option<String>,
 }
 
-impl Clients {
-    /// Posts JSON. Errors are told as Go's HTTP client tells them.
-    pub async fn post(
+#[async_trait]
+impl Outside for Clients {
+    /// Errors are told as Go's HTTP client tells them.
+    async fn post(
         &self,
         registry: &Registry,
         to: &Endpoint,
@@ -68,6 +73,16 @@ impl Clients {
             Ok(Err(Failure::Answer(e))) => Err(e),
             Ok(Ok(body)) => Ok(body),
         }
+    }
+
+    fn converted(&self, conversion: &Conversion<'_>) {
+        self.metrics.converted(conversion);
+    }
+}
+
+impl Clients {
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { kept: Mutex::default(), metrics }
     }
 
     async fn exchange(&self, to: &Target, ca: &[u8], timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Failure> {

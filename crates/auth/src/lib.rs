@@ -4,6 +4,7 @@
 
 pub mod attributes;
 pub mod config;
+pub mod endpoint;
 pub mod jwt;
 pub mod oidc;
 pub mod rbac;
@@ -14,5 +15,6 @@ pub mod user;
 pub mod webhook;
 
 pub use attributes::{Attributes, Authorizer, Decision};
+pub use endpoint::{Endpoint, Place};
 pub use token::{Authenticated, TokenAuthenticator, Tokens};
 pub use user::{GROUP_SERVICE_ACCOUNTS, User};

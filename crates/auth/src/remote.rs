@@ -41,14 +41,19 @@ impl Remote {
     }
 
     pub async fn get(&self) -> Result<Value, String> {
-        self.exchange(Method::GET, Bytes::new()).await
+        read(&self.exchange(Method::GET, Bytes::new()).await?)
     }
 
     pub async fn post(&self, body: &Value) -> Result<Value, String> {
-        self.exchange(Method::POST, body.to_string().into()).await
+        read(&self.exchange(Method::POST, body.to_string().into()).await?)
     }
 
-    async fn exchange(&self, method: Method, body: Bytes) -> Result<Value, String> {
+    /// Posts JSON; what is answered does not matter, if it is a success.
+    pub async fn tell(&self, body: Bytes) -> Result<(), String> {
+        self.exchange(Method::POST, body).await.map(drop)
+    }
+
+    async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, String> {
         let request = Request::builder()
             .method(method)
             .uri(&self.path)
@@ -64,10 +69,14 @@ impl Remote {
             if !status.is_success() {
                 return Err(format!("the server answered {status}"));
             }
-            serde_json::from_slice(&body.to_bytes()).map_err(|e| e.to_string())
+            Ok(body.to_bytes())
         };
         tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err("context deadline exceeded".into()))
     }
+}
+
+fn read(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
 /// Answers that are remembered for some time, each for its own.

@@ -115,7 +115,7 @@ impl<T: Send + 'static> Handover<T> {
         extensions.insert(Self(Arc::new(Mutex::new(Some(thing)))));
     }
 
-    pub(crate) fn take(extensions: &Extensions) -> Option<T> {
+    pub fn take(extensions: &Extensions) -> Option<T> {
         extensions.get::<Self>()?.0.lock().take()
     }
 }

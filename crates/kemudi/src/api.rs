@@ -1,12 +1,10 @@
 //! Flags of the API server, under upstream's names.
 
-use crate::system::SystemClock;
-use apiserver::audit::{self, Audit, Log, Policy, Rotation};
+use apiserver::audit;
 use clap::{ArgMatches, Args};
 use client::https::ClientIdentity;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +13,8 @@ pub enum Error {
     File { path: PathBuf, source: std::io::Error },
     #[error("loading audit policy file: {source}: from file {path}")]
     Policy { path: PathBuf, source: audit::Error },
+    #[error("{0}")]
+    Audit(String),
 }
 
 #[derive(Args)]
@@ -42,21 +42,12 @@ pub struct Flags {
     pub proxy_client_cert_file: Option<PathBuf>,
     #[arg(long, requires = "proxy_client_cert_file")]
     pub proxy_client_key_file: Option<PathBuf>,
-    /// A file that says which requests are written to the audit log, and how much of them (audit.k8s.io/v1 Policy).
-    #[arg(long)]
-    pub audit_policy_file: Option<PathBuf>,
-    /// Where the audit log is written; `-` is the standard output.
-    #[arg(long)]
-    pub audit_log_path: Option<PathBuf>,
-    /// Days after which old audit logs are removed; 0 for never.
-    #[arg(long, default_value_t = 0)]
-    pub audit_log_maxage: u32,
-    /// Old audit logs that are kept; 0 for all.
-    #[arg(long, default_value_t = 0)]
-    pub audit_log_maxbackup: usize,
-    /// Megabytes from which on an audit log is put away.
-    #[arg(long, default_value_t = 100)]
-    pub audit_log_maxsize: u64,
+    #[command(flatten)]
+    pub audit: crate::audit::Flags,
+    /// Which built-in APIs are served: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `group/version` or `group/version/resource`
+    /// with `=true` or `=false`.
+    #[arg(long, value_delimiter = ',')]
+    pub runtime_config: Vec<String>,
     /// How long an event is kept after it was last written; 0 for ever.
     #[arg(long, default_value = "1h", value_parser = apiserver::duration)]
     pub event_ttl: Duration,
@@ -72,7 +63,7 @@ pub fn shown(matches: &ArgMatches) -> BTreeMap<String, String> {
 }
 
 impl Flags {
-    pub fn server(&self) -> Result<apiserver::Options, Error> {
+    pub async fn server(&self) -> Result<apiserver::Options, Error> {
         Ok(apiserver::Options {
             request_timeout: self.request_timeout,
             min_request_timeout: Duration::from_secs(self.min_request_timeout),
@@ -80,7 +71,7 @@ impl Flags {
             max_mutating_requests_in_flight: self.max_mutating_requests_inflight,
             priority_and_fairness: self.enable_priority_and_fairness,
             proxy_client: self.proxy_client()?,
-            audit: self.audit()?,
+            audit: self.audit.audit().await?,
             flags: BTreeMap::new(),
         })
     }
@@ -91,23 +82,5 @@ impl Flags {
         };
         let read = |path: &PathBuf| std::fs::read(path).map_err(|source| Error::File { path: path.clone(), source });
         Ok(Some(ClientIdentity { certificates: read(crt)?, key: read(key)? }))
-    }
-
-    /// Both are needed: without a policy nothing is written down.
-    fn audit(&self) -> Result<Option<Audit>, Error> {
-        let (Some(policy), Some(log)) = (&self.audit_policy_file, &self.audit_log_path) else { return Ok(None) };
-        let file = |path: &PathBuf| {
-            let path = path.clone();
-            move |source| Error::File { path, source }
-        };
-        let text = std::fs::read_to_string(policy).map_err(file(policy))?;
-        let policy = Policy::parse(&text).map_err(|source| Error::Policy { path: policy.clone(), source })?;
-        let rotation = Rotation {
-            megabytes: self.audit_log_maxsize,
-            files: self.audit_log_maxbackup,
-            days: self.audit_log_maxage.into(),
-        };
-        let log = Log::open(log, rotation, Arc::new(SystemClock)).map_err(file(log))?;
-        Ok(Some(Audit { policy, log }))
     }
 }

@@ -52,6 +52,8 @@ pub struct Config {
     pub service_cidr: Cidr,
     /// How long events are kept; none for ever.
     pub event_ttl: Option<Duration>,
+    /// Which built-in kinds are served.
+    pub runtime: strategies::RuntimeConfig,
     /// Who may come in, and who decides.
     pub access: access::Options,
 }
@@ -93,6 +95,7 @@ impl ControlPlane {
             accounts: access.accounts.clone(),
             tokens: access.tokens.clone(),
             event_ttl: config.event_ttl,
+            runtime: config.runtime.clone(),
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         access.attach(&registry);

@@ -6,6 +6,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod access;
 mod agent;
 mod api;
+mod audit;
 mod bootstrap;
 mod components;
 mod control_plane;

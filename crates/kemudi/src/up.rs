@@ -93,6 +93,8 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("{0}")]
     Admission(String),
+    #[error("--runtime-config: {0}")]
+    RuntimeConfig(String),
     #[error(transparent)]
     Api(#[from] crate::api::Error),
     #[error("making the service of the DNS server: {0}")]
@@ -111,6 +113,8 @@ pub enum Error {
 }
 
 const PID_FILE: &str = "kemudi.pid";
+/// How long the end waits for the audit's webhook.
+const LAST_EVENTS: Duration = Duration::from_secs(10);
 /// When the start is surely over, and its code is not needed any more.
 const SETTLED: Duration = Duration::from_secs(30);
 
@@ -131,6 +135,8 @@ async fn run(options: Options) -> Result<(), Error> {
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
     let plugins = admission::chain(&options.enable_admission_plugins, &options.disable_admission_plugins);
     let plugins = plugins.map_err(Error::Admission)?;
+    let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
+    let runtime = runtime.map_err(Error::RuntimeConfig)?;
     if !options.disable_agent {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
@@ -143,7 +149,7 @@ async fn run(options: Options) -> Result<(), Error> {
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
-    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server()? };
+    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),
@@ -166,6 +172,7 @@ async fn run(options: Options) -> Result<(), Error> {
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
         service_cidr: options.service_cluster_ip_range,
         event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
+        runtime,
         access: options.access.clone(),
     };
     let mut plane = ControlPlane::start(&config, listener, store, plugins, server_options, shutdown.clone()).await?;
@@ -215,6 +222,8 @@ async fn run(options: Options) -> Result<(), Error> {
     trigger.trigger();
     let _ = stop.send(true);
     while plane.serving.join_next().await.is_some() {}
+    // Events that nobody takes any more do not hold it up for long.
+    let _ = tokio::time::timeout(LAST_EVENTS, plane.server.flush_audit()).await;
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
     Ok(())

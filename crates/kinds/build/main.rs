@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod data;
+mod gone;
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -38,6 +39,7 @@ fn main() {
             "object": {"description": "The object as it is now; of a deletion, as it was last; of an error, a Status.",
                 "$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"}}}),
     );
+    gone::add(&mut upstream);
     let data = data::read(Path::new("data"));
     let mut texts = Map::new();
     let mut definitions = Map::new();

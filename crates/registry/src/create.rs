@@ -4,7 +4,7 @@ use crate::admit::{Admit, Mutated, Operation};
 use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::Request;
-use crate::{Registry, encode, managed, metadata};
+use crate::{Registry, managed, metadata};
 use kinds::Generation;
 use meta::{Object, Status, random, time};
 use store::{Action, CommitError, Expect, Op};
@@ -77,7 +77,7 @@ impl Registry {
     ) -> Result<Object, Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
-        managed::on_create(self, request, &mut object, options);
+        managed::on_create(self, request, &mut object, options).await;
         schema::settle(&mut object.0, &row.kind.schema);
         let stamped = Stamp::of(&object);
         if admit.mutate(Operation::Create, &mut object, None).await? == Mutated::Outside {
@@ -95,6 +95,7 @@ impl Registry {
         schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
         strategy.validate(&object, &mut errors);
         strategy.validate_create(&object, &mut errors);
+        strategy.examine(request, &object, None, &mut errors);
         if !errors.is_empty() {
             return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
         }
@@ -123,7 +124,7 @@ impl Registry {
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Check }];
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
-            ops[0].action = Action::Put(self.to_stored(request, &candidate)?);
+            ops[0].action = Action::Put(self.to_stored(row, &candidate).await?);
             ops.extend(with);
             ops.extend(charge.ops);
             match self.commit(row, "create", ops).await {
@@ -139,21 +140,6 @@ impl Registry {
             }
         }
         unreachable!("the loop above only ends by returning")
-    }
-
-    /// The bytes of an object in the stored version.
-    pub(crate) fn to_stored(&self, request: &Request, object: &Object) -> Result<bytes::Bytes, Status> {
-        let row = &request.resource;
-        match row.stored() {
-            Some((_, version)) if row.converts() => Ok(encode::encode(&row.strategy.convert(object.clone(), version)?)),
-            _ => Ok(encode::encode(object)),
-        }
-    }
-
-    /// A stored entry in the served version.
-    pub fn from_stored(&self, row: &crate::Resource, entry: &store::Entry) -> Result<Object, Status> {
-        let object = encode::decode(entry);
-        if row.serves_bytes(entry) { Ok(object) } else { row.strategy.convert(object, &row.kind.gvk()) }
     }
 }
 

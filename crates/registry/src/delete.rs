@@ -34,7 +34,7 @@ impl Registry {
             let Some(entry) = self.find(&key)? else {
                 return Err(Status::not_found(&gr, &request.name));
             };
-            let live = self.from_stored(row, &entry)?;
+            let live = self.from_stored(row, &entry).await?;
             check_preconditions(&options.preconditions, &live, request)?;
             admit.validate(Operation::Delete, None, Some(&live)).await?;
             let next = self.begin(request, &live, options);
@@ -45,7 +45,7 @@ impl Registry {
                 // Already on its way, and nothing new was asked.
                 Some(o) if o == live => Ok(Deleted::Waiting(o)),
                 Some(mut o) => {
-                    let bytes = self.to_stored(request, &o)?;
+                    let bytes = self.to_stored(row, &o).await?;
                     let expect = Expect::Revision(entry.revision);
                     let op = Op { key: key.clone(), expect, action: Action::Put(bytes) };
                     self.commit(row, "update", vec![op]).await.map(|c| {

@@ -4,6 +4,7 @@
 //! for all. Invariant: no kind is named here. Creating a custom resource definition inserts a row.
 
 pub mod admit;
+pub mod convert;
 mod create;
 mod delete;
 pub mod encode;
@@ -16,10 +17,12 @@ mod pool;
 pub mod row;
 pub mod strategy;
 mod update;
+mod versions;
 mod watch;
 mod witness;
 
 pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
+pub use convert::{Converter, Outside};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
@@ -28,6 +31,7 @@ pub use strategy::{
     ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings,
 };
 pub use update::{Target, Updated};
+pub use versions::Conversions;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 pub use witness::Witness;
 
@@ -47,6 +51,8 @@ pub struct Registry {
     changes: Sender<()>,
     /// Who is told of writes to the store.
     pub witness: OnceLock<Arc<dyn Witness>>,
+    /// The way to webhooks.
+    pub outside: OnceLock<Arc<dyn Outside>>,
 }
 
 impl Registry {
@@ -58,6 +64,7 @@ impl Registry {
             rows: Arc::new(RwLock::new(Arc::new(rows))),
             changes: Sender::new(()),
             witness: OnceLock::new(),
+            outside: OnceLock::new(),
         }
     }
 

@@ -80,7 +80,7 @@ impl Registry {
     pub async fn get(&self, request: &Request) -> Result<Object, Status> {
         match &request.resource.backend {
             Backend::Function(f) => f.get(self.env(), request).await,
-            Backend::Stored { .. } => self.from_stored(&request.resource, &*self.entry(request)?),
+            Backend::Stored { .. } => self.from_stored(&request.resource, &*self.entry(request)?).await,
         }
     }
 

@@ -3,8 +3,9 @@
 use crate::Registry;
 use crate::options::WriteOptions;
 use crate::strategy::Request;
+use crate::versions::Versions;
 use merge::fieldset::Set;
-use merge::managed::{self, Context, Force, OneVersion};
+use merge::managed::{self, Context, Force};
 use meta::{Object, Status, time};
 use std::sync::LazyLock;
 
@@ -29,6 +30,7 @@ fn with_context<T>(
     work: impl FnOnce(&Context<'_>) -> T,
 ) -> T {
     let kind = &request.resource.kind;
+    let versions = Versions { request, rows: registry.rows() };
     let (now, version) = (time::format(registry.clock.now()), kind.group_version().to_string());
     work(&Context {
         manager,
@@ -37,19 +39,40 @@ fn with_context<T>(
         schema: Some(&kind.schema),
         time: &now,
         reset_fields: reset_fields(request),
-        versions: &OneVersion,
+        versions: &versions,
     })
 }
 
-pub fn on_create(registry: &Registry, request: &Request, object: &mut Object, options: &WriteOptions) {
+pub async fn on_create(registry: &Registry, request: &Request, object: &mut Object, options: &WriteOptions) {
     if options.applied {
         return;
     }
     let empty = request.resource.empty();
-    with_context(registry, request, &options.manager, "", |cx| managed::update(Some(empty), object, cx));
+    let made = |object: &mut Object| {
+        with_context(registry, request, &options.manager, "", |cx| managed::update(Some(empty), object, cx));
+    };
+    until_known(registry, request, object, made).await;
 }
 
-pub fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
+pub async fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
+    let made = |new: &mut Object| track(registry, request, new, old, options);
+    until_known(registry, request, new, made).await;
+}
+
+/// Does it, and again as long as it wants to know more from outside.
+async fn until_known(registry: &Registry, request: &Request, object: &mut Object, make: impl Fn(&mut Object)) {
+    if request.resource.strategy.converter().is_none() {
+        return make(object);
+    }
+    let before = object.clone();
+    make(object);
+    while registry.ask_noted(request).await {
+        *object = before.clone();
+        make(object);
+    }
+}
+
+fn track(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
     if options.applied {
         return;
     }

@@ -1,6 +1,8 @@
 //! What a kind does that its schema cannot say (`k8s.io/apiserver/pkg/registry/rest`: create, update and delete strategies).
 
+use crate::convert::Converter;
 use crate::row::{Function, Resource};
+use crate::versions::Conversions;
 use crate::{Registry, options::DeleteOptions};
 use auth::User;
 use meta::field::ErrorList;
@@ -34,6 +36,8 @@ pub struct Request {
     pub name: String,
     /// Warnings for the client; they reach it with an error as well.
     pub warnings: Warnings,
+    /// What the merging of managed fields wants to know from outside.
+    pub conversions: Conversions,
 }
 
 impl Request {
@@ -46,6 +50,7 @@ impl Request {
             namespace: namespace.into(),
             name: name.into(),
             warnings: Warnings::default(),
+            conversions: Conversions::default(),
         }
     }
 }
@@ -206,6 +211,9 @@ pub trait Strategy: Send + Sync {
     /// Checks of an update through a subresource.
     fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
+    /// What is asked after all this, of new objects, updates and parts alike, knowing what was found so far. It may warn.
+    fn examine(&self, _request: &Request, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
+
     fn warnings(&self, _object: &Object, _old: Option<&Object>) -> Vec<String> {
         Vec::new()
     }
@@ -283,7 +291,12 @@ pub trait Strategy: Send + Sync {
         false
     }
 
-    /// Brings an object from one version of the resource to another.
+    /// Who knows how the versions differ, if that is somebody outside; see [`crate::convert`].
+    fn converter(&self) -> Option<&dyn Converter> {
+        None
+    }
+
+    /// Brings an object from one version of the resource to another; with a [`Self::converter`] what he has converted.
     fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
         let mut object = object;
         object.set_gvk(to);

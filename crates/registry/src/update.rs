@@ -62,9 +62,13 @@ impl Registry {
                     Target::Object(_) => Err(Status::not_found(&gr, &request.name)),
                 };
             };
-            let old = self.from_stored(row, &entry)?;
+            let old = self.from_stored(row, &entry).await?;
             check_preconditions(preconditions, &old, request)?;
-            let new = match change(Some(&old))? {
+            let mut made = change(Some(&old));
+            while self.ask_noted(request).await {
+                made = change(Some(&old));
+            }
+            let new = match made? {
                 Target::Object(o) | Target::Create(o) => *o,
             };
             if !new.resource_version().is_empty() && new.resource_version() != old.resource_version() {
@@ -136,7 +140,7 @@ impl Registry {
         }
         keep_system_metadata(&mut new, old);
         keep_other_parts(request, &mut new, old);
-        managed::on_update(self, request, &mut new, old, options);
+        managed::on_update(self, request, &mut new, old, options).await;
         schema::settle(&mut new.0, &row.kind.schema);
         if admit.mutate(Operation::Update, &mut new, Some(old)).await? == Mutated::Outside {
             keep_system_metadata(&mut new, old);
@@ -159,6 +163,7 @@ impl Registry {
         } else {
             strategy.validate_part(&request.subresource, &new, old, &mut errors);
         }
+        strategy.examine(request, &new, Some(old), &mut errors);
         if !errors.is_empty() {
             return Err(Status::invalid(&row.group_kind(), old.name(), &errors));
         }
@@ -179,7 +184,7 @@ impl Registry {
         }
         let allocated = strategy.allocate(self.env(), &mut new, Some(old))?;
         let charge = admit.charge(Operation::Update, &new, Some(old)).await?;
-        let bytes = self.to_stored(request, &new)?;
+        let bytes = self.to_stored(row, &new).await?;
         let Some(key) = row.key(&request.namespace, &request.name) else {
             return Err(Status::internal("a function has no key"));
         };

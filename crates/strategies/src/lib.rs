@@ -20,7 +20,10 @@ pub mod rbac;
 mod read;
 pub mod resource;
 mod rows;
-pub mod scheduling;
+pub mod runtime_config;
+mod scheduling;
+mod settings;
 pub mod storage;
 
 pub use rows::{Config, builtin_rows, selectable_fields};
+pub use runtime_config::RuntimeConfig;

@@ -1,9 +1,10 @@
 //! The rows of all built-in kinds: the description, and the strategy of those that have one.
 
 use crate::plain::{Plain, Ruled};
+use crate::runtime_config::RuntimeConfig;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, core, flowcontrol, networking, rbac, resource, scheduling, storage,
+    certificates, core, flowcontrol, networking, rbac, resource, scheduling, settings, storage,
 };
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
@@ -26,12 +27,14 @@ pub struct Config {
     pub tokens: Arc<auth::Tokens>,
     /// How long events are kept after they were last written; none for ever.
     pub event_ttl: Option<Duration>,
+    /// Which kinds are served.
+    pub runtime: RuntimeConfig,
 }
 
-/// A row for every kind of the catalogue.
+/// A row for every kind of the catalogue that is served.
 pub fn builtin_rows(config: &Config) -> Rows {
     let mut rows = Rows::default();
-    for kind in &kinds::catalog().kinds {
+    for kind in kinds::catalog().kinds.iter().filter(|k| config.runtime.serves(k)) {
         let backend = match function(config, &kind.group, &kind.plural) {
             Some(f) => Backend::Function(f),
             None => {
@@ -153,6 +156,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("apps", "controllerrevisions") => {
             Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)
         }
+        ("settings.k8s.io", "podpresets") => Ruled::new(settings::pod_preset),
         ("node.k8s.io", "runtimeclasses") => Ruled::new(limits::runtime_class),
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),

@@ -83,6 +83,8 @@ pub struct Access {
     pub authorizer: Option<Arc<dyn Authorizer>>,
     pub certificates: Certificates,
     pub front_proxy: Option<FrontProxy>,
+    /// Which kinds are served.
+    pub runtime: strategies::RuntimeConfig,
 }
 
 /// An answer, read to its end.
@@ -102,6 +104,16 @@ impl Cluster {
     /// The same with other admission plugins.
     pub async fn admitting(seed: u64, admission: Chain) -> Self {
         Self::with(seed, Memory::new(), None, Retention::default(), admission, Access::default()).await
+    }
+
+    /// The same with other kinds and plugins.
+    pub async fn serving(seed: u64, runtime: &str, admission: Chain) -> Self {
+        let runtime = match strategies::RuntimeConfig::parse(runtime.split(',')) {
+            Ok(r) => r,
+            Err(e) => unreachable!("a test says what there is: {e}"),
+        };
+        let access = Access { runtime, ..Access::default() };
+        Self::with(seed, Memory::new(), None, Retention::default(), admission, access).await
     }
 
     /// The same with others that come in or decide.
@@ -168,6 +180,7 @@ impl Cluster {
             accounts: accounts.clone(),
             tokens: tokens.clone(),
             event_ttl: Some(Duration::from_secs(3600)),
+            runtime: access.runtime,
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         node.attach(&registry);

@@ -42,7 +42,7 @@ impl Remote for Mutating {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {
                     for b in &p.bindings {
-                        let why = bound(p, b, review, object, (&resource, &kind), rounds);
+                        let why = bound(p, b, review, object, (&resource, &kind), rounds).await;
                         wrong.extend(
                             why.into_iter().filter(|_| !p.ignores_failure).map(|why| {
                                 format!("policy '{}' with binding '{}' denied request: {why}", p.name, b.name)
@@ -65,7 +65,7 @@ impl Remote for Mutating {
 }
 
 /// Applies a policy as bound, and tells what went wrong.
-fn bound(
+async fn bound(
     p: &Policy,
     b: &Binding,
     review: &Review<'_>,
@@ -79,13 +79,13 @@ fn bound(
         Ok(None) => return Vec::new(),
         Err(e) => return unusable(e.message),
     }
-    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
+    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review).await {
         Ok(found) => found,
         Err(e) => return unusable(e),
     };
     let mut wrong = Vec::new();
     for param in &params {
-        match applied(p, b, review, object, meant, param.as_ref(), rounds) {
+        match applied(p, b, review, object, meant, param.as_ref(), rounds).await {
             Ok(()) => {}
             Err(why) => wrong.extend(why),
         }
@@ -93,7 +93,7 @@ fn bound(
     wrong
 }
 
-fn applied(
+async fn applied(
     p: &Policy,
     b: &Binding,
     review: &Review<'_>,
@@ -102,12 +102,16 @@ fn applied(
     param: Option<&Object>,
     rounds: &mut Rounds,
 ) -> Result<(), Vec<String>> {
-    let convert = |o: &Object, to: &Gvk| match *to == review.kind && *kind == review.kind {
+    let same = *kind == review.kind;
+    let convert = async |o: &Object, to: &Gvk| match same {
         true => Ok(o.clone()),
-        false => review.host.convert(o.clone(), to).map_err(|s| vec![s.message]),
+        false => review.host.convert(o.clone(), to).await.map_err(|s| vec![s.message]),
     };
-    let mut new = convert(object, kind)?;
-    let old = review.old.map(|o| convert(o, kind)).transpose()?;
+    let mut new = convert(object, kind).await?;
+    let old = match review.old {
+        Some(o) => Some(convert(o, kind).await?),
+        None => None,
+    };
     let before = new.clone();
     {
         let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
@@ -135,7 +139,7 @@ fn applied(
         }
     }
     if new != before {
-        *object = convert(&new, &review.kind)?;
+        *object = convert(&new, &review.kind).await?;
         rounds.changed();
         rounds.again = true;
     }

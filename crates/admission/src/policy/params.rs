@@ -5,7 +5,7 @@ use crate::plugin::Review;
 use meta::{Gvk, Object};
 
 /// The parameters of a binding: one evaluation is made for each. A policy without any is evaluated once.
-pub(super) fn find(
+pub(super) async fn find(
     kind: Option<&Gvk>,
     reference: Option<&ParamRef>,
     review: &Review<'_>,
@@ -36,9 +36,12 @@ pub(super) fn find(
     if found.is_empty() && r.denies_absence {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".into());
     }
-    let versioned = |o: Object| match o.api_version() == kind.api_version() {
-        true => Ok(Some(o)),
-        false => review.host.convert(o, kind).map(Some).map_err(|s| s.message),
-    };
-    found.into_iter().map(versioned).collect()
+    let mut versioned = Vec::with_capacity(found.len());
+    for o in found {
+        versioned.push(Some(match o.api_version() == kind.api_version() {
+            true => o,
+            false => review.host.convert(o, kind).await.map_err(|s| s.message)?,
+        }));
+    }
+    Ok(versioned)
 }

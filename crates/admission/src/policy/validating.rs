@@ -4,7 +4,8 @@ use super::params;
 use super::read::{Action, Binding, Family, Policies, Policy, Validation};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt;
-use crate::plugin::{Plugin, Review};
+use crate::plugin::{Remote, Review};
+use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET, Val};
 use meta::status::{Cause, Reason};
 use meta::{Gvk, Gvr, Object, Status, Value};
@@ -58,22 +59,24 @@ struct Denial {
     reason: String,
 }
 
-impl Plugin for Validating {
+#[async_trait]
+impl Remote for Validating {
     fn name(&self) -> &'static str {
         "ValidatingAdmissionPolicy"
     }
 
-    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        if !self.policies.any(review.lookup) || is_exempt(review) {
-            return Ok(());
-        }
+    fn wants(&self, review: &Review<'_>) -> bool {
+        self.policies.any(review.lookup) && !is_exempt(review)
+    }
+
+    async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let mut found = Found::default();
         for p in self.policies.get(review.lookup).iter() {
             match p.matcher.matches(review, object) {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {
                     for b in &p.bindings {
-                        bound(p, b, review, object, (&resource, &kind), &mut found);
+                        bound(p, b, review, object, (&resource, &kind), &mut found).await;
                     }
                 }
                 Err(e) => unusable(p, None, &e.message, &mut found.denials),
@@ -98,7 +101,7 @@ fn unusable(p: &Policy, b: Option<&Binding>, why: &str, denials: &mut Vec<Denial
     }
 }
 
-fn bound<'o>(
+async fn bound<'o>(
     p: &Policy,
     b: &Binding,
     review: &Review<'o>,
@@ -114,18 +117,20 @@ fn bound<'o>(
             return;
         }
     }
-    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
+    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review).await {
         Ok(params) => params,
         Err(e) => {
             unusable(p, Some(b), &e, &mut found.denials);
             return;
         }
     };
-    let versioned = |o: Option<&'o Object>| match o {
-        Some(o) if *meant.1 != review.kind => review.host.convert(o.clone(), meant.1).map(|o| Some(Cow::Owned(o))),
+    let versioned = async |o: Option<&'o Object>| match o {
+        Some(o) if *meant.1 != review.kind => {
+            review.host.convert(o.clone(), meant.1).await.map(|o| Some(Cow::Owned(o)))
+        }
         o => Ok(o.map(Cow::Borrowed)),
     };
-    let (new, old) = match (versioned(object), versioned(review.old)) {
+    let (new, old) = match (versioned(object).await, versioned(review.old).await) {
         (Ok(new), Ok(old)) => (new, old),
         (Err(e), _) | (_, Err(e)) => {
             unusable(p, Some(b), &format!("failed to convert object version: {}", e.message), &mut found.denials);

@@ -83,7 +83,7 @@ async fn ask(
 }
 
 /// An object in the version of an invocation.
-pub(super) fn versioned(
+pub(super) async fn versioned(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
     object: Option<&Object>,
@@ -92,5 +92,5 @@ pub(super) fn versioned(
     if invocation.kind == review.kind {
         return Ok(Some(o.clone()));
     }
-    review.host.convert(o.clone(), &invocation.kind).map(Some)
+    review.host.convert(o.clone(), &invocation.kind).await.map(Some)
 }

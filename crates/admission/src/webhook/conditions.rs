@@ -8,12 +8,17 @@ use meta::{Object, Status};
 
 /// The conditions of a hook hold (all of them), or do not. One that has no value is as a hook that cannot be called: with
 /// `failurePolicy: Ignore` it is not asked, otherwise the request is refused.
-pub(super) fn hold(invocation: &Invocation<'_>, review: &Review<'_>, object: Option<&Object>) -> Result<bool, Status> {
+pub(super) async fn hold(
+    invocation: &Invocation<'_>,
+    review: &Review<'_>,
+    object: Option<&Object>,
+) -> Result<bool, Status> {
     let hook = invocation.hook;
     if hook.conditions.is_empty() {
         return Ok(true);
     }
-    let (new, old) = (versioned(invocation, review, object)?, versioned(invocation, review, review.old)?);
+    let new = versioned(invocation, review, object).await?;
+    let old = versioned(invocation, review, review.old).await?;
     let subject = Subject::new(review, &invocation.resource, &invocation.kind, new.as_ref(), old.as_ref());
     match hook.conditions.hold(&subject) {
         Matched::Yes => Ok(true),

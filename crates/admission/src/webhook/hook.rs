@@ -2,10 +2,9 @@
 
 use crate::expressions::{self, Conditions};
 use crate::matching::{GROUP, Matcher};
-use crate::plugin::{Endpoint, Lookup, Place};
+use crate::plugin::Lookup;
 use crate::remembered::Remembered;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use auth::Endpoint;
 use meta::{Object, Value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +62,7 @@ fn hook(uid: &str, h: &Value) -> Hook {
     Hook {
         uid: uid.to_owned(),
         name: text(h, "name").to_owned(),
-        endpoint: endpoint(&h["clientConfig"]),
+        endpoint: Endpoint::read(&h["clientConfig"]),
         matcher: Matcher::of_hook(h),
         ignores_failure: h["failurePolicy"] == "Ignore",
         dry_run: match text(h, "sideEffects") {
@@ -75,21 +74,6 @@ fn hook(uid: &str, h: &Value) -> Hook {
         versions: texts(h, "admissionReviewVersions"),
         conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env()),
     }
-}
-
-fn endpoint(c: &Value) -> Option<Endpoint> {
-    let ca = STANDARD.decode(text(c, "caBundle")).unwrap_or_default();
-    let place = match (c.get("service").filter(|s| s.is_object()), text(c, "url")) {
-        (Some(s), _) => Place::Service {
-            namespace: text(s, "namespace").to_owned(),
-            name: text(s, "name").to_owned(),
-            path: text(s, "path").to_owned(),
-            port: s["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
-        },
-        (None, "") => return None,
-        (None, url) => Place::Url(url.to_owned()),
-    };
-    Some(Endpoint { place, ca })
 }
 
 fn text<'a>(v: &'a Value, k: &str) -> &'a str {

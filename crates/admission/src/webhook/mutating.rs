@@ -50,7 +50,7 @@ async fn mutate(
         rounds.changed();
     }
     for hook in hooks.iter() {
-        let Some(invocation) = select(hook, review, object.as_deref())? else { continue };
+        let Some(invocation) = select(hook, review, object.as_deref()).await? else { continue };
         // Who was not asked in the first round is not asked in the second either.
         if rounds.second && !rounds.due.contains(&hook.uid) {
             continue;
@@ -75,8 +75,8 @@ async fn mutate(
 
 /// Asks one hook and applies its patch. True: the object is another now.
 async fn ask(invocation: &Invocation<'_>, review: &Review<'_>, object: Option<&mut Object>) -> Result<bool, Failure> {
-    let new = versioned(invocation, review, object.as_deref()).map_err(Failure::Refused)?;
-    let old = versioned(invocation, review, review.old).map_err(Failure::Refused)?;
+    let new = versioned(invocation, review, object.as_deref()).await.map_err(Failure::Refused)?;
+    let old = versioned(invocation, review, review.old).await.map_err(Failure::Refused)?;
     let answer = call(invocation, review, new.as_ref(), old.as_ref(), true).await?;
     let Some(patch) = answer.patch else { return Ok(false) };
     let undecodable = |e: String| Failure::Calling(format!("received undecodable patch in webhook response: {e}"));
@@ -101,7 +101,7 @@ async fn ask(invocation: &Invocation<'_>, review: &Review<'_>, object: Option<&m
     *object = if invocation.kind == review.kind {
         patched
     } else {
-        review.host.convert(patched, &review.kind).map_err(Failure::Refused)?
+        review.host.convert(patched, &review.kind).await.map_err(Failure::Refused)?
     };
     Ok(true)
 }

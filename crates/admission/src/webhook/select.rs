@@ -12,12 +12,12 @@ pub(super) struct Invocation<'a> {
     pub kind: Gvk,
 }
 
-pub(super) fn select<'a>(
+pub(super) async fn select<'a>(
     hook: &'a Hook,
     review: &Review<'_>,
     object: Option<&Object>,
 ) -> Result<Option<Invocation<'a>>, Status> {
     let Some((resource, kind)) = hook.matcher.matches(review, object)? else { return Ok(None) };
     let invocation = Invocation { hook, resource, kind };
-    Ok(conditions::hold(&invocation, review, object)?.then_some(invocation))
+    Ok(conditions::hold(&invocation, review, object).await?.then_some(invocation))
 }

@@ -30,8 +30,9 @@ impl Remote for Validating {
         let hooks = self.hooks.get(review.lookup, RESOURCE);
         let mut chosen = Vec::new();
         for hook in hooks.iter() {
-            if let Some(i) = select(hook, review, object)? {
-                let (new, old) = (versioned(&i, review, object)?, versioned(&i, review, review.old)?);
+            if let Some(i) = select(hook, review, object).await? {
+                let new = versioned(&i, review, object).await?;
+                let old = versioned(&i, review, review.old).await?;
                 chosen.push((i, new, old));
             }
         }

@@ -1,12 +1,14 @@
 //! The audit log: who asked for what, when, and what came of it (`k8s.io/apiserver/pkg/audit`).
 //!
 //! A filter around everything: it reads the request as it came and the answer as it goes, and no verb knows of it. An event is
-//! written before the answer is sent. Left out: sending events to a webhook, and cutting off large ones.
+//! made before the answer is sent; when it is delivered is for its [`backend`].
 
+mod backend;
 mod event;
 mod log;
 mod policy;
 
+pub use backend::{Batch, Mode, Sink, Webhook};
 pub use log::{Log, Rotation};
 pub use policy::{Error, Policy};
 
@@ -14,6 +16,7 @@ use crate::Body;
 use crate::metrics::Metrics;
 use crate::metrics::table::{AUDIT_ERRORS, AUDIT_EVENTS, AUDIT_LEVELS};
 use auth::{Attributes, User};
+use backend::{Backend, Lost};
 use bytes::Bytes;
 use event::{Event, Who};
 use http::Response;
@@ -33,12 +36,13 @@ pub(crate) struct Address(pub IpAddr);
 /// What is written down, and where.
 pub struct Audit {
     pub policy: Policy,
-    pub log: Log,
+    pub to: Vec<(Sink, Mode)>,
 }
 
 /// What writes down.
 pub(crate) struct Auditor {
-    audit: Audit,
+    policy: Policy,
+    backends: Vec<Backend>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     events: Counter,
@@ -50,18 +54,26 @@ pub(crate) struct Record {
     auditor: Arc<Auditor>,
     verdict: Verdict,
     event: Mutex<Event>,
+    /// What is to be delivered before the answer goes, and to whom.
+    due: Mutex<Vec<(usize, Bytes)>>,
 }
 
 impl Auditor {
     pub fn new(audit: Audit, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Arc<Self> {
         let events = metrics.set.counter(&AUDIT_EVENTS, &[]);
         let levels = std::array::from_fn(|_| OnceLock::new());
-        Arc::new(Self { audit, clock, metrics, events, levels })
+        let of = metrics.clone();
+        let lost: Lost = Arc::new(move |plugin, count, why| {
+            of.set.counter(&AUDIT_ERRORS, &[plugin]).inc_by(count as u64);
+            tracing::error!("{count} audit events are lost, {plugin}: {why}");
+        });
+        let backends = audit.to.into_iter().map(|(sink, mode)| Backend::start(sink, mode, lost.clone())).collect();
+        Arc::new(Self { policy: audit.policy, backends, clock, metrics, events, levels })
     }
 
     /// None for a request of which nothing is written down.
     pub fn begin(self: &Arc<Self>, id: &str, parts: &Parts, a: &Attributes) -> Option<Record> {
-        let verdict = self.audit.policy.verdict(a);
+        let verdict = self.policy.verdict(a);
         let level = verdict.level;
         let count = || self.metrics.set.counter(&AUDIT_LEVELS, &[level.as_str()]);
         self.levels[level as usize].get_or_init(count).inc();
@@ -70,11 +82,23 @@ impl Auditor {
         }
         let peer = parts.extensions.get::<Address>().map(|p| p.0);
         let event = Event::new(level, id, self.now(), parts, a, peer);
-        Some(Record { auditor: self.clone(), verdict: verdict.clone(), event: Mutex::new(event) })
+        Some(Record {
+            auditor: self.clone(),
+            verdict: verdict.clone(),
+            event: Mutex::new(event),
+            due: Mutex::default(),
+        })
+    }
+
+    /// Returns when everything made so far was delivered, or given up.
+    pub async fn flush(&self) {
+        for b in &self.backends {
+            b.flush().await;
+        }
     }
 
     /// Nobody knows who asked.
-    pub fn unauthenticated(self: &Arc<Self>, id: &str, parts: &Parts, a: &Attributes) {
+    pub async fn unauthenticated(self: &Arc<Self>, id: &str, parts: &Parts, a: &Attributes) {
         let Some(record) = self.begin(id, parts, a) else { return };
         let bearer =
             parts.headers.get(AUTHORIZATION).is_some_and(|v| v.as_bytes().to_ascii_lowercase().starts_with(b"bearer "));
@@ -85,6 +109,7 @@ impl Auditor {
         };
         record.event.lock().response_status = Some(serde_json::json!({"metadata": {}, "message": how, "code": 401}));
         record.write(Stage::ResponseStarted);
+        record.settle().await;
     }
 
     fn now(&self) -> String {
@@ -148,6 +173,22 @@ impl Record {
         self.write(Stage::ResponseComplete);
     }
 
+    /// Something is to be delivered before the answer goes.
+    pub fn is_due(&self) -> bool {
+        !self.due.lock().is_empty()
+    }
+
+    /// Delivers it. False: something is lost that must not be.
+    pub async fn settle(&self) -> bool {
+        let due = std::mem::take(&mut *self.due.lock());
+        let mut kept = true;
+        for (to, event) in due {
+            let backend = &self.auditor.backends[to];
+            kept &= backend.deliver(&[event]).await || !backend.is_strict();
+        }
+        kept
+    }
+
     fn write(&self, stage: Stage) {
         if self.verdict.omit.contains(&stage) {
             return;
@@ -157,12 +198,13 @@ impl Record {
         if stage != Stage::RequestReceived {
             e.stage_timestamp = self.auditor.now();
         }
-        let line = e.line();
+        let line: Bytes = e.line().into();
         drop(e);
         self.auditor.events.inc();
-        if let Err(e) = self.auditor.audit.log.write(&line) {
-            self.auditor.metrics.set.counter(&AUDIT_ERRORS, &["log"]).inc();
-            tracing::error!("writing the audit log: {e}");
+        for (to, backend) in self.auditor.backends.iter().enumerate() {
+            if let Err(event) = backend.take(line.clone()) {
+                self.due.lock().push((to, event));
+            }
         }
     }
 }

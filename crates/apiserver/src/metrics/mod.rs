@@ -11,6 +11,7 @@ use crate::Server;
 use crate::health::VERSION;
 use admission::{Asked, Outcome};
 use metrics::{Counter, Histogram, Set};
+use registry::convert::Conversion;
 use registry::{Operation, Resource, Witness};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -102,6 +103,16 @@ impl Metrics {
             self.set.histogram(&table::ADMISSION_STEPS, &labels)
         };
         self.steps[place].get_or_init(make).observe(took.as_secs_f64());
+    }
+
+    /// A conversion webhook was asked.
+    pub(crate) fn converted(&self, c: &Conversion<'_>) {
+        let (took, set) = (c.took.as_secs_f64(), &self.set);
+        let (result, ok) = if c.failure.is_none() { ("success", "true") } else { ("failure", "false") };
+        let labels = [result, c.failure.unwrap_or_default()];
+        set.histogram(&table::CONVERSION_SECONDS, &[c.definition, c.from, c.to, ok]).observe(took);
+        set.histogram(&table::CONVERSION_CALL_SECONDS, &labels).observe(took);
+        set.counter(&table::CONVERSIONS, &labels).inc();
     }
 
     /// A webhook was asked. It took so much longer than looking up what counts it.

@@ -124,6 +124,23 @@ pub const WEBHOOK_FAIL_OPEN: Row = Row::counter(
     &["name", "type"],
     "Requests that went on though a webhook could not be asked.",
 );
+pub const CONVERSION_SECONDS: Row = Row::histogram(
+    "apiserver_crd_conversion_webhook_duration_seconds",
+    &["crd_name", "from_version", "to_version", "succeeded"],
+    AUTH_SECONDS,
+    "How long conversion webhooks took, by definition and versions.",
+);
+pub const CONVERSION_CALL_SECONDS: Row = Row::histogram(
+    "apiserver_conversion_webhook_duration_seconds",
+    &["result", "failure_type"],
+    &[0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0],
+    "How long calls of conversion webhooks took, by what became of them.",
+);
+pub const CONVERSIONS: Row = Row::counter(
+    "apiserver_conversion_webhook_request_total",
+    &["result", "failure_type"],
+    "Calls of conversion webhooks, by what became of them.",
+);
 pub const AUDIT_EVENTS: Row =
     Row::counter("apiserver_audit_event_total", &[], "Events that were written to the audit log.");
 pub const AUDIT_ERRORS: Row =
@@ -199,6 +216,9 @@ pub const ALL: &[Row] = &[
     DEPRECATED,
     WATCH_EVENTS,
     WATCH_SIZES,
+    CONVERSION_SECONDS,
+    CONVERSION_CALL_SECONDS,
+    CONVERSIONS,
     HANDSHAKES,
     RESOURCE_OBJECTS,
     STORAGE_OBJECTS,

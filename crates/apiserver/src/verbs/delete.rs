@@ -53,6 +53,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             namespace: e.key.namespace.to_string(),
             name: e.key.name.to_string(),
             warnings: request.warnings.clone(),
+            conversions: registry::Conversions::default(),
         };
         let admit = admission(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {

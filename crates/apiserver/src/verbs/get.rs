@@ -16,7 +16,7 @@ pub async fn get(server: &Server, call: &Call, request: &Request) -> Result<Resp
     if plain && matches!(row.backend, Backend::Stored { .. }) {
         let entry = server.registry.entry(request)?;
         if !row.serves_bytes(&entry) {
-            let object = server.registry.from_stored(row, &entry)?;
+            let object = server.registry.from_stored(row, &entry).await?;
             return Ok(answer(server, call, request, 200, &object));
         }
         let mut out = Vec::new();

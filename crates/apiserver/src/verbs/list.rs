@@ -26,7 +26,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     }
     let page = server.registry.list(request, &options).await?;
     if shared::wanted(call) {
-        return shared::list(server, row, &page);
+        return shared::list(server, row, &page).await;
     }
     if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
         match call.wanted.shape {
@@ -41,7 +41,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
         }
     }
     let meta = list_meta(&page);
-    let items = page.entries.iter().map(|e| server.registry.from_stored(row, e)).collect::<Result<Vec<_>, _>>()?;
+    let items = server.registry.all_from_stored(row, &page.entries).await?;
     Ok(objects(server, call, request, items, &meta))
 }
 

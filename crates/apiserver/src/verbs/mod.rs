@@ -43,6 +43,7 @@ pub async fn dispatch(
         namespace: t.namespace.clone(),
         name: t.name.clone(),
         warnings: call.warnings.clone(),
+        conversions: registry::Conversions::default(),
     };
     let verb = t.verb(&method, watch);
     if !t.subresource.is_empty() {

@@ -94,6 +94,7 @@ async fn write(
         namespace: request.namespace.clone(),
         name: request.name.clone(),
         warnings: request.warnings.clone(),
+        conversions: registry::Conversions::default(),
     };
     let apply = |live: Option<&Object>| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };

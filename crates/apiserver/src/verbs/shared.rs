@@ -6,10 +6,11 @@ use crate::content::{Encoding, Shape};
 use crate::handle::{Call, bytes};
 use crate::metrics::table::WATCH_EVENTS;
 use crate::trace::{Running, Trace};
+use bytes::Bytes;
 use client::informer::Labels;
 use client::shared::{Ask, Batch, Handover, Kind, Page, Stored};
 use http::Response;
-use meta::Status;
+use meta::{Object, Status};
 use registry::{Batch as Watched, ObjectEventKind, ObjectWatch, Resource, encode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub fn wanted(call: &Call) -> bool {
     shape && call.parts.extensions.get::<Ask>().is_some()
 }
 
-pub fn list(server: &Server, row: &Resource, page: &registry::Page) -> Result<Response<Body>, Status> {
-    let objects = page.entries.iter().map(|e| stored(server, row, e)).collect::<Result<_, _>>()?;
+pub async fn list(server: &Server, row: &Resource, page: &registry::Page) -> Result<Response<Body>, Status> {
+    let objects = all_stored(server, row, &page.entries).await?;
     let page =
         Page { objects, resource_version: page.revision.to_string(), continue_token: page.continue_token.clone() };
     Ok(hand_over(page))
@@ -39,18 +40,24 @@ fn hand_over<T: Send + 'static>(thing: T) -> Response<Body> {
 }
 
 /// The stored form in the served version.
-fn stored(server: &Server, row: &Resource, e: &Entry) -> Result<Arc<Stored>, Status> {
-    let made = |value, mark| {
-        let name = (e.key.namespace.clone(), e.key.name.clone());
-        let labels = Labels::from_sorted(e.index.labels.clone());
-        Stored::new(name, labels, value, mark, e.revision).map_err(Status::internal)
-    };
-    if row.serves_bytes(e) {
-        return e.memo.get_or_make(|| made(e.value.clone(), e.index.mark as usize));
+async fn all_stored(server: &Server, row: &Resource, entries: &[Arc<Entry>]) -> Result<Vec<Arc<Stored>>, Status> {
+    if entries.iter().all(|e| row.serves_bytes(e)) {
+        let kept = |e: &Arc<Entry>| e.memo.get_or_make(|| stored(e, e.value.clone(), e.index.mark as usize));
+        return entries.iter().map(kept).collect();
     }
-    let value = encode::encode(&server.registry.from_stored(row, e)?);
-    let mark = encode::mark(&value);
-    made(value, mark).map(Arc::new)
+    let objects = server.registry.all_from_stored(row, entries).await?;
+    let one = |(e, o): (&Arc<Entry>, Object)| {
+        let value = encode::encode(&o);
+        let mark = encode::mark(&value);
+        stored(e, value, mark).map(Arc::new)
+    };
+    entries.iter().zip(objects).map(one).collect()
+}
+
+fn stored(e: &Entry, value: Bytes, mark: usize) -> Result<Stored, Status> {
+    let name = (e.key.namespace.clone(), e.key.name.clone());
+    let labels = Labels::from_sorted(e.index.labels.clone());
+    Stored::new(name, labels, value, mark, e.revision).map_err(Status::internal)
 }
 
 /// A watch that hands over until its time is up, the server ends or nobody takes any more.
@@ -101,12 +108,14 @@ async fn follow(
             batch = watch.next() => match batch {
                 Ok(Watched::InitialEnd(revision)) => Batch::Bookmark(revision),
                 Ok(Watched::Events(events)) => {
-                    let one = |e: &registry::ObjectEvent| {
-                        let kind = if e.kind == ObjectEventKind::Deleted { Kind::Deleted } else { Kind::Put };
-                        Ok((kind, stored(server, row, &e.entry)?))
+                    let kind = |e: &registry::ObjectEvent| match e.kind {
+                        ObjectEventKind::Deleted => Kind::Deleted,
+                        _ => Kind::Put,
                     };
                     sent.inc_by(events.len() as u64);
-                    events.iter().map(one).collect::<Result<_, _>>().map_or_else(Batch::Failed, Batch::Events)
+                    let entries: Vec<Arc<Entry>> = events.iter().map(|e| e.entry.clone()).collect();
+                    let objects = all_stored(server, row, &entries).await;
+                    objects.map_or_else(Batch::Failed, |o| Batch::Events(events.iter().map(kind).zip(o).collect()))
                 }
                 Err(s) => Batch::Failed(s),
             },

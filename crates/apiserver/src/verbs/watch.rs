@@ -123,13 +123,11 @@ impl Stream {
                 _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
                 batch = watch.next() => match batch {
                     Ok(Batch::Events(events)) => {
-                        for e in &events {
-                            let before = out.len();
-                            if let Err(s) = self.event(&mut out, e) {
-                                self.error(&mut out, &s);
-                            }
-                            self.sent.inc();
-                            self.sizes.observe((out.len() - before) as f64);
+                        if let Err(s) = self.events(&mut out, &events).await {
+                            // Whoever went on would never hear of what could not be told.
+                            self.error(&mut out, &s);
+                            let _ = self.sender.send(out.into()).await;
+                            return;
                         }
                     }
                     Ok(Batch::InitialEnd(revision)) if self.bookmarks => self.bookmark(&mut out, revision, true),
@@ -149,24 +147,37 @@ impl Stream {
         }
     }
 
-    fn event(&mut self, out: &mut Vec<u8>, e: &ObjectEvent) -> Result<(), Status> {
-        let row = &self.request.resource;
-        let spliced: Option<fn(&mut Vec<u8>, &Entry)> = match self.wanted.shape {
+    async fn events(&mut self, out: &mut Vec<u8>, events: &[ObjectEvent]) -> Result<(), Status> {
+        let others: Vec<Arc<Entry>> =
+            events.iter().filter(|e| self.spliced(&e.entry).is_none()).map(|e| e.entry.clone()).collect();
+        let mut objects = Vec::new().into_iter();
+        if !others.is_empty() {
+            objects = self.server.registry.all_from_stored(&self.request.resource, &others).await?.into_iter();
+        }
+        for e in events {
+            let before = out.len();
+            if let Some(splice) = self.spliced(&e.entry) {
+                let _ = write!(out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
+                splice(out, &e.entry);
+                out.extend_from_slice(b"}\n");
+            } else if let Some(object) = objects.next() {
+                let shaped = self.shape(&object);
+                self.write(out, e.kind.as_str(), shaped);
+            }
+            self.sent.inc();
+            self.sizes.observe((out.len() - before) as f64);
+        }
+        Ok(())
+    }
+
+    /// How an entry is told without being decoded, where that is possible.
+    fn spliced(&self, e: &Entry) -> Option<fn(&mut Vec<u8>, &Entry)> {
+        match self.wanted.shape {
             _ if self.wanted.encoding != Encoding::Json => None,
-            Shape::Object if row.serves_bytes(&e.entry) => Some(encode::splice),
+            Shape::Object if self.request.resource.serves_bytes(e) => Some(encode::splice),
             Shape::PartialMetadata => Some(encode::splice_metadata),
             _ => None,
-        };
-        if let Some(splice) = spliced {
-            let _ = write!(out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
-            splice(out, &e.entry);
-            out.extend_from_slice(b"}\n");
-            return Ok(());
         }
-        let object = self.server.registry.from_stored(row, &e.entry)?;
-        let shaped = self.shape(&object);
-        self.write(out, e.kind.as_str(), shaped);
-        Ok(())
     }
 
     fn shape(&mut self, object: &Object) -> Value {

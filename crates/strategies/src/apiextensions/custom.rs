@@ -1,9 +1,10 @@
 //! What every custom resource does (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
 
+use super::conversion::Webhook;
 use super::{rules, versions};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
-use registry::{Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
+use registry::{Converter, Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
 use schema::Schema;
 use serde_json::json;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ pub struct Custom {
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
-    /// A webhook would convert between versions, which nobody calls yet.
-    pub webhook: bool,
+    /// Who converts between versions; none: they differ in their name only.
+    pub webhook: Option<Webhook>,
 }
 
 impl Custom {
@@ -33,17 +34,6 @@ impl Custom {
         }
         if repeated_before.is_empty() {
             schema::structural::duplicates(&new, &self.schema, &root, errors);
-        }
-        self.evaluate(&new, before.as_ref(), errors);
-    }
-
-    fn evaluate(&self, new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-        let Some(r) = &self.rules else { return };
-        if rules::blocks(errors) {
-            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-            errors.push(FieldError::invalid(&FieldPath::root(), Value::Null, why));
-        } else {
-            r.evaluate(new, old, errors);
         }
     }
 
@@ -96,8 +86,20 @@ impl Strategy for Custom {
             schema::structural::validate(v, old.get("status"), &f.schema, &path, errors);
         }
         self.check_scale(o, false, errors);
-        let (new, old) = (Value::Object(o.0.clone()), Value::Object(old.0.clone()));
-        self.evaluate(&new, Some(&old), errors);
+    }
+
+    /// The rules of the schema.
+    fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        let Some(r) = &self.rules else { return };
+        if rules::blocks(errors) {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid(&FieldPath::root(), Value::Null, why));
+            return;
+        }
+        let (new, old) = (Value::Object(o.0.clone()), old.map(|o| Value::Object(o.0.clone())));
+        for tolerated in r.evaluate(&new, old.as_ref(), errors) {
+            request.warn(tolerated.to_string());
+        }
     }
 
     fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
@@ -129,13 +131,12 @@ impl Strategy for Custom {
         }
     }
 
-    /// Versions differ in their name only, unless a webhook is to convert them. What is read takes the form of the schema as it is now.
+    fn converter(&self) -> Option<&dyn Converter> {
+        self.webhook.as_ref().map(|w| w as &dyn Converter)
+    }
+
+    /// Without a webhook versions differ in their name only. What is read takes the form of the schema as it is now.
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
-        if self.webhook && o.api_version() != to.api_version() {
-            let gvk = format!("{}, Kind={}", o.api_version(), o.kind());
-            let why = "this server does not call conversion webhooks yet";
-            return Err(Status::internal(format!("conversion webhook for {gvk} failed: {why}")));
-        }
         o.set_gvk(to);
         if *to != self.gvk {
             return Ok(o);

@@ -1,5 +1,6 @@
 //! From a definition to the rows of the resource it defines, one for each version.
 
+use super::conversion::Webhook;
 use super::custom::Custom;
 use super::{rules, storage_version, strings, versions};
 use kinds::{Column, Generation, Kind, Subresource};
@@ -93,7 +94,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         schema,
         status,
         scale,
-        webhook: o.str_at(&["spec", "conversion", "strategy"]) == Some("Webhook"),
+        webhook: Webhook::read(o),
         rules: json.and_then(rules::rules),
     };
     Resource {

@@ -1,5 +1,6 @@
 //! CustomResourceDefinition: what it may say, its names and conditions, and the rows of the resources it defines.
 
+mod conversion;
 mod custom;
 mod defaults;
 pub mod definition;

@@ -37,6 +37,7 @@ impl Function for Binding {
             namespace: request.namespace.clone(),
             name: binding.name().to_owned(),
             warnings: Default::default(),
+            conversions: registry::Conversions::default(),
         };
         let now = meta::time::format(env.clock().now());
         let change = |live: Option<&Object>| {

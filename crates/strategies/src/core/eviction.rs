@@ -25,6 +25,7 @@ impl Function for Eviction {
             namespace: request.namespace.clone(),
             name: request.name.clone(),
             warnings: Default::default(),
+            conversions: registry::Conversions::default(),
         };
         let pod = env.registry.get(&pod_request).await?;
         let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
@@ -89,6 +90,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         namespace: pod.namespace().to_owned(),
         name: budget.name().to_owned(),
         warnings: Default::default(),
+        conversions: registry::Conversions::default(),
     };
     env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| ())
 }

@@ -96,7 +96,6 @@ fn container(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors:
             errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
     }
-    mounts(c, at, volumes, errors);
     resources::requirements(&c["resources"], &at.child("resources"), errors);
     security::container(c, at, errors);
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -121,6 +120,12 @@ fn container(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors:
             handler(h, &at.child("lifecycle").child(hook), errors);
         }
     }
+    surroundings(c, at, volumes, errors);
+}
+
+/// What a container sees of its pod: mounts and variables.
+pub fn surroundings(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+    mounts(c, at, volumes, errors);
     for (i, e) in items(c, "env").iter().enumerate() {
         env(e, &at.child("env").index(i), errors);
     }

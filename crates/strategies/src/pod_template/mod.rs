@@ -89,6 +89,12 @@ pub fn always_restarts(template: &Value, path: &FieldPath, errors: &mut ErrorLis
     }
 }
 
+/// Volumes, mounts and variables by themselves, as they are put into pods.
+pub fn surroundings(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let known = volumes::rules(items(s, "volumes"), &path.child("volumes"), errors);
+    containers::surroundings(s, path, &known, errors);
+}
+
 /// The rules of a pod spec. `errors` holds what the rules of single fields found already.
 pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if items(spec, "containers").is_empty() {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What a hook says: the `response` of the review, without its uid. None: it never answers.
+/// What a hook says: the `response` of the review, without its uid, or under `whole` all of it. None: it never answers.
 pub type Says = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
 
 pub struct Hook {
@@ -92,7 +92,10 @@ async fn serve(
     if response["uid"].is_null() {
         response["uid"] = v["request"]["uid"].clone();
     }
-    let answer = json!({"apiVersion": v["apiVersion"], "kind": "AdmissionReview", "response": response});
+    if let Some(whole) = response.get("whole") {
+        return Ok(Response::new(Full::from(whole.to_string())));
+    }
+    let answer = json!({"apiVersion": v["apiVersion"], "kind": v["kind"], "response": response});
     Ok(Response::new(Full::from(answer.to_string())))
 }
 

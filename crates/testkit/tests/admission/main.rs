@@ -4,6 +4,7 @@
 
 mod hook;
 mod plugins;
+mod pod_preset;
 mod pod_security;
 mod policies;
 mod quota;

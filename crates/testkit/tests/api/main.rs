@@ -9,6 +9,9 @@ mod concurrency;
 mod custom;
 mod documents;
 mod escalation;
+#[path = "../admission/hook.rs"]
+#[allow(dead_code, reason = "admission needs more of it")]
+mod hook;
 mod matrix;
 mod reading;
 mod served;

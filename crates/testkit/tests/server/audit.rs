@@ -1,7 +1,7 @@
 //! The audit log: what is written of a request, when, and what is left out.
 
 use crate::socket::{Socket, server};
-use apiserver::audit::{Audit, Log, Policy, Rotation};
+use apiserver::audit::{Audit, Log, Mode, Policy, Rotation, Sink};
 use apiserver::{Options, Server};
 use bytes::Bytes;
 use client::Transport;
@@ -42,7 +42,7 @@ impl Audited {
         let cluster = Cluster::start(1).await;
         let directory = tempfile::tempdir().unwrap();
         let log = Log::open(&directory.path().join("audit.log"), Rotation::default(), cluster.clock.clone()).unwrap();
-        let audit = Some(Audit { policy: Policy::parse(POLICY).unwrap(), log });
+        let audit = Some(Audit { policy: Policy::parse(POLICY).unwrap(), to: vec![(Sink::Log(log), Mode::Blocking)] });
         let server = server(&cluster, Options { audit, ..Options::default() });
         Self { _cluster: cluster, server, directory }
     }

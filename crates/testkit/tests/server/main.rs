@@ -4,9 +4,13 @@
 
 mod aggregation;
 mod audit;
+mod audit_webhook;
 mod expiry;
 mod extension;
 mod fairness;
+#[path = "../admission/hook.rs"]
+#[allow(dead_code, reason = "admission needs more of it")]
+mod hook;
 mod limits;
 mod metrics;
 mod socket;

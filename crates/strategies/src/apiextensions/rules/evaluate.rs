@@ -32,17 +32,19 @@ impl<'a> Pair<'a> {
 }
 
 impl Rules {
-    /// Evaluates every rule against a new object and the one it replaces.
-    pub fn evaluate(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-        let mut run = Run { budget: Budget::new(RUNTIME_BUDGET), errors };
+    /// Evaluates every rule against a new object and the one it replaces. What is wrong, but was wrong before, comes back.
+    pub fn evaluate(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) -> ErrorList {
+        let mut run = Run { budget: Budget::new(RUNTIME_BUDGET), errors, tolerated: Vec::new() };
         // Without budget nothing more is asked, and the error was told.
         let _ = run.part(self, Pair { new: object, old, around: None }, &FieldPath::root());
+        run.tolerated
     }
 }
 
 struct Run<'e> {
     budget: Budget,
     errors: &'e mut ErrorList,
+    tolerated: ErrorList,
 }
 
 /// No rule is to be run any more.
@@ -116,15 +118,17 @@ impl Run<'_> {
                 return Ok(());
             }
         }
-        if !r.uses_old && pair.unchanged() {
-            return Ok(());
-        }
         let detail = self.message(r, &given).unwrap_or_else(|| match r.message.is_empty() {
             true => format!("failed rule: {}", r.text),
             false => r.message.to_string(),
         });
         let at = FieldPath::new(format!("{path}{}{}", dot(path, &r.field_path), r.field_path));
-        self.errors.push(failure(&at, pair.new, &part.ty, r.reason, &detail));
+        let failure = failure(&at, pair.new, &part.ty, r.reason, &detail);
+        if !r.uses_old && pair.unchanged() {
+            self.tolerated.push(failure);
+        } else {
+            self.errors.push(failure);
+        }
         Ok(())
     }
 

@@ -2,8 +2,7 @@
 //!
 //! `types` says what a schema is to an expression, `compile` makes rules of texts and reports what is wrong with them, `evaluate`
 //! asks them about an object. [`super::custom::Custom`] does so after the schema, as upstream does, unless an error of the schema
-//! makes the question meaningless ([`blocks`]). Left out: rules within
-//! `allOf`, and a warning for a failing rule that ratcheting tolerates.
+//! makes the question meaningless ([`blocks`]). Rules below `allOf` and the like are none: such a schema is refused, as upstream's.
 
 mod compile;
 mod evaluate;

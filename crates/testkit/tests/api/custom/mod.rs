@@ -1,5 +1,6 @@
 //! Custom resources through the generic path: issue 3, item 4.
 
+mod conversions;
 mod definitions;
 mod objects;
 mod rules;

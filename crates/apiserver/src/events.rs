@@ -1,0 +1,31 @@
+//! Events that the server itself writes: what happened to an object on its way that no answer tells.
+
+use admission::Event;
+use meta::{Object, time};
+use registry::{AdmitAll, Registry, Request, WriteOptions};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Writes a warning in a moment; nobody waits for it.
+pub(crate) fn write(registry: &Arc<Registry>, e: &Event<'_>) {
+    let now = registry.clock.now();
+    let about = e.about;
+    let name = format!("{}.{:016x}", about.name(), now.as_nanosecond());
+    let at = time::format(now);
+    let event = json!({"apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": name, "namespace": about.namespace()},
+        "involvedObject": {"apiVersion": about.api_version(), "kind": about.kind(), "namespace": about.namespace(),
+            "name": about.name(), "uid": about.uid()},
+        "type": "Warning", "reason": e.reason, "message": e.message, "source": {"component": e.component},
+        "reportingComponent": e.component, "firstTimestamp": at, "lastTimestamp": at, "count": 1});
+    let row = registry.rows().stored("", "events").cloned();
+    let (Some(row), Some(event)) = (row, Object::from_value(event)) else { return };
+    let registry = registry.clone();
+    tokio::spawn(async move {
+        let request = Request::own(row, "", event.namespace(), event.name());
+        let options = WriteOptions::of("kube-apiserver");
+        if let Err(s) = registry.create(&request, event, &options, &AdmitAll).await {
+            tracing::warn!("an event was not written: {s}");
+        }
+    });
+}

@@ -1,0 +1,41 @@
+//! Where a webhook of a configuration object is (`WebhookClientConfig`), the same for admission and for conversion.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use meta::Value;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    pub place: Place,
+    /// PEM; empty: what the machine trusts.
+    pub ca: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Url(String),
+    Service { namespace: String, name: String, path: String, port: u16 },
+}
+
+impl Endpoint {
+    /// None: the configuration names neither a service nor a URL.
+    pub fn read(config: &Value) -> Option<Self> {
+        let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();
+        let mut ca = STANDARD.decode(text(config, "caBundle")).unwrap_or_default();
+        // White space alone is no certificate, and means none.
+        if ca.trim_ascii().is_empty() {
+            ca.clear();
+        }
+        let place = match (config.get("service").filter(|s| s.is_object()), text(config, "url")) {
+            (Some(s), _) => Place::Service {
+                namespace: text(s, "namespace"),
+                name: text(s, "name"),
+                path: text(s, "path"),
+                port: s["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
+            },
+            (None, url) if url.is_empty() => return None,
+            (None, url) => Place::Url(url),
+        };
+        Some(Self { place, ca })
+    }
+}

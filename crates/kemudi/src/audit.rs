@@ -1,0 +1,190 @@
+//! Flags of the audit, under upstream's names, and what they make.
+
+use crate::api::Error;
+use crate::system::{SystemClock, SystemRng};
+use apiserver::audit::{Audit, Batch, Log, Mode, Policy, Rotation, Sink, Webhook};
+use auth::remote::Remote;
+use clap::Args;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a webhook may take for one batch.
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How events reach one of their places. The names differ, nothing else.
+macro_rules! batches {
+    ($name:ident, $plugin:literal, $mode:literal, $size:literal, $wait:literal, $throttle:literal, $qps:literal, $burst:literal) => {
+        #[derive(Args)]
+        pub struct $name {
+            /// When events are delivered: `batch`, `blocking` (before the answer) or `blocking-strict` (and a request whose first
+            /// event is lost fails).
+            #[arg(id = concat!("audit-", $plugin, "-mode"), long = concat!("audit-", $plugin, "-mode"), default_value = $mode,
+                value_parser = ["batch", "blocking", "blocking-strict"])]
+            mode: String,
+            /// Events that wait for a batch at most; further ones are lost.
+            #[arg(id = concat!("audit-", $plugin, "-batch-buffer-size"), long = concat!("audit-", $plugin, "-batch-buffer-size"),
+                default_value_t = 10_000)]
+            buffer: usize,
+            /// Events of a batch at most.
+            #[arg(id = concat!("audit-", $plugin, "-batch-max-size"), long = concat!("audit-", $plugin, "-batch-max-size"),
+                default_value_t = $size)]
+            size: usize,
+            /// A batch that is not full is sent after that long.
+            #[arg(id = concat!("audit-", $plugin, "-batch-max-wait"), long = concat!("audit-", $plugin, "-batch-max-wait"),
+                default_value = $wait, value_parser = apiserver::duration)]
+            wait: Duration,
+            /// Whether there is a limit of batches per second.
+            #[arg(id = concat!("audit-", $plugin, "-batch-throttle-enable"), long = concat!("audit-", $plugin, "-batch-throttle-enable"),
+                default_value_t = $throttle, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1,
+                require_equals = true)]
+            throttle: bool,
+            /// Batches per second.
+            #[arg(id = concat!("audit-", $plugin, "-batch-throttle-qps"), long = concat!("audit-", $plugin, "-batch-throttle-qps"),
+                default_value_t = $qps)]
+            qps: f64,
+            /// Batches at once, when there were none for a while.
+            #[arg(id = concat!("audit-", $plugin, "-batch-throttle-burst"), long = concat!("audit-", $plugin, "-batch-throttle-burst"),
+                default_value_t = $burst)]
+            burst: u32,
+        }
+
+        impl $name {
+            fn mode(&self) -> Result<Mode, Error> {
+                let bad = |what: &str, value: &dyn std::fmt::Display| {
+                    let plugin = $plugin;
+                    let why = format!("invalid audit batch {plugin} {what} {value}, must be a positive number");
+                    Err(Error::Audit(why))
+                };
+                Ok(match self.mode.as_str() {
+                    "blocking" => Mode::Blocking,
+                    "blocking-strict" => Mode::Strict,
+                    _ if self.buffer == 0 => return bad("buffer size", &self.buffer),
+                    _ if self.size == 0 => return bad("max batch size", &self.size),
+                    _ if self.throttle && self.qps <= 0.0 => return bad("throttle QPS", &self.qps),
+                    _ if self.throttle && self.burst == 0 => return bad("throttle burst", &self.burst),
+                    _ => Mode::Batch(Batch {
+                        buffer: self.buffer,
+                        size: self.size,
+                        wait: self.wait,
+                        throttle: self.throttle.then_some((self.qps, self.burst)),
+                    }),
+                })
+            }
+        }
+    };
+}
+
+batches!(LogBatches, "log", "blocking", 1, "0s", false, 0.0, 0);
+batches!(WebhookBatches, "webhook", "batch", 400, "30s", true, 10.0, 15);
+
+#[derive(Args)]
+pub struct Flags {
+    /// A file that says which requests are written to the audit log, and how much of them (audit.k8s.io/v1 Policy).
+    #[arg(long)]
+    audit_policy_file: Option<PathBuf>,
+    /// Where the audit log is written; `-` is the standard output.
+    #[arg(long)]
+    audit_log_path: Option<PathBuf>,
+    /// Days after which old audit logs are removed; 0 for never.
+    #[arg(long, default_value_t = 0)]
+    audit_log_maxage: u32,
+    /// Old audit logs that are kept; 0 for all.
+    #[arg(long, default_value_t = 0)]
+    audit_log_maxbackup: usize,
+    /// Megabytes from which on an audit log is put away.
+    #[arg(long, default_value_t = 100)]
+    audit_log_maxsize: u64,
+    /// The version of events in the log.
+    #[arg(long, default_value = VERSION, value_parser = [VERSION])]
+    audit_log_version: String,
+    #[command(flatten)]
+    log: LogBatches,
+    /// A kubeconfig that says where events are sent.
+    #[arg(long)]
+    audit_webhook_config_file: Option<PathBuf>,
+    /// How long to wait before events that could not be sent are sent again for the first time.
+    #[arg(long, alias = "audit-webhook-batch-initial-backoff", default_value = "10s", value_parser = apiserver::duration)]
+    audit_webhook_initial_backoff: Duration,
+    /// The version of events that are sent.
+    #[arg(long, default_value = VERSION, value_parser = [VERSION])]
+    audit_webhook_version: String,
+    #[command(flatten)]
+    webhook: WebhookBatches,
+}
+
+const VERSION: &str = "audit.k8s.io/v1";
+
+impl Flags {
+    /// None: without a policy, or a place, nothing is written down.
+    pub async fn audit(&self) -> Result<Option<Audit>, Error> {
+        let Some(policy) = &self.audit_policy_file else { return Ok(None) };
+        let file = |path: &PathBuf| {
+            let path = path.clone();
+            move |source| Error::File { path, source }
+        };
+        let mut to = Vec::new();
+        if let Some(path) = &self.audit_log_path {
+            let rotation = Rotation {
+                megabytes: self.audit_log_maxsize,
+                files: self.audit_log_maxbackup,
+                days: self.audit_log_maxage.into(),
+            };
+            let log = Log::open(path, rotation, Arc::new(SystemClock)).map_err(file(path))?;
+            to.push((Sink::Log(log), self.log.mode()?));
+        }
+        if let Some(path) = &self.audit_webhook_config_file {
+            let remote = Remote::of_file(path.clone(), WEBHOOK_TIMEOUT).await;
+            let remote = remote.map_err(|e| Error::Audit(format!("initializing audit webhook: {e}")))?;
+            let initial_backoff = self.audit_webhook_initial_backoff;
+            let webhook = Webhook { remote, initial_backoff, rng: Arc::new(SystemRng) };
+            to.push((Sink::Webhook(webhook), self.webhook.mode()?));
+        }
+        if to.is_empty() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(policy).map_err(file(policy))?;
+        let policy = Policy::parse(&text).map_err(|source| Error::Policy { path: policy.clone(), source })?;
+        Ok(Some(Audit { policy, to }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn flags(said: &[&str]) -> Flags {
+        Command::try_parse_from([&["kemudi"], said].concat()).unwrap().flags
+    }
+
+    #[test]
+    fn a_log_is_written_at_once_and_a_webhook_hears_batches() {
+        let f = flags(&[]);
+        assert!(matches!(f.log.mode().unwrap(), Mode::Blocking));
+        let Mode::Batch(b) = f.webhook.mode().unwrap() else { panic!("batches") };
+        assert_eq!((b.buffer, b.size, b.wait, b.throttle), (10_000, 400, Duration::from_secs(30), Some((10.0, 15))));
+        let f = flags(&[
+            "--audit-webhook-mode=blocking-strict",
+            "--audit-log-mode=batch",
+            "--audit-log-batch-max-size=7",
+            "--audit-webhook-initial-backoff=3s",
+        ]);
+        assert!(matches!(f.webhook.mode().unwrap(), Mode::Strict));
+        assert!(matches!(f.log.mode().unwrap(), Mode::Batch(b) if b.size == 7 && b.throttle.is_none()));
+        assert_eq!(f.audit_webhook_initial_backoff, Duration::from_secs(3));
+        let wrong = flags(&["--audit-webhook-batch-max-size=0"]).webhook.mode().unwrap_err();
+        let why = "invalid audit batch webhook max batch size 0, must be a positive number";
+        assert_eq!(wrong.to_string(), why);
+        assert!(Command::try_parse_from(["kemudi", "--audit-log-mode=sometimes"]).is_err());
+        assert!(Command::try_parse_from(["kemudi", "--audit-webhook-version=audit.k8s.io/v1beta1"]).is_err());
+    }
+}

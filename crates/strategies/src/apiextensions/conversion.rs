@@ -1,0 +1,230 @@
+//! Conversion by webhook: the `ConversionReview` that is sent, and what may come back
+//! (`k8s.io/apiextensions-apiserver/pkg/apiserver/conversion`).
+//!
+//! A webhook may change everything of an object but its kind and its metadata; of these it may change labels and annotations.
+
+use super::strings;
+use async_trait::async_trait;
+use auth::Endpoint;
+use meta::{FieldPath, Gvk, Object, Reason, Status, Value, random};
+use registry::convert::Conversion;
+use registry::{Converter, Env, metadata};
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const GROUP: &str = "apiextensions.k8s.io";
+const KIND: &str = "ConversionReview";
+/// Not to be configured, other than that of admission.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+pub struct Webhook {
+    definition: String,
+    endpoint: Option<Endpoint>,
+    /// Of the review, in the order of preference.
+    versions: Vec<String>,
+}
+
+/// What went wrong: upstream's word for its metrics, and its text behind `conversion webhook for … `.
+type Failure = (&'static str, String);
+
+const CALL: &str = "conversion_webhook_call_failure";
+const MALFORMED: &str = "conversion_webhook_malformed_response_failure";
+const PARTIAL: &str = "conversion_webhook_partial_response_failure";
+const INVALID: &str = "conversion_webhook_invalid_converted_object_failure";
+
+impl Webhook {
+    /// None: the definition's versions are alike.
+    pub fn read(definition: &Object) -> Option<Self> {
+        if definition.str_at(&["spec", "conversion", "strategy"]) != Some("Webhook") {
+            return None;
+        }
+        let webhook = definition.at(&["spec", "conversion", "webhook"])?;
+        Some(Self {
+            definition: definition.name().into(),
+            endpoint: Endpoint::read(&webhook["clientConfig"]),
+            versions: strings(webhook.get("conversionReviewVersions")),
+        })
+    }
+
+    async fn ask(&self, env: Env<'_>, objects: &[Object], to: &Gvk) -> Result<Vec<Object>, Failure> {
+        let malformed = |why: String| (MALFORMED, format!("failed: {why}"));
+        let known = self.versions.iter().find(|v| matches!(v.as_str(), "v1" | "v1beta1"));
+        let version = known.ok_or_else(|| malformed("no supported conversion review versions".into()))?;
+        let uid = random::uuid(env.rng());
+        let sent: Vec<&serde_json::Map<String, Value>> = objects.iter().map(|o| &o.0).collect();
+        let question = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{version}"),
+            "request": {"uid": uid, "desiredAPIVersion": to.api_version(), "objects": sent}});
+        let call = |why: String| (CALL, format!("failed: {why}"));
+        let (Some(endpoint), Some(outside)) = (&self.endpoint, env.registry.outside.get()) else {
+            return Err(call("webhook configuration must have either service or URL".into()));
+        };
+        let body = question.to_string().into_bytes();
+        let answer = outside.post(env.registry, endpoint, TIMEOUT, body).await.map_err(call)?;
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|e| call(format!("couldn't get version/kind; json parse error: {e}")))?;
+        let converted = read(answer, version, &uid).map_err(malformed)?;
+        if converted.len() != objects.len() {
+            return Err((PARTIAL, format!("returned {} objects, expected {}", converted.len(), objects.len())));
+        }
+        let single = objects.len() == 1;
+        let pairs = objects.iter().zip(converted).enumerate();
+        pairs.map(|(i, (o, c))| take(o, c, to, Place { index: i, single }).map_err(|why| (INVALID, why))).collect()
+    }
+}
+
+#[async_trait]
+impl Converter for Webhook {
+    async fn convert(&self, env: Env<'_>, objects: Vec<Object>, to: &Gvk) -> Result<Vec<Object>, Status> {
+        let begun = Instant::now();
+        let asked = self.ask(env, &objects, to).await;
+        let first = objects.first().map(|o| (o.api_version(), o.kind())).unwrap_or_default();
+        if let Some(outside) = env.registry.outside.get() {
+            let (from, took) = (first.0.rsplit('/').next().unwrap_or_default(), begun.elapsed());
+            let failure = asked.as_ref().err().map(|f| f.0);
+            outside.converted(&Conversion { definition: &self.definition, from, to: &to.version, took, failure });
+        }
+        asked.map_err(|(_, why)| {
+            let message = format!("conversion webhook for {}, Kind={} {why}", first.0, first.1);
+            Status::new(500, Reason::Unknown, message)
+        })
+    }
+}
+
+/// The objects of an answer, which must be one to the question.
+fn read(mut answer: Value, version: &str, uid: &str) -> Result<Vec<Value>, String> {
+    if version == "v1" {
+        let (have, kind) = (answer["apiVersion"].as_str().unwrap_or_default(), &answer["kind"]);
+        if have != format!("{GROUP}/v1") || *kind != KIND {
+            let (have, kind) = (if have.is_empty() { "/" } else { have }, kind.as_str().unwrap_or_default());
+            return Err(format!("expected webhook response of {GROUP}/v1, Kind={KIND}, got {have}, Kind={kind}"));
+        }
+    }
+    let response = &mut answer["response"];
+    if !response.is_object() {
+        return Err("no response provided".into());
+    }
+    let have = response["uid"].as_str().unwrap_or_default();
+    if version == "v1" && have != uid {
+        return Err(format!("expected response.uid={uid:?}, got {have:?}"));
+    }
+    let result = &response["result"];
+    let status = result["status"].as_str().unwrap_or_default();
+    if status != "Success" {
+        return Err(match result["message"].as_str().filter(|m| !m.is_empty()) {
+            Some(m) => m.to_owned(),
+            None => format!("response.result.status was '{status}', not 'Success'"),
+        });
+    }
+    match response["convertedObjects"].take() {
+        Value::Array(all) => Ok(all),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Of one object and its answer among others.
+#[derive(Clone, Copy)]
+struct Place {
+    index: usize,
+    single: bool,
+}
+
+impl Place {
+    fn object(self, why: impl std::fmt::Display) -> String {
+        let converted = if self.single { "" } else { "converted " };
+        format!("returned invalid {converted}object at index {}: {why}", self.index)
+    }
+
+    fn metadata(self, why: impl std::fmt::Display) -> String {
+        match self.single {
+            true => format!("returned invalid metadata: {why}"),
+            false => format!("returned invalid metadata in object at index {}: {why}", self.index),
+        }
+    }
+}
+
+/// The converted object with the metadata of the original, but for labels and annotations, which are its own.
+fn take(original: &Object, converted: Value, to: &Gvk, place: Place) -> Result<Object, String> {
+    let mut converted = match Object::from_value(converted) {
+        Some(o) if !o.kind().is_empty() => o,
+        Some(o) => {
+            let text = Value::Object(o.0).to_string();
+            return Err(place.object(format!("Object 'Kind' is missing in '{text}'")));
+        }
+        None => return Err(place.object("it is no object")),
+    };
+    let (want, have) = (to.api_version(), converted.api_version());
+    if have != want {
+        return Err(place.object(format!("invalid groupVersion (expected {want}, received {have})")));
+    }
+    if converted.kind() != original.kind() {
+        let (want, have) = (original.kind(), converted.kind());
+        return Err(place.object(format!("invalid kind (expected {want}, received {have})")));
+    }
+    let kept = [
+        ("name", original.name(), converted.name()),
+        ("namespace", original.namespace(), converted.namespace()),
+        ("UID", original.uid(), converted.uid()),
+    ];
+    if let Some((what, want, have)) = kept.into_iter().find(|(_, want, have)| want != have) {
+        return Err(format!("returned invalid object: must have the same {what}: {want} != {have}"));
+    }
+    let Some(answered) = converted.get("metadata") else {
+        return Err(place.metadata("missing metadata in converted object"));
+    };
+    let answered = match answered {
+        Value::Object(m) => m.clone(),
+        other => return Err(place.metadata(format!("invalid metadata of type {} in converted object", go_type(other)))),
+    };
+    let mut metadata = original.metadata().cloned().unwrap_or_default();
+    for field in ["labels", "annotations"] {
+        match answered.get(field) {
+            None | Some(Value::Null) => {
+                metadata.remove(field);
+            }
+            Some(v) => {
+                if metadata.get(field) != Some(v) {
+                    check(field, v).map_err(|why| place.metadata(why))?;
+                }
+                metadata.insert(field.into(), v.clone());
+            }
+        }
+    }
+    *converted.metadata_mut() = metadata;
+    Ok(converted)
+}
+
+/// New labels or annotations must be valid.
+fn check(field: &str, v: &Value) -> Result<(), String> {
+    let Some(map) = v.as_object() else {
+        return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(v)));
+    };
+    if let Some((k, v)) = map.iter().find(|(_, v)| !v.is_string()) {
+        let ty = go_type(v);
+        return Err(format!("metadata.{field}[{k}] must be a string, but is {ty} in converted object"));
+    }
+    let mut errors = Vec::new();
+    match field {
+        "labels" => metadata::labels(Some(v), &FieldPath::new("metadata.labels"), &mut errors),
+        _ => metadata::annotations(Some(v), &FieldPath::new("metadata.annotation"), &mut errors),
+    }
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        many => Err(format!("[{}]", many.join(", "))),
+    }
+}
+
+/// What upstream calls the types of JSON.
+fn go_type(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}

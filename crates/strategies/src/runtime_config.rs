@@ -1,0 +1,151 @@
+//! Which built-in groups, versions and resources are served (`--runtime-config`; `k8s.io/apiserver/pkg/server/resourceconfig`).
+//!
+//! Versions that are alpha or beta are off unless somebody turns them on. What is said of a resource counts more than what is
+//! said of its version, and that more than what is said of many versions.
+
+use meta::GroupVersion;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was said, by upstream's keys: `api/all`, `group/version`, `group/version/resource`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeConfig {
+    /// Of all versions, the stable ones, beta and alpha.
+    many: [Option<bool>; 4],
+    versions: BTreeMap<(String, String), bool>,
+    resources: BTreeMap<(String, String, String), bool>,
+}
+
+const MANY: [&str; 4] = ["api/all", "api/ga", "api/beta", "api/alpha"];
+
+impl RuntimeConfig {
+    /// Reads `key=value` pairs; a key alone is one that is true. The last of a key counts.
+    pub fn parse<'a>(pairs: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut said: BTreeMap<&str, &str> = BTreeMap::new();
+        for pair in pairs.into_iter().map(str::trim).filter(|p| !p.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            said.insert(key.trim(), value.trim());
+        }
+        if said.len() == 1 && said.get(MANY[0]) == Some(&"false") {
+            return Err(format!("invalid runtime-config with only {}=false", MANY[0]));
+        }
+        let mut out = Self::default();
+        let mut unknown = BTreeSet::new();
+        for (key, value) in said {
+            if let Some(i) = MANY.iter().position(|m| *m == key) {
+                out.many[i] = match value {
+                    "true" => Some(true),
+                    "false" => Some(false),
+                    _ => return Err(format!("invalid value {key}={value}")),
+                };
+                continue;
+            }
+            let parts: Vec<&str> = key.split('/').collect();
+            let (group, version, resource) = match parts.as_slice() {
+                // The group without a name is written in two ways.
+                [version] | ["api", version] if *version == "v1" => ("", *version, None),
+                ["api", version, resource] if *version == "v1" => ("", *version, Some(*resource)),
+                [group, version] => (*group, *version, None),
+                [group, version, resource] => (*group, *version, Some(*resource)),
+                _ => return Err(format!("runtime-config invalid key {key}")),
+            };
+            let kinds = &kinds::catalog().kinds;
+            if !kinds.iter().any(|k| *k.group == *group) {
+                unknown.insert(format!("{group}/{version}"));
+                continue;
+            }
+            if !kinds.iter().any(|k| *k.group == *group && *k.version == *version) {
+                let gv = GroupVersion::new(group, version);
+                return Err(format!("group version {gv} that has not been registered"));
+            }
+            let on = boolean(key, value)?;
+            let (group, version) = (group.to_owned(), version.to_owned());
+            match resource {
+                None => drop(out.versions.insert((group, version), on)),
+                Some(r) if r.chars().any(char::is_uppercase) => {
+                    let why = "group/version/resource and resource is always lowercase plural, not";
+                    return Err(format!("invalid key {key}: {why} {r:?}"));
+                }
+                Some(r) => drop(out.resources.insert((group, version, r.to_owned()), on)),
+            }
+        }
+        if !unknown.is_empty() {
+            let unknown: Vec<String> = unknown.into_iter().collect();
+            return Err(format!("unknown api groups {}", unknown.join(",")));
+        }
+        Ok(out)
+    }
+
+    pub fn serves(&self, kind: &kinds::Kind) -> bool {
+        let (group, version) = (kind.group.to_string(), kind.version.to_string());
+        let stage = 1 + stage(&version);
+        let resource = self.resources.get(&(group.clone(), version.clone(), kind.plural.to_string()));
+        let said = resource.or_else(|| self.versions.get(&(group, version))).copied();
+        said.or(self.many[stage]).or(self.many[0]).unwrap_or(stage == 1)
+    }
+}
+
+/// 0 for a stable version, 1 for beta, 2 for alpha.
+fn stage(version: &str) -> usize {
+    if version.contains("alpha") { 2 } else { usize::from(version.contains("beta")) }
+}
+
+/// As Go reads booleans.
+fn boolean(key: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "" | "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => {
+            let why = format!("strconv.ParseBool: parsing {value:?}: invalid syntax");
+            Err(format!("invalid value of {key}: {value}, err: {why}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::Gvk;
+
+    fn serves(said: &[&str], group: &str, version: &str, kind: &str) -> bool {
+        let kind = kinds::catalog().kind(&Gvk::new(group, version, kind)).unwrap();
+        RuntimeConfig::parse(said.iter().copied()).unwrap().serves(kind)
+    }
+
+    #[test]
+    fn the_nearest_word_counts() {
+        let preset = |said: &[&str]| serves(said, "settings.k8s.io", "v1alpha1", "PodPreset");
+        let deployment = |said: &[&str]| serves(said, "apps", "v1", "Deployment");
+        assert!(!preset(&[]) && deployment(&[]));
+        assert!(preset(&["settings.k8s.io/v1alpha1=true"]) && preset(&["settings.k8s.io/v1alpha1"]));
+        assert!(preset(&["api/all=true"]) && preset(&["api/alpha=true"]) && !preset(&["api/beta=true"]));
+        assert!(!preset(&["api/alpha=true", "settings.k8s.io/v1alpha1=false"]));
+        assert!(preset(&["settings.k8s.io/v1alpha1/podpresets=true"]));
+        assert!(!preset(&["settings.k8s.io/v1alpha1=true", "settings.k8s.io/v1alpha1/podpresets=false"]));
+        assert!(!deployment(&["api/all=false", "apps/v1=false"]) && deployment(&["api/all=false", "apps/v1=1"]));
+        assert!(!deployment(&["api/all=true", "api/ga=false"]));
+        assert!(!deployment(&["apps/v1/deployments=false"]));
+        assert!(serves(&["apps/v1/deployments=false"], "apps", "v1", "ReplicaSet"));
+        for key in ["v1=false", "api/v1=false"] {
+            assert!(!serves(&[key], "", "v1", "Pod"), "{key}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let cases = [
+            ("api/all=false", "invalid runtime-config with only api/all=false"),
+            ("api/all=1", "invalid value api/all=1"),
+            ("a/b/c/d=true", "runtime-config invalid key a/b/c/d"),
+            ("nobody/v1=true", "unknown api groups nobody/v1"),
+            ("apps/v7=true", "group version apps/v7 that has not been registered"),
+            ("apps/v1=yes", "invalid value of apps/v1: yes, err: strconv.ParseBool: parsing \"yes\": invalid syntax"),
+            (
+                "apps/v1/Deployment=true",
+                "invalid key apps/v1/Deployment: group/version/resource and resource is always lowercase plural, not \"Deployment\"",
+            ),
+        ];
+        for (said, want) in cases {
+            assert_eq!(RuntimeConfig::parse([said]).unwrap_err(), want);
+        }
+    }
+}
