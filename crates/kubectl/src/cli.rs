@@ -152,6 +152,8 @@ commands! {
     Explain(explain),
     /// Make a service for a workload or pod.
     Expose(expose),
+    /// Build a kustomization directory and print its objects.
+    Kustomize(kustomize),
     /// Set or remove labels.
     Label(label),
     /// Change fields of an object.

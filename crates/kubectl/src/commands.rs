@@ -21,6 +21,7 @@ pub mod explain;
 pub mod expose;
 pub mod get;
 pub mod keys;
+pub mod kustomize;
 pub mod label;
 pub mod logs;
 pub mod patch;

@@ -32,11 +32,12 @@ pub use files::{Files, Memory, Missing};
 pub use root::Restriction;
 pub use sort::Order;
 
+use id::{Gvk, Id};
 use kustomization::FieldSpec;
-use meta::{Map, Object};
+use meta::Object;
 use origin::Origin;
 use root::Root;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use target::{Build, Gathered, Target};
 use transform::Transform as _;
 use transform::names::Hash;
@@ -85,24 +86,48 @@ pub struct Options {
     pub managed_by: bool,
 }
 
+/// What a directory was built to, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Output {
-    pub objects: Vec<Object>,
-    /// What is out of date, for people.
-    pub warnings: Vec<String>,
-}
+pub struct Output(pub Vec<Object>);
 
 impl Output {
     /// All objects as documents of YAML.
     pub fn yaml(&self) -> String {
-        let documents: Vec<String> =
-            self.objects.iter().map(|o| codec::yaml::to_string(&o.clone().into_value())).collect();
+        let documents: Vec<String> = self.0.iter().map(document).collect();
         documents.join("---\n")
+    }
+
+    /// An object a file: names and contents. The namespace is in the name where there are several.
+    pub fn files(&self) -> Vec<(String, String)> {
+        let id = |o: &Object| Id {
+            gvk: Gvk::new(o.api_version(), o.kind()),
+            name: o.name().to_owned(),
+            namespace: o.namespace().to_owned(),
+        };
+        let ids: Vec<Id> = self.0.iter().map(id).collect();
+        let namespaced = || ids.iter().filter(|id| !id.gvk.is_cluster_scoped());
+        let namespaces: BTreeSet<&str> = namespaced().map(Id::effective_namespace).collect();
+        let name = |id: &Id| {
+            let Gvk { group, version, kind } = &id.gvk;
+            let parts: Vec<&str> =
+                [group, version, kind].into_iter().map(String::as_str).filter(|p| !p.is_empty()).collect();
+            let file = format!("{}_{}.yaml", parts.join("_"), id.name).to_lowercase();
+            if namespaces.len() > 1 && !id.gvk.is_cluster_scoped() {
+                format!("{}_{file}", id.effective_namespace().to_lowercase())
+            } else {
+                file
+            }
+        };
+        ids.iter().map(name).zip(self.0.iter().map(document)).collect()
     }
 }
 
-/// Builds the directory `path`. The warnings come with the error too.
-pub fn build(files: &dyn Files, path: &str, options: Options) -> (Result<Vec<Object>, Error>, Vec<String>) {
+fn document(o: &Object) -> String {
+    codec::yaml::to_string(&o.clone().into_value())
+}
+
+/// Builds the directory `path`; and what of it is out of date, for people, which is said of what cannot be built too.
+pub fn build(files: &dyn Files, path: &str, options: Options) -> (Result<Output, Error>, Vec<String>) {
     let root = match Root::new(files, path, options.restriction) {
         Ok(root) => root,
         Err(e) => return (Err(e), Vec::new()),
@@ -112,7 +137,7 @@ pub fn build(files: &dyn Files, path: &str, options: Options) -> (Result<Vec<Obj
     (result, build.warnings.into_inner())
 }
 
-fn run(build: &Build<'_>, options: Options) -> Result<Vec<Object>, Error> {
+fn run(build: &Build<'_>, options: Options) -> Result<Output, Error> {
     let mut target = Target::load(build.root, build)?;
     if !target.kustomization.build_metadata.is_empty() {
         target.origin = Some(Origin::default());
@@ -144,7 +169,7 @@ fn run(build: &Build<'_>, options: Options) -> Result<Vec<Object>, Error> {
         r.finish();
         origin::annotate(r, wants("originAnnotations"), wants("transformerAnnotations"));
     }
-    Ok(all.0.into_iter().map(|r| Object(Map::from_iter(r.object))).collect())
+    Ok(Output(all.0.into_iter().map(|r| Object(r.object)).collect()))
 }
 
 /// The kustomize whose behaviour this is.
