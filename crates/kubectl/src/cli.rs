@@ -133,6 +133,8 @@ commands! {
     Auth(auth),
     /// Let the number of replicas follow the load.
     Autoscale(autoscale),
+    /// Show who wrote which field of an object, and when.
+    Blame(blame),
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),

@@ -6,6 +6,7 @@ pub mod api_versions;
 pub mod apply;
 pub mod auth;
 pub mod autoscale;
+pub mod blame;
 pub mod cluster_info;
 pub mod config;
 pub mod cordon;

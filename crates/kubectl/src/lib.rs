@@ -14,6 +14,7 @@ mod error;
 mod flags;
 
 mod kube;
+mod ownership;
 mod printer;
 mod resource;
 pub mod shell;
