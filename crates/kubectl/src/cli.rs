@@ -133,6 +133,8 @@ commands! {
     Auth(auth),
     /// Let the number of replicas follow the load.
     Autoscale(autoscale),
+    /// Show who wrote which field of an object, and when.
+    Blame(blame),
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),
@@ -152,6 +154,8 @@ commands! {
     Explain(explain),
     /// Make a service for a workload or pod.
     Expose(expose),
+    /// Build a kustomization directory and print its objects.
+    Kustomize(kustomize),
     /// Set or remove labels.
     Label(label),
     /// Change fields of an object.

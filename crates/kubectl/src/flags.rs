@@ -11,7 +11,7 @@ pub struct FileFlags {
     /// File, directory or URL with objects, or `-` for standard input. May be repeated.
     #[arg(short = 'f', long, value_delimiter = ',')]
     pub filename: Vec<String>,
-    /// A kustomization directory (not supported by this build).
+    /// A kustomization directory, in place of files.
     #[arg(short = 'k', long, default_value = "", hide_default_value = true)]
     pub kustomize: String,
     /// Also read the directories inside directories.

@@ -5,7 +5,7 @@
 //! upstream's kubectl of v1.36, since scripts read them; the prose of the help is our own.
 //!
 //! Invariant: streams, environment, clock and chance come from the [`shell`], so that every command runs in a test as it
-//! runs in a terminal. Left out: kustomize, go-templates, URLs as files.
+//! runs in a terminal. Left out: go-templates.
 
 mod cli;
 mod commands;
@@ -14,6 +14,7 @@ mod error;
 mod flags;
 
 mod kube;
+mod ownership;
 mod printer;
 mod resource;
 pub mod shell;

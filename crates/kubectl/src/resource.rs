@@ -2,6 +2,7 @@
 //! (`k8s.io/cli-runtime/pkg/resource`).
 
 pub mod file;
+pub mod kustomization;
 pub mod select;
 mod url;
 

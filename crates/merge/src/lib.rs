@@ -5,6 +5,7 @@
 
 pub mod fieldset;
 pub mod json_patch;
+pub mod kyaml;
 pub mod managed;
 pub mod merge_patch;
 pub mod strategic;

@@ -1,7 +1,7 @@
 //! From events to values, without recursion.
 
 use super::Error;
-use super::resolve::{self, MERGE};
+use super::resolve::{self, Dialect, MERGE};
 use libyaml_safer::{EventData, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -9,6 +9,9 @@ use std::fmt;
 
 /// How deep collections may be nested, as go-yaml and Go's JSON decoder allow.
 pub const DEPTH_LIMIT: usize = 10_000;
+
+/// What files for kustomize may have: who merges them does so recursively.
+const DEPTH_OF_FILES: usize = 500;
 
 /// A key that its mapping already had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,11 +62,12 @@ struct Document {
     anchor_names: HashMap<Id, String>,
     open: Vec<Id>,
     limit: usize,
+    dialect: Dialect,
 }
 
 impl Document {
-    fn new(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
+    fn new(limit: usize, dialect: Dialect) -> Self {
+        Self { limit, dialect, ..Self::default() }
     }
 
     fn add(&mut self, node: Node, line: u64, anchor: Option<String>) -> Id {
@@ -91,19 +95,30 @@ impl Document {
 /// Like [`parse`], with the keys that came twice. Collections are nested at most `depth` deep: the time that a text takes grows
 /// with its length times its depth, so a server wants little.
 pub fn parse_within(text: &str, depth: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
+    documents(text, depth, Dialect::V2)
+}
+
+/// All documents that are not empty, as go-yaml v3 (and so kustomize) reads them: `yes` and `on` are strings, dates are
+/// moments in RFC 3339, keys keep their text, and repeated keys are errors.
+pub fn parse_v3(text: &str) -> Result<Vec<Value>, Error> {
+    let (documents, duplicates) = documents(text, DEPTH_OF_FILES, Dialect::V3)?;
+    if duplicates.is_empty() { Ok(documents) } else { Err(Error::Duplicates(duplicates)) }
+}
+
+fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     let mut parser = Parser::new();
     let mut input = text.as_bytes();
     parser.set_input_string(&mut input);
     let mut out = Vec::new();
     let mut duplicates = Vec::new();
-    let mut doc = Document::new(depth);
+    let mut doc = Document::new(depth, dialect);
     loop {
         let event = parser.parse().map_err(|e| Error::Syntax(describe(&e)))?;
         let line = event.start_mark.line + 1;
         match event.data {
             EventData::StreamStart { .. } => {}
             EventData::StreamEnd => break,
-            EventData::DocumentStart { .. } => doc = Document::new(depth),
+            EventData::DocumentStart { .. } => doc = Document::new(depth, dialect),
             EventData::DocumentEnd { .. } => {
                 let v = if doc.nodes.is_empty() { Value::Null } else { build(&doc, &mut duplicates)? };
                 if !v.is_null() {
@@ -195,7 +210,8 @@ impl<'a> Builder<'a> {
         let (node, line) = &self.doc.nodes[id];
         let frame = match node {
             Node::Scalar { tag, implicit, text } => {
-                return Ok(Some(resolve::value(tag.as_deref(), *implicit, text, *line)?.1));
+                let dialect = self.doc.dialect;
+                return Ok(Some(resolve::value(tag.as_deref(), *implicit, text, *line, dialect)?.1));
             }
             Node::Sequence(items) => Frame::Sequence { items: items.iter(), out: Vec::with_capacity(items.len()) },
             Node::Mapping(pairs) => Frame::Mapping { sources: vec![pairs.iter()], key: None, out: Map::new() },
@@ -233,8 +249,11 @@ impl<'a> Builder<'a> {
         let Node::Scalar { tag, implicit, text } = node else {
             return Err(Error::Invalid { line: *line, what: "invalid map key: a map or a list".to_owned() });
         };
+        if self.doc.dialect == Dialect::V3 {
+            return Ok(text.clone());
+        }
         // A float that JSON cannot hold is still a key.
-        let scalar = match resolve::value(tag.as_deref(), *implicit, text, *line) {
+        let scalar = match resolve::value(tag.as_deref(), *implicit, text, *line, self.doc.dialect) {
             Ok((s, Value::String(t))) => return Ok(resolve::key(&s, &t).unwrap_or(t)),
             Ok((s, _)) => s,
             Err(Error::Unsupported(_)) => resolve::plain(text),

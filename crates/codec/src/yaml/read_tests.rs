@@ -155,3 +155,28 @@ fn alias_bombs_are_refused() {
     }
     assert!(matches!(parse(&text), Err(Error::ExcessiveAliasing)));
 }
+
+/// Kustomize reads with the newer parser, which takes less for booleans and more for dates.
+#[test]
+fn the_newer_dialect() {
+    for (text, want) in [
+        ("yes", json!("yes")),
+        ("on", json!("on")),
+        ("y", json!("y")),
+        ("True", json!(true)),
+        ("0644", json!(420)),
+        ("0o14", json!(12)),
+        ("089", json!(89)),
+        ("12:30:45", json!("12:30:45")),
+        ("1.0", json!(1)),
+        ("~", Value::Null),
+        ("2001-01-01", json!("2001-01-01T00:00:00Z")),
+        ("2001-12-14T21:59:43.10-05:00", json!("2001-12-14T21:59:43.1-05:00")),
+        ("2001-1-4 2:59:43", json!("2001-01-04T02:59:43Z")),
+        ("'2001-01-01'", json!("2001-01-01")),
+    ] {
+        assert_eq!(parse_v3(&format!("k: {text}\n")).unwrap(), [json!({ "k": want })], "{text}");
+    }
+    assert_eq!(parse_v3("yes: 1\n1: 2\n").unwrap(), [json!({"yes": 1, "1": 2})]);
+    assert!(matches!(parse_v3("a: 1\na: 2\n"), Err(Error::Duplicates(_))));
+}

@@ -13,6 +13,14 @@ const NULL: &str = "tag:yaml.org,2002:null";
 const TIMESTAMP: &str = "tag:yaml.org,2002:timestamp";
 pub const MERGE: &str = "tag:yaml.org,2002:merge";
 
+/// Whose reading: the two versions of go-yaml take booleans and dates differently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    #[default]
+    V2,
+    V3,
+}
+
 /// A scalar's meaning before it becomes JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
@@ -244,10 +252,20 @@ pub fn reads_back_as_string(text: &str) -> bool {
 }
 
 /// A scalar event's value. `implicit`: a plain scalar without a tag.
-pub fn value(tag: Option<&str>, implicit: bool, text: &str, line: u64) -> Result<(Scalar, Value), Error> {
+pub fn value(
+    tag: Option<&str>,
+    implicit: bool,
+    text: &str,
+    line: u64,
+    dialect: Dialect,
+) -> Result<(Scalar, Value), Error> {
     let s = |text: &str| Ok((Scalar::Str, Value::String(text.to_owned())));
     let scalar = match tag {
-        None if implicit => plain(text),
+        None if implicit => match (plain(text), dialect) {
+            (Scalar::Bool(_), Dialect::V3) if !is_boolean_of_v3(text) => Scalar::Str,
+            (Scalar::Timestamp, Dialect::V3) => return Ok((Scalar::Timestamp, Value::String(moment(text)))),
+            (scalar, _) => scalar,
+        },
         None | Some(STR) => return s(text),
         Some(BINARY) => {
             return match base64::engine::general_purpose::STANDARD.decode(text.replace(['\n', '\r'], "")) {
@@ -279,6 +297,36 @@ pub fn value(tag: Option<&str>, implicit: bool, text: &str, line: u64) -> Result
         Scalar::Timestamp | Scalar::Str => Value::String(text.to_owned()),
     };
     Ok((scalar, v))
+}
+
+fn is_boolean_of_v3(text: &str) -> bool {
+    matches!(text, "true" | "True" | "TRUE" | "false" | "False" | "FALSE")
+}
+
+/// A timestamp as Go's JSON encoder writes the time it stands for.
+fn moment(text: &str) -> String {
+    let (date, rest) = text.split_at(text.find(['T', 't', ' ']).unwrap_or(text.len()));
+    let pad = |part: &str| format!("{part:0>2}");
+    let date = date.split('-').map(pad).collect::<Vec<_>>().join("-");
+    let rest = rest.trim_start_matches(['T', 't', ' ']);
+    if rest.is_empty() {
+        return format!("{date}T00:00:00Z");
+    }
+    let (clock, zone) = rest.split_at(rest.find(['Z', '+', '-', ' ']).unwrap_or(rest.len()));
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    let clock = clock.split(':').map(pad).collect::<Vec<_>>().join(":");
+    let fraction = match fraction.trim_end_matches('0') {
+        "" => String::new(),
+        digits => format!(".{digits}"),
+    };
+    let zone = match zone.trim() {
+        "" | "Z" | "+00:00" | "-00:00" => "Z".to_owned(),
+        zone => match zone.split_at(1) {
+            (sign, hours) if hours.contains(':') => format!("{sign}{hours:0>5}"),
+            (sign, hours) => format!("{sign}{hours:0>2}:00"),
+        },
+    };
+    format!("{date}T{clock}{fraction}{zone}")
 }
 
 /// A float after its way through JSON text: a whole number that fits becomes an integer.

@@ -1,5 +1,6 @@
 //! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
 
+mod conflict;
 mod last_applied;
 pub mod patch;
 
@@ -210,7 +211,10 @@ impl Apply {
                 warn_if_deleting(k, i, &o);
                 Ok((o, "serverside-applied"))
             }
-            Err(e) if e.is_conflict() => text(format!("{e}\n{CONFLICT_ADVICE}")),
+            Err(e) if e.is_conflict() => {
+                let both = conflict::explain(k, i, &e, &self.options.field_manager).await;
+                text(format!("{e}\n{both}{CONFLICT_ADVICE}"))
+            }
             Err(e) => Err(e.into()),
         }
     }

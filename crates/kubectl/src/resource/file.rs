@@ -19,9 +19,7 @@ const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
     if !flags.kustomize.is_empty() {
-        return text(
-            "kustomize directories (-k) are not supported by this kubectl; build them with kustomize and pass the output with -f -",
-        );
+        return kustomization(k, flags);
     }
     let mut out = Vec::new();
     for f in &flags.filename {
@@ -40,6 +38,25 @@ pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document
                 }
             }
         }
+    }
+    Ok(out)
+}
+
+/// The objects of a kustomization directory, in the order of its files.
+fn kustomization(k: &Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
+    let mut wrong = Vec::new();
+    if !flags.filename.is_empty() {
+        wrong.push(Error::Text("only one of -f or -k can be specified".into()));
+    }
+    if flags.recursive {
+        wrong.push(Error::Text("the -k flag can't be used with -f or -R".into()));
+    }
+    Error::collect(wrong)?;
+    let options = kustomize::Options { order: kustomize::Order::None, ..Default::default() };
+    let built = super::kustomization::build(k, &flags.kustomize, options)?;
+    let mut out = Vec::new();
+    for o in built.0 {
+        object(&flags.kustomize, o.into_value(), &mut out);
     }
     Ok(out)
 }

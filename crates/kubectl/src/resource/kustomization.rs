@@ -1,0 +1,51 @@
+//! Kustomization directories on the disk (`-k`, and `kubectl kustomize`).
+
+use super::file::os;
+use crate::error::{Error, Result};
+use crate::kube::Kube;
+use kustomize::{Files, Missing, Options, Output};
+use std::path::{Component, Path, PathBuf};
+
+/// The machine's own files.
+struct Disk;
+
+impl Files for Disk {
+    fn resolve(&self, path: &str) -> std::result::Result<String, Missing> {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+        match std::fs::canonicalize(&absolute) {
+            Ok(found) => Ok(found.to_string_lossy().into_owned()),
+            Err(e) => Err(Missing { at: first_missing(&absolute), why: os(&e) }),
+        }
+    }
+
+    fn is_directory(&self, resolved: &str) -> bool {
+        Path::new(resolved).is_dir()
+    }
+
+    fn read(&self, resolved: &str) -> std::result::Result<Vec<u8>, String> {
+        std::fs::read(resolved).map_err(|e| format!("open {resolved}: {}", os(&e)))
+    }
+}
+
+fn first_missing(path: &Path) -> String {
+    let mut at = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => _ = at.pop(),
+            part => at.push(part),
+        }
+        if std::fs::symlink_metadata(&at).is_err() {
+            break;
+        }
+    }
+    at.to_string_lossy().into_owned()
+}
+
+/// Builds a directory. What is out of date in it is said to people.
+pub fn build(k: &Kube, path: &str, options: Options) -> Result<Output> {
+    let (built, warnings) = kustomize::build(&Disk, path, options);
+    for w in warnings {
+        k.warn(w);
+    }
+    built.map_err(|e| Error::Text(e.to_string()))
+}

@@ -1,0 +1,92 @@
+//! What tells objects apart, and how it is written.
+
+use crate::go::go_struct;
+use std::fmt;
+
+go_struct! {
+    Gvk "Gvk" {
+        group: String = "group",
+        version: String = "version",
+        kind: String = "kind",
+    }
+}
+
+/// Of objects that are in no namespace.
+const NO_NAMESPACE: &str = "_non_namespaceable_";
+const DEFAULT_NAMESPACE: &str = "default";
+
+impl Gvk {
+    pub fn new(api_version: &str, kind: &str) -> Self {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Self { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
+    }
+
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// Whether a selector, whose empty parts mean anything, means this.
+    pub fn is_selected(&self, by: &Self) -> bool {
+        let fits = |selector: &str, own: &str| selector.is_empty() || selector == own;
+        fits(&by.group, &self.group) && fits(&by.version, &self.version) && fits(&by.kind, &self.kind)
+    }
+
+    /// Built-in kinds without namespaces, of whatever version; others are taken for namespaced.
+    pub fn is_cluster_scoped(&self) -> bool {
+        let known = kinds::catalog().kinds.iter();
+        known.filter(|k| *k.group == self.group && *k.kind == self.kind).any(|k| !k.namespaced)
+    }
+
+    /// By which tables are brought into order.
+    pub fn sort_key(&self) -> (i64, String) {
+        (crate::sort::rank(&self.kind), crate::sort::text(self))
+    }
+}
+
+fn or<'a>(text: &'a str, empty: &'a str) -> &'a str {
+    if text.is_empty() { empty } else { text }
+}
+
+impl fmt::Display for Gvk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, version) = (or(&self.kind, "[noKind]"), or(&self.version, "[noVer]"));
+        write!(f, "{kind}.{version}.{}", or(&self.group, "[noGrp]"))
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Id {
+    pub gvk: Gvk,
+    pub name: String,
+    pub namespace: String,
+}
+
+impl Id {
+    pub fn effective_namespace(&self) -> &str {
+        if self.gvk.is_cluster_scoped() { NO_NAMESPACE } else { or(&self.namespace, DEFAULT_NAMESPACE) }
+    }
+
+    /// The same object: no namespace is `default`.
+    pub fn is(&self, other: &Self) -> bool {
+        self.gvk == other.gvk && self.name == other.name && self.effective_namespace() == other.effective_namespace()
+    }
+
+    /// As Go prints the struct.
+    pub fn debug(&self) -> String {
+        format!(
+            "resid.ResId{{Gvk:resid.Gvk{{Group:{:?}, Version:{:?}, Kind:{:?}, isClusterScoped:{}}}, Name:{:?}, Namespace:{:?}}}",
+            self.gvk.group,
+            self.gvk.version,
+            self.gvk.kind,
+            self.gvk.is_cluster_scoped(),
+            self.name,
+            self.namespace,
+        )
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}.{}", self.gvk, or(&self.name, "[noName]"), or(&self.namespace, "[noNs]"))
+    }
+}

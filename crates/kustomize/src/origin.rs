@@ -1,0 +1,87 @@
+//! Where an object comes from and who changed it (`buildMetadata`).
+
+use crate::files::join;
+use crate::resource::Resource;
+use meta::{Map, Value};
+
+pub const ORIGIN: &str = "config.kubernetes.io/origin";
+pub const TRANSFORMATIONS: &str = "alpha.config.kubernetes.io/transformations";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    pub path: String,
+    pub configured_in: String,
+    /// Version, kind, name and namespace of the plugin.
+    pub configured_by: [String; 4],
+}
+
+impl Origin {
+    /// The origin of what a path in a directory leads to.
+    pub fn append(&self, path: &str) -> Self {
+        Self { path: join(&self.path, path), ..self.clone() }
+    }
+
+    /// Of what a field of the kustomization `file` did.
+    pub fn builtin(&self, file: &str, kind: &str) -> Self {
+        Self {
+            path: String::new(),
+            configured_in: join(&self.path, file),
+            configured_by: ["builtin".to_owned(), kind.to_owned(), String::new(), String::new()],
+        }
+    }
+
+    /// Of what the plugin did that `config` configures.
+    pub fn plugin(config: &Resource) -> Option<Self> {
+        let from = config.origin.as_ref()?;
+        let gvk = config.gvk();
+        Some(Self {
+            path: String::new(),
+            configured_in: from.path.clone(),
+            configured_by: [gvk.api_version(), gvk.kind, config.name(), config.namespace()],
+        })
+    }
+
+    /// As YAML, its lines behind `indent`.
+    fn yaml(&self, indent: &str) -> String {
+        let mut lines = Vec::new();
+        let mut add = |depth: &str, key: &str, value: &str| {
+            if !value.is_empty() {
+                let pair: Map<String, Value> = [(key.to_owned(), Value::from(value))].into_iter().collect();
+                lines.push(format!("{depth}{}", codec::yaml::to_string(&pair.into())));
+            }
+        };
+        add("", "path", &self.path);
+        add("", "configuredIn", &self.configured_in);
+        if self.configured_by.iter().any(|t| !t.is_empty()) {
+            let [version, kind, name, namespace] = &self.configured_by;
+            let mut inner = Vec::new();
+            for (k, v) in [("apiVersion", version), ("kind", kind), ("name", name), ("namespace", namespace)] {
+                if !v.is_empty() {
+                    let pair: Map<String, Value> = [(k.to_owned(), Value::from(v.as_str()))].into_iter().collect();
+                    inner.push(format!("  {}", codec::yaml::to_string(&pair.into())));
+                }
+            }
+            lines.push(format!("configuredBy:\n{}", inner.concat()));
+        }
+        let text = lines.concat();
+        text.split_inclusive('\n').map(|l| format!("{indent}{l}")).collect()
+    }
+}
+
+/// Writes the annotations that the kustomization asks for.
+pub fn annotate(r: &mut Resource, origins: bool, transformations: bool) {
+    let mut notes = Vec::new();
+    if let (true, Some(o)) = (origins, &r.origin) {
+        notes.push((ORIGIN, o.yaml("")));
+    }
+    if transformations && !r.transformations.is_empty() {
+        let item = |o: &Origin| format!("-{}", &o.yaml("  ")[1..]);
+        notes.push((TRANSFORMATIONS, r.transformations.iter().map(item).collect()));
+    }
+    for (key, text) in notes {
+        let slot = r.metadata_mut().entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(m) = slot {
+            m.insert(key.to_owned(), text.into());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Objects of the version `builtin` in `generators`, `transformers` and `validators`: the same work, configured one by one. Any
+//! other object there would be a program of somebody's, which is not run.
+
+use crate::Error;
+use crate::generate;
+use crate::go::{self, Decode, Unknown};
+use crate::kustomization::{ConfigMapArgs, FieldSpec, Metadata, Patch, Replica, SecretArgs, SortOptions};
+use crate::resource::Resource;
+use crate::resources::Resources;
+use crate::root::Root;
+use crate::sort::{self, Order};
+use crate::transform::{
+    Transform, image, json_patch, labels, names, namespace, patch, replacement, replicas, value_add,
+};
+use meta::Value;
+
+fn config<T: Decode + Default>(r: &Resource) -> Result<T, Error> {
+    go::decode(r.object.clone().into(), Unknown::Ignored).map_err(Error::text)
+}
+
+fn builtin(r: &Resource) -> Result<(), Error> {
+    if r.gvk().api_version() == "builtin" {
+        return Ok(());
+    }
+    Err(Error::text(format!("external plugins disabled; unable to load external plugin '{}'", r.kind())))
+}
+
+/// Name and namespace of the configuration are those of the object, where nothing else is said.
+fn named(r: &Resource, args: &mut ConfigMapArgs) {
+    if args.name.is_empty() {
+        args.name = r.name();
+    }
+    if args.namespace.is_empty() {
+        args.namespace = r.namespace();
+    }
+}
+
+pub fn generate(r: &Resource, root: &Root<'_>) -> Result<Vec<Resource>, Error> {
+    builtin(r)?;
+    match r.kind() {
+        "ConfigMapGenerator" => {
+            let mut args: ConfigMapArgs = config(r)?;
+            named(r, &mut args);
+            Ok(vec![generate::config_map(root, &args)?])
+        }
+        "SecretGenerator" => {
+            let mut args: SecretArgs = config(r)?;
+            named(r, &mut args.args);
+            Ok(vec![generate::secret(root, &args)?])
+        }
+        "HelmChartInflationGenerator" => Err(fails(r, &Error::text("must specify --enable-helm"))),
+        _ => Err(Error::text(format!("failed to load generator: unable to load builtin {}", r.gvk()))),
+    }
+}
+
+fn fails(r: &Resource, e: &Error) -> Error {
+    Error::text(format!("plugin {} fails configuration: {e}", r.original_id()))
+}
+
+pub fn transformer(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error> {
+    builtin(r)?;
+    configured(r, root).map_err(|e| match e {
+        e @ Error::Remote(_) => e,
+        e => fails(r, &e),
+    })
+}
+
+fn configured(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error> {
+    let specs_given = |specs: &[FieldSpec]| {
+        if specs.is_empty() { Err(Error::text("fieldSpecs is not expected to be nil")) } else { Ok(()) }
+    };
+    Ok(match r.kind() {
+        "AnnotationsTransformer" => Box::new(config::<labels::Annotations>(r)?),
+        "LabelTransformer" => Box::new(config::<labels::Labels>(r)?),
+        "NamespaceTransformer" => {
+            let t: namespace::Namespace = config(r)?;
+            t.check()?;
+            Box::new(t)
+        }
+        "PrefixTransformer" => {
+            let t: names::Prefix = config(r)?;
+            specs_given(&t.specs)?;
+            Box::new(t)
+        }
+        "SuffixTransformer" => {
+            let t: names::Suffix = config(r)?;
+            specs_given(&t.specs)?;
+            Box::new(t)
+        }
+        "HashTransformer" => Box::new(names::Hash),
+        "ImageTagTransformer" => Box::new(config::<image::Images>(r)?),
+        "ReplicaCountTransformer" => {
+            let mut t: replicas::Replicas = config(r)?;
+            if t.replica == Replica::default() {
+                t.replica.name = config::<Metadata>(r).map(|m| m.name).unwrap_or_default();
+            }
+            Box::new(t)
+        }
+        "PatchTransformer" => Box::new(patch::load(config::<Patch>(r)?, root)?),
+        "PatchStrategicMergeTransformer" => Box::new(config::<patch::StrategicMerge>(r)?.load(root)?),
+        "PatchJson6902Transformer" => Box::new(config::<json_patch::JsonPatch>(r)?.load(root)?),
+        "ReplacementTransformer" => Box::new(config::<replacement::Replacements>(r)?.load(root)?),
+        "ValueAddTransformer" => Box::new(config::<value_add::ValueAdd>(r)?.load(root)?),
+        "SortOrderTransformer" => {
+            let options = r.object.get("sortOptions").cloned().unwrap_or(Value::Null);
+            let options: SortOptions = go::decode(options, Unknown::Ignored).map_err(Error::text)?;
+            Box::new(Sort(options))
+        }
+        _ => return Err(Error::text(format!("unable to load builtin {}", r.gvk()))),
+    })
+}
+
+struct Sort(SortOptions);
+
+impl Transform for Sort {
+    fn apply(&self, all: &mut Resources) -> Result<(), Error> {
+        let options = Some(&self.0).filter(|o| **o != SortOptions::default());
+        sort::sort(all, options, Order::None)
+    }
+}

@@ -1,0 +1,203 @@
+//! Names of other objects, changed where those objects' names changed.
+//!
+//! Who may be meant: an object that once had the name, of the kind that the table names, in the same namespace (or none), and, if
+//! there are several, with the same prefixes and suffixes.
+
+use crate::Error;
+use crate::config::Config;
+use crate::fields::{Make, visit};
+use crate::id::{Gvk, Id};
+use crate::kustomization::FieldSpec;
+use crate::resource::{Resource, text};
+use crate::resources::Resources;
+use meta::{Map, Value};
+
+/// What is known of an object that others may refer to.
+struct Candidate {
+    previous: Vec<Id>,
+    now: Id,
+    original_namespace: String,
+    prefixes: Vec<String>,
+    suffixes: Vec<String>,
+    shown: String,
+}
+
+impl Candidate {
+    fn of(r: &Resource) -> Self {
+        Self {
+            previous: r.previous(),
+            now: r.id(),
+            original_namespace: r.original_id().effective_namespace().to_owned(),
+            prefixes: r.prefixes.clone(),
+            suffixes: r.suffixes.clone(),
+            shown: codec::yaml::to_string(&r.object.clone().into()),
+        }
+    }
+}
+
+/// Changes the names in all objects.
+pub fn fix(all: &mut Resources, config: &Config) -> Result<(), Error> {
+    let candidates: Vec<Candidate> = all.0.iter().map(Candidate::of).collect();
+    for (i, r) in all.0.iter_mut().enumerate() {
+        let known: Vec<&Candidate> = reachable(r, &candidates);
+        let original = r.original_id().gvk;
+        for names in &config.names {
+            for spec in names.fields.iter().filter(|s| original.is_selected(&s.gvk)) {
+                let referrer = Referrer { own: &candidates[i], known: &known, target: &names.gvk, role: role(r, spec) };
+                // The kind may have changed since; the field is meant all the same.
+                let spec = FieldSpec { gvk: Gvk::default(), ..spec.clone() };
+                let id = r.id();
+                visit(r, &spec, Make::Nothing, &mut |v| referrer.set(v)).map_err(|e| {
+                    Error::text(format!("updating name reference in '{}' field of '{id}': {e}", spec.path))
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The objects that an object can refer to: those of its namespace and of none, and service accounts of a role binding.
+fn reachable<'a>(r: &Resource, all: &'a [Candidate]) -> Vec<&'a Candidate> {
+    let id = r.id();
+    if id.gvk.is_cluster_scoped() {
+        return all.iter().collect();
+    }
+    let subjects = r.object.get("subjects").and_then(Value::as_array).filter(|_| r.kind() == "RoleBinding");
+    let others: Vec<&str> = subjects
+        .into_iter()
+        .flatten()
+        .filter(|s| s.get("kind").and_then(Value::as_str) == Some("ServiceAccount"))
+        .filter_map(|s| s.get("namespace").and_then(Value::as_str))
+        .collect();
+    all.iter()
+        .filter(|c| {
+            c.now.gvk.is_cluster_scoped()
+                || c.now.effective_namespace() == id.effective_namespace()
+                || others.contains(&c.now.namespace.as_str())
+        })
+        .collect()
+}
+
+/// The kind that a `roleRef` names.
+fn role(r: &Resource, spec: &FieldSpec) -> Option<Gvk> {
+    if !spec.path.ends_with("roleRef/name") {
+        return None;
+    }
+    let part = |key: &str| Some(r.object.get("roleRef")?.get(key)?.as_str()?.to_owned());
+    Some(Gvk { group: part("apiGroup")?, version: String::new(), kind: part("kind")? })
+}
+
+struct Referrer<'a> {
+    own: &'a Candidate,
+    known: &'a [&'a Candidate],
+    target: &'a Gvk,
+    role: Option<Gvk>,
+}
+
+enum Sameness {
+    Names,
+    NamesAndNamespaces,
+}
+
+/// Whether two lists end alike.
+fn same_ending(a: &[String], b: &[String]) -> bool {
+    let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
+    if short.is_empty() { long.is_empty() } else { long.ends_with(short) }
+}
+
+impl Referrer<'_> {
+    fn set(&self, v: &mut Value) -> Result<(), Error> {
+        match v {
+            Value::Null => Ok(()),
+            Value::Object(m) => self.set_map(m),
+            Value::Array(items) => items.iter_mut().try_for_each(|i| match i {
+                Value::Object(m) => self.set_map(m),
+                i => self.set_scalar(i),
+            }),
+            v => self.set_scalar(v),
+        }
+    }
+
+    fn set_scalar(&self, v: &mut Value) -> Result<(), Error> {
+        if v.is_null() {
+            return Ok(());
+        }
+        if let Some(found) = self.select(&text(v), self.known.to_vec(), &Sameness::Names)? {
+            *v = found.now.name.clone().into();
+        }
+        Ok(())
+    }
+
+    /// A reference of a name and a namespace.
+    fn set_map(&self, m: &mut Map<String, Value>) -> Result<(), Error> {
+        let Some(name) = m.get("name") else {
+            return Err(Error::text("path config error; no 'name' field in node"));
+        };
+        let name = text(name);
+        let candidates: Vec<&Candidate> = match m.get("namespace") {
+            None => self.known.to_vec(),
+            Some(namespace) => {
+                let namespace = text(namespace);
+                let of = |by: &dyn Fn(&Candidate) -> bool| -> Vec<&Candidate> {
+                    self.known.iter().copied().filter(|c| by(c)).collect()
+                };
+                let original = of(&|c| c.original_namespace == namespace);
+                if original.is_empty() { of(&|c| c.now.effective_namespace() == namespace) } else { original }
+            }
+        };
+        let Some(found) = self.select(&name, candidates, &Sameness::NamesAndNamespaces)? else { return Ok(()) };
+        if found.now.name == name && found.now.namespace.is_empty() {
+            return Ok(());
+        }
+        m.insert("name".to_owned(), found.now.name.clone().into());
+        if !found.now.namespace.is_empty() {
+            m.insert("namespace".to_owned(), found.now.namespace.clone().into());
+        }
+        Ok(())
+    }
+
+    fn select<'c>(
+        &self,
+        name: &str,
+        mut all: Vec<&'c Candidate>,
+        sameness: &Sameness,
+    ) -> Result<Option<&'c Candidate>, Error> {
+        let own = &self.own.now;
+        all.retain(|c| c.previous.iter().any(|id| id.name == name));
+        all.retain(|c| c.previous.iter().any(|id| id.gvk.is_selected(self.target)));
+        if let Some(role) = &self.role {
+            all.retain(|c| c.previous.iter().any(|id| id.gvk.is_selected(role)));
+        }
+        if !own.gvk.is_cluster_scoped() {
+            all.retain(|c| {
+                c.now.gvk.is_cluster_scoped()
+                    || c.now.gvk.kind == "ServiceAccount"
+                    || c.now.effective_namespace() == own.effective_namespace()
+            });
+        }
+        if let [one] = all[..] {
+            return Ok(Some(one));
+        }
+        let (prefixes, suffixes) = (&self.own.prefixes, &self.own.suffixes);
+        let loosely = |a: &[String], b: &[String]| a.is_empty() || b.is_empty() || same_ending(a, b);
+        all.retain(|c| loosely(&c.prefixes, prefixes) && loosely(&c.suffixes, suffixes));
+        if all.len() > 1 {
+            all.retain(|c| same_ending(&c.prefixes, prefixes) && same_ending(&c.suffixes, suffixes));
+        }
+        let Some(first) = all.first() else { return Ok(None) };
+        let alike = all.iter().all(|c| {
+            c.now.name == first.now.name
+                && (matches!(sameness, Sameness::Names) || c.now.namespace == first.now.namespace)
+        });
+        if alike {
+            return Ok(Some(first));
+        }
+        let ids: Vec<String> = all.iter().map(|c| c.now.to_string()).collect();
+        let mut why = format!("found multiple possible referrals: {}\n", ids.join(", "));
+        why.push_str(&format!("\n**** Too many possible referral targets to referrer:\n{}\n", self.own.shown));
+        for (i, c) in all.iter().enumerate() {
+            why.push_str(&format!("--- possible referral {i}:\n{}\n", c.shown));
+        }
+        Err(Error::text(why))
+    }
+}

@@ -1,0 +1,19 @@
+//! What changes objects, a file a transformer. Each is described by its configuration, from a field of the kustomization or from an
+//! object of the version `builtin`.
+
+pub mod image;
+pub mod json_patch;
+pub mod labels;
+pub mod names;
+pub mod namespace;
+pub mod patch;
+pub mod replacement;
+pub mod replicas;
+pub mod value_add;
+
+use crate::Error;
+use crate::resources::Resources;
+
+pub trait Transform {
+    fn apply(&self, all: &mut Resources) -> Result<(), Error>;
+}

@@ -1,0 +1,87 @@
+//! Cases as directories: what is in `tests/cases/NAME` is built (the directory itself or its `overlay`) and compared with its
+//! `expected.yaml` or, where it cannot be built, `expected.error`.
+//!
+//! Where a real kubectl is at hand, the same directories are built with it. A case with a file `differs` says why not all
+//! versions of kustomize do the same.
+//!
+//! Clauses: A15.resources, A15.components, A15.patches, A15.generators, A15.hashes, A15.images, A15.replicas, A15.namespace,
+//! A15.prefixes, A15.labels, A15.replacements, A15.vars, A15.plugins, A15.order, A15.errors
+
+#![allow(clippy::unwrap_used)]
+
+use kustomize::{Memory, Options, build};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn cases() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut all: Vec<PathBuf> = fs::read_dir(root).unwrap().map(|e| e.unwrap().path()).collect();
+    all.sort();
+    assert!(all.len() > 50, "{}", all.len());
+    all
+}
+
+fn read_in(files: &mut Memory, dir: &Path, base: &Path) {
+    for e in fs::read_dir(dir).unwrap() {
+        let path = e.unwrap().path();
+        if path.is_dir() {
+            read_in(files, &path, base);
+        } else {
+            let name = path.strip_prefix(base).unwrap().to_str().unwrap().to_owned();
+            files.insert(&format!("/{name}"), fs::read(&path).unwrap());
+        }
+    }
+}
+
+/// What there is to build, relative to the case.
+fn target(case: &Path) -> &'static str {
+    if case.join("overlay").is_dir() { "overlay" } else { "." }
+}
+
+fn expected(case: &Path, extension: &str) -> Option<String> {
+    fs::read_to_string(case.join(format!("expected.{extension}"))).ok()
+}
+
+/// A15: every case comes out as kustomize 5 builds it.
+#[test]
+fn cases_are_built_as_kustomize_builds_them() {
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let mut files = Memory::default();
+        read_in(&mut files, &case, case.parent().unwrap());
+        let name = case.file_name().unwrap().to_str().unwrap();
+        let (result, _) = build(&files, &format!("/{name}/{}", target(&case)), Options::default());
+        let (got, want) = match result {
+            Ok(output) => (output.yaml(), expected(&case, "yaml").unwrap_or_default()),
+            Err(e) => (format!("{e}\n"), expected(&case, "error").unwrap_or_default()),
+        };
+        if got != want {
+            wrong.push(format!("=== {name}\n{got}--- expected\n{want}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The expectations are those of a real kubectl, if there is one.
+#[test]
+fn a_real_kubectl_expects_the_same() {
+    if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    for case in cases().into_iter().filter(|c| !c.join("differs").exists()) {
+        let out = Command::new("kubectl").arg("kustomize").arg(case.join(target(&case))).output().unwrap();
+        let name = case.file_name().unwrap().to_str().unwrap();
+        let got = String::from_utf8_lossy(&out.stdout).into_owned();
+        match expected(&case, "yaml") {
+            Some(want) if out.status.success() && got == want => {}
+            Some(want) => {
+                wrong.push(format!("=== {name}\n{got}{}--- expected\n{want}", String::from_utf8_lossy(&out.stderr)))
+            }
+            None if out.status.success() => wrong.push(format!("=== {name}: built\n{got}")),
+            None => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
