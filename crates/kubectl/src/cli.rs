@@ -72,6 +72,9 @@ pub struct GlobalFlags {
     /// A warning of the server is an error.
     #[arg(long, global = true)]
     pub warnings_as_errors: bool,
+    /// Which of these were on the command line, even if empty, by the names of the fields.
+    #[arg(skip)]
+    pub given: Vec<String>,
 }
 
 #[derive(Parser, Debug)]
@@ -174,7 +177,12 @@ commands! {
 pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let matches = command().try_get_matches_from(args);
-    let parsed = matches.and_then(|m| Cli::from_arg_matches(&m));
+    let parsed = matches.and_then(|m| {
+        let mut c = Cli::from_arg_matches(&m)?;
+        let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+        c.global.given = m.ids().filter(given).map(ToString::to_string).collect();
+        Ok(c)
+    });
     match parsed {
         Ok(c) => Ok((c.global, c.command)),
         Err(e) => Err(refuse(&e, &words)),
