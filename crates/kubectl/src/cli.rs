@@ -136,6 +136,8 @@ commands! {
     Auth(auth),
     /// Let the number of replicas follow the load.
     Autoscale(autoscale),
+    /// Approve or deny signing requests.
+    Certificate(certificate),
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),
@@ -157,8 +159,12 @@ commands! {
     Expose(expose),
     /// Set or remove labels.
     Label(label),
+    /// List the flags that every command has.
+    Options(options),
     /// Change fields of an object.
     Patch(patch),
+    /// See which plugins there are.
+    Plugin(plugin),
     /// Replace objects by what files say.
     Replace(replace),
     /// Run an image in a pod.
@@ -167,6 +173,8 @@ commands! {
     Set(set),
     /// Change the taints of nodes.
     Taint(taint),
+    /// Show what nodes and pods use.
+    Top(top),
     /// Take pods on a node again.
     Uncordon(uncordon),
     /// Show the versions of client and server.

@@ -53,6 +53,11 @@ pub fn main_blocking(args: impl Iterator<Item = OsString>) -> ExitCode {
 /// Runs a command line in a shell and gives back its exit code.
 pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
     let (out, err) = (shell.out.clone(), shell.err.clone());
+    let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+    if let Some(code) = commands::plugin::instead(&words, &shell) {
+        out.flush();
+        return code;
+    }
     let result = match cli::parse(args) {
         Ok((global, command)) => command.run(&mut kube::Kube::new(shell, global)).await,
         Err(cli::Refusal::Help(text)) => {
