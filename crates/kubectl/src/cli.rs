@@ -132,6 +132,8 @@ commands! {
     /// List the group versions of the server.
     #[command(name = "api-versions")]
     ApiVersions(api_versions),
+    /// Join the streams of a container that runs.
+    Attach(attach),
     /// Ask what one may do, and who one is.
     Auth(auth),
     /// Let the number of replicas follow the load.
@@ -145,6 +147,8 @@ commands! {
     Config(config),
     /// Take no more pods on a node.
     Cordon(cordon),
+    /// Copy files to and from containers.
+    Cp(cp),
     /// Show what apply would change.
     Diff(diff),
     /// Take a node's pods away, and give it no more.
@@ -165,6 +169,9 @@ commands! {
     Patch(patch),
     /// See which plugins there are.
     Plugin(plugin),
+    /// Lead local ports to ports of a pod.
+    #[command(name = "port-forward")]
+    PortForward(port_forward),
     /// Replace objects by what files say.
     Replace(replace),
     /// Run an image in a pod.

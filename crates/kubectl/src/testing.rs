@@ -143,7 +143,10 @@ impl Transport for Server {
             talk(Socket::from_raw_socket(theirs, tokio_tungstenite::tungstenite::protocol::Role::Server, None).await)
                 .await;
         });
-        let answer = Response::builder().status(101).header("sec-websocket-protocol", "v5.channel.k8s.io");
+        let offered =
+            r.headers().get("sec-websocket-protocol").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
+        let first = offered.split(", ").next().unwrap_or_default();
+        let answer = Response::builder().status(101).header("sec-websocket-protocol", first);
         Ok(Upgrade::Switched(answer.body(()).unwrap().into_parts().0, Box::new(ours)))
     }
 
