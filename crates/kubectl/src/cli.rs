@@ -149,6 +149,8 @@ commands! {
     Cordon(cordon),
     /// Copy files to and from containers.
     Cp(cp),
+    /// Look into a pod or node with a container of one's own.
+    Debug(debug),
     /// Show what apply would change.
     Diff(diff),
     /// Take a node's pods away, and give it no more.

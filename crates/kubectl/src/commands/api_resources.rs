@@ -98,6 +98,9 @@ mod tests {
             snapshot(&s, "api-resources --namespaced=false -o name", "").await,
             "namespaces\nnodes\ncertificatesigningrequests.certificates.k8s.io\nclusterrolebindings.rbac.authorization.k8s.io\nclusterroles.rbac.authorization.k8s.io\n"
         );
-        assert_eq!(snapshot(&s, "api-versions", "").await, "apps/v1\nexample.com/v1\nv1\n");
+        assert_eq!(
+            snapshot(&s, "api-versions", "").await,
+            "apps/v1\ncertificates.k8s.io/v1\nexample.com/v1\nrbac.authorization.k8s.io/v1\nv1\n"
+        );
     }
 }
