@@ -56,7 +56,7 @@ impl SelectFlags {
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct PrintFlags {
-    /// json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=….
+    /// json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…, go-template=…, go-template-file=….
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
     /// The template, or the file with it, for the formats that take one.

@@ -5,7 +5,7 @@
 //! upstream's kubectl of v1.36, since scripts read them; the prose of the help is our own.
 //!
 //! Invariant: streams, environment, clock and chance come from the [`shell`], so that every command runs in a test as it
-//! runs in a terminal. Left out: kustomize, go-templates, URLs as files.
+//! runs in a terminal. Left out: kustomize.
 
 mod cli;
 mod commands;
@@ -66,6 +66,9 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
         }
         Err(cli::Refusal::Wrong(e)) => Err(e),
     };
+    if let Err(e) = &result {
+        out.write(e.output().as_bytes());
+    }
     out.flush();
     match result {
         Ok(()) => 0,
