@@ -21,7 +21,7 @@ pub struct GlobalFlags {
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub cluster: String,
     /// The user of the kubeconfig to use.
-    #[arg(long, global = true, value_delimiter = ',')]
+    #[arg(long, global = true)]
     pub user: Vec<String>,
     /// The namespace to work in.
     #[arg(short = 'n', long, global = true, default_value = "", hide_default_value = true)]
@@ -72,6 +72,9 @@ pub struct GlobalFlags {
     /// A warning of the server is an error.
     #[arg(long, global = true)]
     pub warnings_as_errors: bool,
+    /// Which of these were on the command line, even if empty, by the names of the fields.
+    #[arg(skip)]
+    pub given: Vec<String>,
 }
 
 #[derive(Parser, Debug)]
@@ -129,12 +132,16 @@ commands! {
     /// List the group versions of the server.
     #[command(name = "api-versions")]
     ApiVersions(api_versions),
+    /// Join the streams of a container that runs.
+    Attach(attach),
     /// Ask what one may do, and who one is.
     Auth(auth),
     /// Let the number of replicas follow the load.
     Autoscale(autoscale),
     /// Show who wrote which field of an object, and when.
     Blame(blame),
+    /// Approve or deny signing requests.
+    Certificate(certificate),
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),
@@ -142,6 +149,10 @@ commands! {
     Config(config),
     /// Take no more pods on a node.
     Cordon(cordon),
+    /// Copy files to and from containers.
+    Cp(cp),
+    /// Look into a pod or node with a container of one's own.
+    Debug(debug),
     /// Show what apply would change.
     Diff(diff),
     /// Take a node's pods away, and give it no more.
@@ -158,8 +169,15 @@ commands! {
     Kustomize(kustomize),
     /// Set or remove labels.
     Label(label),
+    /// List the flags that every command has.
+    Options(options),
     /// Change fields of an object.
     Patch(patch),
+    /// See which plugins there are.
+    Plugin(plugin),
+    /// Lead local ports to ports of a pod.
+    #[command(name = "port-forward")]
+    PortForward(port_forward),
     /// Replace objects by what files say.
     Replace(replace),
     /// Run an image in a pod.
@@ -168,6 +186,8 @@ commands! {
     Set(set),
     /// Change the taints of nodes.
     Taint(taint),
+    /// Show what nodes and pods use.
+    Top(top),
     /// Take pods on a node again.
     Uncordon(uncordon),
     /// Show the versions of client and server.
@@ -176,12 +196,17 @@ commands! {
 
 /// Parses a command line, the program's name first.
 pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
-    let path: Vec<String> = args.iter().skip(1).take(3).map(|a| a.to_string_lossy().into_owned()).collect();
+    let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let matches = command().try_get_matches_from(args);
-    let parsed = matches.and_then(|m| Cli::from_arg_matches(&m));
+    let parsed = matches.and_then(|m| {
+        let mut c = Cli::from_arg_matches(&m)?;
+        let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+        c.global.given = m.ids().filter(given).map(ToString::to_string).collect();
+        Ok(c)
+    });
     match parsed {
         Ok(c) => Ok((c.global, c.command)),
-        Err(e) => Err(refuse(&e, &path)),
+        Err(e) => Err(refuse(&e, &words)),
     }
 }
 
@@ -226,29 +251,81 @@ fn relax(c: &mut clap::Command) {
     *c = changed;
 }
 
-fn refuse(e: &clap::Error, path: &[String]) -> Refusal {
+/// The command that words lead to (`kubectl create job`), and the words behind it that are no flags.
+fn place(words: &[String]) -> (String, Vec<&str>) {
+    let mut at = command();
+    let mut path = String::from("kubectl");
+    let mut rest = Vec::new();
+    let mut words = words.iter();
+    while let Some(w) = words.next() {
+        if w == "--" {
+            break;
+        }
+        if let Some(flag) = w.strip_prefix('-').filter(|f| !f.is_empty()) {
+            let takes = |a: &clap::Arg| {
+                let is = match flag.strip_prefix('-') {
+                    Some(long) => a.get_long() == Some(long),
+                    None => flag.len() == 1 && a.get_short() == flag.chars().next(),
+                };
+                is && a.get_action().takes_values() && !a.is_require_equals_set()
+            };
+            if at.get_arguments().any(takes) || Cli::command().get_arguments().any(takes) {
+                words.next();
+            }
+            continue;
+        }
+        let sub = at.get_subcommands().find(|s| s.get_name() == w || s.get_all_aliases().any(|a| a == w)).cloned();
+        match sub.filter(|_| rest.is_empty()) {
+            Some(s) => {
+                path.push(' ');
+                path.push_str(s.get_name());
+                at = s;
+            }
+            None => rest.push(w.as_str()),
+        }
+    }
+    (path, rest)
+}
+
+fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
+    let (command, rest) = place(words);
+    let see_for_help = format!("See '{command} -h' for help and examples");
+    let generates = command.starts_with("kubectl create ");
     let of = |kind: ContextKind| match e.get(kind) {
         Some(ContextValue::String(s)) => s.clone(),
         Some(ContextValue::Strings(s)) => s.join(" "),
         _ => String::new(),
     };
-    let verb = path.first().filter(|a| !a.starts_with('-')).map(|a| format!(" {a}")).unwrap_or_default();
-    let see = format!("See 'kubectl{verb} --help' for usage.");
+    let see = format!("See '{command} --help' for usage.");
     let arg = of(ContextKind::InvalidArg);
     // `--flag <VALUE>` is how the parser names a flag.
     let flag = arg.split([' ', '=', '[']).next().unwrap_or_default().to_owned();
     let text = match e.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand if command != "kubectl" => {
+            return Refusal::Wrong(Error::Bare(e.to_string()));
+        }
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
             return Refusal::Help(e.to_string());
+        }
+        ErrorKind::MissingRequiredArgument if generates && rest.is_empty() => {
+            format!("exactly one NAME is required, got 0\n{see_for_help}")
+        }
+        ErrorKind::UnknownArgument if generates && !flag.starts_with('-') => {
+            format!("exactly one NAME is required, got {}\n{see_for_help}", rest.len())
         }
         ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
         ErrorKind::UnknownArgument if flag.starts_with('-') => {
             let c = flag.chars().nth(1).unwrap_or('-');
-            let given = path.iter().find(|p| p.starts_with('-') && !p.starts_with("--") && p.contains(c));
+            let given = words.iter().find(|p| p.starts_with('-') && !p.starts_with("--") && p.contains(c));
             format!("unknown shorthand flag: '{c}' in {}\n{see}", given.unwrap_or(&flag))
         }
         ErrorKind::InvalidSubcommand => {
-            format!("unknown command {:?} for \"kubectl\"", of(ContextKind::InvalidSubcommand))
+            let word = of(ContextKind::InvalidSubcommand);
+            match command.as_str() {
+                "kubectl" => format!("unknown command {word:?} for \"kubectl\""),
+                "kubectl create" => format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" ")),
+                _ => format!("unknown command {word:?}\n{see_for_help}"),
+            }
         }
         ErrorKind::MissingRequiredArgument => {
             let all = match e.get(ContextKind::InvalidArg) {
@@ -263,7 +340,7 @@ fn refuse(e: &clap::Error, path: &[String]) -> Refusal {
             if flags.is_empty() {
                 format!("{} must be specified\n{see}", all.join(" "))
             } else {
-                format!("required flag(s) {} not set\n{see}", flags.join(", "))
+                format!("required flag(s) {} not set", flags.join(", "))
             }
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {

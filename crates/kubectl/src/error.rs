@@ -23,6 +23,9 @@ pub enum Error {
     /// Ends with another code than 1.
     #[error("{error}")]
     Code { code: u8, error: Box<Error> },
+    /// Something belongs on standard output before the error is told.
+    #[error("{error}")]
+    Said { out: String, error: Box<Error> },
     /// Everything was said already.
     #[error("exit code {0}")]
     Exit(u8),
@@ -56,6 +59,16 @@ impl Error {
         Self::About { doing: doing.into(), source_name: source_name.to_owned(), error: Box::new(self) }
     }
 
+    /// What goes to standard output first.
+    pub fn output(&self) -> String {
+        match self {
+            Self::Said { out, .. } => out.clone(),
+            Self::Code { error, .. } | Self::About { error, .. } => error.output(),
+            Self::Many(all) => all.iter().map(Self::output).collect(),
+            _ => String::new(),
+        }
+    }
+
     /// One error of several, or the one.
     pub fn collect(mut errors: Vec<Self>) -> Result {
         match errors.len() {
@@ -76,7 +89,7 @@ impl Error {
     pub fn report(&self) -> String {
         let mut out = match self {
             Self::Exit(_) => return String::new(),
-            Self::Code { error, .. } => return error.report(),
+            Self::Code { error, .. } | Self::Said { error, .. } => return error.report(),
             Self::Many(all) => {
                 let flat: Vec<String> = flatten(all).into_iter().map(Self::line).collect();
                 flat.join("\n")

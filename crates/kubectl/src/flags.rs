@@ -56,7 +56,7 @@ impl SelectFlags {
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct PrintFlags {
-    /// json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=….
+    /// json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…, go-template=…, go-template-file=….
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
     /// The template, or the file with it, for the formats that take one.
@@ -198,6 +198,57 @@ pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         other => Err(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
     }
+}
+
+/// A selector of the command line as the field of an object has it (`metav1.ParseToLabelSelector`).
+pub fn label_selector(given: &str) -> Result<meta::Value> {
+    use meta::selector::Operator as Is;
+    let parsed = meta::LabelSelector::parse(given).map_err(crate::error::Error::Text)?;
+    let (mut labels, mut expressions) = (meta::Map::new(), Vec::new());
+    for r in parsed.requirements {
+        let operator = match r.operator {
+            Is::Equals | Is::DoubleEquals => {
+                labels.insert(r.key, r.values.into_iter().next().unwrap_or_default().into());
+                continue;
+            }
+            Is::In => "In",
+            Is::NotIn => "NotIn",
+            Is::Exists => "Exists",
+            Is::DoesNotExist => "DoesNotExist",
+            Is::NotEquals => return text("\"!=\" is not a valid label selector operator"),
+            Is::GreaterThan => return text("\"gt\" is not a valid label selector operator"),
+            Is::LessThan => return text("\"lt\" is not a valid label selector operator"),
+        };
+        let mut e = serde_json::json!({"key": r.key, "operator": operator});
+        if !r.values.is_empty() {
+            e["values"] = r.values.into();
+        }
+        expressions.push(e);
+    }
+    let mut out = meta::Map::new();
+    if !expressions.is_empty() {
+        out.insert("matchExpressions".into(), expressions.into());
+    }
+    if !labels.is_empty() {
+        out.insert("matchLabels".into(), labels.into());
+    }
+    Ok(out.into())
+}
+
+/// What is wrong with the name of a variable, by the strict rule that kubectl keeps to (the server takes more).
+pub fn env_var_name(s: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if s.is_empty() || s.starts_with(|c: char| c.is_ascii_digit()) || !s.chars().all(plain) {
+        out.push("a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must not start with a digit (e.g. 'my.env-name',  or 'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation is '[-._a-zA-Z][-._a-zA-Z0-9]*')".into());
+    }
+    match s {
+        "." => out.push("must not be '.'".into()),
+        ".." => out.push("must not be '..'".into()),
+        s if s.starts_with("..") => out.push("must not start with '..'".into()),
+        _ => {}
+    }
+    out
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! upstream's kubectl of v1.36, since scripts read them; the prose of the help is our own.
 //!
 //! Invariant: streams, environment, clock and chance come from the [`shell`], so that every command runs in a test as it
-//! runs in a terminal. Left out: go-templates.
+//! runs in a terminal.
 
 mod cli;
 mod commands;
@@ -54,6 +54,11 @@ pub fn main_blocking(args: impl Iterator<Item = OsString>) -> ExitCode {
 /// Runs a command line in a shell and gives back its exit code.
 pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
     let (out, err) = (shell.out.clone(), shell.err.clone());
+    let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+    if let Some(code) = commands::plugin::instead(&words, &shell) {
+        out.flush();
+        return code;
+    }
     let result = match cli::parse(args) {
         Ok((global, command)) => command.run(&mut kube::Kube::new(shell, global)).await,
         Err(cli::Refusal::Help(text)) => {
@@ -62,6 +67,9 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
         }
         Err(cli::Refusal::Wrong(e)) => Err(e),
     };
+    if let Err(e) = &result {
+        out.write(e.output().as_bytes());
+    }
     out.flush();
     match result {
         Ok(()) => 0,

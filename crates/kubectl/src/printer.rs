@@ -1,6 +1,7 @@
 //! What is printed of objects: the server's tables for people, and the formats of `-o`.
 
 pub mod columns;
+mod go_template;
 pub mod table;
 pub mod tabwriter;
 
@@ -10,6 +11,7 @@ use crate::kube::Kube;
 use codec::json::to_string_indent;
 use codec::jsonpath::{Missing, Template};
 use columns::Columns;
+use go_template::GoTemplate;
 use meta::{Object, Value};
 
 /// A format of `-o`.
@@ -32,6 +34,7 @@ pub enum Output {
         missing: Missing,
     },
     Columns(Columns),
+    GoTemplate(GoTemplate),
 }
 
 /// The names of all formats, as the error about another one lists them.
@@ -50,6 +53,8 @@ impl Output {
     pub fn parse(flags: &PrintFlags, formats: Formats, headers: bool) -> Result<Self> {
         let (name, rest) = match flags.output.split_once('=') {
             Some((n, r)) => (n, Some(r)),
+            // A template alone is one of Go.
+            None if flags.output.is_empty() && !flags.template.is_empty() => ("go-template", None),
             None => (flags.output.as_str(), None),
         };
         let missing = if flags.allow_missing_template_keys { Missing::Allowed } else { Missing::Error };
@@ -91,8 +96,14 @@ impl Output {
                 Ok(path) => Columns::from_file(&file(&path, "failed to read")?, headers).map(Self::Columns),
                 Err(_) => text("custom-columns format specified but no custom columns given"),
             },
-            "go-template" | "go-template-file" | "template" | "templatefile" => {
-                text(format!("output format {name:?} is not supported by this kubectl; use jsonpath or custom-columns"))
+            "go-template" | "template" => GoTemplate::parse(&template()?, missing).map(Self::GoTemplate),
+            "go-template-file" | "templatefile" => {
+                let path = template()?;
+                let read = std::fs::read_to_string(&path).map_err(|e| {
+                    let why = crate::resource::file::os(&e);
+                    Error::Text(format!("error reading --template {path}, open {path}: {why}"))
+                })?;
+                GoTemplate::parse(&read, missing).map(Self::GoTemplate)
             }
             _ => text(format!(
                 "unable to match a printer suitable for the output format {:?}, allowed formats are: {}",
@@ -166,7 +177,8 @@ pub fn without_managed_fields(o: &mut Object) {
 
 /// An object, or a `List`, in a format that is not for people.
 pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String> {
-    if !managed {
+    // A template gets all there is.
+    if !managed && !matches!(output, Output::GoTemplate(_)) {
         without_managed_fields(&mut o);
     }
     let is_list = o.get("items").is_some_and(Value::is_array) && o.kind().ends_with("List");
@@ -188,6 +200,7 @@ pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String>
             let v = o.into_value();
             evaluate(template, text, *missing, &v)?.into_iter().map(|r| to_string_indent(&Value::Array(r))).collect()
         }
+        Output::GoTemplate(t) => t.render(&o.into_value())?,
         Output::Columns(c) => {
             let items = match o.get("items").and_then(Value::as_array) {
                 Some(items) if is_list => items.clone(),

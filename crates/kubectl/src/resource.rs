@@ -96,3 +96,30 @@ pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result
     }
     Ok(out)
 }
+
+/// The objects of files without a server (`--local`): of kinds this program knows, and of others as they are.
+pub async fn from_files_alone(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+    let documents = file::read(k, flags).await?;
+    let alone = |d: file::Document| {
+        let gvk = d.object.gvk().unwrap_or_default();
+        let known = kinds::catalog().kind(&gvk);
+        let lower = gvk.kind.to_lowercase();
+        let resource = Resource {
+            plural: known.map_or_else(|| format!("{lower}s"), |n| n.plural.to_string()),
+            singular: lower,
+            namespaced: known.is_none_or(|n| n.namespaced),
+            group: gvk.group,
+            version: gvk.version,
+            kind: gvk.kind,
+            ..Resource::default()
+        };
+        Info {
+            name: d.object.name().to_owned(),
+            namespace: d.object.namespace().to_owned(),
+            source: d.source,
+            resource: Arc::new(resource),
+            object: Some(d.object),
+        }
+    };
+    Ok(documents.into_iter().map(|d| d.map(alone)).collect())
+}

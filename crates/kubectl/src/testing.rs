@@ -53,17 +53,44 @@ impl Server {
             resource("secrets", "secret", "Secret", "Namespaced", &[], &[]),
             resource("services", "service", "Service", "Namespaced", &["svc"], &["all"]),
             resource("serviceaccounts", "serviceaccount", "ServiceAccount", "Namespaced", &["sa"], &[]),
+            resource("replicationcontrollers", "replicationcontroller", "ReplicationController", "Namespaced", &["rc"], &["all"]),
         ]}]}]);
         let apps = json!([
             {"metadata": {"name": "apps"}, "versions": [{"version": "v1", "resources": [
+                resource("daemonsets", "daemonset", "DaemonSet", "Namespaced", &["ds"], &["all"]),
                 resource("deployments", "deployment", "Deployment", "Namespaced", &["deploy"], &["all"]),
                 resource("replicasets", "replicaset", "ReplicaSet", "Namespaced", &["rs"], &["all"]),
+            ]}]},
+            {"metadata": {"name": "certificates.k8s.io"}, "versions": [{"version": "v1", "resources": [
+                resource("certificatesigningrequests", "certificatesigningrequest", "CertificateSigningRequest", "Cluster", &["csr"], &[]),
+            ]}]},
+            {"metadata": {"name": "rbac.authorization.k8s.io"}, "versions": [{"version": "v1", "resources": [
+                resource("clusterroles", "clusterrole", "ClusterRole", "Cluster", &[], &[]),
+                resource("clusterrolebindings", "clusterrolebinding", "ClusterRoleBinding", "Cluster", &[], &[]),
             ]}]},
             {"metadata": {"name": "example.com"}, "versions": [{"version": "v1", "resources": [
                 resource("widgets", "widget", "Widget", "Namespaced", &[], &[]),
             ]}]},
         ]);
         s.on("GET /api", 200, list(core)).on("GET /apis", 200, list(apps))
+    }
+
+    /// One that has the metrics API as well.
+    pub fn with_metrics() -> Self {
+        let s = Self::new();
+        let mut all = s.answers.lock().unwrap();
+        for (_, answers) in all.iter_mut().filter(|(l, _)| l == "GET /apis") {
+            let mut list: Value = serde_json::from_slice(&answers[0].1).unwrap();
+            let resource = |name: &str, kind: &str, scope: &str| json!({"resource": name, "responseKind": {"group": "", "version": "", "kind": kind}, "scope": scope, "singularResource": "", "verbs": ["get", "list"]});
+            list["items"].as_array_mut().unwrap().push(
+                json!({"metadata": {"name": "metrics.k8s.io"}, "versions": [{"version": "v1beta1", "resources": [
+                    resource("nodes", "NodeMetrics", "Cluster"), resource("pods", "PodMetrics", "Namespaced"),
+                ]}]}),
+            );
+            answers[0].1 = list.to_string().into_bytes();
+        }
+        drop(all);
+        s
     }
 
     #[must_use]
@@ -116,7 +143,10 @@ impl Transport for Server {
             talk(Socket::from_raw_socket(theirs, tokio_tungstenite::tungstenite::protocol::Role::Server, None).await)
                 .await;
         });
-        let answer = Response::builder().status(101).header("sec-websocket-protocol", "v5.channel.k8s.io");
+        let offered =
+            r.headers().get("sec-websocket-protocol").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
+        let first = offered.split(", ").next().unwrap_or_default();
+        let answer = Response::builder().status(101).header("sec-websocket-protocol", first);
         Ok(Upgrade::Switched(answer.body(()).unwrap().into_parts().0, Box::new(ours)))
     }
 

@@ -92,9 +92,15 @@ mod tests {
         let s = Server::new();
         assert_eq!(
             snapshot(&s, "api-resources --api-group=apps", "").await,
-            "NAME          SHORTNAMES   APIVERSION   NAMESPACED   KIND\ndeployments   deploy       apps/v1      true         Deployment\nreplicasets   rs           apps/v1      true         ReplicaSet\n"
+            "NAME          SHORTNAMES   APIVERSION   NAMESPACED   KIND\ndaemonsets    ds           apps/v1      true         DaemonSet\ndeployments   deploy       apps/v1      true         Deployment\nreplicasets   rs           apps/v1      true         ReplicaSet\n"
         );
-        assert_eq!(snapshot(&s, "api-resources --namespaced=false -o name", "").await, "namespaces\nnodes\n");
-        assert_eq!(snapshot(&s, "api-versions", "").await, "apps/v1\nexample.com/v1\nv1\n");
+        assert_eq!(
+            snapshot(&s, "api-resources --namespaced=false -o name", "").await,
+            "namespaces\nnodes\ncertificatesigningrequests.certificates.k8s.io\nclusterrolebindings.rbac.authorization.k8s.io\nclusterroles.rbac.authorization.k8s.io\n"
+        );
+        assert_eq!(
+            snapshot(&s, "api-versions", "").await,
+            "apps/v1\ncertificates.k8s.io/v1\nexample.com/v1\nrbac.authorization.k8s.io/v1\nv1\n"
+        );
     }
 }

@@ -1,4 +1,6 @@
-//! `kubectl auth`: may I, and who am I.
+//! `kubectl auth`: may I, who am I, and roles brought up to what files say.
+
+mod reconcile;
 
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
@@ -19,6 +21,8 @@ pub enum Command {
     /// Whether something is allowed: VERB TYPE[/NAME].
     #[command(name = "can-i")]
     CanI(CanI),
+    /// Bring roles and bindings up to what files say.
+    Reconcile(reconcile::Arguments),
     /// As whom the server sees this caller.
     Whoami(Whoami),
 }
@@ -51,6 +55,7 @@ pub struct Whoami {
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     match a.command {
         Command::CanI(a) => can_i(a, k).await,
+        Command::Reconcile(a) => reconcile::run(a, k).await,
         Command::Whoami(a) => whoami(a, k).await,
     }
 }

@@ -1,14 +1,28 @@
 //! `kubectl cluster-info`.
 
+mod dump;
+
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::resource::Collection;
 use crate::resource::select::{Selection, list};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Arguments {}
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
 
-pub async fn run(_: Arguments, k: &mut Kube) -> Result {
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Print or keep what helps to find a fault.
+    Dump(dump::Arguments),
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if let Some(Command::Dump(a)) = &a.command {
+        return dump::run(a, k).await;
+    }
     let server = k.server()?;
     let resource = k.resource("services").await?;
     let c = Collection { resource, namespace: "kube-system".into() };

@@ -1,10 +1,14 @@
-//! `kubectl config`: what the kubeconfig says, and which context is current.
+//! `kubectl config`: what the kubeconfig says, and changes of it. [`files`] writes, [`property`] knows the fields by their paths.
+
+mod files;
+mod property;
+mod set;
+mod view;
 
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::printer::table::Aligner;
-use meta::Value;
-use serde_json::json;
+use files::Files;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -14,41 +18,66 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Print the joined kubeconfig, secrets left out unless --raw.
-    View(View),
     /// Print the name of the current context.
     #[command(name = "current-context")]
     CurrentContext,
-    /// Make a context the current one.
-    #[command(name = "use-context", visible_alias = "use")]
-    UseContext { name: String },
-    /// List the contexts.
-    #[command(name = "get-contexts")]
-    GetContexts(GetContexts),
+    /// Remove a cluster.
+    #[command(name = "delete-cluster")]
+    DeleteCluster(Words),
+    /// Remove a context.
+    #[command(name = "delete-context")]
+    DeleteContext(Words),
+    /// Remove a user.
+    #[command(name = "delete-user")]
+    DeleteUser(Words),
     /// List the clusters.
     #[command(name = "get-clusters")]
     GetClusters,
+    /// List the contexts.
+    #[command(name = "get-contexts")]
+    GetContexts(GetContexts),
     /// List the users.
     #[command(name = "get-users")]
     GetUsers,
+    /// Give a context another name.
+    #[command(name = "rename-context")]
+    RenameContext(Words),
+    /// Set one value: PROPERTY VALUE.
+    Set(Set),
+    /// Set fields of a cluster.
+    #[command(name = "set-cluster")]
+    SetCluster(set::Cluster),
+    /// Set fields of a context.
+    #[command(name = "set-context")]
+    SetContext(set::Context),
+    /// Set fields of a user.
+    #[command(name = "set-credentials")]
+    SetCredentials(set::Credentials),
+    /// Remove one value: PROPERTY.
+    Unset(Words),
+    /// Make a context the current one.
+    #[command(name = "use-context", visible_alias = "use")]
+    UseContext(Words),
+    /// Print the joined kubeconfig, secrets left out unless --raw.
+    View(view::Arguments),
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct View {
-    /// With secrets.
+pub struct Words {
+    pub words: Vec<String>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Set {
+    pub words: Vec<String>,
+    /// The value of a field of bytes is these bytes, not their base64.
     #[arg(long)]
-    pub raw: bool,
-    /// Only what the current context needs.
-    #[arg(long)]
-    pub minify: bool,
-    /// json, yaml or jsonpath=….
-    #[arg(short = 'o', long, default_value = "yaml", hide_default_value = true)]
-    pub output: String,
+    pub set_raw_bytes: bool,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct GetContexts {
-    pub name: Option<String>,
+    pub names: Vec<String>,
     /// name.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
@@ -56,154 +85,176 @@ pub struct GetContexts {
     pub no_headers: bool,
 }
 
+/// The words of a command that takes so many.
+fn exactly<'a, const N: usize>(command: &str, words: &'a [String]) -> Result<&'a [String; N]> {
+    words.try_into().map_err(|_| unexpected(command, words))
+}
+
+fn unexpected(command: &str, words: &[String]) -> Error {
+    Error::Text(format!(
+        "Unexpected args: [{}]\nSee 'kubectl config {command} -h' for help and examples",
+        words.join(" ")
+    ))
+}
+
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    let sources = k.sources();
-    let all = sources.load()?;
     match a.command {
-        Command::CurrentContext => match all.current_context.as_str() {
+        Command::CurrentContext => match k.sources().load()?.current_context.as_str() {
             "" => text("current-context is not set"),
             c => {
                 k.say(c);
                 Ok(())
             }
         },
-        Command::UseContext { name } => use_context(k, &name, all.contexts.iter().any(|c| c.name == name)),
         Command::GetClusters => {
             k.say("NAME");
-            all.clusters.iter().for_each(|c| k.say(&c.name));
+            k.sources().load()?.clusters.iter().for_each(|c| k.say(&c.name));
             Ok(())
         }
         Command::GetUsers => {
+            let mut names: Vec<String> = k.sources().load()?.users.into_iter().map(|u| u.name).collect();
+            names.sort();
             k.say("NAME");
-            all.users.iter().for_each(|c| k.say(&c.name));
+            names.iter().for_each(|n| k.say(n));
             Ok(())
         }
-        Command::GetContexts(g) => {
-            let mut rows = Vec::new();
-            if !g.no_headers {
-                rows.push(["CURRENT", "NAME", "CLUSTER", "AUTHINFO", "NAMESPACE"].map(str::to_owned).to_vec());
+        Command::GetContexts(g) => contexts(&g, k),
+        Command::View(v) => view::run(&v, k),
+        Command::UseContext(w) => {
+            let [name] = exactly("use-context", &w.words)?;
+            let mut f = Files::load(k)?;
+            if name.is_empty() {
+                return text("empty context names are not allowed");
             }
-            let mut found = all.contexts.clone();
-            found.sort_by(|x, y| x.name.cmp(&y.name));
-            if let Some(n) = &g.name {
-                found.retain(|c| c.name == *n);
-                if found.is_empty() {
-                    return text(format!("context {n} not found"));
-                }
+            if f.entry("contexts", name).is_none() {
+                return text(format!("no context exists with the name: {name:?}"));
             }
-            for c in found {
-                if g.output == "name" {
-                    k.say(&c.name);
-                    continue;
-                }
-                let mark = if c.name == all.current_context { "*" } else { "" };
-                rows.push(vec![mark.into(), c.name, c.value.cluster, c.value.user, c.value.namespace]);
-            }
-            if g.output != "name" {
-                k.out.write(Aligner::default().lines(&rows).as_bytes());
-            }
+            f.set_current(name);
+            f.save()?;
+            k.say(format!("Switched to context {name:?}."));
             Ok(())
         }
-        Command::View(v) => view(k, &v, &all),
+        Command::RenameContext(w) => rename(&w, k),
+        Command::DeleteCluster(w) => delete(&w, k, "clusters", "cluster"),
+        Command::DeleteContext(w) => delete(&w, k, "contexts", "context"),
+        Command::DeleteUser(w) => delete(&w, k, "users", "user"),
+        Command::Set(s) => {
+            let [path, value] = exactly("set", &s.words)?;
+            if value.is_empty() {
+                return text("you cannot use set to unset a property");
+            }
+            if path.is_empty() {
+                return text("you must specify a property");
+            }
+            let mut f = Files::load(k)?;
+            property::set(&mut f, path, value, s.set_raw_bytes)?;
+            f.save()?;
+            k.say(format!("Property {path:?} set."));
+            Ok(())
+        }
+        Command::Unset(w) => {
+            let [path] = exactly("unset", &w.words)?;
+            if path.is_empty() {
+                return text("you must specify a property");
+            }
+            let mut f = Files::load(k)?;
+            property::unset(&mut f, path)?;
+            f.save()?;
+            k.say(format!("Property {path:?} unset."));
+            Ok(())
+        }
+        Command::SetCluster(a) => set::cluster(&a, k),
+        Command::SetContext(a) => set::context(&a, k),
+        Command::SetCredentials(a) => set::credentials(&a, k),
     }
 }
 
-fn view(k: &Kube, v: &View, all: &client::kubeconfig::Kubeconfig) -> Result {
-    let keep_context = |n: &str| !v.minify || n == all.current_context;
-    if v.minify && all.current_context.is_empty() {
-        return text("current-context must exist in order to minify");
+fn contexts(g: &GetContexts, k: &Kube) -> Result {
+    if !matches!(g.output.as_str(), "" | "name") {
+        return text(format!(
+            "--output {} is not available in kubectl config get-contexts; resetting to default output format",
+            g.output
+        ));
     }
-    let kept: Vec<_> = all.contexts.iter().filter(|c| keep_context(&c.name)).collect();
-    let encode = |x: serde_json::Result<Value>| x.map_err(|e| Error::Text(e.to_string()));
-    let (mut clusters, mut contexts, mut users) = (Vec::new(), Vec::new(), Vec::new());
-    for c in &all.clusters {
-        if v.minify && !kept.iter().any(|k| k.value.cluster == c.name) {
+    let all = k.sources().load()?;
+    let named = |n: &String| all.contexts.iter().any(|c| c.name == *n);
+    let missing: Vec<Error> =
+        g.names.iter().filter(|n| !named(n)).map(|n| Error::Text(format!("context {n} not found"))).collect();
+    let mut rows = Vec::new();
+    if !g.no_headers {
+        rows.push(["CURRENT", "NAME", "CLUSTER", "AUTHINFO", "NAMESPACE"].map(str::to_owned).to_vec());
+    }
+    let mut found = all.contexts.clone();
+    found.sort_by(|x, y| x.name.cmp(&y.name));
+    for c in found {
+        if !g.names.is_empty() && !g.names.contains(&c.name) {
             continue;
         }
-        let mut value = encode(serde_json::to_value(&c.value))?;
-        if !v.raw && !value["certificate-authority-data"].is_null() {
-            value["certificate-authority-data"] = "DATA+OMITTED".into();
-        }
-        clusters.push(json!({"cluster": value, "name": c.name}));
-    }
-    for c in &kept {
-        contexts.push(json!({"context": encode(serde_json::to_value(&c.value))?, "name": c.name}));
-    }
-    for u in &all.users {
-        if v.minify && !kept.iter().any(|k| k.value.user == u.name) {
+        if g.output == "name" {
+            k.say(&c.name);
             continue;
         }
-        let mut value = encode(serde_json::to_value(&u.value))?;
-        if !v.raw {
-            for key in ["client-certificate-data", "client-key-data"] {
-                if !value[key].is_null() {
-                    value[key] = "DATA+OMITTED".into();
-                }
-            }
-            for key in ["token", "password"] {
-                if !value[key].is_null() {
-                    value[key] = "REDACTED".into();
-                }
-            }
-        }
-        users.push(json!({"name": u.name, "user": value}));
+        let mark = if c.name == all.current_context { "*" } else { "" };
+        rows.push(vec![mark.into(), c.name, c.value.cluster, c.value.user, c.value.namespace]);
     }
-    let or_null = |l: Vec<Value>| if l.is_empty() { Value::Null } else { l.into() };
-    let whole = json!({
-        "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": all.current_context,
-        "clusters": or_null(clusters), "contexts": or_null(contexts), "users": or_null(users),
-    });
-    let said = match v.output.split_once('=') {
-        None if v.output == "yaml" => codec::yaml::to_string(&whole),
-        None if v.output == "json" => codec::json::to_string_indent(&whole),
-        Some(("jsonpath", t)) => {
-            codec::jsonpath::Template::parse(t)?.render(&whole, codec::jsonpath::Missing::Allowed)?
-        }
-        _ => {
-            return text(format!(
-                "unable to match a printer suitable for the output format {:?}, allowed formats are: json,jsonpath,yaml",
-                v.output
-            ));
-        }
+    if g.output != "name" {
+        k.out.write(Aligner::default().lines(&rows).as_bytes());
+    }
+    Error::collect(missing)
+}
+
+fn rename(w: &Words, k: &Kube) -> Result {
+    let [old, new] = exactly("rename-context", &w.words)?;
+    if new.is_empty() {
+        return text("You must specify a new non-empty context name");
+    }
+    let mut f = Files::load(k)?;
+    let file = f.named();
+    let Some(context) = f.entry("contexts", old) else {
+        return text(format!("cannot rename the context {old:?}, it's not in {file}"));
     };
-    k.out.write(said.as_bytes());
+    if f.entry("contexts", new).is_some() {
+        return text(format!("cannot rename the context {old:?}, the context {new:?} already exists in {file}"));
+    }
+    let owner = f.owner("contexts", old);
+    f.remove("contexts", old);
+    f.put_into(owner, "contexts", new, context);
+    if f.current() == old.as_str() {
+        f.set_current(new);
+    }
+    f.save()?;
+    k.say(format!("Context {old:?} renamed to {new:?}."));
     Ok(())
 }
 
-/// Writes the name into the first file that has a current context, or the first file there is.
-fn use_context(k: &Kube, name: &str, known: bool) -> Result {
-    if !known {
-        return text(format!("no context exists with the name: {name:?}"));
-    }
-    let s = k.sources();
-    let files: Vec<_> = s.explicit.iter().chain(&s.files).filter(|f| f.exists()).cloned().collect();
-    let read = |f: &std::path::PathBuf| -> Result<Value> {
-        let t = std::fs::read_to_string(f).map_err(|e| Error::Text(format!("{}: {e}", f.display())))?;
-        let all = codec::yaml::parse(&t).map_err(|e| Error::Text(format!("{}: {e}", f.display())))?;
-        Ok(all.into_iter().next().unwrap_or_else(|| json!({})))
-    };
-    let mut chosen = None;
-    for f in &files {
-        let v = read(f)?;
-        let has = v["current-context"].as_str().is_some_and(|c| !c.is_empty());
-        if has || chosen.is_none() {
-            let done = has;
-            chosen = Some((f.clone(), v));
-            if done {
-                break;
-            }
+fn delete(w: &Words, k: &Kube, list: &'static str, what: &str) -> Result {
+    let [name] = w.words.as_slice() else {
+        if what == "user" {
+            return text("user to delete is required\nSee 'kubectl config delete-user -h' for help and examples");
         }
+        let mut all = crate::cli::command();
+        let shown = all
+            .find_subcommand_mut("config")
+            .and_then(|c| c.find_subcommand_mut(format!("delete-{what}")))
+            .map(|c| c.render_long_help().to_string());
+        k.out.write(shown.unwrap_or_default().as_bytes());
+        return Ok(());
+    };
+    let mut f = Files::load(k)?;
+    let file = f.named();
+    if f.entry(list, name).is_none() {
+        return text(format!("cannot delete {what} {name}, not in {file}"));
     }
-    let Some((path, mut v)) = chosen else { return text("no kubeconfig to write to") };
-    v["current-context"] = name.into();
-    // Beside the file, then over it, so that no reader meets half of it; the file keeps its permissions.
-    let fresh = path.with_extension("kemudi-new");
-    let wrong = |e: std::io::Error| Error::Text(format!("{}: {e}", path.display()));
-    let permissions = std::fs::metadata(&path).map_err(wrong)?.permissions();
-    std::fs::write(&fresh, "").map_err(wrong)?;
-    std::fs::set_permissions(&fresh, permissions).map_err(wrong)?;
-    std::fs::write(&fresh, codec::yaml::to_string(&v)).map_err(wrong)?;
-    std::fs::rename(&fresh, &path).map_err(wrong)?;
-    k.say(format!("Switched to context {name:?}."));
+    if what == "context" && f.current() == name.as_str() {
+        k.warn(
+            "warning: this removed your active context, use \"kubectl config use-context\" to select a different one",
+        );
+    }
+    f.remove(list, name);
+    f.save()?;
+    k.say(format!("deleted {what} {name} from {file}"));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,8 +110,13 @@ pub trait Generator: Send + Sync {
         Needs::Nothing
     }
 
+    /// What is odd, but done.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// [`Self::make`] with what was needed.
-    fn make_with(&self, found: Found) -> Result<meta::Value> {
+    fn make_with(&self, found: Found<'_>) -> Result<meta::Value> {
         let _ = found;
         self.make()
     }
@@ -123,10 +128,13 @@ pub enum Needs<'a> {
     Object(&'a str),
     /// The resources of these words.
     Resources(Vec<&'a str>),
+    /// Variables of this process.
+    Environment,
 }
 
-pub enum Found {
+pub enum Found<'a> {
     Nothing,
+    Environment(&'a dyn Fn(&str) -> Option<String>),
     Object(Object),
     Resources(Vec<std::sync::Arc<crate::discovery::Resource>>),
 }
@@ -180,6 +188,7 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
     let dry = w.dry.strategy()?;
     let mut printer = Printer::new(&w.print, dry)?;
     let (namespace, explicit) = k.namespace()?;
+    g.warnings().iter().for_each(|w| k.warn(w));
     let found = match g.needs() {
         Needs::Nothing => Found::Nothing,
         Needs::Object(word) => {
@@ -191,10 +200,14 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         Needs::Resources(words) => {
             let mut all = Vec::new();
             for w in words {
-                all.push(k.resource(w).await?);
+                all.push(k.resource(w).await.map_err(|e| match e {
+                    Error::Text(t) => Error::Bare(t),
+                    e => e,
+                })?);
             }
             Found::Resources(all)
         }
+        Needs::Environment => Found::Environment(&*k.shell.environment),
     };
     let mut o = Object::from_value(g.make_with(found)?).unwrap_or_default();
     let cluster_scoped = CLUSTER_SCOPED.contains(&o.kind());

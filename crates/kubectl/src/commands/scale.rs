@@ -114,10 +114,7 @@ mod tests {
                 "scale deploy/web --replicas 3 --current-replicas=5",
                 "! error: Expected replicas to be 5, was 2\nexit 1\n",
             ),
-            (
-                "scale deploy/web",
-                "! error: required flag(s) \"replicas\" not set\n! See 'kubectl scale --help' for usage.\nexit 1\n",
-            ),
+            ("scale deploy/web", "! error: required flag(s) \"replicas\" not set\nexit 1\n"),
             (
                 "scale deploy/web --replicas=-1",
                 "! error: The --replicas=-1 flag is required, and COUNT must be greater than or equal to 0\nexit 1\n",

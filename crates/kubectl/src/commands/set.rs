@@ -1,15 +1,22 @@
-//! `kubectl set image`.
+//! `kubectl set`: single features of objects, a file each. What is changed is sent as a strategic patch of what was read.
 
-use super::rollout::Which;
+mod env;
+mod image;
+mod references;
+mod resources;
+mod selector;
+mod serviceaccount;
+mod subject;
+
+use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, PrintFlags};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
-use crate::resource::select::{Selection, gather};
+use crate::resource::select::{Selection, gather, gather_alone};
 use client::{Patch, WriteOptions};
-use meta::{Object, Value};
-use serde_json::json;
+use meta::{Map, Object, Value};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -19,18 +26,33 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Of {
-    /// TYPE/NAME, then CONTAINER=IMAGE (`*` is every container).
-    Image(Image),
+    /// Change environment variables of containers.
+    Env(env::Arguments),
+    /// Change images of containers.
+    Image(image::Arguments),
+    /// Change what containers request, and their limits.
+    Resources(resources::Arguments),
+    /// Change the selector of a service.
+    Selector(selector::Arguments),
+    /// Change the service account of pods.
+    #[command(name = "serviceaccount", visible_alias = "sa")]
+    ServiceAccount(serviceaccount::Arguments),
+    /// Add users, groups and service accounts to a binding.
+    Subject(subject::Arguments),
 }
 
+/// Flags of every feature.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Image {
+pub struct SetFlags {
     #[command(flatten)]
-    pub which: Which,
+    pub files: FileFlags,
     /// Everything of the type in the namespace.
     #[arg(long)]
     pub all: bool,
-    #[arg(long, default_value = "kubectl-set", hide = true)]
+    /// Ask no server: change what the files say, and print it.
+    #[arg(long)]
+    pub local: bool,
+    #[arg(long, default_value = "kubectl-set", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
     pub print: PrintFlags,
@@ -39,97 +61,158 @@ pub struct Image {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    let Of::Image(a) = a.of;
-    let dry = a.dry.strategy()?;
-    let mut printer = Printer::new(&a.print, dry)?;
-    let (pairs, words): (Vec<String>, Vec<String>) = a.which.resources.iter().cloned().partition(|w| w.contains('='));
-    let pairs: Vec<(&str, &str)> = pairs.iter().filter_map(|p| p.split_once('=')).collect();
-    if words.is_empty() && a.which.files.is_empty() {
-        return text("one or more resources must be specified as <resource> <name> or <resource>/<name>");
+    match a.of {
+        Of::Env(a) => env::run(a, k).await,
+        Of::Image(a) => image::run(a, k).await,
+        Of::Resources(a) => resources::run(a, k).await,
+        Of::Selector(a) => selector::run(a, k).await,
+        Of::ServiceAccount(a) => serviceaccount::run(a, k).await,
+        Of::Subject(a) => subject::run(a, k).await,
     }
-    if pairs.is_empty() {
-        return text("at least one image update is required");
+}
+
+impl SetFlags {
+    fn check(&self, selector: &str) -> Result<Dry> {
+        let dry = self.dry.strategy()?;
+        if self.local && dry == Dry::Server {
+            return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
+        }
+        if self.all && !selector.is_empty() {
+            return text("cannot set --all and --selector at the same time");
+        }
+        Ok(dry)
     }
-    let s = Selection { labels: &a.which.selector, all: a.all, ..Selection::default() };
-    let (found, mut errors) = gather(k, &words, &a.which.files, &s).await?;
+
+    async fn gather(&self, k: &mut Kube, words: &[String], selector: &str) -> Result<(Vec<Info>, Vec<Error>)> {
+        if self.local {
+            return gather_alone(k, words, &self.files).await;
+        }
+        if words.is_empty() && self.files.is_empty() {
+            return text(NOTHING_GIVEN);
+        }
+        // Beside names it says nothing, as upstream has it.
+        let all = self.all && (words.len() == 1 || !selector.is_empty());
+        let s = Selection { labels: selector, all, ..Selection::default() };
+        gather(k, words, &self.files, &s).await
+    }
+}
+
+/// How a change is told of.
+struct Words {
+    done: &'static str,
+    /// Before the reason of a refusal.
+    failed: &'static str,
+    /// An object that is as it should be is left alone, without a word.
+    skip_unchanged: bool,
+}
+
+/// Changes objects, sends the differences and prints what came of it.
+async fn change(
+    k: &mut Kube,
+    f: &SetFlags,
+    w: &Words,
+    (found, mut errors): (Vec<Info>, Vec<Error>),
+    mut each: impl FnMut(&mut Object) -> Result,
+) -> Result {
+    let dry = f.dry.strategy()?;
+    let mut printer = Printer::new(&f.print, dry)?;
     for i in found {
-        match patch(&i, &pairs) {
-            Ok(None) => {}
-            Ok(Some(patch)) => {
-                let before = i.object.clone().unwrap_or_default();
-                let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
-                let api = k.api(&i.resource, &i.namespace).await?;
-                let done: std::result::Result<Object, _> = match dry {
-                    Dry::Client => Ok(before),
-                    _ => api.patch(&i.name, &options, &Patch::Strategic(patch)).await,
-                };
-                match done {
-                    Ok(o) => printer.print(k, &o, "image updated")?,
-                    Err(e) => errors.push(Error::Text(format!("failed to patch image update to pod template: {e}"))),
-                }
-            }
-            Err(e) => errors.push(e),
+        let before = i.object.clone().unwrap_or_default();
+        let mut after = before.clone();
+        if let Err(e) = each(&mut after) {
+            errors.push(Error::Text(format!("error: {}/{} {e}\n", i.resource.group_resource(), i.name)));
+            continue;
+        }
+        if before == after && w.skip_unchanged {
+            continue;
+        }
+        if f.local || dry == Dry::Client {
+            printer.print(k, &after, w.done)?;
+            continue;
+        }
+        match send(k, f, dry, &i, &before, &after).await {
+            Ok(o) => printer.print(k, &o, w.done)?,
+            Err(e) if w.failed.is_empty() => errors.push(e),
+            Err(e) => errors.push(Error::Text(format!("{}{e}", w.failed))),
         }
     }
     Error::collect(errors)
 }
 
-/// `None` when every image is as it should be.
-fn patch(i: &Info, pairs: &[(&str, &str)]) -> Result<Option<Value>> {
-    let o = i.object.clone().unwrap_or_default();
-    let path: &[&str] = match i.resource.kind.as_str() {
+async fn send(k: &mut Kube, f: &SetFlags, dry: Dry, i: &Info, before: &Object, after: &Object) -> Result<Object> {
+    let schema = kinds::catalog().schema_of(&i.resource.gvk());
+    let patch =
+        merge::strategic::two_way(&before.0, &after.0, schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))?;
+    let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&f.field_manager) };
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let patch = Value::Object(patch);
+    let patch = if schema.is_some() { Patch::Strategic(patch) } else { Patch::Merge(patch) };
+    Ok(api.patch(&i.name, &options, &patch).await?)
+}
+
+/// The specification of the pods that an object makes.
+fn pod_spec(o: &mut Object) -> Result<&mut Map<String, Value>> {
+    let path: &[&str] = match o.kind() {
         "Pod" => &["spec"],
         "CronJob" => &["spec", "jobTemplate", "spec", "template", "spec"],
-        _ => &["spec", "template", "spec"],
+        "Deployment" | "DaemonSet" | "ReplicaSet" | "StatefulSet" | "ReplicationController" | "Job" => {
+            &["spec", "template", "spec"]
+        }
+        _ => &[],
     };
-    let Some(spec) = o.at(path) else { return text(format!("{} has no containers", i.to_name())) };
-    let mut changed = json!({});
-    for (name, image) in pairs {
-        let mut found = false;
-        for of in ["containers", "initContainers"] {
-            for c in spec[of].as_array().into_iter().flatten() {
-                if c["name"] == *name || *name == "*" {
-                    found = true;
-                    if c["image"] != *image {
-                        let list = changed.as_object_mut().map(|m| m.entry(of).or_insert_with(|| json!([])));
-                        if let Some(Value::Array(list)) = list {
-                            list.push(json!({"name": c["name"], "image": image}));
-                        }
-                    }
-                }
+    let version = o.api_version().rsplit('/').next().unwrap_or_default();
+    let refused =
+        Error::Text(format!("the object is not a pod or does not have a pod template: *{version}.{}", o.kind()));
+    let (Some(first), rest) = (path.first(), path.get(1..).unwrap_or_default()) else { return Err(refused) };
+    let mut at = o.0.get_mut(*first);
+    for p in rest {
+        at = at.and_then(|v| v.get_mut(*p));
+    }
+    at.and_then(Value::as_object_mut).ok_or(refused)
+}
+
+/// The containers whose names a pattern with `*` matches, as upstream orders them: containers first, init containers behind.
+fn containers<'a>(spec: &'a mut Map<String, Value>, pattern: &str) -> Vec<&'a mut Map<String, Value>> {
+    let (mut own, mut init) = (Vec::new(), Vec::new());
+    for (key, list) in spec.iter_mut() {
+        let into = match key.as_str() {
+            "containers" => &mut own,
+            "initContainers" => &mut init,
+            _ => continue,
+        };
+        for c in list.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            if matches(c.get("name").and_then(Value::as_str).unwrap_or_default(), pattern) {
+                into.push(c);
             }
         }
-        if !found {
-            return text(format!("unable to find container named {name:?}"));
+    }
+    own.extend(init);
+    own
+}
+
+fn matches(name: &str, pattern: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = rest.split('*').collect();
+    let Some((last, middle)) = parts.split_last() else { return true };
+    for m in middle {
+        match left.find(m) {
+            Some(at) => left = &left[at + m.len()..],
+            None => return false,
         }
     }
-    if changed.as_object().is_none_or(meta::Map::is_empty) {
-        return Ok(None);
+    left.ends_with(last)
+}
+
+/// The words before the first pair, and the pairs.
+fn split<'a>(words: &'a [String], kind: &str, is_pair: impl Fn(&str) -> bool) -> Result<(Vec<String>, &'a [String])> {
+    let at = words.iter().position(|w| is_pair(w)).unwrap_or(words.len());
+    let (resources, pairs) = words.split_at(at);
+    match pairs.iter().find(|w| !is_pair(w)) {
+        Some(w) => text(format!("all resources must be specified before {kind} changes: {w}")),
+        None => Ok((resources.to_vec(), pairs)),
     }
-    Ok(Some(path.iter().rev().fold(changed, |v, k| json!({*k: v}))))
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::testing::{Server, snapshot};
-    use serde_json::json;
-
-    #[tokio::test]
-    async fn images_change() {
-        let path = "/apis/apps/v1/namespaces/default/deployments/w";
-        let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w"}, "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "a"}]}}}});
-        let patch = format!("PATCH {path}?fieldManager=kubectl-set");
-        let s = Server::new().on(&format!("GET {path}"), 200, d.clone()).on(&patch, 200, d);
-        for (line, want) in [
-            ("set image deploy/w c=b", "deployment.apps/w image updated\n"),
-            ("set image deploy w *=a", ""),
-            ("set image deploy/w x=b", "! error: unable to find container named \"x\"\nexit 1\n"),
-        ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
-        }
-        assert_eq!(
-            s.body_of(&patch),
-            json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "b"}]}}}})
-        );
-    }
-}
+mod tests;

@@ -79,7 +79,7 @@ pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result
             out.push((resource, name.to_owned()));
         }
         if s.selects() || s.all {
-            return text("name cannot be provided when a selector is specified");
+            return text("selectors and the all flag cannot be used when passing resource/name arguments");
         }
         return named(out, &in_namespace, s);
     }
@@ -194,6 +194,27 @@ pub async fn gather(
         }
     }
     let found = fetch(k, all, s, &mut errors).await?;
+    Ok((found, errors))
+}
+
+/// [`gather`] for a command that asks no server (`--local`): files alone.
+pub async fn gather_alone(
+    k: &mut Kube,
+    args: &[String],
+    files: &crate::flags::FileFlags,
+) -> Result<(Vec<Info>, Vec<Error>)> {
+    if !args.is_empty() || files.is_empty() {
+        return text(
+            "you must specify resources by --filename when --local is set.\nExample resource specifications include:\n   '-f rsrc.yaml'\n   '--filename=rsrc.json'",
+        );
+    }
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for i in super::from_files_alone(k, files).await? {
+        match i {
+            Ok(i) => found.push(i),
+            Err(e) => errors.push(e),
+        }
+    }
     Ok((found, errors))
 }
 

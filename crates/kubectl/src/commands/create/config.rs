@@ -1,11 +1,12 @@
 //! Config maps and secrets.
 
-use super::{Generator, WriteFlags};
+use super::{Found, Generator, Needs, WriteFlags};
 use crate::error::{Error, Result, text};
 use crate::resource::file::os;
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
+use sha2::Digest as _;
 use std::path::Path;
 
 /// Where values come from.
@@ -26,9 +27,36 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os(&e))))
 }
 
+/// Adds what the name of an object ends with that changes when its content does (`k8s.io/kubectl/pkg/util/hash`).
+fn append_hash(o: &mut Value) {
+    let secret = o["kind"] == "Secret";
+    let data = if o["data"].is_null() { json!({}) } else { o["data"].clone() };
+    let mut hashed = json!({"data": data, "kind": o["kind"], "name": o["metadata"]["name"]});
+    if secret {
+        hashed["type"] = if o["type"].is_null() { "".into() } else { o["type"].clone() };
+    } else if !o["binaryData"].is_null() {
+        hashed["binaryData"] = o["binaryData"].clone();
+    }
+    let sum = sha2::Sha256::digest(codec::json::to_vec(&hashed, codec::json::Html::Escape));
+    let hex: String = sum.iter().take(5).map(|b| format!("{b:02x}")).collect();
+    // No vowels, so that no words come about.
+    let kind: String = hex
+        .chars()
+        .map(|c| match c {
+            '0' => 'g',
+            '1' => 'h',
+            '3' => 'k',
+            'a' => 'm',
+            'e' => 't',
+            c => c,
+        })
+        .collect();
+    o["metadata"]["name"] = format!("{}-{kind}", o["metadata"]["name"].as_str().unwrap_or_default()).into();
+}
+
 impl Sources {
     /// Keys and values in order; a key may be there once only.
-    fn read(&self) -> Result<Vec<(String, Vec<u8>)>> {
+    fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<Vec<(String, Vec<u8>)>> {
         if !self.from_env_file.is_empty() && (!self.from_literal.is_empty() || !self.from_file.is_empty()) {
             return text("from-env-file cannot be combined with from-file or from-literal");
         }
@@ -73,23 +101,34 @@ impl Sources {
         for l in &self.from_literal {
             match l.split_once('=') {
                 Some((k, v)) if !k.is_empty() => {
-                    // Quotes that the shell left are not part of the value.
-                    let bare = v.strip_prefix(['"', '\'']).and_then(|r| r.strip_suffix(['"', '\''])).unwrap_or(v);
-                    add(k.to_owned(), bare.as_bytes().to_vec())?;
+                    add(k.to_owned(), v.as_bytes().to_vec())?;
                 }
                 _ => return text(format!("invalid literal source {l}, expected key=value")),
             }
         }
         for f in &self.from_env_file {
-            let content = String::from_utf8(read(Path::new(f))?)
-                .map_err(|_| Error::Text(format!("env file {f} contains invalid utf-8 bytes")))?;
-            for line in content.trim_start_matches('\u{feff}').lines() {
-                let line = line.trim_start();
+            for (n, line) in read(Path::new(f))?.split(|b| *b == b'\n').enumerate() {
+                let Ok(line) = std::str::from_utf8(line) else {
+                    let bytes: Vec<String> = line.iter().map(u8::to_string).collect();
+                    return text(format!(
+                        "env file {f} contains invalid utf8 bytes at line {}: [{}]",
+                        n + 1,
+                        bytes.join(" ")
+                    ));
+                };
+                let line = if n == 0 { line.trim_start_matches('\u{feff}') } else { line };
+                let line = line.trim_start().trim_end_matches('\r');
                 if line.is_empty() || line.starts_with('#') {
                     continue;
                 }
-                let (k, v) = line.split_once('=').unwrap_or((line, ""));
-                add(k.to_owned(), v.as_bytes().to_vec())?;
+                let (k, v) = line.split_once('=').map_or((line, None), |(k, v)| (k, Some(v.to_owned())));
+                let wrong = crate::flags::env_var_name(k);
+                if !wrong.is_empty() {
+                    return text(format!("{k:?} is not a valid key name: {}", wrong.join(";")));
+                }
+                // A name alone asks for the value that this process has.
+                let v = v.or_else(|| environment(k)).unwrap_or_default();
+                add(k.to_owned(), v.into_bytes())?;
             }
         }
         Ok(out)
@@ -105,14 +144,33 @@ pub struct ConfigMap {
     pub name: String,
     #[command(flatten)]
     pub sources: Sources,
+    /// End the name with a hash of the content.
+    #[arg(long)]
+    pub append_hash: bool,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
+/// What [`Generator::make_with`] was given of the environment.
+fn variables<'a>(found: &'a Found<'_>) -> impl Fn(&str) -> Option<String> + 'a {
+    move |n| match found {
+        Found::Environment(e) => e(n),
+        _ => None,
+    }
+}
+
 impl Generator for ConfigMap {
+    fn needs(&self) -> Needs<'_> {
+        Needs::Environment
+    }
+
     fn make(&self) -> Result<Value> {
+        self.make_with(Found::Nothing)
+    }
+
+    fn make_with(&self, found: Found<'_>) -> Result<Value> {
         let (mut data, mut binary) = (Map::new(), Map::new());
-        for (k, v) in self.sources.read()? {
+        for (k, v) in self.sources.read(&variables(&found))? {
             match String::from_utf8(v) {
                 Ok(t) => data.insert(k, t.into()),
                 Err(e) => binary.insert(k, base64(e.as_bytes())),
@@ -124,6 +182,9 @@ impl Generator for ConfigMap {
         }
         if !binary.is_empty() {
             o["binaryData"] = binary.into();
+        }
+        if self.append_hash {
+            append_hash(&mut o);
         }
         Ok(o)
     }
@@ -155,13 +216,16 @@ impl Secret {
     }
 }
 
-fn secret(name: &str, ty: &str, data: Vec<(String, Vec<u8>)>) -> Value {
+fn secret(name: &str, ty: &str, data: Vec<(String, Vec<u8>)>, hash: bool) -> Value {
     let mut o = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}});
     if !ty.is_empty() {
         o["type"] = ty.into();
     }
     if !data.is_empty() {
         o["data"] = data.into_iter().map(|(k, v)| (k, base64(&v))).collect::<Map<_, _>>().into();
+    }
+    if hash {
+        append_hash(&mut o);
     }
     o
 }
@@ -174,13 +238,24 @@ pub struct Generic {
     /// The type of the secret.
     #[arg(long = "type", default_value = "", hide_default_value = true)]
     pub ty: String,
+    /// End the name with a hash of the content.
+    #[arg(long)]
+    pub append_hash: bool,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
 impl Generator for Generic {
+    fn needs(&self) -> Needs<'_> {
+        Needs::Environment
+    }
+
     fn make(&self) -> Result<Value> {
-        Ok(secret(&self.name, &self.ty, self.sources.read()?))
+        self.make_with(Found::Nothing)
+    }
+
+    fn make_with(&self, found: Found<'_>) -> Result<Value> {
+        Ok(secret(&self.name, &self.ty, self.sources.read(&variables(&found))?, self.append_hash))
     }
 }
 
@@ -188,18 +263,26 @@ impl Generator for Generic {
 pub struct Tls {
     pub name: String,
     /// File with the certificate, PEM.
-    #[arg(long, required = true)]
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub cert: String,
     /// File with its private key, PEM.
-    #[arg(long, required = true)]
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub key: String,
+    /// End the name with a hash of the content.
+    #[arg(long)]
+    pub append_hash: bool,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
 impl Generator for Tls {
     fn make(&self) -> Result<Value> {
-        let (cert, key) = (read(Path::new(&self.cert))?, read(Path::new(&self.key))?);
+        if self.cert.is_empty() || self.key.is_empty() {
+            return text("key and cert must be specified");
+        }
+        let pem =
+            |path: &String| read(Path::new(path)).map_err(|e| Error::Text(format!("Cannot read file {path}, {e}")));
+        let (key, cert) = (pem(&self.key)?, pem(&self.cert)?);
         let has = |b: &[u8], what: &str| {
             String::from_utf8_lossy(b).lines().any(|l| l.starts_with("-----BEGIN") && l.contains(what))
         };
@@ -209,7 +292,12 @@ impl Generator for Tls {
         if !has(&key, "PRIVATE KEY") {
             return text("tls: failed to find any PEM data in key input");
         }
-        Ok(secret(&self.name, "kubernetes.io/tls", vec![("tls.crt".into(), cert), ("tls.key".into(), key)]))
+        Ok(secret(
+            &self.name,
+            "kubernetes.io/tls",
+            vec![("tls.crt".into(), cert), ("tls.key".into(), key)],
+            self.append_hash,
+        ))
     }
 }
 
@@ -227,6 +315,9 @@ pub struct Registry {
     /// A file that has it all: .dockerconfigjson.
     #[arg(long)]
     pub from_file: Vec<String>,
+    /// End the name with a hash of the content.
+    #[arg(long)]
+    pub append_hash: bool,
     #[command(flatten)]
     pub write: WriteFlags,
 }
@@ -237,8 +328,8 @@ impl Generator for Registry {
         let ty = "kubernetes.io/dockerconfigjson";
         if !self.from_file.is_empty() {
             let sources = Sources { from_file: self.from_file.clone(), ..Sources::default() };
-            let data = sources.read()?.into_iter().map(|(_, v)| (key.to_owned(), v)).collect();
-            return Ok(secret(&self.name, ty, data));
+            let data = sources.read(&|_| None)?.into_iter().map(|(_, v)| (key.to_owned(), v)).collect();
+            return Ok(secret(&self.name, ty, data, self.append_hash));
         }
         if self.docker_username.is_empty() || self.docker_password.is_empty() {
             return text(
@@ -256,6 +347,53 @@ impl Generator for Registry {
             q(&self.docker_username),
             q(&self.docker_password)
         );
-        Ok(secret(&self.name, ty, vec![(key.into(), config.into_bytes())]))
+        Ok(secret(&self.name, ty, vec![(key.into(), config.into_bytes())], self.append_hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_in, snapshot};
+
+    #[tokio::test]
+    async fn names_end_with_hashes_and_variables_come_from_the_environment() {
+        let s = Server::new();
+        for (line, want) in [
+            ("create cm c --from-literal=a=b --append-hash --dry-run=client -o name", "configmap/c-m4h6ctkgb2\n"),
+            (
+                "create secret generic s --from-literal=a=b --append-hash --dry-run=client -o name",
+                "secret/s-7fd2tm89d8\n",
+            ),
+            ("create cm c --from-literal=q='x' --dry-run=client -o jsonpath={.data.q}", "'x'"),
+            ("create secret tls s", "! error: key and cert must be specified\nexit 1\n"),
+            (
+                "create secret tls s --cert=/no --key=/no",
+                "! error: Cannot read file /no, open /no: no such file or directory\nexit 1\n",
+            ),
+            (
+                "create cm",
+                "! error: exactly one NAME is required, got 0\n! See 'kubectl create configmap -h' for help and examples\nexit 1\n",
+            ),
+            (
+                "create cm a b",
+                "! error: exactly one NAME is required, got 2\n! See 'kubectl create configmap -h' for help and examples\nexit 1\n",
+            ),
+            (
+                "create secret generic x --foo",
+                "! error: unknown flag: --foo\n! See 'kubectl create secret generic --help' for usage.\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("env");
+        std::fs::write(&path, "# c\nA=1\n  HOME\nNONE\n").unwrap();
+        let flag = format!("--from-env-file={}", path.display());
+        let line = ["create", "cm", "c", &flag, "--dry-run=client", "-o", "jsonpath={.data}"];
+        let done = run_in(&s, &line, "", |n| (n == "HOME").then(|| "/h".to_owned())).await;
+        assert_eq!(done, (0, "{\"A\":\"1\",\"HOME\":\"/h\",\"NONE\":\"\"}".into(), String::new()));
+        std::fs::write(&path, "9=1\n").unwrap();
+        let done = run_in(&s, &line, "", |_| None).await;
+        assert!(done.2.starts_with("error: \"9\" is not a valid key name: a valid environment"), "{}", done.2);
     }
 }

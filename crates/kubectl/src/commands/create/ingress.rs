@@ -50,7 +50,7 @@ impl Generator for Ingress {
             spec["defaultBackend"] = backend(&self.default_backend)?;
         }
         let mut rules: Vec<(String, Vec<Value>)> = Vec::new();
-        let mut tls: Vec<Value> = Vec::new();
+        let (mut tls, mut tls_hosts): (Vec<Value>, Vec<&str>) = (Vec::new(), Vec::new());
         for r in &self.rule {
             let wrong = || {
                 Error::Text(format!(
@@ -70,25 +70,34 @@ impl Generator for Ingress {
                 Some((_, all)) => all.push(one),
                 None => rules.push((host.to_owned(), vec![one])),
             }
-            match options.split_once('=') {
-                None if options.is_empty() => {}
-                None if options == "tls" => {
-                    tls.push(if host.is_empty() { json!({}) } else { json!({"hosts": [host]}) })
-                }
-                Some(("tls", secret)) => {
-                    let entry = tls.iter_mut().find(|t| t["secretName"] == secret);
-                    match (entry, host) {
-                        (Some(_), "") => {}
-                        (Some(t), host) => {
-                            if let Some(h) = t["hosts"].as_array_mut() {
-                                h.push(host.into());
-                            }
-                        }
-                        (None, "") => tls.push(json!({"secretName": secret})),
-                        (None, host) => tls.push(json!({"hosts": [host], "secretName": secret})),
-                    }
-                }
+            let secret = match options.split_once('=') {
+                None if options.is_empty() => continue,
+                None if options == "tls" => "",
+                Some(("tls", secret)) => secret,
                 _ => return Err(wrong()),
+            };
+            // A host is taken once.
+            if tls_hosts.contains(&host) {
+                continue;
+            }
+            tls_hosts.push(host);
+            let same = tls.iter_mut().find(|t| !secret.is_empty() && t["secretName"] == secret);
+            if let Some(t) = same {
+                match t["hosts"].as_array_mut() {
+                    Some(all) => all.push(host.into()),
+                    None => t["hosts"] = json!([host]),
+                }
+                continue;
+            }
+            let mut t = json!({});
+            if !host.is_empty() {
+                t["hosts"] = json!([host]);
+            }
+            if !secret.is_empty() {
+                t["secretName"] = secret.into();
+            }
+            if t != json!({}) {
+                tls.push(t);
             }
         }
         if !rules.is_empty() {

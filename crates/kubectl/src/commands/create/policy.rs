@@ -2,7 +2,7 @@
 
 use super::{Generator, WriteFlags};
 use crate::error::{Error, Result, text};
-use meta::{LabelSelector, Map, Quantity, Value};
+use meta::{Map, Quantity, Value};
 use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -67,17 +67,7 @@ impl Generator for Budget {
         if self.selector.is_empty() {
             return text("a selector must be specified");
         }
-        let parsed = LabelSelector::parse(&self.selector).map_err(Error::Text)?;
-        let mut labels = Map::new();
-        for part in parsed.to_string().split(',') {
-            match part.split_once('=') {
-                Some((k, v)) if !k.ends_with('!') && !part.contains(['(', ' ']) => {
-                    labels.insert(k.to_owned(), v.into());
-                }
-                _ => return text(format!("selector {:?}: only equality can be given here", self.selector)),
-            }
-        }
-        let mut spec = json!({"selector": {"matchLabels": labels}});
+        let mut spec = json!({"selector": crate::flags::label_selector(&self.selector)?});
         match (self.min_available.as_str(), self.max_unavailable.as_str()) {
             ("", "") => return text("one of min-available or max-unavailable must be specified"),
             (m, "") => spec["minAvailable"] = number(m),

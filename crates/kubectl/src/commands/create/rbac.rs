@@ -13,7 +13,7 @@ fn words(resources: &[String]) -> Vec<&str> {
 }
 
 /// Rules over what was found for each word, one rule per group.
-fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found) -> Result<Vec<Value>> {
+fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<'_>) -> Result<Vec<Value>> {
     let Found::Resources(found) = found else { return Ok(Vec::new()) };
     let mut found = found.into_iter();
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
@@ -55,6 +55,34 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found)
         .collect())
 }
 
+/// Verbs that rules of resources are known to have.
+const VERBS: [&str; 14] = [
+    "*",
+    "get",
+    "delete",
+    "list",
+    "create",
+    "update",
+    "patch",
+    "watch",
+    "proxy",
+    "deletecollection",
+    "use",
+    "bind",
+    "escalate",
+    "impersonate",
+];
+
+/// Verbs of paths that are no resources.
+const PATH_VERBS: [&str; 8] = ["*", "get", "post", "put", "delete", "patch", "head", "options"];
+
+impl RuleFlags {
+    fn unknown_verbs(&self) -> Vec<String> {
+        let unknown = self.verb.iter().filter(|v| !self.resource.is_empty() && !VERBS.contains(&v.as_str()));
+        unknown.map(|v| format!("Warning: '{v}' is not a standard resource verb")).collect()
+    }
+}
+
 /// What a rule of a role allows.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RuleFlags {
@@ -82,11 +110,15 @@ impl Generator for Role {
         Needs::Resources(words(&self.rule.resource))
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.rule.unknown_verbs()
+    }
+
     fn make(&self) -> Result<Value> {
         self.make_with(Found::Nothing)
     }
 
-    fn make_with(&self, found: Found) -> Result<Value> {
+    fn make_with(&self, found: Found<'_>) -> Result<Value> {
         if self.rule.verb.is_empty() {
             return text("at least one verb must be specified");
         }
@@ -118,13 +150,24 @@ impl Generator for ClusterRole {
         Needs::Resources(words(&self.rule.resource))
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.rule.unknown_verbs()
+    }
+
     fn make(&self) -> Result<Value> {
         self.make_with(Found::Nothing)
     }
 
-    fn make_with(&self, found: Found) -> Result<Value> {
+    fn make_with(&self, found: Found<'_>) -> Result<Value> {
         let mut o = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": self.name}});
+        let (rule, paths) = (&self.rule, &self.non_resource_url);
         if !self.aggregation_rule.is_empty() {
+            if !(paths.is_empty() && rule.verb.is_empty() && rule.resource.is_empty() && rule.resource_name.is_empty())
+            {
+                return text(
+                    "aggregation rule must be specified without nonResourceURLs, verbs, resources or resourceNames",
+                );
+            }
             let mut labels = Map::new();
             for l in &self.aggregation_rule {
                 let Some((k, v)) = l.split_once('=') else {
@@ -143,7 +186,18 @@ impl Generator for ClusterRole {
             return text("one of resource or nonResourceURL must be specified");
         }
         let mut all = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, found)?;
-        if !self.non_resource_url.is_empty() {
+        if !paths.is_empty() {
+            if let Some(v) = rule.verb.iter().find(|v| !PATH_VERBS.contains(&v.as_str())) {
+                return text(format!("invalid verb: '{v}' for nonResourceURL"));
+            }
+            for p in paths.iter().filter(|p| *p != "*") {
+                if !p.starts_with('/') {
+                    return text("nonResourceURL should start with /");
+                }
+                if p[..p.len() - 1].contains('*') {
+                    return text("nonResourceURL only supports wildcard matches when '*' is at the end");
+                }
+            }
             all.push(json!({"nonResourceURLs": self.non_resource_url, "verbs": self.rule.verb}));
         }
         o["rules"] = all.into();
@@ -191,10 +245,10 @@ pub struct RoleBinding {
     /// From the flag --user, which here is no user of the kubeconfig.
     #[arg(skip)]
     pub users: Vec<String>,
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long)]
     pub group: Vec<String>,
     /// NAMESPACE:NAME.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long)]
     pub serviceaccount: Vec<String>,
     #[command(flatten)]
     pub write: WriteFlags,
@@ -219,10 +273,10 @@ pub struct ClusterRoleBinding {
     /// From the flag --user, which here is no user of the kubeconfig.
     #[arg(skip)]
     pub users: Vec<String>,
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long)]
     pub group: Vec<String>,
     /// NAMESPACE:NAME.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long)]
     pub serviceaccount: Vec<String>,
     #[command(flatten)]
     pub write: WriteFlags,
@@ -232,5 +286,57 @@ impl Generator for ClusterRoleBinding {
     fn make(&self) -> Result<Value> {
         let all = subjects(&self.users, &self.group, &self.serviceaccount)?;
         Ok(binding("ClusterRoleBinding", &self.name, ("ClusterRole", &self.clusterrole), all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    #[tokio::test]
+    async fn rules_are_checked() {
+        let s = Server::new();
+        for (line, want) in [
+            (
+                "create role r --verb=frob --resource=pods --dry-run=client -o name",
+                "role.rbac.authorization.k8s.io/r\n! Warning: 'frob' is not a standard resource verb\n",
+            ),
+            (
+                "create role r --verb=get --resource=nope --dry-run=client",
+                "! the server doesn't have a resource type \"nope\"\nexit 1\n",
+            ),
+            (
+                "create clusterrole r --verb=list --non-resource-url=/a --dry-run=client",
+                "! error: invalid verb: 'list' for nonResourceURL\nexit 1\n",
+            ),
+            (
+                "create clusterrole r --verb=get --non-resource-url=a --dry-run=client",
+                "! error: nonResourceURL should start with /\nexit 1\n",
+            ),
+            (
+                "create clusterrole r --verb=get --aggregation-rule=a=b --dry-run=client",
+                "! error: aggregation rule must be specified without nonResourceURLs, verbs, resources or resourceNames\nexit 1\n",
+            ),
+            ("create rolebinding b --role=r --group=a,b --dry-run=client -o jsonpath={.subjects[*].name}", "a,b"),
+            ("create token t --duration=-1s", "! error: --duration must be greater than or equal to 0\nexit 1\n"),
+            (
+                "create token t --bound-object-kind=Foo --bound-object-name=x",
+                "! error: supported --bound-object-kind values are Node, Pod, Secret\nexit 1\n",
+            ),
+            (
+                "create pdb p --selector=a=b,!c --min-available=1 --dry-run=client -o jsonpath={.spec.selector}",
+                "{\"matchExpressions\":[{\"key\":\"c\",\"operator\":\"DoesNotExist\"}],\"matchLabels\":{\"a\":\"b\"}}",
+            ),
+            (
+                "create pdb p --selector=a!=b --min-available=1 --dry-run=client",
+                "! error: \"!=\" is not a valid label selector operator\nexit 1\n",
+            ),
+            (
+                "create job j --image=i --from=cronjob/c",
+                "! error: either --image or --from must be specified\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
     }
 }

@@ -43,7 +43,9 @@ fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
     all.iter()
         .map(|p| {
             let (port, target) = p.split_once(':').unwrap_or((p, p));
-            let n: i64 = port.parse().map_err(|_| Error::Text(format!("unable to parse integer from '{port}'")))?;
+            let n: u16 = port
+                .parse()
+                .map_err(|_| Error::Text(format!("strconv.ParseUint: parsing {port:?}: invalid syntax")))?;
             let target: Value = match target.parse::<i64>() {
                 Ok(n) if !(1..65536).contains(&n) => {
                     return text(format!("invalid port {n}: must be between 1 and 65535, inclusive"));

@@ -35,11 +35,17 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     if a.audience.is_empty() {
         spec = json!({});
     }
-    let seconds = duration("duration", &a.duration)?.map_or(0, |d| d.as_secs());
+    let Some(lasting) = duration("duration", &a.duration)? else {
+        return text("--duration must be greater than or equal to 0");
+    };
+    let seconds = lasting.as_secs();
     if seconds > 0 {
         spec["expirationSeconds"] = seconds.into();
     }
     if !a.bound_object_kind.is_empty() {
+        if !matches!(a.bound_object_kind.as_str(), "Node" | "Pod" | "Secret") {
+            return text("supported --bound-object-kind values are Node, Pod, Secret");
+        }
         if a.bound_object_name.is_empty() {
             return text("--bound-object-name is required if --bound-object-kind is provided");
         }

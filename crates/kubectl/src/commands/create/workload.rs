@@ -41,12 +41,13 @@ impl Generator for Deployment {
         let containers: Vec<Value> = self
             .image
             .iter()
-            .map(|i| {
+            .enumerate()
+            .map(|(n, i)| {
                 let mut c = json!({"name": container_name(i), "image": i, "resources": {}});
                 if !self.command.is_empty() {
                     c["command"] = self.command.clone().into();
                 }
-                if self.port >= 0 {
+                if self.port >= 0 && n == 0 {
                     c["ports"] = json!([{"containerPort": self.port}]);
                 }
                 c
@@ -89,10 +90,10 @@ fn container(name: &str, image: &str, command: &[String]) -> Value {
 
 impl Generator for Job {
     fn needs(&self) -> Needs<'_> {
-        if self.from.is_empty() { Needs::Nothing } else { Needs::Object(&self.from) }
+        if self.from.is_empty() || !self.image.is_empty() { Needs::Nothing } else { Needs::Object(&self.from) }
     }
 
-    fn make_with(&self, found: Found) -> Result<Value> {
+    fn make_with(&self, found: Found<'_>) -> Result<Value> {
         if self.image.is_empty() == self.from.is_empty() {
             return text("either --image or --from must be specified");
         }

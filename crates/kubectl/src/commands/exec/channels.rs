@@ -23,7 +23,7 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 const V5: &str = "v5.channel.k8s.io";
-const V4: &str = "v4.channel.k8s.io";
+pub const V4: &str = "v4.channel.k8s.io";
 
 /// Switches protocols and copies until the command ends. Gives back its exit code.
 pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Result<u8> {
@@ -73,26 +73,36 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
     }
 }
 
-type Socket = WebSocketStream<client::Upgraded>;
+pub type Socket = WebSocketStream<client::Upgraded>;
 
-pub async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'static str)> {
+async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'static str)> {
+    let request = std::mem::replace(request, Request::new(Bytes::new()));
+    let client = k.client().await?;
+    socket(&client, &*k.shell.rng, request, &[V5, V4]).await
+}
+
+/// Switches to a WebSocket that speaks one of some protocols.
+pub async fn socket(
+    client: &client::Client,
+    rng: &dyn meta::Rng,
+    mut request: Request<Bytes>,
+    protocols: &[&'static str],
+) -> Result<(Socket, &'static str)> {
     let mut nonce = [0u8; 16];
-    k.shell.rng.fill(&mut nonce);
-    let key = base64::engine::general_purpose::STANDARD.encode(nonce);
+    rng.fill(&mut nonce);
+    let value = |t: &str| HeaderValue::from_str(t).map_err(|e| Error::Text(e.to_string()));
+    let key = value(&base64::engine::general_purpose::STANDARD.encode(nonce))?;
     let h = request.headers_mut();
     h.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     h.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     h.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-    h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("v5.channel.k8s.io, v4.channel.k8s.io"));
-    h.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_str(&key).map_err(|e| Error::Text(e.to_string()))?);
-    let request = std::mem::replace(request, Request::new(Bytes::new()));
-    match k.client().await?.upgrade(request).await? {
+    h.insert(header::SEC_WEBSOCKET_PROTOCOL, value(&protocols.join(", "))?);
+    h.insert(header::SEC_WEBSOCKET_KEY, key);
+    match client.upgrade(request).await? {
         Upgrade::Switched(parts, stream) => {
             let spoken = parts.headers.get(header::SEC_WEBSOCKET_PROTOCOL).and_then(|v| v.to_str().ok());
-            let protocol = match spoken {
-                Some(V5) => V5,
-                Some(V4) => V4,
-                other => return text(format!("the server chose the protocol {other:?}, which was not offered")),
+            let Some(protocol) = protocols.iter().find(|p| spoken == Some(**p)) else {
+                return text(format!("the server chose the protocol {spoken:?}, which was not offered"));
             };
             Ok((WebSocketStream::from_raw_socket(stream, Role::Client, None).await, protocol))
         }

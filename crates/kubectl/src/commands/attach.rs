@@ -1,0 +1,140 @@
+//! `kubectl attach`: the streams of a container that runs already.
+
+use super::exec::{Wants, stream, terminal};
+use super::pods;
+use crate::error::{Error, Result, text};
+use crate::flags::duration;
+use crate::kube::Kube;
+use client::Query;
+use meta::{Object, Value};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// POD, or TYPE/NAME of what has pods.
+    pub target: Vec<String>,
+    /// The container.
+    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
+    pub container: String,
+    /// Pass standard input on.
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Standard input is a terminal.
+    #[arg(short = 't', long)]
+    pub tty: bool,
+    /// Only say what the container says.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    pub pod_running_timeout: String,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    match a.target.len() {
+        0 => return text("at least 1 argument is required for attach"),
+        1 | 2 => {}
+        n => {
+            return text(format!(
+                "expected POD, TYPE/NAME, or TYPE NAME, (at most 2 arguments) saw {n}: [{}]",
+                a.target.join(" ")
+            ));
+        }
+    }
+    if duration("pod-running-timeout", &a.pod_running_timeout)?.is_none_or(|d| d.is_zero()) {
+        return text("--pod-running-timeout must be higher than zero");
+    }
+    let pod = pods::one(k, &a.target).await?;
+    let o = pod.object.clone().unwrap_or_default();
+    if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
+        return text(format!("cannot attach a container in a completed pod; current phase is {phase}"));
+    }
+    let container = pods::container(k, &o, &a.container, a.quiet)
+        .map_err(|e| Error::Text(format!("cannot attach to the container: {e}")))?;
+    let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
+    attach(k, &pod, &container, options).await
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub stdin: bool,
+    pub tty: bool,
+    pub quiet: bool,
+}
+
+/// The container of that name, of whatever kind it is.
+fn described<'a>(o: &'a Object, name: &str) -> Option<(&'static str, &'a Value)> {
+    ["containers", "initContainers", "ephemeralContainers"].into_iter().find_map(|of| {
+        let all = o.at(&["spec", of]).and_then(Value::as_array)?;
+        all.iter().find(|c| c["name"] == name).map(|c| (of, c))
+    })
+}
+
+/// Attaches until the container or the user ends it.
+pub async fn attach(k: &mut Kube, pod: &crate::resource::Info, container: &str, w: Options) -> Result {
+    let o = pod.object.clone().unwrap_or_default();
+    let (of, c) = described(&o, container).unwrap_or(("containers", &Value::Null));
+    // Whether there is a terminal was decided when the container was made.
+    let has = c["tty"] == true;
+    if w.tty && !has && !w.quiet {
+        k.warn(format!("error: Unable to use a TTY - container {container} did not allocate one"));
+    }
+    let raw = has && w.stdin && terminal::is_terminal();
+    if !w.quiet {
+        k.warn("All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\nIf you don't see a command prompt, try pressing enter.");
+    }
+    let mut q = Query::default();
+    q.add("container", container);
+    stream(k, pod, &o, "attach", q, Wants { stdin: w.stdin, tty: raw }).await?;
+    if !w.quiet && raw {
+        let (pod, namespace) = (o.name(), o.namespace());
+        let command = format!("kubectl attach {pod} -c {container} -n {namespace} -i -t");
+        k.say(match of {
+            "ephemeralContainers" => format!(
+                "Session ended, the ephemeral container will not be restarted but may be reattached using '{command}' if it is still running"
+            ),
+            _ => format!("Session ended, resume using '{command}' command"),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use futures::SinkExt;
+    use serde_json::json;
+    use tokio_tungstenite::tungstenite::Message;
+
+    #[tokio::test]
+    async fn a_container_is_attached_to() {
+        let pod = |phase: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": phase}});
+        let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod("Running")).on_upgrade(|mut ws| {
+            Box::pin(async move {
+                ws.send(Message::Binary(b"\x01out\n".to_vec().into())).await.unwrap();
+                ws.send(Message::Binary(b"\x03{\"status\":\"Success\"}".to_vec().into())).await.unwrap();
+                ws.close(None).await.unwrap();
+            })
+        });
+        let note = "! All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\n! If you don't see a command prompt, try pressing enter.\n";
+        for (line, want) in [
+            ("attach a", format!("out\n{note}")),
+            ("attach a -q -t", "out\n".to_owned()),
+            ("attach", "! error: at least 1 argument is required for attach\nexit 1\n".to_owned()),
+            (
+                "attach a -c x",
+                "! error: cannot attach to the container: container x not found in pod a\nexit 1\n".to_owned(),
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+        assert!(
+            s.asked().contains(
+                &"GET /api/v1/namespaces/default/pods/a/attach?container=c&stdout=true&stderr=true".to_owned()
+            )
+        );
+        let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod("Failed"));
+        assert_eq!(
+            snapshot(&s, "attach a", "").await,
+            "! error: cannot attach a container in a completed pod; current phase is Failed\nexit 1\n"
+        );
+    }
+}

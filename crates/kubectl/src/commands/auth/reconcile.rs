@@ -1,0 +1,363 @@
+//! `kubectl auth reconcile`: roles hold at least the rules of a file, bindings at least its subjects
+//! (`k8s.io/component-helpers/auth/rbac/reconciliation`).
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::{Info, from_files};
+use client::{DeleteOptions, WriteOptions};
+use meta::{Map, Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    pub words: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Take away rules that are not in the file.
+    #[arg(long)]
+    pub remove_extra_permissions: bool,
+    /// Take away subjects that are not in the file.
+    #[arg(long)]
+    pub remove_extra_subjects: bool,
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub dry: DryRunFlag,
+}
+
+/// Keeps an object from being changed here.
+const OPT_OUT: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Need {
+    Nothing,
+    Create,
+    Update,
+    /// The role of a binding cannot be changed.
+    Recreate,
+}
+
+/// What is to be done, and what is told of it.
+struct Outcome {
+    object: Object,
+    need: Need,
+    protected: bool,
+    missing: Vec<Value>,
+    extra: Vec<Value>,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.files.is_empty() {
+        return text("must specify one of -f and -k");
+    }
+    if !a.words.is_empty() {
+        return text("no arguments are allowed");
+    }
+    let dry = a.dry.strategy()?;
+    if dry == Dry::Server {
+        return text("--dry-run=server for command reconcile is not supported yet");
+    }
+    let mut printer = Printer::new(&a.print, dry)?;
+    let mut errors = Vec::new();
+    for i in from_files(k, &a.files).await? {
+        let done = async {
+            let i = i?;
+            let kind = i.resource.kind.clone();
+            if i.resource.group != "rbac.authorization.k8s.io" {
+                return Ok(());
+            }
+            let binding = kind.ends_with("Binding");
+            let remove = if binding { a.remove_extra_subjects } else { a.remove_extra_permissions };
+            let done = one(k, &i, binding, remove, dry).await?;
+            printer.print(k, &done.object, "reconciled")?;
+            tell(k, &done, binding, remove);
+            Ok(())
+        };
+        if let Err(e) = done.await {
+            errors.push(e);
+        }
+    }
+    Error::collect(errors)
+}
+
+async fn one(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> Result<Outcome> {
+    let mut wanted = i.object.clone().unwrap_or_default();
+    if binding {
+        qualify(&mut wanted);
+    }
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let Some(there) = client::error::optional(api.get(&i.name).await)? else {
+        let field = if binding { "subjects" } else { "rules" };
+        let missing = wanted.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
+        let protected = wanted.annotation(OPT_OUT) == Some("false");
+        if dry == Dry::None && !protected {
+            ensure_namespace(k, &i.namespace).await?;
+            wanted = api.create(&WriteOptions::default(), &wanted).await?;
+        }
+        return Ok(Outcome { object: wanted, need: Need::Create, protected, missing, extra: Vec::new() });
+    };
+    let mut done = if binding { subjects(&there, &wanted, remove) } else { rules(&there, &wanted, remove) };
+    if dry == Dry::None && !done.protected {
+        match done.need {
+            Need::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
+            Need::Recreate => {
+                api.delete(&i.name, &DeleteOptions::uid(there.uid())).await?;
+                done.object = api.create(&WriteOptions::default(), &done.object).await?;
+            }
+            Need::Nothing | Need::Create => {}
+        }
+    }
+    Ok(done)
+}
+
+async fn ensure_namespace(k: &mut Kube, namespace: &str) -> Result {
+    if namespace.is_empty() {
+        return Ok(());
+    }
+    let r = k.resource("namespaces").await?;
+    let api = k.api(&r, "").await?;
+    if client::error::optional(api.get(namespace).await)?.is_none() {
+        let made =
+            Object::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
+        api.create(&WriteOptions::default(), &made.unwrap_or_default()).await?;
+    }
+    Ok(())
+}
+
+/// Users and groups belong to the group of roles where a file does not say it.
+fn qualify(o: &mut Object) {
+    for s in o.0.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+        if matches!(s["kind"].as_str(), Some("User" | "Group")) && s["apiGroup"].as_str().unwrap_or_default().is_empty()
+        {
+            s["apiGroup"] = "rbac.authorization.k8s.io".into();
+        }
+    }
+}
+
+/// The object with labels and annotations of the file that it has not; and whether there were any.
+fn with_metadata(there: &Object, wanted: &Object) -> (Object, Need) {
+    let mut out = there.clone();
+    let mut need = Need::Nothing;
+    for (k, v) in wanted.labels().filter(|(k, _)| there.label(k).is_none()) {
+        out.set_label(k, v);
+        need = Need::Update;
+    }
+    for (k, v) in wanted.annotations().filter(|(k, _)| there.annotation(k).is_none()) {
+        out.set_annotation(k, v);
+        need = Need::Update;
+    }
+    (out, need)
+}
+
+fn list(o: &Object, field: &str) -> Vec<Value> {
+    o.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn rules(there: &Object, wanted: &Object, remove: bool) -> Outcome {
+    let protected = there.annotation(OPT_OUT) == Some("false");
+    let (mut object, mut need) = with_metadata(there, wanted);
+    let (old, new) = (list(there, "rules"), list(wanted, "rules"));
+    let (mut missing, mut extra) = (Vec::new(), Vec::new());
+    if wanted.get("aggregationRule").is_none_or(Value::is_null) {
+        missing = uncovered(&old, &new);
+        extra = uncovered(&new, &old);
+        if remove && !(missing.is_empty() && extra.is_empty()) {
+            object.set(&["rules"], new);
+            need = Need::Update;
+        } else if !remove && !missing.is_empty() {
+            object.set(&["rules"], [old, missing.clone()].concat());
+            need = Need::Update;
+        }
+    }
+    let path = ["aggregationRule", "clusterRoleSelectors"];
+    let selectors = |o: &Object| o.at(&path).and_then(Value::as_array).cloned().unwrap_or_default();
+    let (old, new) = (selectors(there), selectors(wanted));
+    let lacking: Vec<Value> = new.iter().filter(|s| !old.contains(s)).cloned().collect();
+    if remove && old != new && (!lacking.is_empty() || old.iter().any(|s| !new.contains(s))) {
+        object.set(&path, new);
+        need = Need::Update;
+    } else if !remove && !lacking.is_empty() {
+        object.set(&path, [old, lacking].concat());
+        need = Need::Update;
+    }
+    Outcome { object, need, protected, missing, extra }
+}
+
+fn subjects(there: &Object, wanted: &Object, remove: bool) -> Outcome {
+    let protected = there.annotation(OPT_OUT) == Some("false");
+    if there.get("roleRef") != wanted.get("roleRef") {
+        let nothing = Vec::new();
+        return Outcome {
+            object: wanted.clone(),
+            need: Need::Recreate,
+            protected,
+            missing: nothing.clone(),
+            extra: nothing,
+        };
+    }
+    let (mut object, mut need) = with_metadata(there, wanted);
+    let (old, new) = (list(there, "subjects"), list(wanted, "subjects"));
+    let missing: Vec<Value> = new.iter().filter(|s| !old.contains(s)).cloned().collect();
+    let extra: Vec<Value> = old.iter().filter(|s| !new.contains(s)).cloned().collect();
+    if remove && !(missing.is_empty() && extra.is_empty()) {
+        object.set(&["subjects"], new);
+        need = Need::Update;
+    } else if !remove && !missing.is_empty() {
+        object.set(&["subjects"], [old, missing.clone()].concat());
+        need = Need::Update;
+    }
+    Outcome { object, need, protected, missing, extra }
+}
+
+const LISTS: [&str; 5] = ["verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"];
+
+fn strings<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
+    rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// What of `asked` no rule of `owned` allows, one verb of one thing each (`validation.Covers`).
+fn uncovered(owned: &[Value], asked: &[Value]) -> Vec<Value> {
+    asked.iter().flat_map(single).filter(|r| !owned.iter().any(|o| covers(o, r))).collect()
+}
+
+/// A rule as rules of one verb and one resource or path.
+fn single(rule: &Value) -> Vec<Value> {
+    let mut out = Vec::new();
+    for group in strings(rule, "apiGroups") {
+        for resource in strings(rule, "resources") {
+            for verb in strings(rule, "verbs") {
+                let names = strings(rule, "resourceNames");
+                let one = json!({"verbs": [verb], "apiGroups": [group], "resources": [resource]});
+                if names.is_empty() {
+                    out.push(one);
+                    continue;
+                }
+                for n in names {
+                    let mut one = one.clone();
+                    one["resourceNames"] = json!([n]);
+                    out.push(one);
+                }
+            }
+        }
+    }
+    for url in strings(rule, "nonResourceURLs") {
+        for verb in strings(rule, "verbs") {
+            out.push(json!({"verbs": [verb], "nonResourceURLs": [url]}));
+        }
+    }
+    out
+}
+
+fn covers(owner: &Value, one: &Value) -> bool {
+    let has = |field: &str, fits: &dyn Fn(&str, &str) -> bool| {
+        let owned = strings(owner, field);
+        strings(one, field).iter().all(|w| owned.iter().any(|o| *o == "*" || o == w || fits(o, w)))
+    };
+    let no = |_: &str, _: &str| false;
+    // `*/scale` is the subresource of everything.
+    let resource =
+        |o: &str, w: &str| o.strip_prefix("*/").zip(w.split_once('/')).is_some_and(|(sub, (_, of))| sub == of);
+    let url = |o: &str, w: &str| o.strip_suffix('*').is_some_and(|p| w.starts_with(p));
+    let names = strings(owner, "resourceNames");
+    let wanted = strings(one, "resourceNames");
+    let named = names.is_empty() || !wanted.is_empty() && wanted.iter().all(|w| names.contains(w));
+    has("verbs", &no) && has("apiGroups", &no) && has("resources", &resource) && has("nonResourceURLs", &url) && named
+}
+
+fn tell(k: &Kube, done: &Outcome, binding: bool, remove: bool) {
+    let caveat = match done.protected {
+        true => format!(", but object opted out ({OPT_OUT}: false)"),
+        false => String::new(),
+    };
+    let word = match done.need {
+        Need::Nothing => return,
+        Need::Create => "create",
+        Need::Update => "update",
+        Need::Recreate => "recreate",
+    };
+    k.warn(format!("\treconciliation required {word}{caveat}"));
+    let what = if binding { "subjects" } else { "rules" };
+    let lines = |title: String, all: &[Value]| {
+        if !all.is_empty() {
+            k.warn(format!("\t{title}:"));
+            all.iter().for_each(|v| k.warn(format!("\t\t{}", if binding { subject(v) } else { rule(v) })));
+        }
+    };
+    lines(format!("missing {what} added"), &done.missing);
+    if remove {
+        lines(format!("extra {what} removed"), &done.extra);
+    }
+}
+
+/// As Go prints the struct.
+fn rule(v: &Value) -> String {
+    let names = ["Verbs", "APIGroups", "Resources", "ResourceNames", "NonResourceURLs"];
+    let all: Vec<String> =
+        names.iter().zip(LISTS).map(|(n, field)| format!("{n}:[{}]", strings(v, field).join(" "))).collect();
+    format!("{{{}}}", all.join(" "))
+}
+
+fn subject(v: &Value) -> String {
+    let empty = Map::new();
+    let m = v.as_object().unwrap_or(&empty);
+    let s = |f: &str| m.get(f).and_then(Value::as_str).unwrap_or_default().to_owned();
+    format!("{{Kind:{} APIGroup:{} Name:{} Namespace:{}}}", s("kind"), s("apiGroup"), s("name"), s("namespace"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    const PATH: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+
+    #[tokio::test]
+    async fn roles_get_what_they_lack() {
+        let file = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: r, labels: {a: b}}\nrules:\n- {verbs: [get, list], apiGroups: [''], resources: [pods]}\n";
+        let role = |rules| json!({"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "uid": "1"}, "rules": rules});
+        let put = format!("PUT {PATH}/r");
+        let s = Server::new()
+            .on(
+                &format!("GET {PATH}/r"),
+                200,
+                role(json!([{"verbs": ["get", "watch"], "apiGroups": ["*"], "resources": ["pods"]}])),
+            )
+            .on(&put, 200, role(json!([])));
+        let name = "clusterrole.rbac.authorization.k8s.io/r";
+        let added = "! \treconciliation required update\n! \tmissing rules added:\n! \t\t{Verbs:[list] APIGroups:[] Resources:[pods] ResourceNames:[] NonResourceURLs:[]}\n";
+        assert_eq!(snapshot(&s, "auth reconcile -f -", file).await, format!("{name} reconciled\n{added}"));
+        assert_eq!(
+            s.body_of(&put)["rules"],
+            json!([{"verbs": ["get", "watch"], "apiGroups": ["*"], "resources": ["pods"]}, {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]}])
+        );
+        assert_eq!(s.body_of(&put)["metadata"]["labels"], json!({"a": "b"}));
+        let said = snapshot(&s, "auth reconcile -f - --remove-extra-permissions --dry-run=client", file).await;
+        assert!(said.starts_with(&format!("{name} reconciled (dry run)\n{added}! \textra rules removed:\n")), "{said}");
+        for (line, want) in [
+            ("auth reconcile", "! error: must specify one of -f and -k\nexit 1\n"),
+            (
+                "auth reconcile -f - --dry-run=server",
+                "! error: --dry-run=server for command reconcile is not supported yet\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_binding_to_another_role_is_made_again() {
+        let file = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: r}\nroleRef: {kind: ClusterRole, name: new, apiGroup: rbac.authorization.k8s.io}\nsubjects: [{kind: User, name: u}]\n";
+        let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        let there = json!({"kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "uid": "1"}, "roleRef": {}});
+        let s = Server::new()
+            .on(&format!("GET {path}/r"), 200, there.clone())
+            .on(&format!("DELETE {path}/r"), 200, json!({}))
+            .on(&format!("POST {path}"), 201, there);
+        assert_eq!(
+            snapshot(&s, "auth reconcile -f -", file).await,
+            "clusterrolebinding.rbac.authorization.k8s.io/r reconciled\n! \treconciliation required recreate\n"
+        );
+    }
+}

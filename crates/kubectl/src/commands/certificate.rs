@@ -1,0 +1,164 @@
+//! `kubectl certificate approve` and `deny`: the verdict on signing requests.
+
+use crate::error::{Error, Result, text};
+use crate::flags::{Dry, FileFlags, PrintFlags};
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::Info;
+use crate::resource::select::{Selection, gather};
+use client::WriteOptions;
+use meta::{Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Let a signing request be signed.
+    Approve(Which),
+    /// Refuse a signing request.
+    Deny(Which),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Which {
+    pub names: Vec<String>,
+    /// Also when the verdict is there already.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub files: FileFlags,
+    #[command(flatten)]
+    pub print: PrintFlags,
+}
+
+struct Verdict {
+    condition: &'static str,
+    contrary: &'static str,
+    reason: &'static str,
+    message: &'static str,
+    said: &'static str,
+}
+
+const APPROVE: Verdict = Verdict {
+    condition: "Approved",
+    contrary: "Denied",
+    reason: "KubectlApprove",
+    message: "This CSR was approved by kubectl certificate approve.",
+    said: "approved",
+};
+
+const DENY: Verdict = Verdict {
+    condition: "Denied",
+    contrary: "Approved",
+    reason: "KubectlDeny",
+    message: "This CSR was denied by kubectl certificate deny.",
+    said: "denied",
+};
+
+/// How often a request that others change meanwhile is tried again.
+const TRIES: usize = 10;
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let (which, verdict) = match a.command {
+        Command::Approve(w) => (w, APPROVE),
+        Command::Deny(w) => (w, DENY),
+    };
+    let mut printer = Printer::new(&which.print, Dry::None)?;
+    if which.names.is_empty() && which.files.is_empty() {
+        return text("one or more CSRs must be specified as <name> or -f <filename>");
+    }
+    let mut words = which.names.clone();
+    if !words.is_empty() {
+        words.insert(0, "certificatesigningrequests".into());
+    }
+    let (found, mut errors) = gather(k, &words, &which.files, &Selection::default()).await?;
+    let mut count = 0;
+    for i in found {
+        match judge(k, &i, &verdict, which.force).await {
+            Ok(()) => {
+                count += 1;
+                printer.print(k, &i.object.unwrap_or_default(), verdict.said)?;
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    if count == 0 && errors.is_empty() {
+        k.say("No resources found");
+    }
+    Error::collect(errors)
+}
+
+async fn judge(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
+    if i.resource.kind != "CertificateSigningRequest" {
+        return text(format!(
+            "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {}.{}",
+            i.resource.kind, i.resource.group
+        ));
+    }
+    let api = k.api(&i.resource, "").await?;
+    for n in 0.. {
+        let mut o: Object = api.get(&i.name).await?;
+        let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        if all.iter().any(|c| c["type"] == v.contrary) {
+            return text(format!("certificate signing request {:?} is already {}", i.name, v.contrary));
+        }
+        let there = all.iter().any(|c| c["type"] == v.condition);
+        if there && !force {
+            break;
+        }
+        if !there {
+            all.push(json!({
+                "type": v.condition, "status": "True", "reason": v.reason, "message": v.message,
+                "lastUpdateTime": meta::time::format(k.now()),
+            }));
+            o.set(&["status", "conditions"], all);
+        }
+        let done = api.update_subresource::<Object, Object>(&i.name, "approval", &WriteOptions::default(), &o).await;
+        match done {
+            Err(e) if e.is_conflict() && n < TRIES => {}
+            other => {
+                other?;
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn requests_are_judged() {
+        let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/r";
+        let csr = |conditions| json!({"kind": "CertificateSigningRequest", "apiVersion": "certificates.k8s.io/v1", "metadata": {"name": "r"}, "status": {"conditions": conditions}});
+        let put = format!("PUT {path}/approval");
+        let s = Server::new().on(&format!("GET {path}"), 200, csr(json!([]))).on(&put, 200, csr(json!([])));
+        let said = snapshot(&s, "certificate approve r", "").await;
+        assert_eq!(said, "certificatesigningrequest.certificates.k8s.io/r approved\n");
+        assert_eq!(
+            s.body_of(&put)["status"]["conditions"],
+            json!([{"type": "Approved", "status": "True", "reason": "KubectlApprove", "lastUpdateTime": "2026-11-21T12:00:00Z",
+                "message": "This CSR was approved by kubectl certificate approve."}])
+        );
+        let s = Server::new().on(&format!("GET {path}"), 200, csr(json!([{"type": "Approved"}])));
+        for (line, want) in [
+            ("certificate approve r", "certificatesigningrequest.certificates.k8s.io/r approved\n"),
+            ("certificate deny r", "! error: certificate signing request \"r\" is already Approved\nexit 1\n"),
+            (
+                "certificate deny x",
+                "! Error from server (NotFound): certificatesigningrequests.certificates.k8s.io \"x\" not found\nexit 1\n",
+            ),
+            ("certificate approve", "! error: one or more CSRs must be specified as <name> or -f <filename>\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The kubeconfig files as they are on the disk, and changes of them (client-go `clientcmd.ModifyConfig`).
+//!
+//! What a file defines is changed in that file; what is new goes into the first file there is. A file is written as a whole,
+//! beside itself and then over itself, so that no reader meets half of it.
+
+use crate::error::{Error, Result};
+use crate::kube::Kube;
+use crate::resource::file::os;
+use meta::{Map, Value};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+struct Document {
+    path: PathBuf,
+    content: Map<String, Value>,
+    exists: bool,
+    changed: bool,
+}
+
+pub struct Files {
+    all: Vec<Document>,
+    /// Where new things go.
+    default: usize,
+}
+
+/// The key under which a list has the value of an entry.
+fn key_of(list: &str) -> &'static str {
+    match list {
+        "clusters" => "cluster",
+        "contexts" => "context",
+        _ => "user",
+    }
+}
+
+impl Files {
+    pub fn load(k: &Kube) -> Result<Self> {
+        let s = k.sources();
+        let paths: Vec<PathBuf> = match s.explicit {
+            Some(p) => vec![p],
+            None => s.files,
+        };
+        let mut all = Vec::new();
+        for path in paths {
+            let wrong = |e: String| Error::Text(format!("error loading config file \"{}\": {e}", path.display()));
+            let (content, exists) = match std::fs::read_to_string(&path) {
+                Ok(t) => {
+                    let parsed = codec::yaml::parse(&t).map_err(|e| wrong(e.to_string()))?;
+                    (parsed.into_iter().next().and_then(|v| v.as_object().cloned()).unwrap_or_default(), true)
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Map::new(), false),
+                Err(e) => return Err(wrong(os(&e))),
+            };
+            all.push(Document { path, content, exists, changed: false });
+        }
+        if all.is_empty() {
+            return crate::error::text("no kubeconfig to write to");
+        }
+        let default = all.iter().position(|d| d.exists).unwrap_or(all.len() - 1);
+        Ok(Self { all, default })
+    }
+
+    /// The file that messages name.
+    pub fn named(&self) -> String {
+        self.all[self.default].path.display().to_string()
+    }
+
+    fn find<'a>(d: &'a Document, list: &str, name: &str) -> Option<&'a Value> {
+        d.content.get(list)?.as_array()?.iter().find(|e| e["name"] == name)
+    }
+
+    /// The file that defines an entry, or else the one for new entries.
+    pub fn owner(&self, list: &str, name: &str) -> usize {
+        self.all.iter().position(|d| Self::find(d, list, name).is_some()).unwrap_or(self.default)
+    }
+
+    pub fn entry(&self, list: &str, name: &str) -> Option<Map<String, Value>> {
+        let e = self.all.iter().find_map(|d| Self::find(d, list, name))?;
+        Some(e[key_of(list)].as_object().cloned().unwrap_or_default())
+    }
+
+    pub fn put(&mut self, list: &'static str, name: &str, value: Map<String, Value>) {
+        self.put_into(self.owner(list, name), list, name, value);
+    }
+
+    pub fn put_into(&mut self, file: usize, list: &'static str, name: &str, mut value: Map<String, Value>) {
+        let d = &mut self.all[file];
+        // Paths beside the file are told from there, so that both can be moved.
+        let base = std::path::absolute(d.path.parent().unwrap_or(Path::new("."))).unwrap_or_default();
+        for key in ["certificate-authority", "client-certificate", "client-key", "tokenFile"] {
+            if let Some(Value::String(p)) = value.get_mut(key)
+                && let Ok(rest) = Path::new(p.as_str()).strip_prefix(&base)
+            {
+                *p = rest.to_string_lossy().into_owned();
+            }
+        }
+        let all = d.content.entry(list).or_insert_with(|| json!([]));
+        if !all.is_array() {
+            *all = json!([]);
+        }
+        let Some(all) = all.as_array_mut() else { return };
+        all.retain(|e| e["name"] != name);
+        all.push(json!({"name": name, key_of(list): value}));
+        d.changed = true;
+    }
+
+    /// Removes an entry wherever it is defined.
+    pub fn remove(&mut self, list: &str, name: &str) {
+        for d in &mut self.all {
+            if let Some(all) = d.content.get_mut(list).and_then(Value::as_array_mut) {
+                let before = all.len();
+                all.retain(|e| e["name"] != name);
+                d.changed |= all.len() != before;
+            }
+        }
+    }
+
+    pub fn names(&self, list: &str) -> Vec<String> {
+        let all = self.all.iter().flat_map(|d| d.content.get(list).and_then(Value::as_array).into_iter().flatten());
+        all.filter_map(|e| e["name"].as_str().map(str::to_owned)).collect()
+    }
+
+    pub fn current(&self) -> &str {
+        let set =
+            |d: &Document| d.content.get("current-context").and_then(Value::as_str).is_some_and(|c| !c.is_empty());
+        let d = self.all.iter().find(|d| set(d));
+        d.and_then(|d| d.content["current-context"].as_str()).unwrap_or_default()
+    }
+
+    /// An empty name takes it away.
+    pub fn set_current(&mut self, name: &str) {
+        let set =
+            |d: &Document| d.content.get("current-context").and_then(Value::as_str).is_some_and(|c| !c.is_empty());
+        let file = match name {
+            "" => self.all.iter().position(set).unwrap_or(self.default),
+            _ => self.default,
+        };
+        self.all[file].content.insert("current-context".into(), name.into());
+        self.all[file].changed = true;
+    }
+
+    pub fn save(self) -> Result {
+        self.all.into_iter().filter(|d| d.changed).try_for_each(write)
+    }
+}
+
+/// As `clientcmd.Write` has it: every list, sorted by name; fields that Go always writes are there.
+fn write(d: Document) -> Result {
+    let mut v = d.content;
+    for list in ["clusters", "contexts", "users"] {
+        let all = v.entry(list).or_insert(Value::Null);
+        match all.as_array_mut() {
+            Some(a) if !a.is_empty() => a.sort_by(|x, y| x["name"].as_str().cmp(&y["name"].as_str())),
+            _ => *all = Value::Null,
+        }
+        let always: &[&str] = match list {
+            "clusters" => &["server"],
+            "contexts" => &["cluster", "user"],
+            _ => &[],
+        };
+        for e in all.as_array_mut().into_iter().flatten() {
+            if let Some(value) = e.as_object_mut().map(|e| e.entry(key_of(list)).or_insert_with(|| json!({})))
+                && let Some(value) = value.as_object_mut()
+            {
+                always.iter().for_each(|f| _ = value.entry(*f).or_insert_with(|| "".into()));
+            }
+        }
+    }
+    for (key, value) in [("apiVersion", "v1"), ("kind", "Config"), ("current-context", "")] {
+        v.entry(key).or_insert_with(|| value.into());
+    }
+    let path = d.path;
+    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(wrong)?;
+    }
+    let mut fresh = path.clone().into_os_string();
+    fresh.push(".kemudi-new");
+    let fresh = PathBuf::from(fresh);
+    std::fs::write(&fresh, "").map_err(wrong)?;
+    // The file may hold secrets: a new one is its owner's alone, an old one keeps what it has.
+    let permissions = match std::fs::metadata(&path) {
+        Ok(m) => m.permissions(),
+        Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    };
+    std::fs::set_permissions(&fresh, permissions).map_err(wrong)?;
+    std::fs::write(&fresh, codec::yaml::to_string(&Value::Object(v))).map_err(wrong)?;
+    // A link stays one: the file it leads to is written over.
+    let to = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+    std::fs::rename(&fresh, to).map_err(wrong)
+}

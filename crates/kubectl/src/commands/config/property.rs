@@ -1,0 +1,152 @@
+//! Values by their paths: `clusters.NAME.server`. The fields are a table; a name may hold dots and ends where a field begins.
+
+use super::files::Files;
+use crate::error::{Error, Result, text};
+use base64::Engine as _;
+use meta::{Map, Value};
+
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    Text,
+    Bool,
+    Bytes,
+    /// Holds more than one value, and can only be taken away.
+    Whole,
+}
+
+/// Fields by the names that paths have for them, and by those in files where they differ.
+fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
+    use Type::{Bool, Bytes, Text, Whole};
+    match list {
+        "clusters" => &[
+            ("server", "server", Text),
+            ("tls-server-name", "tls-server-name", Text),
+            ("insecure-skip-tls-verify", "insecure-skip-tls-verify", Bool),
+            ("certificate-authority", "certificate-authority", Text),
+            ("certificate-authority-data", "certificate-authority-data", Bytes),
+            ("proxy-url", "proxy-url", Text),
+            ("disable-compression", "disable-compression", Bool),
+            ("extensions", "extensions", Whole),
+        ],
+        "contexts" => &[
+            ("cluster", "cluster", Text),
+            ("user", "user", Text),
+            ("namespace", "namespace", Text),
+            ("extensions", "extensions", Whole),
+        ],
+        _ => &[
+            ("client-certificate", "client-certificate", Text),
+            ("client-certificate-data", "client-certificate-data", Bytes),
+            ("client-key", "client-key", Text),
+            ("client-key-data", "client-key-data", Bytes),
+            ("token", "token", Text),
+            ("tokenFile", "tokenFile", Text),
+            ("act-as", "as", Text),
+            ("act-as-uid", "as-uid", Text),
+            ("act-as-groups", "as-groups", Whole),
+            ("act-as-user-extra", "as-user-extra", Whole),
+            ("username", "username", Text),
+            ("password", "password", Text),
+            ("auth-provider", "auth-provider", Whole),
+            ("exec", "exec", Whole),
+            ("extensions", "extensions", Whole),
+        ],
+    }
+}
+
+/// What a path leads to.
+enum Place {
+    Current,
+    List(&'static str),
+    Entry(&'static str, String),
+    Field(&'static str, String, &'static str, Type),
+}
+
+fn place(path: &str) -> Result<Place> {
+    let parts: Vec<&str> = path.split('.').collect();
+    let list = match parts[0] {
+        "current-context" if parts.len() == 1 => return Ok(Place::Current),
+        "current-context" => return text(format!("unable to parse one or more field values of {path}")),
+        "clusters" => "clusters",
+        "contexts" => "contexts",
+        "users" => "users",
+        _ => return text(format!("unable to parse {path} after [] at api.Config")),
+    };
+    let rest = &parts[1..];
+    if rest.is_empty() {
+        return Ok(Place::List(list));
+    }
+    let known = fields(list);
+    let at = rest[1..].iter().position(|p| known.iter().any(|(n, ..)| n == p)).map(|n| n + 1);
+    let Some(at) = at else { return Ok(Place::Entry(list, rest.join("."))) };
+    let name = rest[..at].join(".");
+    let Some(&(_, field, ty)) = known.iter().find(|(n, ..)| *n == rest[at]) else {
+        return Ok(Place::Entry(list, name));
+    };
+    if rest.len() > at + 1 {
+        return text(format!("unable to parse one or more field values of {path}"));
+    }
+    Ok(Place::Field(list, name, field, ty))
+}
+
+pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
+    let whole = |what: &str| text(format!("can't set a map to a value: {what}"));
+    match place(path)? {
+        Place::Current => f.set_current(value),
+        Place::List(list) => return whole(list),
+        Place::Entry(list, name) => return whole(&format!("{list}.{name}")),
+        Place::Field(list, name, field, ty) => {
+            let engine = base64::engine::general_purpose::STANDARD;
+            let made: Value = match ty {
+                Type::Text => value.into(),
+                Type::Bool => match crate::flags::go_bool(value) {
+                    Ok(b) => b.into(),
+                    Err(e) => return text(e),
+                },
+                Type::Bytes if raw => engine.encode(value).into(),
+                Type::Bytes => match engine.decode(value) {
+                    Ok(b) => engine.encode(b).into(),
+                    Err(_) => return Err(bad_base64(value)),
+                },
+                Type::Whole => return whole(field),
+            };
+            let mut e = f.entry(list, &name).unwrap_or_default();
+            put(&mut e, field, made);
+            f.put(list, &name, e);
+        }
+    }
+    Ok(())
+}
+
+/// As Go says it: where the first byte is that cannot be.
+fn bad_base64(value: &str) -> Error {
+    let fits = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    let body = value.trim_end_matches('=').as_bytes();
+    let at = body.iter().position(|b| !fits(b)).unwrap_or_else(|| value.len() / 4 * 4);
+    Error::Text(format!("error decoding input value: illegal base64 data at input byte {at}"))
+}
+
+/// What is empty or false is not written.
+fn put(e: &mut Map<String, Value>, field: &str, v: Value) {
+    if v == "" || v == false {
+        e.remove(field);
+    } else {
+        e.insert(field.into(), v);
+    }
+}
+
+pub fn unset(f: &mut Files, path: &str) -> Result {
+    match place(path)? {
+        Place::Current => f.set_current(""),
+        Place::List(list) => f.names(list).iter().for_each(|n| f.remove(list, n)),
+        Place::Entry(list, name) => f.remove(list, &name),
+        Place::Field(list, name, field, _) => {
+            let Some(mut e) = f.entry(list, &name) else {
+                return text(format!("current map key `{name}` is invalid"));
+            };
+            e.remove(field);
+            f.put(list, &name, e);
+        }
+    }
+    Ok(())
+}

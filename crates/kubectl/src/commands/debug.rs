@@ -1,0 +1,466 @@
+//! `kubectl debug`: a container beside those of a pod, a copy of a pod to try things in, or a pod on a node.
+
+mod profile;
+
+use super::attach::{Options, attach};
+use super::pods;
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use crate::resource::Info;
+use crate::resource::select::{Selection, gather};
+use client::{DeleteOptions, Patch, Query, WatchEvent, WatchOptions, WriteOptions};
+use futures::StreamExt as _;
+use http::Method;
+use meta::{Map, Object, Value};
+use profile::{Profile, Style};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// POD, or TYPE/NAME of a pod or node.
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// What stands behind `--` is the arguments, not the command.
+    #[arg(long)]
+    pub arguments_only: bool,
+    /// Attach to the container once it runs; so it is by default with -i.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub attach: Option<String>,
+    /// The name of the container.
+    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
+    pub container: String,
+    /// Copy the pod under this name.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub copy_to: String,
+    /// Delete the pod that is copied.
+    #[arg(long)]
+    pub replace: bool,
+    /// NAME=VALUE,… for the container.
+    #[arg(long, value_delimiter = ',')]
+    pub env: Vec<String>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub image: String,
+    /// What the copy keeps of the pod.
+    #[command(flatten)]
+    pub keep: Keep,
+    /// CONTAINER=IMAGE,… of the copy; `*` is every container.
+    #[arg(long, value_delimiter = ',')]
+    pub set_image: Vec<String>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub image_pull_policy: String,
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// The copy runs on the same node.
+    #[arg(long)]
+    pub same_node: bool,
+    /// The containers of the copy see each other's processes.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub share_processes: Option<String>,
+    /// See the processes of this container.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub target: String,
+    #[arg(short = 't', long)]
+    pub tty: bool,
+    /// general, baseline, restricted, netadmin or sysadmin: what the container may do.
+    #[arg(long, default_value = "general", hide_default_value = true)]
+    pub profile: String,
+    /// A file with a part of a container, laid over the profile's.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub custom: String,
+    #[arg(last = true)]
+    pub args: Vec<String>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Keep {
+    #[arg(long)]
+    pub keep_labels: bool,
+    #[arg(long)]
+    pub keep_annotations: bool,
+    #[arg(long)]
+    pub keep_liveness: bool,
+    #[arg(long)]
+    pub keep_readiness: bool,
+    #[arg(long)]
+    pub keep_startup: bool,
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
+    pub keep_init_containers: bool,
+}
+
+fn flag(given: Option<&String>) -> Result<Option<bool>> {
+    given.map(|g| crate::flags::go_bool(g).map_err(Error::Text)).transpose()
+}
+
+impl Arguments {
+    fn check(&self, k: &Kube) -> Result {
+        if flag(self.attach.as_ref())? == Some(true) && self.image.is_empty() && self.container.is_empty() {
+            return text("you must specify --container or create a new container using --image in order to attach.");
+        }
+        if self.copy_to.is_empty() {
+            if self.replace {
+                return text("--replace may only be used with --copy-to.");
+            }
+            if self.same_node {
+                return text("--same-node may only be used with --copy-to.");
+            }
+            if !self.set_image.is_empty() {
+                return text("--set-image may only be used with --copy-to.");
+            }
+            if self.image.is_empty() {
+                return text("you must specify --image when not using --copy-to.");
+            }
+        } else {
+            if self.image.is_empty() && self.set_image.is_empty() && self.args.is_empty() {
+                return text("you must specify --image, --set-image or command arguments.");
+            }
+            if !self.args.is_empty() && self.container.is_empty() && self.image.is_empty() {
+                return text("you must specify an existing container or a new image when specifying args.");
+            }
+        }
+        if self.image.chars().any(char::is_whitespace) {
+            return text(format!("invalid image name {:?}: invalid reference format", self.image));
+        }
+        if self.names.is_empty() && self.files.is_empty() {
+            return text("NAME or filename is required for debug");
+        }
+        if !matches!(self.image_pull_policy.as_str(), "" | "Always" | "IfNotPresent" | "Never") {
+            return text(format!("invalid image pull policy: {}", self.image_pull_policy));
+        }
+        if !self.target.is_empty() {
+            if !self.copy_to.is_empty() {
+                return text("--target is incompatible with --copy-to. Use --share-processes instead.");
+            }
+            if !self.quiet {
+                k.say(format!(
+                    "Targeting container {:?}. If you don't see processes from this container it may be because the container runtime doesn't support this feature.",
+                    self.target
+                ));
+            }
+        }
+        if self.tty && !self.stdin {
+            return text("-i/--stdin is required for containers with -t/--tty=true");
+        }
+        Ok(())
+    }
+
+    fn variables(&self) -> Result<Vec<Value>> {
+        self.env
+            .iter()
+            .map(|e| match e.split_once('=') {
+                Some((n, "")) => Ok(json!({"name": n})),
+                Some((n, v)) => Ok(json!({"name": n, "value": v})),
+                None => text(format!("invalid argument {e:?} for \"--env\" flag: {e} must be formatted as key=value")),
+            })
+            .collect()
+    }
+
+    /// Sets what flags say of a container.
+    fn dress(&self, c: &mut Map<String, Value>) -> Result {
+        if !self.args.is_empty() {
+            c.insert(if self.arguments_only { "args" } else { "command" }.into(), self.args.clone().into());
+        }
+        let env = self.variables()?;
+        if !env.is_empty() {
+            c.insert("env".into(), env.into());
+        }
+        for (field, v) in [("image", &self.image), ("imagePullPolicy", &self.image_pull_policy)] {
+            if !v.is_empty() {
+                c.insert(field.into(), v.as_str().into());
+            }
+        }
+        for (field, on) in [("stdin", self.stdin), ("tty", self.tty)] {
+            match on {
+                true => c.insert(field.into(), true.into()),
+                false => c.remove(field),
+            };
+        }
+        Ok(())
+    }
+
+    /// A name that no container of the pod has.
+    fn name(&self, k: &Kube, pod: &Object) -> String {
+        if !self.container.is_empty() {
+            return self.container.clone();
+        }
+        let taken: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
+            .iter()
+            .flat_map(|of| pods::names(pod, of))
+            .collect();
+        let mut name = String::new();
+        while name.is_empty() || taken.contains(&name.as_str()) {
+            name = format!("debugger-{}", meta::random::suffix(&*k.shell.rng, 5));
+        }
+        if !self.quiet {
+            k.say(format!("Defaulting debug container name to {name}."));
+        }
+        name
+    }
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let profile = Profile::parse(&a.profile)?;
+    let custom = match a.custom.as_str() {
+        "" => None,
+        path => Some(profile::custom(path)?),
+    };
+    a.check(k)?;
+    if let Some(c) = &custom
+        && ["name", "command", "image", "lifecycle", "volumeDevices"].iter().any(|f| c.contains_key(*f))
+    {
+        return text("name, command, image, lifecycle and volume devices are not modifiable via custom profile");
+    }
+    if profile == Profile::Legacy {
+        k.warn("--profile=legacy is deprecated and planned to be removed in v1.39. It is recommended to specify other profile, for example \"--profile=general\".");
+    }
+    let words = match a.names.first() {
+        Some(n) if !n.contains('/') => [vec!["pods".to_owned()], a.names.clone()].concat(),
+        _ => a.names.clone(),
+    };
+    let (found, errors) = gather(k, &words, &a.files, &Selection::default()).await?;
+    Error::collect(errors)?;
+    for i in found {
+        let (pod, container) = match i.resource.kind.as_str() {
+            "Node" => on_node(&a, k, &i, profile, custom.as_ref()).await?,
+            "Pod" if a.copy_to.is_empty() => beside(&a, k, &i, profile, custom.as_ref()).await?,
+            "Pod" => copy(&a, k, &i, profile, custom.as_ref()).await?,
+            _ => {
+                let gvk = i.resource.gvk();
+                return text(format!(
+                    "{:?} not supported by debug",
+                    format!("{}, Kind={}", gvk.api_version(), gvk.kind)
+                ));
+            }
+        };
+        if flag(a.attach.as_ref())?.unwrap_or(a.stdin) && !container.is_empty() {
+            join(&a, k, pod, &container).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Lays a profile and what was given in a file over one container.
+fn fit(
+    pod: &mut Object,
+    of: &str,
+    name: &str,
+    a: &Arguments,
+    profile: Profile,
+    style: Style,
+    custom: Option<&Map<String, Value>>,
+) -> Result {
+    profile.apply(pod, name, style, &a.keep);
+    let Some(custom) = custom else { return Ok(()) };
+    let pod_schema = kinds::catalog().schema_of(&meta::Gvk::new("", "v1", "Pod"));
+    let mut patch = custom.clone();
+    patch.insert("name".into(), name.into());
+    // The container is found by its name, as a strategic patch of the pod finds it.
+    let patch = json!({"spec": {of: [patch]}});
+    let patch = patch.as_object().cloned().unwrap_or_default();
+    merge::strategic::apply(&mut pod.0, patch, pod_schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))
+}
+
+/// Told when a container cannot use what it is allowed.
+fn caution(k: &Kube, pod: &Object, of: &str, name: &str) {
+    let user = pod.int_at(&["spec", "securityContext", "runAsUser"]).unwrap_or(0);
+    let all = pod.at(&["spec", of]).and_then(Value::as_array);
+    let Some(c) = all.and_then(|a| a.iter().find(|c| c["name"] == name)) else { return };
+    let s = &c["securityContext"];
+    let able = s["privileged"] == true || s["capabilities"]["add"].as_array().is_some_and(|a| !a.is_empty());
+    if user != 0 && able && s["runAsUser"] != 0 {
+        k.warn("Warning: Non-root user is configured for the entire target Pod, and some capabilities granted by debug profile may not work. Please consider using \"--custom\" with a custom profile that specifies \"securityContext.runAsUser: 0\".");
+    }
+}
+
+type Made = (Info, String);
+
+async fn beside(
+    a: &Arguments,
+    k: &mut Kube,
+    i: &Info,
+    profile: Profile,
+    custom: Option<&Map<String, Value>>,
+) -> Result<Made> {
+    let old = i.object.clone().unwrap_or_default();
+    let mut new = old.clone();
+    let name = a.name(k, &old);
+    let mut c = Map::new();
+    c.insert("name".into(), name.as_str().into());
+    c.insert("resources".into(), json!({}));
+    c.insert("terminationMessagePolicy".into(), "File".into());
+    a.dress(&mut c)?;
+    if !a.target.is_empty() {
+        c.insert("targetContainerName".into(), a.target.as_str().into());
+    }
+    let mut all = old.at(&["spec", "ephemeralContainers"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    all.push(c.into());
+    new.set(&["spec", "ephemeralContainers"], all);
+    fit(&mut new, "ephemeralContainers", &name, a, profile, Style::Ephemeral, custom)?;
+    caution(k, &new, "ephemeralContainers", &name);
+    let schema = kinds::catalog().schema_of(&i.resource.gvk());
+    let patch =
+        merge::strategic::two_way(&old.0, &new.0, schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))?;
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let patch = Patch::Strategic(Value::Object(patch));
+    let o: Object = api.patch_subresource(&i.name, "ephemeralcontainers", &WriteOptions::default(), &patch).await?;
+    Ok((Info { object: Some(o), ..i.clone() }, name))
+}
+
+async fn copy(
+    a: &Arguments,
+    k: &mut Kube,
+    i: &Info,
+    profile: Profile,
+    custom: Option<&Map<String, Value>>,
+) -> Result<Made> {
+    let pod = i.object.clone().unwrap_or_default();
+    let mut o = Object::new(&i.resource.gvk());
+    o.set_name(&a.copy_to);
+    o.set_namespace(pod.namespace());
+    for field in ["labels", "annotations"] {
+        if let Some(v) = pod.at(&["metadata", field]) {
+            o.set(&["metadata", field], v.clone());
+        }
+    }
+    o.set(&["spec"], pod.get("spec").cloned().unwrap_or_default());
+    o.remove(&["spec", "ephemeralContainers"]);
+    if let Some(share) = flag(a.share_processes.as_ref())? {
+        o.set(&["spec", "shareProcessNamespace"], share);
+    }
+    if !a.same_node {
+        o.remove(&["spec", "nodeName"]);
+    }
+    let images: Vec<(&str, &str)> = a.set_image.iter().filter_map(|s| s.split_once('=')).collect();
+    let mut all = o.at(&["spec", "containers"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    for c in &mut all {
+        let of = |n: &str| images.iter().find(|(name, _)| *name == n).map(|(_, i)| *i);
+        if let Some(image) = c["name"].as_str().and_then(of).or_else(|| of("*")) {
+            c["image"] = image.into();
+        }
+    }
+    let mut name = a.container.clone();
+    let there = |all: &[Value], n: &str| all.iter().position(|c| c["name"] == n);
+    let at = match there(&all, &name) {
+        Some(at) => Some(at),
+        None if a.image.is_empty() && !images.is_empty() => None,
+        None if a.image.is_empty() => return text("you must specify image when creating new container"),
+        None => {
+            if name.is_empty() {
+                name = a.name(k, &pod);
+            }
+            all.push(json!({"name": name, "resources": {}, "terminationMessagePolicy": "File"}));
+            Some(all.len() - 1)
+        }
+    };
+    if let Some(c) = at.and_then(|n| all[n].as_object_mut()) {
+        if !a.args.is_empty() && !a.arguments_only {
+            c.remove("args");
+        }
+        a.dress(c)?;
+    }
+    o.set(&["spec", "containers"], all);
+    if at.is_some() {
+        fit(&mut o, "containers", &name, a, profile, Style::Copy, custom)?;
+        caution(k, &o, "containers", &name);
+    }
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let made = api.create(&WriteOptions::default(), &o).await?;
+    if a.replace {
+        api.delete(&i.name, &DeleteOptions::default().with_grace(0)).await?;
+    }
+    let info = Info { name: a.copy_to.clone(), object: Some(made), ..i.clone() };
+    Ok((info, if at.is_some() { name } else { String::new() }))
+}
+
+async fn on_node(
+    a: &Arguments,
+    k: &mut Kube,
+    i: &Info,
+    profile: Profile,
+    custom: Option<&Map<String, Value>>,
+) -> Result<Made> {
+    let container = if a.container.is_empty() { "debugger" } else { &a.container };
+    let pod = format!("node-debugger-{}-{}", i.name, meta::random::suffix(&*k.shell.rng, 5));
+    if !a.quiet {
+        k.say(format!("Creating debugging pod {pod} with container {container} on node {}.", i.name));
+    }
+    let mut c = Map::new();
+    c.insert("name".into(), container.into());
+    c.insert("resources".into(), json!({}));
+    c.insert("terminationMessagePolicy".into(), "File".into());
+    a.dress(&mut c)?;
+    let v = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": pod, "labels": {"app.kubernetes.io/managed-by": "kubectl-debug"}},
+        "spec": {
+            "containers": [c], "nodeName": i.name, "restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
+        },
+    });
+    let mut o = Object::from_value(v).unwrap_or_default();
+    fit(&mut o, "containers", container, a, profile, Style::Node, custom)?;
+    let resource = k.resource("pods").await?;
+    let (namespace, _) = k.namespace()?;
+    let made = k.api(&resource, &namespace).await?.create(&WriteOptions::default(), &o).await?;
+    let info = Info { resource, namespace, name: made.name().to_owned(), source: String::new(), object: Some(made) };
+    Ok((info, container.to_owned()))
+}
+
+fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
+    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"].iter().find_map(|of| {
+        let all = o.at(&["status", of]).and_then(Value::as_array)?;
+        all.iter().find(|c| c["name"] == container)
+    })
+}
+
+/// Waits for the container and attaches to it; one that has ended already is read instead.
+async fn join(a: &Arguments, k: &mut Kube, mut pod: Info, container: &str) -> Result {
+    let api = k.api(&pod.resource, &pod.namespace).await?;
+    let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
+    let ready = |o: &Object| {
+        status(o, container).is_some_and(|s| s["state"]["running"].is_object() || s["state"]["terminated"].is_object())
+    };
+    k.out.flush();
+    let mut o = api.get(&pod.name).await?;
+    let mut told = String::new();
+    'wait: while !ready(&o) {
+        let mut events = std::pin::pin!(api.watch(&options).await?);
+        while let Some(e) = events.next().await {
+            match e? {
+                WatchEvent::Added(now) | WatchEvent::Modified(now) => o = now,
+                WatchEvent::Deleted(_) => return text("pods \"\" not found"),
+                _ => continue,
+            }
+            if ready(&o) {
+                break 'wait;
+            }
+            let why = status(&o, container).and_then(|s| s["state"]["waiting"]["message"].as_str()).unwrap_or_default();
+            if !a.quiet && !why.is_empty() && why != told {
+                k.warn(format!("Warning: container {container}: {why}"));
+                told = why.to_owned();
+            }
+        }
+    }
+    let ended = status(&o, container).is_some_and(|s| s["state"]["terminated"].is_object());
+    pod.object = Some(o);
+    if !ended {
+        let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
+        match attach(k, &pod, container, options).await {
+            Ok(()) => return Ok(()),
+            Err(e @ Error::Exit(_)) => return Err(e),
+            Err(e) => {
+                k.warn(format!("warning: couldn't attach to pod/{}, falling back to streaming logs: {e}", pod.name))
+            }
+        }
+    }
+    let mut q = Query::default();
+    q.add("container", container);
+    let bytes = k.client().await?.bytes(api.subresource_request(Method::GET, &pod.name, "log", &q)?).await?;
+    k.out.write(&bytes);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

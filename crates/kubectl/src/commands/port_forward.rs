@@ -1,0 +1,405 @@
+//! `kubectl port-forward`: ports of this machine that lead to ports of a pod. Every connection has a WebSocket of its own
+//! (`v4.channel.k8s.io`: a channel for data and one for errors, each of which begins with the port's number).
+
+use super::exec::channels::{Socket, V4, socket};
+use super::pods;
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use crate::shell::Stream;
+use client::{Api, Client, Query};
+use futures::{SinkExt as _, StreamExt as _};
+use http::Method;
+use meta::{Object, Rng, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::Message;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// POD or TYPE/NAME, then [LOCAL:]REMOTE….
+    pub words: Vec<String>,
+    /// Addresses to listen on, or localhost.
+    #[arg(long, value_delimiter = ',', default_value = "localhost", hide_default_value = true)]
+    pub address: Vec<String>,
+    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    pub pod_running_timeout: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pair {
+    local: u16,
+    remote: u16,
+}
+
+fn split(port: &str) -> (&str, &str) {
+    match port.split(':').collect::<Vec<_>>().as_slice() {
+        [local, remote] => (local, remote),
+        [one, ..] => (one, one),
+        [] => ("", ""),
+    }
+}
+
+fn containers(o: &Object) -> impl Iterator<Item = &Value> {
+    let of = |name: &'static str| o.at(&["spec", name]).and_then(Value::as_array).into_iter().flatten();
+    of("containers").chain(of("initContainers"))
+}
+
+fn ports(v: &Value) -> impl Iterator<Item = &Value> {
+    v["ports"].as_array().into_iter().flatten()
+}
+
+fn protocol(p: &Value) -> &str {
+    p["protocol"].as_str().unwrap_or("TCP")
+}
+
+/// A named port of a pod.
+fn container_port(pod: &Object, name: &str) -> Result<i64> {
+    match containers(pod).flat_map(ports).find(|p| p["name"] == name) {
+        Some(p) => Ok(p["containerPort"].as_i64().unwrap_or_default()),
+        None => text(format!("Pod '{}' does not have a named port '{name}'", pod.name())),
+    }
+}
+
+/// The port of a pod that is meant by a port of its service.
+fn behind_service(service: &Object, pod: &Object, remote: &str) -> Result<(i64, i64)> {
+    let all = service.at(&["spec"]).cloned().unwrap_or_default();
+    let found = match remote.parse::<i64>() {
+        Ok(n) => ports(&all).find(|p| p["port"] == n),
+        Err(_) => ports(&all).find(|p| p["name"] == remote),
+    };
+    let Some(p) = found else {
+        return text(match remote.parse::<i64>() {
+            Ok(n) => format!("Service {} does not have a service port {n}", service.name()),
+            Err(_) => format!("Service '{}' does not have a named port '{remote}'", service.name()),
+        });
+    };
+    let number = p["port"].as_i64().unwrap_or_default();
+    if service.str_at(&["spec", "clusterIP"]) == Some("None") {
+        return Ok((number, number));
+    }
+    let target = match &p["targetPort"] {
+        Value::Number(n) if n.as_i64() != Some(0) => n.as_i64().unwrap_or(number),
+        Value::String(name) => container_port(pod, name)?,
+        _ => number,
+    };
+    Ok((number, target))
+}
+
+/// UDP cannot be forwarded.
+fn no_udp(all: &[&Value], field: &str, wanted: &[String]) -> Result {
+    for w in wanted {
+        let (_, remote) = split(w);
+        let is = |p: &&&Value| match remote.parse::<i64>() {
+            Ok(n) => p[field] == n,
+            Err(_) => p["name"] == remote,
+        };
+        let mut found = all.iter().filter(is).peekable();
+        if found.peek().is_some() && found.all(|p| protocol(p) == "UDP") {
+            return text(format!("UDP protocol is not supported for {remote}"));
+        }
+    }
+    Ok(())
+}
+
+/// Local and remote ports by number.
+fn translated(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pair>> {
+    let service = target.kind() == "Service";
+    let spec = target.at(&["spec"]).cloned().unwrap_or_default();
+    match service {
+        true => no_udp(&ports(&spec).collect::<Vec<_>>(), "port", words)?,
+        false => no_udp(&containers(pod).flat_map(ports).collect::<Vec<_>>(), "containerPort", words)?,
+    }
+    let mut out = Vec::new();
+    for w in words {
+        if w.split(':').count() > 2 {
+            return text(format!("invalid port format '{w}'"));
+        }
+        let (local, remote) = split(w);
+        if remote.is_empty() {
+            return text("remote port cannot be empty");
+        }
+        let (same, number) = if service {
+            behind_service(target, pod, remote)?
+        } else {
+            let n = match remote.parse::<i64>() {
+                Ok(n) => n,
+                Err(_) => container_port(pod, remote)?,
+            };
+            (n, n)
+        };
+        let wrong = |what: &str, given: &str| {
+            Error::Text(format!(
+                "error parsing {what} port '{given}': strconv.ParseUint: parsing {given:?}: invalid syntax"
+            ))
+        };
+        let number = u16::try_from(number).map_err(|_| wrong("remote", &number.to_string()))?;
+        if number == 0 {
+            return text("remote port must be > 0");
+        }
+        let local = if local.is_empty() {
+            0
+        } else if local == remote && local.parse::<u16>().is_err() {
+            u16::try_from(same).map_err(|_| wrong("local", local))?
+        } else {
+            local.parse().map_err(|_| wrong("local", local))?
+        };
+        out.push(Pair { local, remote: number });
+    }
+    Ok(out)
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let Some((target, words)) = a.words.split_first().filter(|(_, w)| !w.is_empty()) else {
+        return text(
+            "TYPE/NAME and list of ports are required for port-forward\nSee 'kubectl port-forward -h' for help and examples",
+        );
+    };
+    let info = pods::target(k, std::slice::from_ref(target)).await?;
+    let mut target = info.fetch(k).await?;
+    target.set_gvk(&info.resource.gvk());
+    let pod = match pods::of(k, &info).await?.into_iter().next() {
+        Some(p) => p,
+        None => return text(format!("unable to find a pod of {}", info.to_name())),
+    };
+    let o = pod.object.clone().unwrap_or_default();
+    let pairs = translated(words, &target, &o)?;
+    let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
+    if phase != "Running" {
+        return text(format!("unable to forward port because pod is not running. Current status={phase}"));
+    }
+    let to = To {
+        api: k.api(&pod.resource, &pod.namespace).await?,
+        client: k.client().await?,
+        rng: k.shell.rng.clone(),
+        pod: pod.name.clone(),
+        out: k.out.clone(),
+        err: k.err.clone(),
+    };
+    let mut listening = Vec::new();
+    for p in &pairs {
+        match listen(&a.address, p.local).await {
+            Ok(all) => listening.extend(all.into_iter().map(|l| (l, p.remote))),
+            Err(e) => k.warn(format!("Unable to listen on port {}: {e}", p.local)),
+        }
+    }
+    if listening.is_empty() {
+        let all: Vec<String> = pairs.iter().map(|p| format!("{{{} {}}}", p.local, p.remote)).collect();
+        return text(format!("unable to listen on any of the requested ports: [{}]", all.join(" ")));
+    }
+    let mut serving = tokio::task::JoinSet::new();
+    for (l, remote) in listening {
+        let Ok(at) = l.local_addr() else { continue };
+        k.say(format!("Forwarding from {at} -> {remote}"));
+        serving.spawn(accept(l, at.port(), remote, to.clone()));
+    }
+    k.out.flush();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = serving.join_next() => text("lost connection to pod"),
+    }
+}
+
+/// `localhost` is both loopback addresses, of which one suffices.
+async fn listen(addresses: &[String], port: u16) -> std::result::Result<Vec<TcpListener>, String> {
+    let mut out: Vec<TcpListener> = Vec::new();
+    let mut wrong = Vec::new();
+    for a in addresses {
+        let both = a == "localhost";
+        let hosts: Vec<&str> = if both { vec!["127.0.0.1", "::1"] } else { vec![a] };
+        let before = out.len();
+        let mut failed = Vec::new();
+        for host in hosts {
+            // A port of the system's choice is the same on both addresses.
+            let port = match out.get(before).and_then(|l| l.local_addr().ok()) {
+                Some(first) if both => first.port(),
+                _ => port,
+            };
+            match TcpListener::bind((host, port)).await {
+                Ok(l) => out.push(l),
+                Err(e) => {
+                    let (net, shown) =
+                        if host.contains(':') { ("tcp6", format!("[{host}]")) } else { ("tcp4", host.to_owned()) };
+                    let why = match e.kind() {
+                        std::io::ErrorKind::AddrInUse => "address already in use".to_owned(),
+                        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+                        _ => e.to_string(),
+                    };
+                    failed.push(format!("unable to create listener: Error listen {net} {shown}:{port}: bind: {why}"));
+                }
+            }
+        }
+        if out.len() == before {
+            wrong.extend(failed);
+        }
+    }
+    if out.is_empty() {
+        return Err(format!("Listeners failed to create with the following errors: [{}]", wrong.join(" ")));
+    }
+    Ok(out)
+}
+
+#[derive(Clone)]
+struct To {
+    api: Api<Object>,
+    client: Client,
+    rng: Arc<dyn Rng>,
+    pod: String,
+    out: Stream,
+    err: Stream,
+}
+
+async fn accept(listener: TcpListener, local: u16, remote: u16, to: To) {
+    while let Ok((connection, _)) = listener.accept().await {
+        to.out.write(format!("Handling connection for {local}\n").as_bytes());
+        to.out.flush();
+        let to = to.clone();
+        tokio::spawn(async move {
+            if let Err(e) = forward(connection, remote, &to).await {
+                to.err.write(format!("an error occurred forwarding {local} -> {remote}: {e}\n").as_bytes());
+            }
+        });
+    }
+}
+
+const DATA: u8 = 0;
+const ERROR: u8 = 1;
+
+/// How long an answer is waited for once the local side sends no more: whether it still listens cannot be known.
+const LAST: Duration = Duration::from_secs(30);
+
+async fn forward(connection: TcpStream, remote: u16, to: &To) -> Result {
+    let mut q = Query::default();
+    q.add("ports", &remote.to_string());
+    let request = to.api.subresource_request(Method::GET, &to.pod, "portforward", &q)?;
+    let (ws, _) = socket(&to.client, &*to.rng, request, &[V4]).await?;
+    copy(connection, ws).await
+}
+
+async fn copy(mut connection: TcpStream, ws: Socket) -> Result {
+    let (mut to, mut from) = ws.split();
+    let (mut input, mut output) = connection.split();
+    let mut block = vec![0u8; 32 * 1024];
+    // The first two bytes of each channel are the port.
+    let mut heads = [2usize; 2];
+    let mut open = true;
+    loop {
+        tokio::select! {
+            read = input.read(&mut block[1..]), if open => match read {
+                Ok(0) | Err(_) => open = false,
+                Ok(n) => {
+                    block[0] = DATA;
+                    let frame = Message::Binary(bytes::Bytes::copy_from_slice(&block[..=n]));
+                    if to.send(frame).await.is_err() {
+                        break;
+                    }
+                }
+            },
+            m = from.next() => {
+                let data = match m {
+                    Some(Ok(Message::Binary(data))) => data,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => break,
+                    Some(Ok(_)) => continue,
+                };
+                let Some((&channel @ (DATA | ERROR), mut rest)) = data.split_first() else { continue };
+                let head = &mut heads[usize::from(channel)];
+                let skipped = rest.len().min(*head);
+                *head -= skipped;
+                rest = &rest[skipped..];
+                if rest.is_empty() {
+                    continue;
+                }
+                if channel == ERROR {
+                    return text(String::from_utf8_lossy(rest).into_owned());
+                }
+                if output.write_all(rest).await.is_err() {
+                    break;
+                }
+            }
+            () = tokio::time::sleep(LAST), if !open => break,
+        }
+    }
+    let _ = to.close().await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, shell, snapshot};
+    use futures::{SinkExt, StreamExt};
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_tungstenite::tungstenite::Message;
+
+    fn server() -> Server {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default", "labels": {"x": "y"}}, "status": {"phase": "Running"},
+            "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}, {"name": "dns", "containerPort": 53, "protocol": "UDP"}]}]}});
+        let service = json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default"},
+            "spec": {"selector": {"x": "y"}, "ports": [{"name": "http", "port": 80, "targetPort": "web"}]}});
+        Server::new()
+            .on("GET /api/v1/namespaces/default/pods/a", 200, pod.clone())
+            .on("GET /api/v1/namespaces/default/services/s", 200, service)
+            .on("GET /api/v1/namespaces/default/pods?labelSelector=x%3Dy&limit=500", 200, json!({"items": [pod]}))
+            .on_upgrade(|mut ws| {
+                Box::pin(async move {
+                    ws.send(Message::Binary(vec![0, 0x90, 0x1f].into())).await.unwrap();
+                    ws.send(Message::Binary(vec![1, 0x90, 0x1f].into())).await.unwrap();
+                    while let Some(Ok(Message::Binary(m))) = ws.next().await {
+                        ws.send(Message::Binary([&[0], m[1..].to_ascii_uppercase().as_slice()].concat().into()))
+                            .await
+                            .unwrap();
+                    }
+                })
+            })
+    }
+
+    #[tokio::test]
+    async fn connections_reach_the_pod() {
+        tokio::task::LocalSet::new().run_until(connection()).await;
+    }
+
+    async fn connection() {
+        let s = server();
+        let (sh, out, err) = shell(&s, "", |_| None);
+        let line = ["kubectl", "port-forward", "svc/s", ":http", "--address=127.0.0.1"].map(Into::into).to_vec();
+        let task = tokio::task::spawn_local(crate::run(line, sh));
+        let said = loop {
+            tokio::task::yield_now().await;
+            if out.text().ends_with('\n') {
+                break out.text();
+            }
+            assert!(!task.is_finished(), "{}", err.text());
+        };
+        let at = said.strip_prefix("Forwarding from ").unwrap().strip_suffix(" -> 8080\n").unwrap().to_owned();
+        let mut c = tokio::net::TcpStream::connect(&at).await.unwrap();
+        c.write_all(b"hello").await.unwrap();
+        let mut got = [0; 5];
+        c.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"HELLO");
+        let port = at.rsplit(':').next().unwrap();
+        assert!(out.text().ends_with(&format!("Handling connection for {port}\n")), "{}", out.text());
+        assert_eq!(s.asked().last().unwrap(), "GET /api/v1/namespaces/default/pods/a/portforward?ports=8080");
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_forwarded_is_said() {
+        let s = server();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        for (line, want) in [
+            ("port-forward a".to_owned(), "! error: TYPE/NAME and list of ports are required for port-forward\n! See 'kubectl port-forward -h' for help and examples\nexit 1\n".to_owned()),
+            ("port-forward a dns".into(), "! error: UDP protocol is not supported for dns\nexit 1\n".into()),
+            ("port-forward a x".into(), "! error: Pod 'a' does not have a named port 'x'\nexit 1\n".into()),
+            ("port-forward svc/s 81".into(), "! error: Service s does not have a service port 81\nexit 1\n".into()),
+            ("port-forward a x:80".into(), "! error: error parsing local port 'x': strconv.ParseUint: parsing \"x\": invalid syntax\nexit 1\n".into()),
+            (
+                format!("port-forward a {port}:80 --address=127.0.0.1"),
+                format!("! Unable to listen on port {port}: Listeners failed to create with the following errors: [unable to create listener: Error listen tcp4 127.0.0.1:{port}: bind: address already in use]\n! error: unable to listen on any of the requested ports: [{{{port} 80}}]\nexit 1\n"),
+            ),
+        ] {
+            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+        }
+    }
+}

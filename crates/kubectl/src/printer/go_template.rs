@@ -1,0 +1,141 @@
+//! `-o go-template`: Go's `text/template` over the object, with kubectl's two functions beside Go's own.
+//!
+//! Whole numbers are integers in templates, as kubectl decodes them. What goes wrong while a template runs is told without its
+//! place in the template, which the library does not say.
+
+use crate::error::{Error, Result, text};
+use base64::Engine as _;
+use codec::jsonpath::Missing;
+use gotmpl::{MissingKey, Template, TemplateError, Value as GoValue};
+use meta::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Clone)]
+pub struct GoTemplate {
+    template: Arc<Template>,
+    source: String,
+}
+
+impl std::fmt::Debug for GoTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GoTemplate({:?})", self.source)
+    }
+}
+
+impl GoTemplate {
+    pub fn parse(source: &str, missing: Missing) -> Result<Self> {
+        let key = if missing == Missing::Error { MissingKey::Error } else { MissingKey::Invalid };
+        let made = Template::new("output")
+            .missing_key(key)
+            .func("exists", |args| Ok(GoValue::Bool(exists(args))))
+            .func("base64decode", |args| {
+                let encoded = args.first().and_then(GoValue::as_str).unwrap_or_default();
+                match base64::engine::general_purpose::STANDARD.decode(encoded) {
+                    Ok(b) => Ok(GoValue::String(String::from_utf8_lossy(&b).into())),
+                    Err(e) => Err(TemplateError::Exec(format!("base64 decode failed: {e}"))),
+                }
+            })
+            .parse(source);
+        match made {
+            Ok(t) => Ok(Self { template: Arc::new(t), source: source.to_owned() }),
+            Err(TemplateError::Parse { line, message, .. } | TemplateError::Lex { line, message, .. }) => {
+                text(format!("error parsing template {source}, template: output:{line}: {message}"))
+            }
+            Err(e) => text(format!("error parsing template {source}, template: output: {e}")),
+        }
+    }
+
+    pub fn render(&self, v: &Value) -> Result<String> {
+        let mut out = String::new();
+        let data = given(v);
+        let Err(e) = self.template.execute_fmt(&mut out, &data) else { return Ok(out) };
+        let why = match e {
+            TemplateError::MissingKey { key } => format!("map has no entry for key {key:?}"),
+            other => other.to_string().trim_start_matches("execution error: ").to_owned(),
+        };
+        let why = format!("template: output: {why}");
+        let raw = codec::json::to_string(v, codec::json::Html::Escape);
+        out.push_str(&format!(
+            "Error executing template: {why}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{}\n\traw data was:\n\t\t{raw}\n\tobject given to template engine was:\n\t\t{data}\n\n",
+            self.source
+        ));
+        let error = Error::Text(format!("error executing template {:?}: {why}", self.source));
+        Err(Error::Said { out, error: Box::new(error) })
+    }
+}
+
+/// Whether an item has what indices lead to.
+fn exists(args: &[GoValue]) -> bool {
+    let Some((first, rest)) = args.split_first() else { return false };
+    let mut at = first.clone();
+    for index in rest {
+        let next = match (&at, index) {
+            (GoValue::Map(m), GoValue::String(k)) => m.get(k).cloned(),
+            (GoValue::List(l), i) => i.as_int().and_then(|i| l.get(usize::try_from(i).ok()?).cloned()),
+            _ => None,
+        };
+        match next {
+            Some(n) => at = n,
+            None => return false,
+        }
+    }
+    true
+}
+
+fn given(v: &Value) -> GoValue {
+    match v {
+        Value::Null => GoValue::Nil,
+        Value::Bool(b) => GoValue::Bool(*b),
+        Value::Number(n) => n.as_i64().map_or_else(|| GoValue::Float(n.as_f64().unwrap_or_default()), GoValue::Int),
+        Value::String(s) => GoValue::String(s.as_str().into()),
+        Value::Array(a) => GoValue::List(a.iter().map(given).collect()),
+        Value::Object(m) => {
+            let all: BTreeMap<Arc<str>, GoValue> = m.iter().map(|(k, v)| (k.as_str().into(), given(v))).collect();
+            GoValue::Map(Arc::new(all))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn templates_are_gos() {
+        let o = json!({
+            "kind": "Deployment", "metadata": {"name": "d", "labels": {"app": "d"}, "generation": 12345678},
+            "spec": {"replicas": 1, "f": 1.5, "c": [{"image": "i"}]},
+        });
+        for (t, want) in [
+            ("{{.metadata.name}}", "d"),
+            ("{{.foo}} {{.foo.bar}}", "<no value> <no value>"),
+            ("{{.spec.replicas}} {{.metadata.generation}} {{.spec.f}}", "1 12345678 1.5"),
+            ("{{range .spec.c}}{{.image}}{{\"\\n\"}}{{end}}", "i\n"),
+            ("{{range $k, $v := .metadata.labels}}{{$k}}={{$v}};{{end}}", "app=d;"),
+            ("{{printf \"%d %v %s\" .spec.replicas .spec.replicas .metadata.name}}", "1 1 d"),
+            ("{{.metadata.labels}} {{index .spec.c 0}}", "map[app:d] map[image:i]"),
+            ("{{exists . \"metadata\" \"name\"}} {{exists . \"x\"}} {{exists .spec.c 0}}", "true false true"),
+            ("{{base64decode \"eA==\"}}", "x"),
+            ("{{if eq .kind \"Deployment\"}}yes{{else}}no{{end}} {{len .metadata.name}}", "yes 1"),
+            ("{{html \"<a>\"}} {{urlquery \"a b\"}} {{- \"c\" -}}  b", "&lt;a&gt; a+bcb"),
+        ] {
+            assert_eq!(GoTemplate::parse(t, Missing::Allowed).unwrap().render(&o).unwrap(), want, "{t}");
+        }
+        for (t, want) in [
+            ("{{.metadata", "error parsing template {{.metadata, template: output:1: unclosed action"),
+            (
+                "{{nosuch .}}",
+                "error parsing template {{nosuch .}}, template: output:1: function \"nosuch\" not defined",
+            ),
+        ] {
+            assert_eq!(GoTemplate::parse(t, Missing::Allowed).unwrap_err().to_string(), want, "{t}");
+        }
+        let e = GoTemplate::parse("{{.foo}}", Missing::Error).unwrap().render(&o).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "error executing template \"{{.foo}}\": template: output: map has no entry for key \"foo\""
+        );
+    }
+}
