@@ -133,7 +133,12 @@ fn usage(v: &Value) -> Usage {
 }
 
 fn amount(u: &Usage, resource: &str) -> i64 {
-    u.get(resource).map_or(0, |q| if resource == "cpu" { q.milli_value() } else { q.value() })
+    u.get(resource).map_or(0, |q| units(q, resource))
+}
+
+/// Thousandths of processors, or bytes.
+fn units(q: &Quantity, resource: &str) -> i64 {
+    if resource == "cpu" { q.milli_value() } else { q.value() }
 }
 
 fn shown(u: &Usage, resource: &str) -> String {
@@ -323,7 +328,7 @@ fn sum(o: &Object, total: &mut Usage) -> Usage {
     for c in containers(o) {
         for (name, q) in usage(&c["usage"]) {
             for sum in [&mut of, &mut *total] {
-                let now = amount(sum, &name) + amount(&Usage::from([(name.clone(), q.clone())]), &name);
+                let now = amount(sum, &name) + units(&q, &name);
                 let q = if name == "cpu" { Quantity::from_milli(now) } else { Quantity::binary(now) };
                 sum.insert(name.clone(), q);
             }
