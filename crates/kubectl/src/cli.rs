@@ -190,6 +190,8 @@ commands! {
     Top(top),
     /// Take pods on a node again.
     Uncordon(uncordon),
+    /// Take an atomic apply back.
+    Undo(undo),
     /// Show the versions of client and server.
     Version(version),
 }

@@ -42,5 +42,6 @@ pub mod set;
 pub mod taint;
 pub mod top;
 pub mod uncordon;
+pub mod undo;
 pub mod version;
 pub mod wait;

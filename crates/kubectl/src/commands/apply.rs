@@ -1,5 +1,6 @@
 //! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
 
+pub mod atomic;
 mod conflict;
 mod last_applied;
 pub mod patch;
@@ -62,6 +63,12 @@ pub struct Arguments {
     pub selector: String,
     #[arg(long, hide = true)]
     pub all: bool,
+    /// All or nothing, in the order in which objects need each other, and wait until they are ready (--timeout, 5m if none).
+    #[arg(long)]
+    pub atomic: bool,
+    /// With --atomic, show all differences and ask first.
+    #[arg(long)]
+    pub confirm: bool,
     /// Not supported by this build.
     #[arg(long)]
     pub prune: bool,
@@ -112,9 +119,15 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if !a.subresource.is_empty() && !a.server_side {
         return text("--subresource can only be used with --server-side");
     }
+    if a.confirm && !a.atomic {
+        return text("--confirm only works with --atomic");
+    }
     let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
     let output = Output::parse(&a.print, Formats::Objects, true)?;
     let apply = Apply { dry, options: options(&a, dry)?, a };
+    if apply.a.atomic {
+        return atomic::run(&apply, k).await;
+    }
     let mut printer = Printer::new(&apply.a.print, dry)?;
     let mut errors = Vec::new();
     let mut results = Vec::new();

@@ -180,7 +180,8 @@ fn say(k: &Kube, a: &Arguments, dry: Dry, i: &Info) {
     k.say(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));
 }
 
-fn answer(k: &mut Kube) -> Result<bool> {
+/// Whether the next line of the input says yes.
+pub fn answer(k: &mut Kube) -> Result<bool> {
     let mut line = Vec::new();
     let mut byte = [0u8];
     loop {

@@ -3,7 +3,7 @@
 //! Both are written to files and given to `diff`, or to the program in `KUBECTL_EXTERNAL_DIFF`; without a program [`unified`]
 //! compares. Exit code 0: no differences; 1: differences; 2: an error. Left out: pruning.
 
-mod secret;
+pub mod secret;
 mod unified;
 
 use super::apply::{CLIENT_SIDE, patch, warn_if_deleting};
@@ -128,8 +128,8 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
     }
 }
 
-/// The two directories, gone with this.
-struct Sides {
+/// What is and what would be, in two directories that are gone with this.
+pub struct Sides {
     live: PathBuf,
     merged: PathBuf,
 }
@@ -143,7 +143,7 @@ impl Drop for Sides {
 }
 
 impl Sides {
-    fn new(k: &Kube) -> Result<Self> {
+    pub fn new(k: &Kube) -> Result<Self> {
         let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
         let make = |what: &str| -> Result<PathBuf> {
             let path = Path::new(&base).join(format!("{what}-{}", unique(k)));
@@ -155,7 +155,7 @@ impl Sides {
         Ok(Self { live, merged })
     }
 
-    fn write(&self, i: &Info, live: Option<Object>, merged: Object) -> Result {
+    pub fn write(&self, i: &Info, live: Option<Object>, merged: Object) -> Result {
         let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
         let name = format!("{group}{}.{}.{}.{}", i.resource.version, i.resource.kind, i.namespace, merged.name());
         let name = name.replace([':', '/'], "-");
@@ -169,7 +169,7 @@ impl Sides {
         Ok(())
     }
 
-    fn compare(&self, k: &Kube) -> Result {
+    pub fn compare(&self, k: &Kube) -> Result {
         let external = (k.shell.environment)("KUBECTL_EXTERNAL_DIFF").filter(|e| !e.is_empty());
         let line = external.clone().unwrap_or_else(|| "diff -u -N".into());
         let mut words = line.split(' ');

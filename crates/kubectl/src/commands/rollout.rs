@@ -1,7 +1,7 @@
 //! `kubectl rollout`: status, history, undo, pause, resume, restart.
 
 pub mod history;
-mod status;
+pub mod status;
 mod undo;
 
 use crate::error::{Error, Result, text};

@@ -86,7 +86,7 @@ async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
 }
 
 /// What is said about an object, and whether its rollout is done.
-fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
+pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
     let n = |path: &[&str]| o.int_at(path);
     let status = |f: &str| n(&["status", f]).unwrap_or(0);
     let wanted = n(&["spec", "replicas"]).unwrap_or(1);

@@ -1,0 +1,258 @@
+//! What an apply did, object by object, and how exactly that is taken back.
+//!
+//! Invariant: only what this apply wrote is taken back, and only where it still stands as it was written. Status and what the server
+//! keeps in the metadata are nobody's writing.
+
+use super::order::group;
+use crate::commands::delete::gone;
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use crate::resource::Info;
+use client::{DeleteOptions, Patch, Propagation, WriteOptions};
+use meta::{Gvk, Map, Object, Value};
+use serde_json::json;
+use std::time::Duration;
+
+/// One object that was written.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub gvk: Gvk,
+    /// Empty for objects of no namespace.
+    pub namespace: String,
+    pub name: String,
+    /// None: it was not there.
+    pub before: Option<Object>,
+    /// None: nobody knows whether the write arrived.
+    pub after: Option<Object>,
+}
+
+/// How long a deleted object may take to go.
+const GONE: Duration = Duration::from_secs(60);
+/// Others may write in between.
+const ATTEMPTS: usize = 5;
+
+/// The part of an object that people write.
+fn content(o: &Object) -> Value {
+    let mut m = o.0.clone();
+    m.remove("status");
+    if let Some(Value::Object(meta)) = m.get_mut("metadata") {
+        meta.retain(|k, _| matches!(k.as_str(), "labels" | "annotations" | "ownerReferences"));
+    }
+    m.into()
+}
+
+/// What of `written` does not stand in `current` any more. More in `current` is no harm.
+fn lost(written: &Value, current: Option<&Value>, path: &str, out: &mut Vec<String>) {
+    match (written, current) {
+        (Value::Object(w), Some(Value::Object(c))) => {
+            w.iter().for_each(|(k, v)| lost(v, c.get(k), &format!("{path}.{k}"), out));
+        }
+        (Value::Array(w), Some(Value::Array(c))) if w.len() == c.len() => {
+            w.iter().zip(c).enumerate().for_each(|(i, (w, c))| lost(w, Some(c), &format!("{path}[{i}]"), out));
+        }
+        (w, Some(c)) if w == c => {}
+        (Value::Null, None) => {}
+        _ => out.push(path.to_owned()),
+    }
+}
+
+/// What of that which was changed from `before` to `after` is something else now.
+fn changed_since(before: &Value, after: &Value, current: Option<&Value>, path: &str, out: &mut Vec<String>) {
+    if before == after {
+        return;
+    }
+    match (before, after, current) {
+        (Value::Object(b), Value::Object(a), Some(Value::Object(c))) => {
+            let keys: std::collections::BTreeSet<&String> = b.keys().chain(a.keys()).collect();
+            for k in keys {
+                match (b.get(k), a.get(k)) {
+                    (Some(b), Some(a)) => changed_since(b, a, c.get(k), &format!("{path}.{k}"), out),
+                    (_, a) if a == c.get(k) => {}
+                    _ => out.push(format!("{path}.{k}")),
+                }
+            }
+        }
+        (_, a, Some(c)) if a == c => {}
+        _ => out.push(path.to_owned()),
+    }
+}
+
+/// The merge patch that leads from `after` back to `before`.
+fn way_back(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
+    let mut out = Map::new();
+    for (k, b) in before {
+        match (b, after.get(k)) {
+            (b, Some(a)) if a == b => {}
+            (Value::Object(b), Some(Value::Object(a))) => _ = out.insert(k.clone(), way_back(b, a).into()),
+            (b, _) => _ = out.insert(k.clone(), b.clone()),
+        }
+    }
+    out.extend(after.keys().filter(|k| !before.contains_key(*k)).map(|k| (k.clone(), Value::Null)));
+    out
+}
+
+/// What taking a step back comes to.
+enum Way {
+    Nothing,
+    Delete(Object),
+    Patch(Object, Map<String, Value>),
+}
+
+impl Step {
+    pub fn to_name(&self) -> String {
+        let kind = self.gvk.kind.to_lowercase();
+        let dot = if self.gvk.group.is_empty() { String::new() } else { format!(".{}", self.gvk.group) };
+        format!("{kind}{dot}/{}", self.name)
+    }
+
+    async fn info(&self, k: &mut Kube) -> Result<Info> {
+        let Some(resource) = k.resource_of(&self.gvk).await? else {
+            return text(format!("{}: the server has no kind {:?} any more", self.to_name(), self.gvk.kind));
+        };
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        Ok(Info { resource, namespace, name, source: String::new(), object: None })
+    }
+
+    /// What is to be done; or why it must not be done, because somebody else was there.
+    async fn way(&self, k: &mut Kube, i: &Info) -> Result<Way> {
+        let current = k.api(&i.resource, &i.namespace).await?.get_opt(&i.name).await?;
+        let name = self.to_name();
+        let (before, after, current) = match (&self.before, &self.after, current) {
+            (None, _, None) => return Ok(Way::Nothing),
+            (None, None, Some(c)) => return Ok(Way::Delete(c)),
+            (Some(_), _, None) => return text(format!("{name} was deleted since")),
+            (_, Some(a), Some(c)) if a.uid() != c.uid() => return text(format!("{name} was replaced since")),
+            (None, Some(a), Some(c)) => {
+                let mut different = Vec::new();
+                lost(&content(a), Some(&content(&c)), "", &mut different);
+                return if different.is_empty() { Ok(Way::Delete(c)) } else { text(since(&name, &different)) };
+            }
+            (Some(b), after, Some(c)) => (b, after.clone().unwrap_or_else(|| c.clone()), c),
+        };
+        let (b, a) = (content(before), content(&after));
+        let mut different = Vec::new();
+        changed_since(&b, &a, Some(&content(&current)), "", &mut different);
+        if !different.is_empty() {
+            return text(since(&name, &different));
+        }
+        Ok(match (b, a) {
+            (Value::Object(b), Value::Object(a)) => match way_back(&b, &a) {
+                patch if patch.is_empty() => Way::Nothing,
+                patch => Way::Patch(current, patch),
+            },
+            _ => Way::Nothing,
+        })
+    }
+
+    /// Whether the step can be taken back.
+    pub async fn check(&self, k: &mut Kube) -> Result {
+        let i = self.info(k).await?;
+        self.way(k, &i).await.map(drop)
+    }
+
+    /// Takes the step back; what was done, for people.
+    pub async fn revert(&self, k: &mut Kube) -> Result<&'static str> {
+        let i = self.info(k).await?;
+        let api = k.api(&i.resource, &i.namespace).await?;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let failed = match self.way(k, &i).await? {
+                Way::Nothing => return Ok("unchanged"),
+                Way::Delete(o) => {
+                    let mut options = DeleteOptions::uid(o.uid());
+                    options.propagation_policy = Some(Propagation::Background);
+                    match api.delete(&i.name, &options).await {
+                        Ok(_) => {
+                            if group(&o) == "apiextensions.k8s.io" {
+                                k.forget_discovery();
+                            }
+                            gone(k, &i, o.uid(), tokio::time::Instant::now() + GONE).await?;
+                            return Ok("deleted");
+                        }
+                        Err(e) => e,
+                    }
+                }
+                Way::Patch(current, mut patch) => {
+                    // Nobody may come in between the look and the write.
+                    let slot = patch.entry("metadata").or_insert_with(|| json!({}));
+                    slot["resourceVersion"] = current.resource_version().into();
+                    match api.patch(&i.name, &WriteOptions::manager("kubectl-undo"), &Patch::Merge(patch.into())).await
+                    {
+                        Ok(_) => return Ok("restored"),
+                        Err(e) => e,
+                    }
+                }
+            };
+            if !failed.is_conflict() || attempt == ATTEMPTS {
+                return Err(failed.into());
+            }
+        }
+    }
+
+    pub fn to_value(&self) -> Value {
+        json!({
+            "apiVersion": self.gvk.api_version(), "kind": self.gvk.kind, "namespace": self.namespace, "name": self.name,
+            "before": self.before.as_ref().map(|o| o.clone().into_value()),
+            "after": self.after.as_ref().map(|o| o.clone().into_value()),
+        })
+    }
+
+    pub fn from_value(v: &Value) -> Option<Self> {
+        let text = |key: &str| v[key].as_str().map(str::to_owned);
+        let identity = Object::from_value(json!({"apiVersion": v["apiVersion"], "kind": v["kind"]}))?;
+        Some(Self {
+            gvk: identity.gvk()?,
+            namespace: text("namespace")?,
+            name: text("name")?,
+            before: Object::from_value(v["before"].clone()),
+            after: Object::from_value(v["after"].clone()),
+        })
+    }
+}
+
+fn since(name: &str, fields: &[String]) -> String {
+    format!("{name} was changed by somebody else since: {}", fields.join(", "))
+}
+
+/// Takes steps back, the last first. What cannot be taken back is told, and hinders nothing else.
+pub async fn revert(k: &mut Kube, steps: &[Step]) -> Result {
+    let mut errors = Vec::new();
+    for s in steps.iter().rev() {
+        match s.revert(k).await {
+            Ok(what) => k.say(format!("{} {what}", s.to_name())),
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::collect(errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clauses: G03.exact
+    #[test]
+    fn only_what_was_written_is_taken_back() {
+        let before = json!({"spec": {"a": 1, "list": [1], "gone": true, "map": {"x": 1}}});
+        let after = json!({"spec": {"a": 2, "list": [1, 2], "new": {"y": 1}, "map": {"x": 1}}});
+        let patch = way_back(before.as_object().unwrap(), after.as_object().unwrap());
+        assert_eq!(Value::Object(patch), json!({"spec": {"a": 1, "list": [1], "gone": true, "new": null}}));
+        for (current, want) in [
+            (after.clone(), vec![]),
+            (json!({"spec": {"a": 2, "list": [1, 2], "new": {"y": 1}, "map": {"x": 9}, "more": 1}}), vec![]),
+            (json!({"spec": {"a": 3, "list": [1], "map": {}}}), vec![".spec.a", ".spec.list", ".spec.new"]),
+            (json!({"spec": {"a": 2, "list": [1, 2], "new": {"y": 1}, "gone": 1}}), vec![".spec.gone"]),
+        ] {
+            let mut out = Vec::new();
+            changed_since(&before, &after, Some(&current), "", &mut out);
+            assert_eq!(out, want, "{current}");
+        }
+        let mut out = Vec::new();
+        let written = json!({"spec": {"a": 1, "list": [{"n": 1}], "null": null}});
+        lost(&written, Some(&json!({"spec": {"a": 1, "list": [{"n": 1, "m": 2}], "b": 1}})), "", &mut out);
+        assert!(out.is_empty(), "{out:?}");
+        lost(&written, Some(&json!({"spec": {"list": [{"n": 2}]}})), "", &mut out);
+        assert_eq!(out, [".spec.a", ".spec.list[0].n"]);
+    }
+}

@@ -1,0 +1,91 @@
+//! In which order objects are applied: what others need comes first.
+
+use meta::Object;
+
+/// Namespaces, definitions (until they are served), and everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Namespaces,
+    Definitions,
+    Rest,
+}
+
+pub fn group(o: &Object) -> &str {
+    o.api_version().split_once('/').map_or("", |(g, _)| g)
+}
+
+pub fn stage(o: &Object) -> Stage {
+    match (group(o), o.kind()) {
+        ("", "Namespace") => Stage::Namespaces,
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => Stage::Definitions,
+        _ => Stage::Rest,
+    }
+}
+
+/// What is read by others before what reads, and what judges requests last, so that it does not judge these.
+const RANKS: [&[&str]; 6] = [
+    &["ResourceQuota", "LimitRange", "PriorityClass", "StorageClass", "RuntimeClass", "IngressClass"],
+    &["ServiceAccount", "Role", "ClusterRole"],
+    &["RoleBinding", "ClusterRoleBinding"],
+    &["ConfigMap", "Secret", "PersistentVolume"],
+    &["PersistentVolumeClaim", "Service", "NetworkPolicy"],
+    &["Pod", "ReplicationController", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"],
+];
+const LAST: [&str; 7] = [
+    "APIService",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+/// By which objects are sorted; those that are equal keep the order of the files.
+pub fn rank(o: &Object) -> (Stage, usize) {
+    let own = group(o).is_empty() || group(o).ends_with(".k8s.io") || !group(o).contains('.');
+    let at = RANKS.iter().position(|kinds| own && kinds.contains(&o.kind()));
+    let rank = if own && LAST.contains(&o.kind()) { RANKS.len() + 1 } else { at.unwrap_or(RANKS.len()) };
+    (stage(o), rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Clauses: G03.order
+    #[test]
+    fn what_others_need_comes_first() {
+        let mut all: Vec<Object> = [
+            ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+            ("apps/v1", "Deployment"),
+            ("e.com/v1", "Secret"),
+            ("v1", "Secret"),
+            ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+            ("rbac.authorization.k8s.io/v1", "Role"),
+            ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+            ("v1", "Namespace"),
+            ("v1", "Service"),
+        ]
+        .into_iter()
+        .map(|(v, k)| Object::from_value(json!({"apiVersion": v, "kind": k})).unwrap())
+        .collect();
+        all.sort_by_key(rank);
+        let kinds: Vec<&str> = all.iter().map(Object::kind).collect();
+        assert_eq!(
+            kinds,
+            [
+                "Namespace",
+                "CustomResourceDefinition",
+                "Role",
+                "RoleBinding",
+                "Secret",
+                "Service",
+                "Deployment",
+                "Secret",
+                "ValidatingWebhookConfiguration"
+            ]
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Atomic applies that can be undone, as files on this machine: they hold whole objects, secrets too, so only their owner may
+//! read them. One directory a server; the newest are kept.
+
+use super::journal::Step;
+use crate::error::{Error, Result};
+use crate::kube::Kube;
+use crate::shell::Connect;
+use meta::Value;
+use serde_json::json;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// So many applies can be undone.
+const KEPT: usize = 20;
+
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The time of the apply, sortable, as the file is called.
+    pub id: String,
+    pub time: String,
+    pub steps: Vec<Step>,
+    path: PathBuf,
+}
+
+/// Beside the cache, but not in it: what is deleted there is not missed.
+fn directory(k: &mut Kube) -> Option<PathBuf> {
+    let base = match (k.global.cache_dir.as_str(), (k.shell.environment)("KUBECACHEDIR")) {
+        ("", None) => PathBuf::from((k.shell.environment)("HOME")?).join(".kube"),
+        ("", Some(dir)) => PathBuf::from(dir),
+        (dir, _) => PathBuf::from(dir),
+    };
+    let server = match k.shell.connect {
+        Connect::Given(_) => "given".to_owned(),
+        Connect::Configured => k.server().ok()?,
+    };
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
+    Some(base.join("undo").join(server.chars().map(safe).collect::<String>()))
+}
+
+fn wrong(path: &Path, e: &std::io::Error) -> Error {
+    Error::Text(format!("{}: {}", path.display(), crate::resource::file::os(e)))
+}
+
+/// Keeps an apply. Without a directory to keep it in there is nothing to undo later, which is said.
+pub fn save(k: &mut Kube, steps: &[Step]) -> Result<Option<String>> {
+    let Some(dir) = directory(k) else { return Ok(None) };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| wrong(&dir, &e))?;
+    let now = k.now();
+    let id = now.strftime("%Y%m%d-%H%M%S-%3f").to_string();
+    let path = dir.join(format!("{id}.json"));
+    let v =
+        json!({"version": 1, "time": now.to_string(), "steps": steps.iter().map(Step::to_value).collect::<Vec<_>>()});
+    let mut f = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|e| wrong(&path, &e))?;
+    f.write_all(v.to_string().as_bytes()).map_err(|e| wrong(&path, &e))?;
+    let all = list(k)?;
+    for old in all.iter().rev().skip(KEPT) {
+        let _ = std::fs::remove_file(&old.path);
+    }
+    Ok(Some(id))
+}
+
+/// All that can be undone, the oldest first.
+pub fn list(k: &mut Kube) -> Result<Vec<Record>> {
+    let Some(dir) = directory(k) else { return Ok(Vec::new()) };
+    let entries = match std::fs::read_dir(&dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        r => r.map_err(|e| wrong(&dir, &e))?,
+    };
+    let mut out: Vec<Record> = entries.flatten().filter_map(|e| read(&e.path())).collect();
+    out.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(out)
+}
+
+fn read(path: &Path) -> Option<Record> {
+    let id = path.file_name()?.to_str()?.strip_suffix(".json")?.to_owned();
+    let v: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let steps: Option<Vec<Step>> = v["steps"].as_array()?.iter().map(Step::from_value).collect();
+    Some(Record { id, time: v["time"].as_str()?.to_owned(), steps: steps?, path: path.to_owned() })
+}
+
+impl Record {
+    /// It was undone.
+    pub fn forget(&self) -> Result {
+        std::fs::remove_file(&self.path).map_err(|e| wrong(&self.path, &e))
+    }
+}

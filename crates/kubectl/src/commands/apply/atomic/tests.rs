@@ -1,0 +1,175 @@
+use crate::testing::{Server, run_in};
+use meta::Value;
+use serde_json::json;
+
+const BASE: &str = "/api/v1/namespaces/default";
+const WRITE: &str = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
+const REHEARSE: &str = "fieldManager=kubectl-client-side-apply&dryRun=All&fieldValidation=Strict";
+
+fn object(kind: &str, name: &str, uid: &str, version: &str, more: &Value) -> Value {
+    let mut v = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default", "uid": uid, "resourceVersion": version}});
+    for (k, x) in more.as_object().unwrap() {
+        v[k] = x.clone();
+    }
+    v
+}
+
+fn refused(code: u16, reason: &str, message: &str) -> Value {
+    json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": message})
+}
+
+/// Runs a command line of words with a home of its own: exit code, what was said and complained of.
+async fn run(s: &Server, home: &tempfile::TempDir, line: &str, input: &str) -> (u8, String, String) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let home = home.path().to_str().unwrap().to_owned();
+    run_in(s, &words, input, move |n| match n {
+        "HOME" | "TMPDIR" => Some(home.clone()),
+        _ => None,
+    })
+    .await
+}
+
+const FILE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: v}\n";
+
+/// A server where the config map is made and then the service, and both can be looked at afterwards.
+fn both(service: (u16, Value)) -> Server {
+    let missing = |kind: &str, name: &str| refused(404, "NotFound", &format!("{kind} {name:?} not found"));
+    let config_map = object("ConfigMap", "c", "u1", "5", &json!({"data": {"k": "v"}}));
+    Server::new()
+        .on(&format!("POST {BASE}/configmaps?{REHEARSE}"), 201, config_map.clone())
+        .on(&format!("POST {BASE}/services?{REHEARSE}"), 201, object("Service", "s", "u2", "", &json!({})))
+        .on(&format!("POST {BASE}/configmaps?{WRITE}"), 201, config_map.clone())
+        .on(&format!("POST {BASE}/services?{WRITE}"), service.0, service.1)
+        // Live for the rehearsal (twice), for the journal, for the apply; then it is there.
+        .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
+        .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
+        .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
+        .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
+        .on(&format!("GET {BASE}/configmaps/c"), 200, config_map)
+        .on(&format!("GET {BASE}/services/s"), 404, missing("services", "s"))
+        .on(&format!("GET {BASE}/services/s"), 404, missing("services", "s"))
+        .on(&format!("GET {BASE}/services/s"), 404, missing("services", "s"))
+        .on(&format!("GET {BASE}/services/s"), 404, missing("services", "s"))
+        .on(&format!("GET {BASE}/services/s"), 200, object("Service", "s", "u2", "6", &json!({})))
+        .on(&format!("DELETE {BASE}/configmaps/c"), 200, json!({"kind": "Status", "status": "Success"}))
+        .on(&format!("DELETE {BASE}/services/s"), 200, json!({"kind": "Status", "status": "Success"}))
+        .on(
+            &format!("GET {BASE}/configmaps?fieldSelector=metadata.name%3Dc"),
+            200,
+            json!({"items": [], "metadata": {}}),
+        )
+        .on(&format!("GET {BASE}/services?fieldSelector=metadata.name%3Ds"), 200, json!({"items": [], "metadata": {}}))
+}
+
+/// Clauses: G03.all, G03.undo
+#[tokio::test]
+async fn all_is_applied_in_order_and_taken_back() {
+    let home = tempfile::tempdir().unwrap();
+    let s = both((201, object("Service", "s", "u2", "6", &json!({}))));
+    let (code, out, err) = run(&s, &home, "apply --atomic -f -", FILE).await;
+    assert_eq!(
+        (code, out.as_str(), err.as_str()),
+        (0, "configmap/c created\nservice/s created\n", "'kubectl undo' takes this back\n")
+    );
+    let (_, out, _) = run(&s, &home, "undo --list", "").await;
+    assert_eq!(out, "ID                    AGE   OBJECTS\n20261121-120000-000   0s    configmap/c,service/s\n");
+    let (code, out, err) = run(&s, &home, "undo", "").await;
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "service/s deleted\nconfigmap/c deleted\n", ""));
+    assert_eq!(s.body_of(&format!("DELETE {BASE}/configmaps/c"))["preconditions"], json!({"uid": "u1"}));
+    let (code, _, err) = run(&s, &home, "undo", "").await;
+    assert_eq!((code, err.starts_with("error: no atomic apply of this machine")), (1, true), "{err}");
+}
+
+/// Clauses: G03.rollback
+#[tokio::test]
+async fn a_failure_takes_everything_back() {
+    let home = tempfile::tempdir().unwrap();
+    let s = both((403, refused(403, "Forbidden", "no services today")));
+    let (code, out, err) = run(&s, &home, "apply --atomic -f -", FILE).await;
+    assert_eq!((code, out.as_str()), (1, "configmap/c created\nconfigmap/c deleted\n"), "{err}");
+    assert_eq!(
+        err,
+        "failed, taking everything back\nError from server (Forbidden): error when creating \"STDIN\": no services today\n"
+    );
+    assert!(!s.asked().contains(&format!("DELETE {BASE}/services/s")));
+}
+
+/// Clauses: G03.rehearsal, G03.confirm
+#[tokio::test]
+async fn nothing_is_written_before_all_is_known_to_fit() {
+    let home = tempfile::tempdir().unwrap();
+    let s = both((201, json!({})));
+    for (line, input, want) in [
+        ("apply --atomic --dry-run=server -f -", FILE.to_owned(), "--dry-run cannot be used with --atomic"),
+        ("apply --atomic -o json -f -", FILE.to_owned(), "--atomic prints names only"),
+        ("apply --confirm -f -", FILE.to_owned(), "--confirm only works with --atomic"),
+        (
+            "apply --atomic -f -",
+            format!("{FILE}---\napiVersion: e.com/v1\nkind: Frob\nmetadata: {{name: x}}\n"),
+            "nothing was changed",
+        ),
+        ("apply --atomic -f -", format!("{FILE}---\na: [\n"), "error parsing STDIN"),
+        (
+            "apply --atomic -f -",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: x}\n".to_owned(),
+            "without a name",
+        ),
+    ] {
+        let (code, _, err) = run(&s, &home, line, &input).await;
+        assert!(code == 1 && err.contains(want), "{line}: {err}");
+    }
+    let written = |s: &Server| s.asked().into_iter().any(|l| l.starts_with("POST") && !l.contains("dryRun"));
+    assert!(!written(&s));
+    // The answer is read from what stands behind the files.
+    let file = home.path().join("f.yaml");
+    std::fs::write(&file, FILE).unwrap();
+    let line = format!("apply --atomic --confirm -f {}", file.display());
+    let s = both((201, object("Service", "s", "u2", "6", &json!({}))));
+    let (code, out, err) = run(&s, &home, &line, "n\n").await;
+    assert!(out.contains("+  k: v") && out.contains("+kind: Service") && out.ends_with("(y/N): "), "{out}");
+    assert_eq!((code, err.as_str(), written(&s)), (1, "error: not confirmed, nothing was changed\n", false));
+    let s = both((201, object("Service", "s", "u2", "6", &json!({}))));
+    let (code, out, err) = run(&s, &home, &line, "y\n").await;
+    assert!(code == 0 && out.ends_with("(y/N): configmap/c created\nservice/s created\n") && written(&s), "{out}{err}");
+}
+
+/// Clauses: G03.refused, G03.restored
+#[tokio::test]
+async fn undo_restores_what_was_and_refuses_what_others_changed() {
+    let home = tempfile::tempdir().unwrap();
+    let file = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: new, n: x}\n";
+    let get = format!("GET {BASE}/configmaps/c");
+    let applied = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"old\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"c\",\"namespace\":\"default\"}}\n";
+    let with = |version: &str, data: Value, applied: &str| {
+        let mut v = object("ConfigMap", "c", "u1", version, &json!({"data": data}));
+        v["metadata"]["annotations"] = json!({super::super::LAST_APPLIED: applied});
+        v
+    };
+    let old = with("1", json!({"k": "old", "theirs": "1"}), applied);
+    let new = with("2", json!({"k": "new", "n": "x", "theirs": "1"}), "later");
+    let server = |now: Value| {
+        Server::new()
+            .on(&format!("PATCH {BASE}/configmaps/c?{REHEARSE}"), 200, new.clone())
+            .on(&format!("PATCH {BASE}/configmaps/c?{WRITE}"), 200, new.clone())
+            .on(&get, 200, old.clone())
+            .on(&get, 200, old.clone())
+            .on(&get, 200, old.clone())
+            .on(&get, 200, old.clone())
+            .on(&get, 200, now)
+    };
+    let s = server(with("7", json!({"k": "mine", "n": "x"}), "later"));
+    assert_eq!(run(&s, &home, "apply --atomic -f -", file).await.1, "configmap/c configured\n");
+    let (code, _, err) = run(&s, &home, "undo", "").await;
+    assert_eq!(
+        (code, err.as_str()),
+        (1, "nothing was changed\nerror: configmap/c was changed by somebody else since: .data.k\n")
+    );
+    // What others wrote beside it stays.
+    let undo = format!("PATCH {BASE}/configmaps/c?fieldManager=kubectl-undo");
+    let now = with("9", json!({"k": "new", "n": "x", "theirs": "2", "more": "1"}), "later");
+    let s = Server::new().on(&get, 200, now).on(&undo, 200, old.clone());
+    let (code, out, err) = run(&s, &home, "undo", "").await;
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "configmap/c restored\n", ""));
+    let metadata = json!({"resourceVersion": "9", "annotations": {super::super::LAST_APPLIED: applied}});
+    assert_eq!(s.body_of(&undo), json!({"data": {"k": "old", "n": null}, "metadata": metadata}));
+}

@@ -1,0 +1,65 @@
+//! Progress: one view that is drawn over itself in a terminal, or a line for every change.
+
+use super::ready::State;
+use crate::kube::Kube;
+use std::io::IsTerminal as _;
+
+/// More objects than this would not stay in sight.
+const LIVE_LINES: usize = 30;
+
+pub struct View {
+    names: Vec<String>,
+    shown: Vec<Option<State>>,
+    live: bool,
+    drawn: bool,
+}
+
+fn line(name: &str, state: Option<&State>) -> String {
+    match state {
+        None => format!("  {name}"),
+        Some(State::Ready) => format!("✓ {name} is ready"),
+        Some(State::Waiting(why)) => format!("… {name}: {why}"),
+        Some(State::Failed(why)) => format!("✗ {name}: {why}"),
+    }
+}
+
+impl View {
+    pub fn new(k: &Kube, names: Vec<String>) -> Self {
+        let live = k.shell.terminal && std::io::stdout().is_terminal() && names.len() <= LIVE_LINES;
+        Self { shown: vec![None; names.len()], names, live, drawn: false }
+    }
+
+    /// Shows what is new.
+    pub fn show(&mut self, k: &Kube, states: &[State]) {
+        let mut changed = false;
+        for (i, s) in states.iter().enumerate() {
+            if self.shown[i].as_ref() == Some(s) {
+                continue;
+            }
+            changed = true;
+            if !self.live {
+                // What was ready at the first look is not worth a line.
+                let quiet = self.shown[i].is_none() && *s == State::Ready;
+                if !quiet {
+                    k.say(match s {
+                        State::Ready => format!("{} is ready", self.names[i]),
+                        State::Waiting(why) | State::Failed(why) => format!("{}: {why}", self.names[i]),
+                    });
+                }
+            }
+            self.shown[i] = Some(s.clone());
+        }
+        if self.live && changed {
+            let mut text = String::new();
+            if self.drawn {
+                text.push_str(&format!("\x1b[{}A", self.names.len()));
+            }
+            for (name, state) in self.names.iter().zip(&self.shown) {
+                text.push_str(&format!("\r\x1b[K{}\n", line(name, state.as_ref())));
+            }
+            k.out.write(text.as_bytes());
+            self.drawn = true;
+        }
+        k.out.flush();
+    }
+}
