@@ -24,7 +24,6 @@ go_struct! {
         common_labels: Vec<FieldSpec> = "commonLabels",
         labels: Vec<FieldSpec> = "labels",
         template_labels: Vec<FieldSpec> = "templateLabels",
-        volume_claim_template_labels: Vec<FieldSpec> = "volumeClaimTemplateLabels",
         common_annotations: Vec<FieldSpec> = "commonAnnotations",
         names: Vec<NameReference> = "nameReference",
         vars: Vec<FieldSpec> = "varReference",
@@ -46,7 +45,7 @@ pub fn merge_specs(into: &mut Vec<FieldSpec>, more: &[FieldSpec]) -> Result<(), 
 }
 
 impl Config {
-    fn lists(&mut self) -> [(&'static str, &mut Vec<FieldSpec>); 11] {
+    fn lists(&mut self) -> [(&'static str, &mut Vec<FieldSpec>); 10] {
         [
             ("NamePrefix", &mut self.name_prefix),
             ("NameSuffix", &mut self.name_suffix),
@@ -54,7 +53,6 @@ impl Config {
             ("CommonLabels", &mut self.common_labels),
             ("Labels", &mut self.labels),
             ("TemplateLabels", &mut self.template_labels),
-            ("VolumeClaimTemplateLabels", &mut self.volume_claim_template_labels),
             ("CommonAnnotations", &mut self.common_annotations),
             ("VarReference", &mut self.vars),
             ("Images", &mut self.images),
@@ -131,7 +129,6 @@ fn builtin() -> Config {
             "namespace" => &mut config.namespace,
             "commonLabels" => &mut config.common_labels,
             "templateLabels" => &mut config.template_labels,
-            "volumeClaimTemplateLabels" => &mut config.volume_claim_template_labels,
             "commonAnnotations" => &mut config.common_annotations,
             "images" => &mut config.images,
             "replicas" => &mut config.replicas,

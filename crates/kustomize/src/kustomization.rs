@@ -28,7 +28,6 @@ go_struct! {
         pairs: BTreeMap<String, String> = "pairs",
         include_selectors: bool = "includeSelectors",
         include_templates: bool = "includeTemplates",
-        include_volume_claim_templates: bool = "includeVolumeClaimTemplates",
         fields: Vec<FieldSpec> = "fields",
     }
 }

@@ -1,7 +1,7 @@
 //! Kustomize 5: a directory with a `kustomization.yaml` becomes objects.
 //!
 //! [`build`] reads through [`Files`] and gives objects back, in order, in the form in which `kustomize build` writes them. What is
-//! read and done, and in which order, is upstream's (`sigs.k8s.io/kustomize/api` v0.21), its errors too.
+//! read and done, and in which order, is upstream's (v5.8.1, as in kubectl v1.36), its errors too.
 //!
 //! Invariant: data to data. Nothing is fetched, no program is run, nothing outside of the roots is read unless the caller wants it.
 //!

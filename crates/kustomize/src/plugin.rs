@@ -4,15 +4,12 @@
 use crate::Error;
 use crate::generate;
 use crate::go::{self, Decode, Unknown};
-use crate::kustomization::{ConfigMapArgs, FieldSpec, Metadata, Patch, Replica, SecretArgs, SortOptions};
+use crate::kustomization::{ConfigMapArgs, FieldSpec, Metadata, Patch, Replica, SecretArgs};
 use crate::resource::Resource;
-use crate::resources::Resources;
 use crate::root::Root;
-use crate::sort::{self, Order};
 use crate::transform::{
     Transform, image, json_patch, labels, names, namespace, patch, replacement, replicas, value_add,
 };
-use meta::Value;
 
 fn config<T: Decode + Default>(r: &Resource) -> Result<T, Error> {
     go::decode(r.object.clone().into(), Unknown::Ignored).map_err(Error::text)
@@ -59,17 +56,20 @@ fn fails(r: &Resource, e: &Error) -> Error {
 
 pub fn transformer(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error> {
     builtin(r)?;
-    configured(r, root).map_err(|e| match e {
-        e @ Error::Remote(_) => e,
-        e => fails(r, &e),
-    })
+    match configured(r, root) {
+        Ok(Some(t)) => Ok(t),
+        Ok(None) => Err(Error::text(format!("unable to load builtin {}", r.gvk()))),
+        Err(e @ Error::Remote(_)) => Err(e),
+        Err(e) => Err(fails(r, &e)),
+    }
 }
 
-fn configured(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error> {
+/// None: there is no such transformer.
+fn configured(r: &Resource, root: &Root<'_>) -> Result<Option<Box<dyn Transform>>, Error> {
     let specs_given = |specs: &[FieldSpec]| {
         if specs.is_empty() { Err(Error::text("fieldSpecs is not expected to be nil")) } else { Ok(()) }
     };
-    Ok(match r.kind() {
+    Ok(Some(match r.kind() {
         "AnnotationsTransformer" => Box::new(config::<labels::Annotations>(r)?),
         "LabelTransformer" => Box::new(config::<labels::Labels>(r)?),
         "NamespaceTransformer" => {
@@ -101,20 +101,6 @@ fn configured(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error
         "PatchJson6902Transformer" => Box::new(config::<json_patch::JsonPatch>(r)?.load(root)?),
         "ReplacementTransformer" => Box::new(config::<replacement::Replacements>(r)?.load(root)?),
         "ValueAddTransformer" => Box::new(config::<value_add::ValueAdd>(r)?.load(root)?),
-        "SortOrderTransformer" => {
-            let options = r.object.get("sortOptions").cloned().unwrap_or(Value::Null);
-            let options: SortOptions = go::decode(options, Unknown::Ignored).map_err(Error::text)?;
-            Box::new(Sort(options))
-        }
-        _ => return Err(Error::text(format!("unable to load builtin {}", r.gvk()))),
-    })
-}
-
-struct Sort(SortOptions);
-
-impl Transform for Sort {
-    fn apply(&self, all: &mut Resources) -> Result<(), Error> {
-        let options = Some(&self.0).filter(|o| **o != SortOptions::default());
-        sort::sort(all, options, Order::None)
-    }
+        _ => return Ok(None),
+    }))
 }

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::id::{Gvk, Id};
 use crate::kustomization::GeneratorOptions;
 use crate::origin::Origin;
-use meta::{Map, Object, Value};
+use meta::{Map, Value};
 
 /// What a generated object does to one that is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -195,10 +195,9 @@ impl Resource {
         if patch.allow_name_change || patch.allow_kind_change {
             self.remember();
         }
-        let gvk = Object(self.object.clone()).gvk();
-        let schema = gvk.and_then(|g| kinds::catalog().schema_of(&g));
+        let schema = schema(&before.gvk);
         let old = std::mem::take(&mut self.object);
-        let merged = merge::kyaml::merge(old, patch.object.clone(), schema.map(|s| &**s)).map_err(wrong_kind)?;
+        let merged = merge::kyaml::merge(old, patch.object.clone(), schema).map_err(wrong_kind)?;
         let Some(merged) = merged.filter(|m| !m.is_empty()) else { return Ok(()) };
         self.object = merged;
         if !patch.allow_kind_change {
@@ -248,6 +247,17 @@ impl Resource {
             }
         }
     }
+}
+
+/// The schema of a built-in kind, in its own version or, where that is history, in another.
+fn schema(gvk: &Gvk) -> Option<&'static schema::Schema> {
+    let catalog = kinds::catalog();
+    let own = meta::Gvk::new(gvk.group.as_str(), gvk.version.as_str(), gvk.kind.as_str());
+    let found = catalog.schema_of(&own).or_else(|| {
+        let mut same = catalog.kinds.iter().filter(|k| *k.group == gvk.group && *k.kind == gvk.kind);
+        same.next().map(|k| &k.schema)
+    });
+    found.map(|s| &**s)
 }
 
 fn wrong_kind(e: merge::kyaml::Error) -> Error {

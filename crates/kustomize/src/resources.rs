@@ -26,7 +26,13 @@ fn anchored(pattern: &str) -> Result<Option<Regex>, Error> {
     if pattern.is_empty() {
         return Ok(None);
     }
-    Regex::new(&format!("^(?:{pattern})$")).map(Some).map_err(|e| Error::text(format!("error parsing regexp: {e}")))
+    let whole = format!("^(?:{pattern})$");
+    Regex::new(&whole).map(Some).map_err(|e| {
+        // The last line says why, those before draw it.
+        let why = e.to_string();
+        let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Error::text(format!("error parsing regexp: {why}: `{whole}`"))
+    })
 }
 
 fn fits(pattern: Option<&Regex>, text: &str) -> bool {

@@ -85,7 +85,8 @@ impl<'a> Target<'a> {
         self.transform(&mut g)?;
         self.validate(&mut g)?;
         let vars = k.vars.as_deref().unwrap_or_default();
-        vars::collect(&mut g.vars, &mut g.all, vars).map_err(|e| e.within("merging vars"))?;
+        vars::collect(&mut g.vars, &mut g.all, vars)
+            .map_err(|e| e.within(&format!("merging vars {}", vars::shown(vars))))?;
         Ok(g)
     }
 
@@ -291,7 +292,7 @@ impl<'a> Target<'a> {
         for p in k.patches_json6902.iter().flatten() {
             const KIND: &str = "PatchJson6902Transformer";
             let t = json_patch::JsonPatch { target: p.target.clone(), path: p.path.clone(), json_op: p.patch.clone() };
-            add(KIND, Box::new(t.load(self.root).map_err(|e| trouble(KIND, &patch::shown(p), e))?));
+            add(KIND, Box::new(t.load(self.root).map_err(|e| trouble(KIND, &patch::shown_as(p, "jsonOp"), e))?));
         }
         for replica in &k.replicas {
             let t = replicas::Replicas { replica: replica.clone(), specs: c.replicas.clone() };

@@ -31,6 +31,12 @@ impl Var {
     }
 }
 
+/// As they stand in the kustomization.
+pub fn shown(vars: &[Var]) -> String {
+    let one = |v: &Var| format!("{{{} {} {{{}}}}}", v.name, v.object.gvk, v.field.field_path);
+    format!("[{}]", vars.iter().map(one).collect::<Vec<_>>().join(" "))
+}
+
 /// Adds variables of an inner kustomization.
 pub fn merge(into: &mut Vars, more: Vars) -> Result<(), Error> {
     more.into_values().try_for_each(|v| insert(into, v))

@@ -92,7 +92,7 @@ impl Changer<'_> {
 
 impl Transform for Images {
     fn apply(&self, all: &mut Resources) -> Result<(), Error> {
-        const REST: &str = "(:[a-zA-Z0-9_.{}-]*)?(@[a-zA-Z0-9]+([.+_-][a-zA-Z0-9]+)*:[a-zA-Z0-9_.{}-]*)?$";
+        const REST: &str = "(:[a-zA-Z0-9_.{}-]*)?(@sha256:[a-zA-Z0-9_.{}-]*)?$";
         // A name that is no pattern means no image.
         let Ok(pattern) = Regex::new(&format!("^{}{REST}", self.image.name)) else { return Ok(()) };
         let changer = Changer { pattern, image: &self.image };

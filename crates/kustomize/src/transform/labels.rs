@@ -48,9 +48,6 @@ pub fn of(label: &Label, config: &Config) -> Result<Labels, Error> {
         if label.include_templates {
             add(&config.template_labels)?;
         }
-        if label.include_volume_claim_templates {
-            add(&config.volume_claim_template_labels)?;
-        }
         add(&[FieldSpec { path: "metadata/labels".to_owned(), create: true, ..FieldSpec::default() }])?;
     }
     Ok(Labels { labels: label.pairs.clone(), specs })

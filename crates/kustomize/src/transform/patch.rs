@@ -22,6 +22,11 @@ pub struct Loaded {
 
 /// The configuration as it would stand in a file, for errors.
 pub fn shown(p: &Patch) -> String {
+    shown_as(p, "patch")
+}
+
+/// [`shown`], with the patch under another name.
+pub fn shown_as(p: &Patch, text: &str) -> String {
     let mut out = Map::new();
     let add = |out: &mut Map<String, Value>, key: &str, value: &str| {
         if !value.is_empty() {
@@ -29,7 +34,7 @@ pub fn shown(p: &Patch) -> String {
         }
     };
     add(&mut out, "path", &p.path);
-    add(&mut out, "patch", &p.patch);
+    add(&mut out, text, &p.patch);
     if let Some(t) = &p.target {
         let mut target = Map::new();
         for (key, value) in [
