@@ -27,6 +27,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     };
     if a.output.is_empty() {
         k.say(format!("Client Version: {}", crate::VERSION));
+        k.say(format!("Kustomize Version: {}", kustomize::VERSION));
         if let Some(v) = server {
             k.say(format!("Server Version: {}", v?["gitVersion"].as_str().unwrap_or_default()));
         }
@@ -37,7 +38,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut v = json!({"clientVersion": {
         "major": part(), "minor": part(), "gitVersion": crate::VERSION, "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, arch()),
-    }});
+    }, "kustomizeVersion": kustomize::VERSION});
     let failed = match server {
         Some(Ok(s)) => {
             v["serverVersion"] = s;

@@ -55,8 +55,11 @@ pub(super) async fn run(apply: &Apply, k: &mut Kube) -> Result {
         Ok(()) = tokio::signal::ctrl_c() => text("interrupted"),
     };
     let Err(e) = done else {
+        if steps.is_empty() {
+            k.warn("nothing to do: everything is as the files say");
+            return Ok(());
+        }
         match records::save(k, &steps)? {
-            _ if steps.is_empty() => k.warn("nothing to do: everything is as the files say"),
             Some(_) => k.warn("'kubectl undo' takes this back"),
             None => k.warn("this cannot be undone later: there is no directory to keep it in"),
         }
@@ -182,7 +185,8 @@ async fn work(apply: &Apply, k: &mut Kube, documents: &[Document], steps: &mut V
         let before = k.api(&info.resource, &info.namespace).await?.get_opt(&info.name).await?;
         let gvk = info.resource.gvk();
         let (namespace, name) = (info.namespace.clone(), info.name.clone());
-        steps.push(Step { gvk, namespace, name, before, after: None });
+        let manager = apply.options.field_manager.clone();
+        steps.push(Step { gvk, namespace, name, manager, before, after: None });
         let result = apply.one(k, &info).await;
         let Some(step) = steps.last_mut() else { continue };
         let (o, what) = match result {

@@ -20,6 +20,8 @@ pub struct Step {
     /// Empty for objects of no namespace.
     pub namespace: String,
     pub name: String,
+    /// Who applied, and so takes back: the fields stay in one hand.
+    pub manager: String,
     /// None: it was not there.
     pub before: Option<Object>,
     /// None: nobody knows whether the write arrived.
@@ -177,8 +179,7 @@ impl Step {
                     // Nobody may come in between the look and the write.
                     let slot = patch.entry("metadata").or_insert_with(|| json!({}));
                     slot["resourceVersion"] = current.resource_version().into();
-                    match api.patch(&i.name, &WriteOptions::manager("kubectl-undo"), &Patch::Merge(patch.into())).await
-                    {
+                    match api.patch(&i.name, &WriteOptions::manager(&self.manager), &Patch::Merge(patch.into())).await {
                         Ok(_) => return Ok("restored"),
                         Err(e) => e,
                     }
@@ -193,6 +194,7 @@ impl Step {
     pub fn to_value(&self) -> Value {
         json!({
             "apiVersion": self.gvk.api_version(), "kind": self.gvk.kind, "namespace": self.namespace, "name": self.name,
+            "manager": self.manager,
             "before": self.before.as_ref().map(|o| o.clone().into_value()),
             "after": self.after.as_ref().map(|o| o.clone().into_value()),
         })
@@ -205,6 +207,7 @@ impl Step {
             gvk: identity.gvk()?,
             namespace: text("namespace")?,
             name: text("name")?,
+            manager: text("manager")?,
             before: Object::from_value(v["before"].clone()),
             after: Object::from_value(v["after"].clone()),
         })

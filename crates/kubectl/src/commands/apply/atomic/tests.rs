@@ -80,6 +80,21 @@ async fn all_is_applied_in_order_and_taken_back() {
     assert_eq!((code, err.starts_with("error: no atomic apply of this machine")), (1, true), "{err}");
 }
 
+/// What changes nothing is nothing to take back.
+#[tokio::test]
+async fn an_apply_without_changes_is_not_kept() {
+    let home = tempfile::tempdir().unwrap();
+    let applied = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"c\",\"namespace\":\"default\"}}\n";
+    let mut there = object("ConfigMap", "c", "u1", "5", &json!({"data": {"k": "v"}}));
+    there["metadata"]["annotations"] = json!({super::super::LAST_APPLIED: applied});
+    let s = Server::new().on(&format!("GET {BASE}/configmaps/c"), 200, there);
+    let file = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: v}\n";
+    let (code, out, err) = run(&s, &home, "apply --atomic -f -", file).await;
+    let said = "nothing to do: everything is as the files say\n";
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "configmap/c unchanged\n", said));
+    assert_eq!(run(&s, &home, "undo --list", "").await.1, "ID   AGE   OBJECTS\n");
+}
+
 /// Clauses: G03.rollback
 #[tokio::test]
 async fn a_failure_takes_everything_back() {
@@ -165,7 +180,7 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
         (1, "nothing was changed\nerror: configmap/c was changed by somebody else since: .data.k\n")
     );
     // What others wrote beside it stays.
-    let undo = format!("PATCH {BASE}/configmaps/c?fieldManager=kubectl-undo");
+    let undo = format!("PATCH {BASE}/configmaps/c?fieldManager=kubectl-client-side-apply");
     let now = with("9", json!({"k": "new", "n": "x", "theirs": "2", "more": "1"}), "later");
     let s = Server::new().on(&get, 200, now).on(&undo, 200, old.clone());
     let (code, out, err) = run(&s, &home, "undo", "").await;
