@@ -39,7 +39,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     };
     let mut errors = Vec::new();
     for s in &record.steps {
-        if let Err(e) = s.check(k).await {
+        if let Err(e) = s.check(k, &record.steps).await {
             errors.push(e);
         }
     }

@@ -10,6 +10,7 @@ pub mod journal;
 mod order;
 mod ready;
 pub mod records;
+mod strangers;
 mod view;
 
 use super::Apply;

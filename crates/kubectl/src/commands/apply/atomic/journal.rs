@@ -4,6 +4,7 @@
 //! keeps in the metadata are nobody's writing.
 
 use super::order::group;
+use super::strangers;
 use crate::commands::delete::gone;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
@@ -116,18 +117,21 @@ impl Step {
     }
 
     /// What is to be done; or why it must not be done, because somebody else was there.
-    async fn way(&self, k: &mut Kube, i: &Info) -> Result<Way> {
+    async fn way(&self, k: &mut Kube, i: &Info, all: &[Self]) -> Result<Way> {
         let current = k.api(&i.resource, &i.namespace).await?.get_opt(&i.name).await?;
         let name = self.to_name();
         let (before, after, current) = match (&self.before, &self.after, current) {
             (None, _, None) => return Ok(Way::Nothing),
-            (None, None, Some(c)) => return Ok(Way::Delete(c)),
+            (None, None, Some(c)) => return strangers::none(k, &c, all).await.map(|()| Way::Delete(c)),
             (Some(_), _, None) => return text(format!("{name} was deleted since")),
             (_, Some(a), Some(c)) if a.uid() != c.uid() => return text(format!("{name} was replaced since")),
             (None, Some(a), Some(c)) => {
                 let mut different = Vec::new();
                 lost(&content(a), Some(&content(&c)), "", &mut different);
-                return if different.is_empty() { Ok(Way::Delete(c)) } else { text(since(&name, &different)) };
+                if !different.is_empty() {
+                    return text(since(&name, &different));
+                }
+                return strangers::none(k, &c, all).await.map(|()| Way::Delete(c));
             }
             (Some(b), after, Some(c)) => (b, after.clone().unwrap_or_else(|| c.clone()), c),
         };
@@ -146,20 +150,20 @@ impl Step {
         })
     }
 
-    /// Whether the step can be taken back.
-    pub async fn check(&self, k: &mut Kube) -> Result {
+    /// Whether the step, one of `all`, can be taken back.
+    pub async fn check(&self, k: &mut Kube, all: &[Self]) -> Result {
         let i = self.info(k).await?;
-        self.way(k, &i).await.map(drop)
+        self.way(k, &i, all).await.map(drop)
     }
 
     /// Takes the step back; what was done, for people.
-    pub async fn revert(&self, k: &mut Kube) -> Result<&'static str> {
+    async fn revert(&self, k: &mut Kube, all: &[Self]) -> Result<&'static str> {
         let i = self.info(k).await?;
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let failed = match self.way(k, &i).await? {
+            let failed = match self.way(k, &i, all).await? {
                 Way::Nothing => return Ok("unchanged"),
                 Way::Delete(o) => {
                     let mut options = DeleteOptions::uid(o.uid());
@@ -222,7 +226,7 @@ fn since(name: &str, fields: &[String]) -> String {
 pub async fn revert(k: &mut Kube, steps: &[Step]) -> Result {
     let mut errors = Vec::new();
     for s in steps.iter().rev() {
-        match s.revert(k).await {
+        match s.revert(k, steps).await {
             Ok(what) => k.say(format!("{} {what}", s.to_name())),
             Err(e) => errors.push(e),
         }

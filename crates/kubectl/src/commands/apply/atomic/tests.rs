@@ -188,3 +188,38 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
     let metadata = json!({"resourceVersion": "9", "annotations": {super::super::LAST_APPLIED: applied}});
     assert_eq!(s.body_of(&undo), json!({"data": {"k": "old", "n": null}, "metadata": metadata}));
 }
+
+/// Clauses: G03.strangers
+#[tokio::test]
+async fn a_namespace_does_not_go_with_objects_of_others() {
+    let home = tempfile::tempdir().unwrap();
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}});
+    let get = "GET /api/v1/namespaces/n";
+    let missing = refused(404, "NotFound", "namespaces \"n\" not found");
+    let s = Server::new()
+        .on(&format!("POST /api/v1/namespaces?{REHEARSE}"), 201, namespace.clone())
+        .on(&format!("POST /api/v1/namespaces?{WRITE}"), 201, namespace.clone())
+        .on(get, 404, missing.clone())
+        .on(get, 404, missing.clone())
+        .on(get, 404, missing.clone())
+        .on(get, 404, missing)
+        .on(get, 200, namespace)
+        .on("DELETE /api/v1/namespaces/n", 200, json!({"kind": "Status", "status": "Success"}))
+        .on("GET /api/v1/namespaces?fieldSelector=metadata.name%3Dn", 200, json!({"items": [], "metadata": {}}));
+    let (code, out, err) =
+        run(&s, &home, "apply --atomic -f -", "apiVersion: v1\nkind: Namespace\nmetadata: {name: \"n\"}\n").await;
+    assert_eq!((code, out.as_str()), (0, "namespace/n created\n"), "{err}");
+    let list = "GET /api/v1/namespaces/n/configmaps";
+    let item = |name: &str| json!({"metadata": {"name": name, "namespace": "n"}});
+    let s = s.on(list, 200, json!({"items": [item("kube-root-ca.crt"), item("theirs")], "metadata": {}})).on(
+        list,
+        200,
+        json!({"items": [item("kube-root-ca.crt")], "metadata": {}}),
+    );
+    let (code, _, err) = run(&s, &home, "undo", "").await;
+    let want = "nothing was changed\nerror: Namespace \"n\" holds objects of others: configmap/theirs\n";
+    assert_eq!((code, err.as_str()), (1, want));
+    let (code, out, err) = run(&s, &home, "undo", "").await;
+    assert_eq!((code, out.as_str()), (0, "namespace/n deleted\n"), "{err}");
+}

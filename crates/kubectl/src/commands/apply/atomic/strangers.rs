@@ -1,0 +1,69 @@
+//! What would go with a namespace or a definition that is taken back: objects of others must not.
+
+use super::journal::Step;
+use super::order::{Stage, stage};
+use crate::discovery::Resource;
+use crate::error::{Result, text};
+use crate::kube::Kube;
+use client::ListOptions;
+use meta::Object;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// So many are named.
+const NAMED: usize = 5;
+
+/// Refuses when objects would go that `steps` did not make.
+pub async fn none(k: &mut Kube, o: &Object, steps: &[Step]) -> Result {
+    let (namespace, resources) = match stage(o) {
+        Stage::Rest => return Ok(()),
+        Stage::Namespaces => (o.name(), inside(k, |r| r.namespaced).await?),
+        Stage::Definitions => {
+            let (group, plural) = (o.str_at(&["spec", "group"]), o.str_at(&["spec", "names", "plural"]));
+            ("", inside(k, |r| Some(r.group.as_str()) == group && Some(r.plural.as_str()) == plural).await?)
+        }
+    };
+    let mut found = Vec::new();
+    for r in resources {
+        let page = match k.api(&r, namespace).await?.list_all(&ListOptions::default()).await {
+            Ok(page) => page,
+            // Its definition has gone meanwhile.
+            Err(e) if e.is_not_found() => continue,
+            Err(e) => return Err(e.into()),
+        };
+        let ours = |o: &Object| {
+            steps.iter().any(|s| {
+                s.gvk.group == r.group && s.gvk.kind == r.kind && s.name == o.name() && s.namespace == o.namespace()
+            })
+        };
+        let strangers = page.items.iter().filter(|o| !ours(o) && !comes_by_itself(&r, o));
+        found.extend(strangers.map(|o| format!("{}/{}", r.group_kind(), o.name())));
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    let more = if found.len() > NAMED { format!(" and {} more", found.len() - NAMED) } else { String::new() };
+    found.truncate(NAMED);
+    text(format!("{} {:?} holds objects of others: {}{more}", o.kind(), o.name(), found.join(", ")))
+}
+
+/// One resource a kind, in whatever version.
+async fn inside(k: &mut Kube, wanted: impl Fn(&Resource) -> bool) -> Result<Vec<Arc<Resource>>> {
+    let mut seen = BTreeSet::new();
+    // What is known from the disk may lack a kind of yesterday.
+    let all = k.refresh().await?;
+    let listed = all.resources.iter().filter(|r| wanted(r) && r.has_verb("list"));
+    Ok(listed.filter(|r| seen.insert((r.group.clone(), r.plural.clone()))).cloned().collect())
+}
+
+/// What controllers make in every namespace or for other objects.
+fn comes_by_itself(r: &Resource, o: &Object) -> bool {
+    let of_another = o.owner_references().next().is_some();
+    let always = match (r.group.as_str(), r.kind.as_str()) {
+        ("" | "events.k8s.io", "Event") | ("", "Endpoints") | ("discovery.k8s.io", "EndpointSlice") => true,
+        ("", "ServiceAccount") => o.name() == "default",
+        ("", "ConfigMap") => o.name() == "kube-root-ca.crt",
+        _ => false,
+    };
+    of_another || always
+}
