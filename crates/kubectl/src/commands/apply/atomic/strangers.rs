@@ -52,18 +52,23 @@ async fn inside(k: &mut Kube, wanted: impl Fn(&Resource) -> bool) -> Result<Vec<
     let mut seen = BTreeSet::new();
     // What is known from the disk may lack a kind of yesterday.
     let all = k.refresh().await?;
-    let listed = all.resources.iter().filter(|r| wanted(r) && r.has_verb("list"));
+    let listed = all.resources.iter().filter(|r| wanted(r) && r.has_verb("list") && !always_there(r));
     Ok(listed.filter(|r| seen.insert((r.group.clone(), r.plural.clone()))).cloned().collect())
+}
+
+/// Kinds that are about other objects; nobody misses them without those.
+fn always_there(r: &Resource) -> bool {
+    matches!(
+        (r.group.as_str(), r.kind.as_str()),
+        ("" | "events.k8s.io", "Event") | ("", "Endpoints") | ("discovery.k8s.io", "EndpointSlice")
+    )
 }
 
 /// What controllers make in every namespace or for other objects.
 fn comes_by_itself(r: &Resource, o: &Object) -> bool {
-    let of_another = o.owner_references().next().is_some();
-    let always = match (r.group.as_str(), r.kind.as_str()) {
-        ("" | "events.k8s.io", "Event") | ("", "Endpoints") | ("discovery.k8s.io", "EndpointSlice") => true,
-        ("", "ServiceAccount") => o.name() == "default",
-        ("", "ConfigMap") => o.name() == "kube-root-ca.crt",
-        _ => false,
-    };
-    of_another || always
+    let first = matches!(
+        (r.group.as_str(), r.kind.as_str(), o.name()),
+        ("", "ServiceAccount", "default") | ("", "ConfigMap", "kube-root-ca.crt")
+    );
+    first || o.owner_references().next().is_some()
 }

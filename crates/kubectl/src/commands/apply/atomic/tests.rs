@@ -223,3 +223,36 @@ async fn a_namespace_does_not_go_with_objects_of_others() {
     let (code, out, err) = run(&s, &home, "undo", "").await;
     assert_eq!((code, out.as_str()), (0, "namespace/n deleted\n"), "{err}");
 }
+
+/// Clauses: G03.wait
+#[tokio::test]
+async fn it_is_done_when_all_is_ready_and_taken_back_when_it_is_not() {
+    let home = tempfile::tempdir().unwrap();
+    let pod = |status: Value| object("Pod", "p", "u", "1", &json!({"status": status}));
+    let get = format!("GET {BASE}/pods/p");
+    let server = |last: Value| {
+        let mut s = Server::new().on(&format!("POST {BASE}/pods?{REHEARSE}"), 201, pod(json!({}))).on(
+            &format!("POST {BASE}/pods?{WRITE}"),
+            201,
+            pod(json!({})),
+        );
+        for _ in 0..4 {
+            s = s.on(&get, 404, refused(404, "NotFound", "pods \"p\" not found"));
+        }
+        s.on(&get, 200, pod(json!({"phase": "Pending"})))
+            .on(&get, 200, last)
+            .on(&format!("DELETE {BASE}/pods/p"), 200, json!({"kind": "Status", "status": "Success"}))
+            .on(&format!("GET {BASE}/pods?fieldSelector=metadata.name%3Dp"), 200, json!({"items": [], "metadata": {}}))
+    };
+    let file = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n";
+    let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+    let (code, out, _) = run(&server(pod(ready)), &home, "apply --atomic -f -", file).await;
+    assert_eq!((code, out.as_str()), (0, "pod/p created\npod/p: is not ready\npod/p is ready\n"));
+    let failed = json!({"phase": "Failed", "reason": "Evicted"});
+    let (code, out, err) = run(&server(pod(failed)), &home, "apply --atomic -f -", file).await;
+    assert_eq!((code, out.as_str()), (1, "pod/p created\npod/p: is not ready\npod/p: Evicted\npod/p deleted\n"));
+    assert_eq!(err, "failed, taking everything back\nerror: pod/p: Evicted\n");
+    let pending = pod(json!({"phase": "Pending"}));
+    let (code, _, err) = run(&server(pending), &home, "apply --atomic --timeout 100ms -f -", file).await;
+    assert!(code == 1 && err.ends_with("error: timed out waiting for pod/p: is not ready\n"), "{err}");
+}

@@ -54,8 +54,11 @@ impl View {
             if self.drawn {
                 text.push_str(&format!("\x1b[{}A", self.names.len()));
             }
+            // A line that the terminal breaks would be two, and the next picture one too low.
+            let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |s| usize::from(s.ws_col)).max(20);
             for (name, state) in self.names.iter().zip(&self.shown) {
-                text.push_str(&format!("\r\x1b[K{}\n", line(name, state.as_ref())));
+                let line: String = line(name, state.as_ref()).chars().take(width - 1).collect();
+                text.push_str(&format!("\r\x1b[K{line}\n"));
             }
             k.out.write(text.as_bytes());
             self.drawn = true;
