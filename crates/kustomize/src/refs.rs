@@ -17,21 +17,31 @@ struct Candidate {
     previous: Vec<Id>,
     now: Id,
     original_namespace: String,
+    /// Of today, with `default` for none; asked of many pairs of objects.
+    namespace: String,
+    is_cluster_scoped: bool,
     prefixes: Vec<String>,
     suffixes: Vec<String>,
-    shown: String,
+    object: Map<String, Value>,
 }
 
 impl Candidate {
     fn of(r: &Resource) -> Self {
+        let now = r.id();
         Self {
             previous: r.previous(),
-            now: r.id(),
+            namespace: now.effective_namespace().to_owned(),
+            is_cluster_scoped: now.gvk.is_cluster_scoped(),
+            now,
             original_namespace: r.original_id().effective_namespace().to_owned(),
             prefixes: r.prefixes.clone(),
             suffixes: r.suffixes.clone(),
-            shown: codec::yaml::to_string(&r.object.clone().into()),
+            object: r.object.clone(),
         }
+    }
+
+    fn shown(&self) -> String {
+        codec::yaml::to_string(&self.object.clone().into())
     }
 }
 
@@ -39,7 +49,7 @@ impl Candidate {
 pub fn fix(all: &mut Resources, config: &Config) -> Result<(), Error> {
     let candidates: Vec<Candidate> = all.0.iter().map(Candidate::of).collect();
     for (i, r) in all.0.iter_mut().enumerate() {
-        let known: Vec<&Candidate> = reachable(r, &candidates);
+        let known: Vec<&Candidate> = reachable(r, &candidates[i], &candidates);
         let original = r.original_id().gvk;
         for names in &config.names {
             for spec in names.fields.iter().filter(|s| original.is_selected(&s.gvk)) {
@@ -57,9 +67,8 @@ pub fn fix(all: &mut Resources, config: &Config) -> Result<(), Error> {
 }
 
 /// The objects that an object can refer to: those of its namespace and of none, and service accounts of a role binding.
-fn reachable<'a>(r: &Resource, all: &'a [Candidate]) -> Vec<&'a Candidate> {
-    let id = r.id();
-    if id.gvk.is_cluster_scoped() {
+fn reachable<'a>(r: &Resource, own: &Candidate, all: &'a [Candidate]) -> Vec<&'a Candidate> {
+    if own.is_cluster_scoped {
         return all.iter().collect();
     }
     let subjects = r.object.get("subjects").and_then(Value::as_array).filter(|_| r.kind() == "RoleBinding");
@@ -70,11 +79,7 @@ fn reachable<'a>(r: &Resource, all: &'a [Candidate]) -> Vec<&'a Candidate> {
         .filter_map(|s| s.get("namespace").and_then(Value::as_str))
         .collect();
     all.iter()
-        .filter(|c| {
-            c.now.gvk.is_cluster_scoped()
-                || c.now.effective_namespace() == id.effective_namespace()
-                || others.contains(&c.now.namespace.as_str())
-        })
+        .filter(|c| c.is_cluster_scoped || c.namespace == own.namespace || others.contains(&c.now.namespace.as_str()))
         .collect()
 }
 
@@ -142,7 +147,7 @@ impl Referrer<'_> {
                     self.known.iter().copied().filter(|c| by(c)).collect()
                 };
                 let original = of(&|c| c.original_namespace == namespace);
-                if original.is_empty() { of(&|c| c.now.effective_namespace() == namespace) } else { original }
+                if original.is_empty() { of(&|c| c.namespace == namespace) } else { original }
             }
         };
         let Some(found) = self.select(&name, candidates, &Sameness::NamesAndNamespaces)? else { return Ok(()) };
@@ -162,17 +167,14 @@ impl Referrer<'_> {
         mut all: Vec<&'c Candidate>,
         sameness: &Sameness,
     ) -> Result<Option<&'c Candidate>, Error> {
-        let own = &self.own.now;
         all.retain(|c| c.previous.iter().any(|id| id.name == name));
         all.retain(|c| c.previous.iter().any(|id| id.gvk.is_selected(self.target)));
         if let Some(role) = &self.role {
             all.retain(|c| c.previous.iter().any(|id| id.gvk.is_selected(role)));
         }
-        if !own.gvk.is_cluster_scoped() {
+        if !self.own.is_cluster_scoped {
             all.retain(|c| {
-                c.now.gvk.is_cluster_scoped()
-                    || c.now.gvk.kind == "ServiceAccount"
-                    || c.now.effective_namespace() == own.effective_namespace()
+                c.is_cluster_scoped || c.now.gvk.kind == "ServiceAccount" || c.namespace == self.own.namespace
             });
         }
         if let [one] = all[..] {
@@ -194,9 +196,9 @@ impl Referrer<'_> {
         }
         let ids: Vec<String> = all.iter().map(|c| c.now.to_string()).collect();
         let mut why = format!("found multiple possible referrals: {}\n", ids.join(", "));
-        why.push_str(&format!("\n**** Too many possible referral targets to referrer:\n{}\n", self.own.shown));
+        why.push_str(&format!("\n**** Too many possible referral targets to referrer:\n{}\n", self.own.shown()));
         for (i, c) in all.iter().enumerate() {
-            why.push_str(&format!("--- possible referral {i}:\n{}\n", c.shown));
+            why.push_str(&format!("--- possible referral {i}:\n{}\n", c.shown()));
         }
         Err(Error::text(why))
     }

@@ -1,11 +1,11 @@
 //! Cases as directories: what is in `tests/cases/NAME` is built (the directory itself or its `overlay`) and compared with its
 //! `expected.yaml` or, where it cannot be built, `expected.error`.
 //!
-//! Where a real kubectl is at hand, the same directories are built with it. A case with a file `differs` says why not all
+//! Where a real kubectl with kustomize 5.5 or later is at hand, the same directories are built with it. A case with a file `differs` says why not all
 //! versions of kustomize do the same.
 //!
-//! Clauses: A15.resources, A15.components, A15.patches, A15.generators, A15.hashes, A15.images, A15.replicas, A15.namespace,
-//! A15.prefixes, A15.labels, A15.replacements, A15.vars, A15.plugins, A15.order, A15.errors
+//! Clauses: A15.resources, A15.components, A15.patches, A15.generators, A15.hashes, A15.images, A15.replicas, A15.namespace
+//! Clauses: A15.prefixes, A15.labels, A15.replacements, A15.vars, A15.plugins, A15.order, A15.errors
 
 #![allow(clippy::unwrap_used)]
 
@@ -66,7 +66,12 @@ fn cases_are_built_as_kustomize_builds_them() {
 /// The expectations are those of a real kubectl, if there is one.
 #[test]
 fn a_real_kubectl_expects_the_same() {
-    if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
+    let Ok(version) = Command::new("kubectl").args(["version", "--client"]).output() else { return };
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    // What is older than 5.5 does some of it in another order.
+    let minor =
+        version.split_once("Kustomize Version: v5.").and_then(|(_, v)| v.split('.').next()?.parse::<u32>().ok());
+    if minor.is_none_or(|m| m < 5) {
         return;
     }
     let mut wrong = Vec::new();
