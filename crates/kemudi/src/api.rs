@@ -18,6 +18,7 @@ pub enum Error {
 }
 
 #[derive(Args)]
+#[group(id = "api")]
 pub struct Flags {
     /// The longest time a request may take that is no watch and no stream.
     #[arg(long, default_value = "1m", value_parser = apiserver::duration)]

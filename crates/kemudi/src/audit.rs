@@ -79,6 +79,7 @@ batches!(LogBatches, "log", "blocking", 1, "0s", false, 0.0, 0);
 batches!(WebhookBatches, "webhook", "batch", 400, "30s", true, 10.0, 15);
 
 #[derive(Args)]
+#[group(id = "audit")]
 pub struct Flags {
     /// A file that says which requests are written to the audit log, and how much of them (audit.k8s.io/v1 Policy).
     #[arg(long)]

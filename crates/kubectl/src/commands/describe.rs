@@ -2,11 +2,15 @@
 
 pub mod events;
 mod generic;
+mod limits;
+mod network;
 mod node;
 mod page;
 mod plain;
 mod pod;
+mod rbac;
 mod service;
+mod volumes;
 mod workload;
 
 pub use pod::template;
@@ -33,11 +37,27 @@ pub struct Arguments {
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
     /// With the events about each object.
-    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
-    pub show_events: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub show_events: Option<bool>,
     #[arg(long, default_value = "500", hide = true)]
     pub chunk_size: u32,
 }
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const NETWORKING: &str = "networking.k8s.io";
+
+/// Of these no events are shown.
+const SILENT: [&str; 9] = [
+    "Secret",
+    "Namespace",
+    "Role",
+    "ClusterRole",
+    "RoleBinding",
+    "ClusterRoleBinding",
+    "ResourceQuota",
+    "LimitRange",
+    "NetworkPolicy",
+];
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
@@ -73,8 +93,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     let none = found.is_empty();
+    let show_events = a.show_events.unwrap_or(found.len() == 1);
     for (n, i) in found.into_iter().enumerate() {
-        match one(k, &i, a.show_events).await {
+        match one(k, &i, show_events).await {
             Ok(text) => {
                 if n > 0 {
                     k.out.write(b"\n\n");
@@ -129,10 +150,26 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "DaemonSet" if i.resource.group == "apps" => workload::daemon_set(&mut p, &o, k).await?,
         "StatefulSet" if i.resource.group == "apps" => workload::stateful_set(&mut p, &o, k).await?,
         "Job" if i.resource.group == "batch" => workload::job(&mut p, &o, k.now()),
+        "CronJob" if i.resource.group == "batch" => workload::cron_job(&mut p, &o),
+        "Role" | "ClusterRole" if i.resource.group == RBAC => rbac::role(&mut p, &o),
+        "RoleBinding" | "ClusterRoleBinding" if i.resource.group == RBAC => rbac::binding(&mut p, &o),
+        "ResourceQuota" if core => limits::quota(&mut p, &o),
+        "LimitRange" if core => limits::range(&mut p, &o),
+        "PodDisruptionBudget" if i.resource.group == "policy" => limits::budget(&mut p, &o),
+        "PriorityClass" if i.resource.group == "scheduling.k8s.io" => limits::priority(&mut p, &o),
+        "HorizontalPodAutoscaler" if i.resource.group == "autoscaling" => limits::autoscaler(&mut p, &o),
+        "StorageClass" if i.resource.group == "storage.k8s.io" => limits::storage_class(&mut p, &o),
+        "PersistentVolumeClaim" if core => volumes::claim(&mut p, &o, k).await?,
+        "PersistentVolume" if core => volumes::volume(&mut p, &o),
+        "Endpoints" if core => network::old_endpoints(&mut p, &o),
+        "EndpointSlice" if i.resource.group == "discovery.k8s.io" => network::slice(&mut p, &o),
+        "Ingress" if i.resource.group == NETWORKING => network::ingress(&mut p, &o, k).await?,
+        "IngressClass" if i.resource.group == NETWORKING => network::class(&mut p, &o),
+        "NetworkPolicy" if i.resource.group == NETWORKING => network::policy(&mut p, &o),
         _ => generic::describe(&mut p, &o),
     }
     if let Some(e) = events
-        && !matches!(i.resource.kind.as_str(), "Secret" | "Namespace")
+        && !SILENT.contains(&i.resource.kind.as_str())
     {
         events::write(&mut p, &e, k.now());
     }

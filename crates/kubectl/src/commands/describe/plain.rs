@@ -59,31 +59,9 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         p.line(0, "\nNo LimitRange resource.");
         return Ok(());
     }
-    p.line(0, "\nResource Limits\n Type\tResource\tMin\tMax\tDefault Request\tDefault Limit\tMax Limit/Request Ratio\n ----\t--------\t---\t---\t---------------\t-------------\t-----------------------");
-    for l in limits {
-        for i in list(l.at(&["spec", "limits"])) {
-            let mut names: Vec<String> = ["min", "max", "default", "defaultRequest", "maxLimitRequestRatio"]
-                .iter()
-                .flat_map(|f| pairs(i.get(*f)).map(|(k, _)| k))
-                .collect();
-            names.sort();
-            names.dedup();
-            for n in names {
-                let of = |f: &str| i[f].get(&n).map_or("-".into(), show);
-                p.line(
-                    0,
-                    format!(
-                        " {}\t{n}\t{}\t{}\t{}\t{}\t{}",
-                        show(&i["type"]),
-                        of("min"),
-                        of("max"),
-                        of("defaultRequest"),
-                        of("default"),
-                        of("maxLimitRequestRatio")
-                    ),
-                );
-            }
-        }
+    p.line(0, "\nResource Limits");
+    for (i, l) in limits.iter().enumerate() {
+        super::limits::ranges(p, l, " ", i == 0);
     }
     Ok(())
 }
@@ -93,7 +71,4 @@ pub fn service_account(p: &mut Page, o: &Object) {
     p.metadata(o);
     let names = |key: &str| list(o.get(key)).iter().map(|r| show(&r["name"])).collect::<Vec<_>>();
     p.many(0, "Image pull secrets", &names("imagePullSecrets"));
-    p.many(0, "Mountable secrets", &names("secrets"));
-    // Tokens have not been kept in secrets since v1.24.
-    p.field("Tokens", "<none>");
 }

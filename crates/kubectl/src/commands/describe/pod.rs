@@ -63,7 +63,15 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     ] {
         let all = list(o.at(&["spec", of]));
         if !all.is_empty() {
-            containers(p, 0, title, all, Some(list(o.at(&["status", statuses]))), "  ");
+            containers(
+                p,
+                0,
+                title,
+                all,
+                Some(list(o.at(&["status", statuses]))),
+                "  ",
+                o.get("metadata").unwrap_or(&Value::Null),
+            );
         }
     }
     let conditions = list(o.at(&["status", "conditions"]));
@@ -127,16 +135,24 @@ pub fn tolerations(v: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-fn containers(p: &mut Page, level: usize, title: &str, all: &[Value], statuses: Option<&[Value]>, pad: &str) {
+fn containers(
+    p: &mut Page,
+    level: usize,
+    title: &str,
+    all: &[Value],
+    statuses: Option<&[Value]>,
+    pad: &str,
+    metadata: &Value,
+) {
     p.line(level, format!("{title}:"));
     for c in all {
         let status = statuses.and_then(|s| s.iter().find(|s| s["name"] == c["name"]));
         p.line(level, format!("{pad}{}:", show(&c["name"])));
-        container(p, level, c, status);
+        container(p, level, c, status, metadata);
     }
 }
 
-fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>) {
+fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, metadata: &Value) {
     let l = level + 2;
     if let Some(s) = status {
         p.at(l, "Container ID", show(&s["containerID"]));
@@ -147,7 +163,10 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>) {
     }
     let ports = list(c.get("ports"));
     let joined = |field: &str| {
-        let of = |q: &Value| format!("{}/{}", q[field].as_i64().unwrap_or(0), q["protocol"].as_str().unwrap_or("TCP"));
+        let of = |q: &Value| {
+            let port = format!("{}/{}", q[field].as_i64().unwrap_or(0), q["protocol"].as_str().unwrap_or("TCP"));
+            q["name"].as_str().filter(|n| !n.is_empty()).map_or(port.clone(), |n| format!("{port} ({n})"))
+        };
         ports.iter().map(of).collect::<Vec<_>>().join(", ")
     };
     let title = if ports.len() > 1 { ("Ports", "Host Ports") } else { ("Port", "Host Port") };
@@ -217,7 +236,7 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>) {
     } else {
         p.line(l, "Environment:");
         for e in env {
-            p.at(l + 1, &show(&e["name"]), variable(e));
+            p.at(l + 1, &show(&e["name"]), variable(e, c, metadata));
         }
     }
     let mounts = list(c.get("volumeMounts"));
@@ -242,7 +261,7 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>) {
     }
 }
 
-fn variable(e: &Value) -> String {
+fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
     let f = &e["valueFrom"];
     if !f.is_object() {
         return show(&e["value"]).replace('\n', "\n\t");
@@ -260,11 +279,33 @@ fn variable(e: &Value) -> String {
         }
     }
     if f["fieldRef"].is_object() {
-        return format!(" ({}:{})", show(&f["fieldRef"]["apiVersion"]), show(&f["fieldRef"]["fieldPath"]));
+        let path = show(&f["fieldRef"]["fieldPath"]);
+        return format!("{} ({}:{path})", field(&path, metadata), show(&f["fieldRef"]["apiVersion"]));
     }
     let r = &f["resourceFieldRef"];
-    let of = r["containerName"].as_str().filter(|c| !c.is_empty()).unwrap_or("node allocatable");
-    format!("{} ({})", of, show(&r["resource"]))
+    format!("{} ({})", resource(r, container), show(&r["resource"]))
+}
+
+/// The metadata that a reference to a field of a pod leads to; what else there is, is known to the node only.
+fn field(path: &str, metadata: &Value) -> String {
+    let Some(path) = path.strip_prefix("metadata.") else { return String::new() };
+    match path.split_once("['").and_then(|(map, key)| Some((map, key.strip_suffix("']")?))) {
+        Some((map, key)) => show(&metadata[map][key]),
+        None => metadata[path].as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+/// What a container asks for or may use, in units of the divisor.
+fn resource(r: &Value, container: &Value) -> String {
+    let name = show(&r["resource"]);
+    let Some((part, resource)) = name.split_once('.') else { return String::new() };
+    let parse = |v: &Value| v.as_str().and_then(|t| meta::Quantity::parse(t).ok());
+    let given = parse(&container["resources"][part][resource]).map_or(0, |q| q.nano_value());
+    let divisor = parse(&r["divisor"]).map(|q| q.nano_value()).filter(|n| *n > 0).unwrap_or(1_000_000_000);
+    match (given + divisor - 1) / divisor {
+        0 if part == "limits" && matches!(resource, "cpu" | "memory") => "node allocatable".into(),
+        n => n.to_string(),
+    }
 }
 
 fn state(p: &mut Page, l: usize, title: &str, s: &Value) {
@@ -332,7 +373,6 @@ fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
     let l = level + 2;
     for v in all {
         p.line(level, format!("{pad}{inner}{}:", show(&v["name"])));
-        let maybe = |r: &Value| r["optional"].as_bool().map_or("<nil>".to_owned(), |b| b.to_string());
         let optional = |r: &Value| r["optional"].as_bool().unwrap_or(false).to_string();
         if let Some(e) = v["emptyDir"].as_object() {
             p.at(l, "Type", "EmptyDir (a temporary directory that shares a pod's lifetime)");
@@ -364,12 +404,12 @@ fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
             for s in list(v["projected"].get("sources")) {
                 if s["secret"].is_object() {
                     p.at(l, "SecretName", show(&s["secret"]["name"]));
-                    p.at(l, "SecretOptionalName", maybe(&s["secret"]));
+                    p.at(l, "Optional", optional(&s["secret"]));
                 } else if s["downwardAPI"].is_object() {
                     p.at(l, "DownwardAPI", "true");
                 } else if s["configMap"].is_object() {
                     p.at(l, "ConfigMapName", show(&s["configMap"]["name"]));
-                    p.at(l, "ConfigMapOptional", maybe(&s["configMap"]));
+                    p.at(l, "Optional", optional(&s["configMap"]));
                 } else if s["serviceAccountToken"].is_object() {
                     p.at(l, "TokenExpirationSeconds", show(&s["serviceAccountToken"]["expirationSeconds"]));
                 }
@@ -411,7 +451,7 @@ pub fn template(out: &mut String, t: &Value) {
             p.line(1, format!("{title}:"));
             for c in all {
                 p.line(1, format!(" {}:", show(&c["name"])));
-                container(&mut p, 0, c, None);
+                container(&mut p, 0, c, None, &Value::Null);
             }
         }
     }

@@ -71,7 +71,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     Ok(())
 }
 
-async fn slices(k: &mut Kube, o: &Object) -> Vec<Object> {
+pub async fn slices(k: &mut Kube, o: &Object) -> Vec<Object> {
     let Ok(r) = k.resource("endpointslices.discovery.k8s.io").await else { return Vec::new() };
     let labels = format!("kubernetes.io/service-name={}", o.name());
     match k.api(&r, o.namespace()).await {
@@ -85,7 +85,7 @@ async fn slices(k: &mut Kube, o: &Object) -> Vec<Object> {
 }
 
 /// The first three addresses of a port, and how many more.
-fn endpoints(slices: &[Object], port: &str) -> String {
+pub fn endpoints(slices: &[Object], port: &str) -> String {
     if slices.is_empty() {
         return "<none>".into();
     }

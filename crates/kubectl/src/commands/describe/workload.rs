@@ -161,6 +161,33 @@ pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     Ok(())
 }
 
+pub fn cron_job(p: &mut Page, o: &Object) {
+    let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
+    let of_job = |key: &str| text(&["spec", "jobTemplate", "spec", key]);
+    super::name_and_namespace(p, o);
+    p.metadata(o);
+    p.field("Schedule", text(&["spec", "schedule"]));
+    p.field("Concurrency Policy", text(&["spec", "concurrencyPolicy"]));
+    p.field("Suspend", o.at(&["spec", "suspend"]).and_then(Value::as_bool).map_or("<unset>", super::page::title_bool));
+    p.field("Time Zone", text(&["spec", "timeZone"]));
+    p.field("Successful Job History Limit", text(&["spec", "successfulJobsHistoryLimit"]));
+    p.field("Failed Job History Limit", text(&["spec", "failedJobsHistoryLimit"]));
+    let deadline = o.int_at(&["spec", "startingDeadlineSeconds"]).map_or("<unset>".into(), |s| format!("{s}s"));
+    p.field("Starting Deadline Seconds", deadline);
+    let chosen = o.at(&["spec", "jobTemplate", "spec", "selector"]);
+    p.field("Selector", if chosen.is_some() { selector(chosen) } else { "<unset>".into() });
+    p.field("Parallelism", of_job("parallelism"));
+    p.field("Completions", of_job("completions"));
+    if let Some(s) = o.int_at(&["spec", "jobTemplate", "spec", "activeDeadlineSeconds"]) {
+        p.field("Active Deadline Seconds", format!("{s}s"));
+    }
+    p.line(0, "Pod Template:");
+    super::template(&mut p.0, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
+    p.field("Last Schedule Time", o.str_at(&["status", "lastScheduleTime"]).map_or("<unset>".into(), time));
+    let active: Vec<String> = list(o.at(&["status", "active"])).iter().map(|a| show(&a["name"])).collect();
+    p.field("Active Jobs", if active.is_empty() { "<none>".into() } else { active.join(", ") });
+}
+
 pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
     let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
@@ -198,9 +225,9 @@ pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     p.field(
         "Pods Statuses",
         format!(
-            "{} Active ({} Ready) / {} Succeeded / {} Failed",
+            "{} Active{} / {} Succeeded / {} Failed",
             n(&["status", "active"]),
-            n(&["status", "ready"]),
+            o.int_at(&["status", "ready"]).map(|r| format!(" ({r} Ready)")).unwrap_or_default(),
             n(&["status", "succeeded"]),
             n(&["status", "failed"])
         ),

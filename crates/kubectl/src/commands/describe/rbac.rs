@@ -1,0 +1,94 @@
+//! Roles and who has them.
+
+use super::page::{Page, list, show};
+use meta::{Object, Value};
+use std::collections::BTreeMap;
+
+/// A rule on one resource, or one path.
+#[derive(Clone, Default)]
+struct Rule {
+    verbs: Vec<String>,
+    group: String,
+    resource: String,
+    names: Vec<String>,
+    paths: Vec<String>,
+}
+
+impl Rule {
+    /// What upstream sorts by: the rule as Go prints it.
+    fn order(&self) -> String {
+        let Self { verbs, group, resource, names, paths } = self;
+        let (v, n, p) = (verbs.join(" "), names.join(" "), paths.join(" "));
+        format!("Verbs:[{v}],APIGroups:[{group}],Resources:[{resource}],ResourceNames:[{n}],NonResourceURLs:[{p}]")
+    }
+
+    /// The resource with its group, a subresource behind both.
+    fn resource(&self) -> String {
+        if self.group.is_empty() {
+            return self.resource.clone();
+        }
+        match self.resource.split_once('/') {
+            Some((r, sub)) => format!("{r}.{}/{sub}", self.group),
+            None => format!("{}.{}", self.resource, self.group),
+        }
+    }
+}
+
+fn words(v: &Value) -> Vec<String> {
+    list(Some(v)).iter().map(show).collect()
+}
+
+/// One rule per resource and name, with the verbs of all that say the same of it.
+fn rules(o: &Object) -> Vec<Rule> {
+    let mut found: Vec<Rule> = Vec::new();
+    let mut known: BTreeMap<(String, String, Vec<String>), usize> = BTreeMap::new();
+    for r in list(o.get("rules")) {
+        let (verbs, names) = (words(&r["verbs"]), words(&r["resourceNames"]));
+        let names: Vec<Vec<String>> =
+            if names.is_empty() { vec![Vec::new()] } else { names.into_iter().map(|n| vec![n]).collect() };
+        for group in words(&r["apiGroups"]) {
+            for resource in words(&r["resources"]) {
+                for names in &names {
+                    let key = (group.clone(), resource.clone(), names.clone());
+                    if let Some(&i) = known.get(&key) {
+                        let have = &mut found[i].verbs;
+                        have.extend(verbs.iter().cloned());
+                        continue;
+                    }
+                    known.insert(key, found.len());
+                    let (group, resource, names) = (group.clone(), resource.clone(), names.clone());
+                    found.push(Rule { verbs: verbs.clone(), group, resource, names, paths: Vec::new() });
+                }
+            }
+        }
+        for path in words(&r["nonResourceURLs"]) {
+            found.push(Rule { verbs: verbs.clone(), paths: vec![path], ..Rule::default() });
+        }
+    }
+    found.sort_by_key(Rule::order);
+    found
+}
+
+pub fn role(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    p.metadata(o);
+    p.line(0, "PolicyRule:\n  Resources\tNon-Resource URLs\tResource Names\tVerbs");
+    p.line(1, "---------\t-----------------\t--------------\t-----");
+    for r in rules(o) {
+        let (paths, names) = (r.paths.join(" "), r.names.join(" "));
+        p.line(1, format!("{}\t[{paths}]\t[{names}]\t[{}]", r.resource(), r.verbs.join(" ")));
+    }
+}
+
+pub fn binding(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    p.metadata(o);
+    let role = |key: &str| o.at(&["roleRef", key]).map(show).unwrap_or_default();
+    p.line(0, "Role:");
+    p.at(1, "Kind", role("kind"));
+    p.at(1, "Name", role("name"));
+    p.line(0, "Subjects:\n  Kind\tName\tNamespace\n  ----\t----\t---------");
+    for s in list(o.get("subjects")) {
+        p.line(1, format!("{}\t{}\t{}", show(&s["kind"]), show(&s["name"]), show(&s["namespace"])));
+    }
+}
