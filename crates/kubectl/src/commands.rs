@@ -34,6 +34,7 @@ pub mod patch;
 pub mod plugin;
 pub mod pods;
 pub mod port_forward;
+pub mod raw;
 pub mod replace;
 pub mod rollout;
 pub mod run;

@@ -1,8 +1,10 @@
 //! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
 
 mod conflict;
+mod edit_last_applied;
 mod last_applied;
 pub mod patch;
+mod prune;
 
 use super::create::{LAST_APPLIED, annotate};
 use super::delete::{cascade, gone, uid};
@@ -60,17 +62,17 @@ pub struct Arguments {
     /// Only objects of the files with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    #[arg(long, hide = true)]
-    pub all: bool,
-    /// Not supported by this build.
-    #[arg(long)]
-    pub prune: bool,
+    #[command(flatten)]
+    pub pruning: prune::Flags,
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide = true)]
     pub openapi_patch: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Of {
+    /// Change what was applied last in an editor.
+    #[command(name = "edit-last-applied")]
+    Edit(edit_last_applied::Arguments),
     /// Print what was applied last.
     #[command(name = "view-last-applied")]
     View(last_applied::View),
@@ -86,14 +88,12 @@ const ATTEMPTS: usize = 5;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     match a.of {
+        Some(Of::Edit(e)) => return edit_last_applied::run(e, k).await,
         Some(Of::View(v)) => return last_applied::view(v, k).await,
         Some(Of::Set(s)) => return last_applied::set(s, k).await,
         None => {}
     }
     let dry = a.dry.strategy()?;
-    if a.prune {
-        return text("--prune is not supported by this kubectl");
-    }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
     }
@@ -109,8 +109,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.force && dry == Dry::Server {
         return text("--dry-run=server cannot be used with --force");
     }
+    a.pruning.check(&a.selector, a.force, a.server_side)?;
     if !a.subresource.is_empty() && !a.server_side {
-        return text("--subresource can only be used with --server-side");
+        return text("--subresource can only be specified for --server-side");
     }
     let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
     let output = Output::parse(&a.print, Formats::Objects, true)?;
@@ -118,6 +119,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&apply.a.print, dry)?;
     let mut errors = Vec::new();
     let mut results = Vec::new();
+    let mut seen = prune::Visited::default();
     let mut count = 0;
     for i in from_files(k, &apply.a.files).await? {
         let i = match i {
@@ -134,7 +136,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             continue;
         }
         count += 1;
-        match apply.one(k, &i).await {
+        let done = apply.one(k, &i).await;
+        if let Ok((o, _)) = &done {
+            seen.saw(o);
+        }
+        match done {
             Ok((o, what)) if output.is_human() || matches!(output, Output::Name) => printer.print(k, &o, what)?,
             Ok((o, _)) => results.push(o),
             Err(e) => errors.push(e),
@@ -144,7 +150,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("no objects passed to apply");
     }
     print_objects(k, &output, &apply.a.print, results)?;
-    Error::collect(errors)
+    Error::collect(errors)?;
+    let a = &apply.a;
+    match a.pruning.prune {
+        true => a.pruning.run(k, &seen, &a.selector, (cascade(&a.cascade)?, a.grace_period), dry, &mut printer).await,
+        false => Ok(()),
+    }
 }
 
 /// One object as it is, several as a list.

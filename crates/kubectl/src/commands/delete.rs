@@ -5,7 +5,6 @@ use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
 use crate::resource::select::{list, targets};
 use crate::resource::{Info, Target, from_files};
-use client::client::{JSON, request};
 use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use http::Method;
@@ -63,10 +62,13 @@ Example resource specifications include:
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !a.raw.is_empty() {
-        let client = k.client().await?;
-        let answer = client.bytes(request(Method::DELETE, &a.raw, JSON, None)?).await?;
-        k.out.write(&answer);
-        return Ok(());
+        if !a.resources.is_empty() {
+            return text("--raw can only be used with a single local file or stdin");
+        }
+        if !a.files.is_empty() {
+            super::raw::check(&a.raw, &a.files, &[])?;
+        }
+        return super::raw::send(k, Method::DELETE, &a.raw, &a.files).await;
     }
     if !matches!(a.output.as_str(), "" | "name") {
         return text("unexpected -o output mode: ".to_owned() + &a.output + ". We only support '-o name'");
