@@ -145,6 +145,8 @@ commands! {
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),
+    /// Print what a shell needs to complete command lines.
+    Completion(completion),
     /// See and change the kubeconfig.
     Config(config),
     /// Take no more pods on a node.

@@ -10,6 +10,7 @@ pub mod autoscale;
 pub mod blame;
 pub mod certificate;
 pub mod cluster_info;
+pub mod completion;
 pub mod config;
 pub mod cordon;
 pub mod cp;

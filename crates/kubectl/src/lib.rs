@@ -59,6 +59,9 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
         out.flush();
         return code;
     }
+    if words.first().is_some_and(|w| w.starts_with("__complete")) {
+        return commands::completion::instead(&words, shell).await.unwrap_or(1);
+    }
     let result = match cli::parse(args) {
         Ok((global, command)) => command.run(&mut kube::Kube::new(shell, global)).await,
         Err(cli::Refusal::Help(text)) => {

@@ -119,6 +119,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&apply.a.print, dry)?;
     let mut errors = Vec::new();
     let mut results = Vec::new();
+    let prunable = apply.a.pruning.resources(k).await?;
     let mut seen = prune::Visited::default();
     let mut count = 0;
     for i in from_files(k, &apply.a.files).await? {
@@ -153,7 +154,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)?;
     let a = &apply.a;
     match a.pruning.prune {
-        true => a.pruning.run(k, &seen, &a.selector, (cascade(&a.cascade)?, a.grace_period), dry, &mut printer).await,
+        true => {
+            a.pruning
+                .run(k, &prunable, &seen, &a.selector, (cascade(&a.cascade)?, a.grace_period), dry, &mut printer)
+                .await
+        }
         false => Ok(()),
     }
 }

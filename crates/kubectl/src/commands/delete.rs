@@ -97,7 +97,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text(NOTHING_GIVEN);
     }
-    if a.force && a.grace_period == 0 && dry == Dry::None {
+    if a.force && a.grace_period == 0 {
         k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     }
     let selection = a.which.selection();
@@ -147,7 +147,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             let api = k.api(&i.resource, &i.namespace).await?;
             match api.delete(&name, &options).await.map_err(Error::from) {
                 Ok(answer) => waiting.push((i.clone(), uid(&answer))),
-                Err(e) if e.is_not_found() && ignore => continue,
+                Err(e) if e.is_not_found() && ignore => {
+                    found += 1;
+                    continue;
+                }
                 Err(e) => {
                     found += 1;
                     errors.push(if i.source.is_empty() { e } else { e.about("deleting", &i.source) });
@@ -276,7 +279,7 @@ mod tests {
             ("delete pods -l app=web", "pod \"web\" deleted from default namespace\n"),
             ("delete pods --all", "No resources found\n"),
             ("delete pod nope", "! Error from server (NotFound): pods \"nope\" not found\nexit 1\n"),
-            ("delete pod nope --ignore-not-found", "No resources found\n"),
+            ("delete pod nope --ignore-not-found", ""),
             ("delete pods", "! error: resource(s) were provided, but no name was specified\nexit 1\n"),
             (
                 "delete pod web --force",

@@ -43,7 +43,7 @@ pub async fn send(k: &mut Kube, method: Method, path: &str, files: &FileFlags) -
         }
         Some(f) => Some(std::fs::read(f).map_err(|e| Error::Text(format!("open {f}: {}", os(&e))))?),
     };
-    let request = request(method, path, JSON, body.map(|b| (JSON, b)))?;
+    let request = request(method, path, "application/json, */*", body.map(|b| (JSON, b)))?;
     let mut answer = k.client().await?.checked(request).await?.into_body();
     while let Some(frame) = answer.frame().await {
         if let Ok(data) = frame?.into_data() {

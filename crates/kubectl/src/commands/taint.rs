@@ -279,7 +279,7 @@ mod tests {
                 "node/n tainted\n",
                 json!([{"effect": "NoSchedule", "key": "b", "value": "2"}, a("1", "NoSchedule"), bare]),
             ),
-            ("taint node n a-", "node/n untainted\n", json!([])),
+            ("taint node n a-", "node/n untainted\n", json!(null)),
             ("taint no n a:NoExecute-", "node/n untainted\n", json!([a("1", "NoSchedule")])),
             ("taint node --all a=2:NoSchedule --overwrite", "node/n modified\n", json!([a("2", "NoSchedule"), bare])),
             (

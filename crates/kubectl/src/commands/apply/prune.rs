@@ -84,8 +84,11 @@ impl Flags {
     }
 
     /// The resources to look through, namespaced ones first.
-    async fn resources(&self, k: &mut Kube) -> Result<Vec<Arc<Resource>>> {
+    pub async fn resources(&self, k: &mut Kube) -> Result<Vec<Arc<Resource>>> {
         let mut out = Vec::new();
+        if !self.prune {
+            return Ok(out);
+        }
         if self.prune_allowlist.is_empty() {
             for (group, kind) in KINDS {
                 let Some(r) = k.resource_of(&Gvk::new(group, "v1", kind)).await? else {
@@ -117,13 +120,13 @@ impl Flags {
     pub async fn run(
         &self,
         k: &mut Kube,
+        resources: &[Arc<Resource>],
         seen: &Visited,
         selector: &str,
         (propagation, grace): (Propagation, i64),
         dry: Dry,
         printer: &mut Printer,
     ) -> Result {
-        let resources = self.resources(k).await?;
         let mut options = DeleteOptions::propagation(propagation);
         if grace >= 0 {
             options.grace_period_seconds = Some(grace);
@@ -214,7 +217,7 @@ mod tests {
             ),
             (
                 "apply -f - --prune -l x=y --prune-allowlist=ConfigMap",
-                "configmap/a created\n! error: invalid GroupVersionKind format: ConfigMap, please follow <group/version/kind>\nexit 1\n",
+                "! error: invalid GroupVersionKind format: ConfigMap, please follow <group/version/kind>\nexit 1\n",
             ),
         ] {
             assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
