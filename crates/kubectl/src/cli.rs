@@ -180,6 +180,8 @@ commands! {
     /// Lead local ports to ports of a pod.
     #[command(name = "port-forward")]
     PortForward(port_forward),
+    /// Serve the API on a port of this machine.
+    Proxy(proxy),
     /// Replace objects by what files say.
     Replace(replace),
     /// Run an image in a pod.

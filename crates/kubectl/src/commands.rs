@@ -35,6 +35,7 @@ pub mod patch;
 pub mod plugin;
 pub mod pods;
 pub mod port_forward;
+pub mod proxy;
 pub mod raw;
 pub mod replace;
 pub mod rollout;

@@ -137,12 +137,10 @@ async fn raw(a: &Arguments, k: &mut Kube) -> Result {
         return text("arguments may not be passed when --raw is specified");
     }
     if a.watch || a.watch_only || !a.selector.is_empty() {
-        return text(
-            "--raw may not be specified with other flags that filter the server request or alter the output\nSee 'kubectl get -h' for help and examples",
-        );
+        return text("--raw may not be specified with other flags that filter the server request or alter the output");
     }
     if !a.print.output.is_empty() {
-        return text("--raw and --output are mutually exclusive\nSee 'kubectl get -h' for help and examples");
+        return text("--raw and --output are mutually exclusive");
     }
     super::raw::send(k, Method::GET, &a.raw, &FileFlags::default()).await
 }
