@@ -60,6 +60,15 @@ pub struct GlobalFlags {
     /// The UID to act as.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub as_uid: String,
+    /// KEY=VALUE of the user to act as; may be repeated.
+    #[arg(long, global = true)]
+    pub as_user_extra: Vec<String>,
+    /// A file with aliases and defaults of flags, in place of ~/.kube/kuberc.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub kuberc: String,
+    /// Answers are never compressed here.
+    #[arg(long, global = true)]
+    pub disable_compression: bool,
     /// How long one request may take; 0 is for ever.
     #[arg(long, global = true, default_value = "0", hide_default_value = true)]
     pub request_timeout: String,
