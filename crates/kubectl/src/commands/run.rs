@@ -15,8 +15,9 @@ use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    #[arg(default_value = "", hide_default_value = true)]
     pub name: String,
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, required = true)]
     pub image: String,
     /// NAME=VALUE; may be repeated.
     #[arg(long)]
@@ -80,6 +81,9 @@ fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Valu
 }
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if a.name.is_empty() {
+        return text("NAME is required for run");
+    }
     if a.image.is_empty() {
         return text("--image is required");
     }
@@ -316,6 +320,8 @@ mod tests {
             "hello\n! pod default/p terminated (Error)\nexit 3\n"
         );
         for (line, want) in [
+            ("run --image=i", "NAME is required for run"),
+            ("run p", "required flag(s) \"image\" not set"),
             ("run p --image=i --rm", "--rm should only be used for attached containers"),
             ("run p --image=i -t", "-i/--stdin is required for containers with -t/--tty=true"),
             ("run p --image=i --expose", "--port must be set when exposing a service"),
