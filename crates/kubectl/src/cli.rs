@@ -60,6 +60,15 @@ pub struct GlobalFlags {
     /// The UID to act as.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub as_uid: String,
+    /// KEY=VALUE of the user to act as; may be repeated.
+    #[arg(long, global = true)]
+    pub as_user_extra: Vec<String>,
+    /// A file with aliases and defaults of flags, in place of ~/.kube/kuberc.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    pub kuberc: String,
+    /// Answers are never compressed here.
+    #[arg(long, global = true)]
+    pub disable_compression: bool,
     /// How long one request may take; 0 is for ever.
     #[arg(long, global = true, default_value = "0", hide_default_value = true)]
     pub request_timeout: String,
@@ -145,6 +154,8 @@ commands! {
     /// Show where the cluster is.
     #[command(name = "cluster-info")]
     ClusterInfo(cluster_info),
+    /// Print what a shell needs to complete command lines.
+    Completion(completion),
     /// See and change the kubeconfig.
     Config(config),
     /// Take no more pods on a node.
@@ -178,6 +189,8 @@ commands! {
     /// Lead local ports to ports of a pod.
     #[command(name = "port-forward")]
     PortForward(port_forward),
+    /// Serve the API on a port of this machine.
+    Proxy(proxy),
     /// Replace objects by what files say.
     Replace(replace),
     /// Run an image in a pod.

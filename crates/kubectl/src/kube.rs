@@ -72,7 +72,7 @@ impl Kube {
                 user: g.impersonate.clone(),
                 uid: g.as_uid.clone(),
                 groups: g.as_group.clone(),
-                extra: Vec::new(),
+                extra: extras(&g.as_user_extra)?,
             },
             request_timeout: request_timeout(&g.request_timeout)?,
             disable_http2: false,
@@ -212,6 +212,15 @@ pub fn arch() -> &'static str {
         "aarch64" => "arm64",
         other => other,
     }
+}
+
+/// `--as-user-extra`.
+fn extras(given: &[String]) -> Result<Vec<(String, String)>> {
+    let one = |e: &String| match e.split_once('=') {
+        Some((k, v)) if !k.is_empty() => Ok((k.to_owned(), v.to_owned())),
+        _ => text(format!("invalid argument {e:?} for \"--as-user-extra\" flag: {e} must be formatted as key=value")),
+    };
+    given.iter().map(one).collect()
 }
 
 /// `--request-timeout`; `None` is for ever.

@@ -14,6 +14,7 @@ mod error;
 mod flags;
 
 mod kube;
+mod kuberc;
 mod ownership;
 mod printer;
 mod resource;
@@ -55,9 +56,21 @@ pub fn main_blocking(args: impl Iterator<Item = OsString>) -> ExitCode {
 pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
     let (out, err) = (shell.out.clone(), shell.err.clone());
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+    let words = match kuberc::apply(words, &shell) {
+        Ok(w) => w,
+        Err(e) => {
+            err.write(e.report().as_bytes());
+            err.flush();
+            return e.exit_code();
+        }
+    };
+    let args: Vec<OsString> = args.into_iter().take(1).chain(words.iter().map(OsString::from)).collect();
     if let Some(code) = commands::plugin::instead(&words, &shell) {
         out.flush();
         return code;
+    }
+    if words.first().is_some_and(|w| w.starts_with("__complete")) {
+        return commands::completion::instead(&words, shell).await.unwrap_or(1);
     }
     let result = match cli::parse(args) {
         Ok((global, command)) => command.run(&mut kube::Kube::new(shell, global)).await,

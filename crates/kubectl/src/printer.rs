@@ -177,8 +177,8 @@ pub fn without_managed_fields(o: &mut Object) {
 
 /// An object, or a `List`, in a format that is not for people.
 pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String> {
-    // A template gets all there is.
-    if !managed && !matches!(output, Output::GoTemplate(_)) {
+    // Templates and paths get all there is.
+    if !managed && matches!(output, Output::Json | Output::Yaml) {
         without_managed_fields(&mut o);
     }
     let is_list = o.get("items").is_some_and(Value::is_array) && o.kind().ends_with("List");

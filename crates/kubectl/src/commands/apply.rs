@@ -2,8 +2,10 @@
 
 pub mod atomic;
 mod conflict;
+mod edit_last_applied;
 mod last_applied;
 pub mod patch;
+mod prune;
 
 use super::create::{LAST_APPLIED, annotate};
 use super::delete::{cascade, gone, uid};
@@ -61,23 +63,23 @@ pub struct Arguments {
     /// Only objects of the files with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    #[arg(long, hide = true)]
-    pub all: bool,
     /// All or nothing, in the order in which objects need each other, and wait until they are ready (--timeout, 5m if none).
     #[arg(long)]
     pub atomic: bool,
     /// With --atomic, show all differences and ask first.
     #[arg(long)]
     pub confirm: bool,
-    /// Not supported by this build.
-    #[arg(long)]
-    pub prune: bool,
+    #[command(flatten)]
+    pub pruning: prune::Flags,
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide = true)]
     pub openapi_patch: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Of {
+    /// Change what was applied last in an editor.
+    #[command(name = "edit-last-applied")]
+    Edit(edit_last_applied::Arguments),
     /// Print what was applied last.
     #[command(name = "view-last-applied")]
     View(last_applied::View),
@@ -93,14 +95,12 @@ const ATTEMPTS: usize = 5;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     match a.of {
+        Some(Of::Edit(e)) => return edit_last_applied::run(e, k).await,
         Some(Of::View(v)) => return last_applied::view(v, k).await,
         Some(Of::Set(s)) => return last_applied::set(s, k).await,
         None => {}
     }
     let dry = a.dry.strategy()?;
-    if a.prune {
-        return text("--prune is not supported by this kubectl");
-    }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
     }
@@ -116,8 +116,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.force && dry == Dry::Server {
         return text("--dry-run=server cannot be used with --force");
     }
+    a.pruning.check(&a.selector, a.force, a.server_side)?;
     if !a.subresource.is_empty() && !a.server_side {
-        return text("--subresource can only be used with --server-side");
+        return text("--subresource can only be specified for --server-side");
     }
     if a.confirm && !a.atomic {
         return text("--confirm only works with --atomic");
@@ -131,6 +132,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&apply.a.print, dry)?;
     let mut errors = Vec::new();
     let mut results = Vec::new();
+    let prunable = apply.a.pruning.resources(k).await?;
+    let mut seen = prune::Visited::default();
     let mut count = 0;
     for i in from_files(k, &apply.a.files).await? {
         let i = match i {
@@ -147,7 +150,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             continue;
         }
         count += 1;
-        match apply.one(k, &i).await {
+        let done = apply.one(k, &i).await;
+        if let Ok((o, _)) = &done {
+            seen.saw(o);
+        }
+        match done {
             Ok((o, what)) if output.is_human() || matches!(output, Output::Name) => printer.print(k, &o, what)?,
             Ok((o, _)) => results.push(o),
             Err(e) => errors.push(e),
@@ -157,7 +164,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("no objects passed to apply");
     }
     print_objects(k, &output, &apply.a.print, results)?;
-    Error::collect(errors)
+    Error::collect(errors)?;
+    let a = &apply.a;
+    match a.pruning.prune {
+        true => {
+            a.pruning
+                .run(k, &prunable, &seen, &a.selector, (cascade(&a.cascade)?, a.grace_period), dry, &mut printer)
+                .await
+        }
+        false => Ok(()),
+    }
 }
 
 /// One object as it is, several as a list.

@@ -5,7 +5,10 @@ use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::duration;
 use crate::kube::Kube;
-use client::Query;
+use crate::resource::Info;
+use client::{Query, WatchEvent, WatchOptions};
+use futures::StreamExt as _;
+use http::Method;
 use meta::{Object, Value};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -69,7 +72,7 @@ fn described<'a>(o: &'a Object, name: &str) -> Option<(&'static str, &'a Value)>
 }
 
 /// Attaches until the container or the user ends it.
-pub async fn attach(k: &mut Kube, pod: &crate::resource::Info, container: &str, w: Options) -> Result {
+pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: Options) -> Result {
     let o = pod.object.clone().unwrap_or_default();
     let (of, c) = described(&o, container).unwrap_or(("containers", &Value::Null));
     // Whether there is a terminal was decided when the container was made.
@@ -94,6 +97,59 @@ pub async fn attach(k: &mut Kube, pod: &crate::resource::Info, container: &str, 
             _ => format!("Session ended, resume using '{command}' command"),
         });
     }
+    Ok(())
+}
+
+fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
+    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"].iter().find_map(|of| {
+        let all = o.at(&["status", of]).and_then(Value::as_array)?;
+        all.iter().find(|c| c["name"] == container)
+    })
+}
+
+/// Waits for the container and attaches to it; one that has ended already is read instead.
+pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: Options) -> Result {
+    let api = k.api(&pod.resource, &pod.namespace).await?;
+    let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
+    let ready = |o: &Object| {
+        status(o, container).is_some_and(|s| s["state"]["running"].is_object() || s["state"]["terminated"].is_object())
+    };
+    k.out.flush();
+    let mut o = api.get(&pod.name).await?;
+    let mut told = String::new();
+    'wait: while !ready(&o) {
+        let mut events = std::pin::pin!(api.watch(&options).await?);
+        while let Some(e) = events.next().await {
+            match e? {
+                WatchEvent::Added(now) | WatchEvent::Modified(now) => o = now,
+                WatchEvent::Deleted(_) => return text("pods \"\" not found"),
+                _ => continue,
+            }
+            if ready(&o) {
+                break 'wait;
+            }
+            let why = status(&o, container).and_then(|s| s["state"]["waiting"]["message"].as_str()).unwrap_or_default();
+            if !w.quiet && !why.is_empty() && why != told {
+                k.warn(format!("Warning: container {container}: {why}"));
+                told = why.to_owned();
+            }
+        }
+    }
+    let ended = status(&o, container).is_some_and(|s| s["state"]["terminated"].is_object());
+    pod.object = Some(o);
+    if !ended {
+        match attach(k, &pod, container, w).await {
+            Ok(()) => return Ok(()),
+            Err(e @ Error::Exit(_)) => return Err(e),
+            Err(e) => {
+                k.warn(format!("warning: couldn't attach to pod/{}, falling back to streaming logs: {e}", pod.name))
+            }
+        }
+    }
+    let mut q = Query::default();
+    q.add("container", container);
+    let bytes = k.client().await?.bytes(api.subresource_request(Method::GET, &pod.name, "log", &q)?).await?;
+    k.out.write(&bytes);
     Ok(())
 }
 

@@ -27,6 +27,9 @@ pub struct Arguments {
     pub files: FileFlags,
     #[command(flatten)]
     pub write: WriteFlags,
+    /// POST the file to this path.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub raw: String,
     #[command(subcommand)]
     pub of: Option<Of>,
 }
@@ -270,6 +273,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
+    }
+    if !a.raw.is_empty() {
+        super::raw::check(&a.raw, &a.files, &[("--output", !a.write.print.output.is_empty())])?;
+        return super::raw::send(k, http::Method::POST, &a.raw, &a.files).await;
     }
     let dry = a.write.dry.strategy()?;
     let options = a.write.options()?;

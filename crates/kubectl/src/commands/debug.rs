@@ -2,16 +2,14 @@
 
 mod profile;
 
-use super::attach::{Options, attach};
+use super::attach::{Options, join};
 use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
-use client::{DeleteOptions, Patch, Query, WatchEvent, WatchOptions, WriteOptions};
-use futures::StreamExt as _;
-use http::Method;
+use client::{DeleteOptions, Patch, WriteOptions};
 use meta::{Map, Object, Value};
 use profile::{Profile, Style};
 use serde_json::json;
@@ -236,7 +234,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
         };
         if flag(a.attach.as_ref())?.unwrap_or(a.stdin) && !container.is_empty() {
-            join(&a, k, pod, &container).await?;
+            let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
+            join(k, pod, &container, options).await?;
         }
     }
     Ok(())
@@ -406,60 +405,6 @@ async fn on_node(
     let made = k.api(&resource, &namespace).await?.create(&WriteOptions::default(), &o).await?;
     let info = Info { resource, namespace, name: made.name().to_owned(), source: String::new(), object: Some(made) };
     Ok((info, container.to_owned()))
-}
-
-fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
-    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"].iter().find_map(|of| {
-        let all = o.at(&["status", of]).and_then(Value::as_array)?;
-        all.iter().find(|c| c["name"] == container)
-    })
-}
-
-/// Waits for the container and attaches to it; one that has ended already is read instead.
-async fn join(a: &Arguments, k: &mut Kube, mut pod: Info, container: &str) -> Result {
-    let api = k.api(&pod.resource, &pod.namespace).await?;
-    let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
-    let ready = |o: &Object| {
-        status(o, container).is_some_and(|s| s["state"]["running"].is_object() || s["state"]["terminated"].is_object())
-    };
-    k.out.flush();
-    let mut o = api.get(&pod.name).await?;
-    let mut told = String::new();
-    'wait: while !ready(&o) {
-        let mut events = std::pin::pin!(api.watch(&options).await?);
-        while let Some(e) = events.next().await {
-            match e? {
-                WatchEvent::Added(now) | WatchEvent::Modified(now) => o = now,
-                WatchEvent::Deleted(_) => return text("pods \"\" not found"),
-                _ => continue,
-            }
-            if ready(&o) {
-                break 'wait;
-            }
-            let why = status(&o, container).and_then(|s| s["state"]["waiting"]["message"].as_str()).unwrap_or_default();
-            if !a.quiet && !why.is_empty() && why != told {
-                k.warn(format!("Warning: container {container}: {why}"));
-                told = why.to_owned();
-            }
-        }
-    }
-    let ended = status(&o, container).is_some_and(|s| s["state"]["terminated"].is_object());
-    pod.object = Some(o);
-    if !ended {
-        let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
-        match attach(k, &pod, container, options).await {
-            Ok(()) => return Ok(()),
-            Err(e @ Error::Exit(_)) => return Err(e),
-            Err(e) => {
-                k.warn(format!("warning: couldn't attach to pod/{}, falling back to streaming logs: {e}", pod.name))
-            }
-        }
-    }
-    let mut q = Query::default();
-    q.add("container", container);
-    let bytes = k.client().await?.bytes(api.subresource_request(Method::GET, &pod.name, "log", &q)?).await?;
-    k.out.write(&bytes);
-    Ok(())
 }
 
 #[cfg(test)]

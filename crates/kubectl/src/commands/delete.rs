@@ -5,7 +5,6 @@ use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
 use crate::resource::select::{list, targets};
 use crate::resource::{Info, Target, from_files};
-use client::client::{JSON, request};
 use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use http::Method;
@@ -63,10 +62,13 @@ Example resource specifications include:
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !a.raw.is_empty() {
-        let client = k.client().await?;
-        let answer = client.bytes(request(Method::DELETE, &a.raw, JSON, None)?).await?;
-        k.out.write(&answer);
-        return Ok(());
+        if !a.resources.is_empty() {
+            return text("--raw can only be used with a single local file or stdin");
+        }
+        if !a.files.is_empty() {
+            super::raw::check(&a.raw, &a.files, &[])?;
+        }
+        return super::raw::send(k, Method::DELETE, &a.raw, &a.files).await;
     }
     if !matches!(a.output.as_str(), "" | "name") {
         return text("unexpected -o output mode: ".to_owned() + &a.output + ". We only support '-o name'");
@@ -95,7 +97,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text(NOTHING_GIVEN);
     }
-    if a.force && a.grace_period == 0 && dry == Dry::None {
+    if a.force && a.grace_period == 0 {
         k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     }
     let selection = a.which.selection();
@@ -145,7 +147,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             let api = k.api(&i.resource, &i.namespace).await?;
             match api.delete(&name, &options).await.map_err(Error::from) {
                 Ok(answer) => waiting.push((i.clone(), uid(&answer))),
-                Err(e) if e.is_not_found() && ignore => continue,
+                Err(e) if e.is_not_found() && ignore => {
+                    found += 1;
+                    continue;
+                }
                 Err(e) => {
                     found += 1;
                     errors.push(if i.source.is_empty() { e } else { e.about("deleting", &i.source) });
@@ -275,7 +280,7 @@ mod tests {
             ("delete pods -l app=web", "pod \"web\" deleted from default namespace\n"),
             ("delete pods --all", "No resources found\n"),
             ("delete pod nope", "! Error from server (NotFound): pods \"nope\" not found\nexit 1\n"),
-            ("delete pod nope --ignore-not-found", "No resources found\n"),
+            ("delete pod nope --ignore-not-found", ""),
             ("delete pods", "! error: resource(s) were provided, but no name was specified\nexit 1\n"),
             (
                 "delete pod web --force",

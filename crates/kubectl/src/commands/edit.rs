@@ -2,7 +2,7 @@
 //!
 //! What the server refuses comes back into the editor with the reasons on top, until the file is saved unchanged or empty.
 
-mod editor;
+pub mod editor;
 
 use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};

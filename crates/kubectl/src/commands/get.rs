@@ -136,20 +136,13 @@ async fn raw(a: &Arguments, k: &mut Kube) -> Result {
     if !a.resources.is_empty() {
         return text("arguments may not be passed when --raw is specified");
     }
-    if a.watch || !a.selector.is_empty() || !a.print.output.is_empty() {
-        return text("--raw may not be combined with --watch, --selector or --output");
+    if a.watch || a.watch_only || !a.selector.is_empty() {
+        return text("--raw may not be specified with other flags that filter the server request or alter the output");
     }
-    let path = if a.raw.starts_with('/') { a.raw.clone() } else { format!("/{}", a.raw) };
-    let client = k.client().await?;
-    let mut body = client.checked(request(Method::GET, &path, "application/json, */*", None)?).await?.into_body();
-    use http_body_util::BodyExt as _;
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data() {
-            k.out.write(&data);
-            k.out.flush();
-        }
+    if !a.print.output.is_empty() {
+        return text("--raw and --output are mutually exclusive");
     }
-    Ok(())
+    super::raw::send(k, Method::GET, &a.raw, &FileFlags::default()).await
 }
 
 /// How this command shows what it fetches.

@@ -4,7 +4,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, SelectFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::select::gather;
+use crate::resource::select::{gather, gather_alone};
 use client::{Patch, WriteOptions};
 use meta::{Map, Object, Value};
 use serde_json::json;
@@ -26,6 +26,9 @@ pub struct Arguments {
     /// Show what is there.
     #[arg(long)]
     pub list: bool,
+    /// Ask no server: change what the files say, and print it.
+    #[arg(long)]
+    pub local: bool,
     #[arg(long, default_value = "", hide = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -96,7 +99,13 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
         return text(format!("at least one {} update is required", keys.word()));
     }
     let mut printer = Printer::new(&a.print, dry)?;
-    let (found, mut errors) = gather(k, &resources, &a.files, &a.which.selection()).await?;
+    if a.local && dry == Dry::Server {
+        return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
+    }
+    let (found, mut errors) = match a.local {
+        true => gather_alone(k, &resources, &a.files).await?,
+        false => gather(k, &resources, &a.files, &a.which.selection()).await?,
+    };
     for i in found {
         let o = i.object.clone().unwrap_or_default();
         if a.list {
@@ -152,8 +161,18 @@ async fn one(
         (Keys::Labels, true, _) => "labeled",
         (Keys::Labels, false, false) => "not labeled",
     };
-    if map.is_empty() || dry == Dry::Client {
+    if map.is_empty() {
         return Ok((o.clone(), said));
+    }
+    if a.local || dry == Dry::Client {
+        let mut o = o.clone();
+        for (key, v) in &map {
+            match v {
+                Value::Null => _ = o.remove(&["metadata", keys.field(), key]),
+                v => o.set(&["metadata", keys.field(), key], v.clone()),
+            }
+        }
+        return Ok((o, said));
     }
     let mut patch = json!({"metadata": {keys.field(): map}});
     if !a.resource_version.is_empty() {
@@ -173,6 +192,23 @@ async fn one(
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn without_a_server() {
+        let s = Server::default();
+        let file = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {a: b}}\n";
+        for (line, want) in [
+            ("label --local -f - x=1 a- -o jsonpath={.metadata.labels}", "{\"x\":\"1\"}"),
+            ("annotate --local -f - x=1", "pod/p annotated\n"),
+            (
+                "label --local --dry-run=server -f - x=1",
+                "! error: cannot specify --local and --dry-run=server - did you mean --dry-run=client?\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+        }
+        assert!(s.asked().is_empty());
+    }
 
     #[tokio::test]
     async fn labels_are_set_and_removed() {

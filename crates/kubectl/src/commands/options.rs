@@ -14,8 +14,10 @@ pub async fn run(_: Arguments, k: &mut Kube) -> Result {
     for a in flags {
         let short = a.get_short().map(|s| format!("-{s}, ")).unwrap_or_default();
         let default = a.get_default_values().first().map(|v| v.to_string_lossy().into_owned()).unwrap_or_default();
-        let many = matches!(a.get_action(), clap::ArgAction::Append);
-        let bare = default.parse::<f64>().is_ok() || matches!(default.as_str(), "true" | "false");
+        let name = a.get_long().unwrap_or_default();
+        // One of several users is meant here by the last, as where the flag names subjects.
+        let many = matches!(a.get_action(), clap::ArgAction::Append) && name != "user";
+        let bare = name == "v" || matches!(default.as_str(), "true" | "false");
         let shown = if many {
             "[]".to_owned()
         } else if bare {

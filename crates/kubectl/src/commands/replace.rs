@@ -17,6 +17,9 @@ pub struct Arguments {
     /// Delete and create anew.
     #[arg(long)]
     pub force: bool,
+    /// PUT the file to this path.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub raw: String,
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
     /// Keep the configuration in an annotation.
@@ -35,6 +38,10 @@ pub struct Arguments {
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
+    }
+    if !a.raw.is_empty() {
+        super::raw::check(&a.raw, &a.files, &[("--output", !a.print.output.is_empty())])?;
+        return super::raw::send(k, http::Method::PUT, &a.raw, &a.files).await;
     }
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?;

@@ -1,16 +1,23 @@
 //! `kubectl run`: an image in a pod of its own.
 
+use super::attach::{Options, join};
 use super::create::{WriteFlags, annotate, submit};
 use crate::error::{Error, Result, text};
+use crate::flags::Dry;
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::Info;
+use client::{DeleteOptions, Propagation, WatchEvent, WatchOptions};
+use futures::StreamExt as _;
 use meta::{Map, Object, Value};
 use serde_json::json;
+use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    #[arg(default_value = "", hide_default_value = true)]
     pub name: String,
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, required = true)]
     pub image: String,
     /// NAME=VALUE; may be repeated.
     #[arg(long)]
@@ -40,6 +47,22 @@ pub struct Arguments {
     pub stdin: bool,
     #[arg(short = 't', long)]
     pub tty: bool,
+    /// Attach to the container once it runs; so it is by default with -i.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub attach: Option<String>,
+    /// Delete the pod in the end.
+    #[arg(long)]
+    pub rm: bool,
+    /// Go without waiting for the end of the container.
+    #[arg(long)]
+    pub leave_stdin_open: bool,
+    /// Make a service for the port as well.
+    #[arg(long)]
+    pub expose: bool,
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    pub pod_running_timeout: String,
     #[arg(last = true)]
     pub args: Vec<String>,
     #[command(flatten)]
@@ -58,6 +81,9 @@ fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Valu
 }
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if a.name.is_empty() {
+        return text("NAME is required for run");
+    }
     if a.image.is_empty() {
         return text("--image is required");
     }
@@ -65,6 +91,24 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         a.write.field_manager = "kubectl-run".into();
     }
     let dry = a.write.dry.strategy()?;
+    let attached = match &a.attach {
+        Some(given) => crate::flags::go_bool(given).map_err(Error::Text)?,
+        None => a.stdin,
+    };
+    if a.tty && !a.stdin {
+        return text("-i/--stdin is required for containers with -t/--tty=true");
+    }
+    if a.expose && a.port.is_empty() {
+        return text("--port must be set when exposing a service");
+    }
+    if a.rm && !attached {
+        return text("--rm should only be used for attached containers");
+    }
+    if attached && dry != Dry::None {
+        return text(
+            "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)",
+        );
+    }
     let labels = match a.labels.as_str() {
         "" => json!({"run": a.name}),
         l => map(l.split(',').map(str::to_owned), "label")?.into(),
@@ -127,6 +171,168 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         annotate(&mut o);
     }
     let mut printer = Printer::new(&a.write.print, dry)?;
-    let made = submit(k, &a.write, o, &namespace).await?;
-    printer.print(k, &made, "created")
+    let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();
+    let mut made = vec![submit(k, &a.write, o, &namespace).await?];
+    if a.expose {
+        let service = service(&a, &labels)?;
+        made.push(submit(k, &a.write, service, &namespace).await?);
+    }
+    if !attached {
+        return made.iter().try_for_each(|o| printer.print(k, o, "created"));
+    }
+    let done = watch_over(k, &a, &made[0]).await;
+    if a.rm {
+        for o in &made {
+            remove(k, &a, o).await?;
+        }
+    }
+    done
+}
+
+fn service(a: &Arguments, labels: &Value) -> Result<Object> {
+    let port: i64 = a.port.parse().map_err(|_| Error::Text("--port must be a number".into()))?;
+    let mut v = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": a.name},
+        "spec": {"ports": [{"port": port, "protocol": "TCP", "targetPort": port}], "selector": labels},
+        "status": {"loadBalancer": {}},
+    });
+    // Only labels that were asked for, where the selector has what the pod has.
+    if !a.labels.is_empty() {
+        v["metadata"]["labels"] = labels.clone();
+    }
+    Ok(Object::from_value(v).unwrap_or_default())
+}
+
+/// Attaches to the pod and waits for its end, whose exit code becomes our own.
+async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
+    let resource = k.resource("pods").await?;
+    let (name, namespace) = (pod.name().to_owned(), pod.namespace().to_owned());
+    let info = Info { resource, namespace, name, source: String::new(), object: Some(pod.clone()) };
+    let limit = crate::flags::duration("pod-running-timeout", &a.pod_running_timeout)?.unwrap_or(Duration::MAX);
+    let started = |o: &Object| {
+        let ready = o
+            .at(&["status", "conditions"])
+            .and_then(Value::as_array)
+            .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
+        ready || matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"))
+    };
+    until(k, &info, limit, started).await?;
+    let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
+    join(k, info.clone(), &a.name, options).await?;
+    if a.leave_stdin_open || a.restart == "Always" {
+        return Ok(());
+    }
+    let onfailure = a.restart == "OnFailure";
+    let ended = |o: &Object| match o.str_at(&["status", "phase"]) {
+        Some("Succeeded") => true,
+        Some("Failed") => !onfailure,
+        _ => false,
+    };
+    let o = until(k, &info, limit, ended).await?;
+    let (ns, name) = (&info.namespace, &info.name);
+    if o.str_at(&["status", "phase"]) == Some("Succeeded") {
+        return Ok(());
+    }
+    let states = o.at(&["status", "containerStatuses"]).and_then(Value::as_array);
+    let end = states.and_then(|s| s.first()).map(|s| s["state"]["terminated"].clone()).unwrap_or_default();
+    match end["exitCode"].as_i64().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0) {
+        Some(code) => {
+            let s = |f: &str| end[f].as_str().unwrap_or_default().to_owned();
+            let error = Error::Bare(format!("pod {ns}/{name} terminated ({})\n{}", s("reason"), s("message")));
+            Err(Error::Code { code, error: Box::new(error) })
+        }
+        None => text(format!("pod {ns}/{name} failed with unknown exit code")),
+    }
+}
+
+/// Waits until the pod is as it should be.
+async fn until(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -> bool) -> Result<Object> {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let options = WatchOptions { field_selector: format!("metadata.name={}", i.name), ..WatchOptions::default() };
+    let waiting = async {
+        loop {
+            let now = api.get(&i.name).await?;
+            if fits(&now) {
+                return Ok(now);
+            }
+            let mut events = std::pin::pin!(api.watch(&options).await?);
+            while let Some(e) = events.next().await {
+                match e {
+                    Ok(WatchEvent::Added(o) | WatchEvent::Modified(o)) if fits(&o) => return Ok(o),
+                    Ok(WatchEvent::Deleted(_)) => return text(format!("pods {:?} not found", i.name)),
+                    Ok(_) => {}
+                    Err(e) if e.is_expired() || e.is_transient() => break,
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            tokio::time::sleep(super::wait::AGAIN).await;
+        }
+    };
+    match tokio::time::timeout(limit, waiting).await {
+        Ok(done) => done,
+        Err(_) => text("timed out waiting for the condition"),
+    }
+}
+
+async fn remove(k: &mut Kube, a: &Arguments, o: &Object) -> Result {
+    let Some(r) = k.resource_of(&o.gvk().unwrap_or_default()).await? else { return Ok(()) };
+    let options = DeleteOptions::propagation(Propagation::Background);
+    match k.api(&r, o.namespace()).await?.delete(o.name(), &options).await {
+        Err(e) if e.is_not_found() => return Ok(()),
+        done => done?,
+    };
+    if !a.quiet {
+        k.say(format!("{} {:?} deleted from {} namespace", r.group_kind(), o.name(), o.namespace()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use futures::SinkExt;
+    use serde_json::json;
+    use tokio_tungstenite::tungstenite::Message;
+
+    #[tokio::test]
+    async fn a_pod_is_run_to_its_end() {
+        let path = "/api/v1/namespaces/default/pods";
+        let pod = |phase: &str, state| {
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "p"}]},
+                "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [{"name": "p", "state": state}]}})
+        };
+        let running = pod("Running", json!({"running": {}}));
+        let s = Server::new()
+            .on(&format!("POST {path}?fieldManager=kubectl-run&fieldValidation=Strict"), 201, running.clone())
+            .on(&format!("GET {path}/p"), 200, running.clone())
+            .on(&format!("GET {path}/p"), 200, running)
+            .on(&format!("GET {path}/p"), 200, pod("Failed", json!({"terminated": {"exitCode": 3, "reason": "Error"}})))
+            .on(&format!("DELETE {path}/p"), 200, json!({}))
+            .on_upgrade(|mut ws| {
+                Box::pin(async move {
+                    ws.send(Message::Binary(b"\x01hello\n".to_vec().into())).await.unwrap();
+                    ws.send(Message::Binary(b"\x03{\"status\":\"Success\"}".to_vec().into())).await.unwrap();
+                    ws.close(None).await.unwrap();
+                })
+            });
+        assert_eq!(
+            snapshot(&s, "run p --image=i -i -q --restart=Never", "").await,
+            "hello\n! pod default/p terminated (Error)\nexit 3\n"
+        );
+        for (line, want) in [
+            ("run --image=i", "NAME is required for run"),
+            ("run p", "required flag(s) \"image\" not set"),
+            ("run p --image=i --rm", "--rm should only be used for attached containers"),
+            ("run p --image=i -t", "-i/--stdin is required for containers with -t/--tty=true"),
+            ("run p --image=i --expose", "--port must be set when exposing a service"),
+            (
+                "run p --image=i -i --dry-run=client",
+                "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, format!("! error: {want}\nexit 1\n"), "{line}");
+        }
+        let said = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
+        assert_eq!(said, "pod/p created (dry run)\nservice/p created (dry run)\n");
+    }
 }

@@ -201,9 +201,18 @@ async fn one(
         o.set(&["spec", "taints"], new);
         return Ok((o, said));
     }
+    let mut after = o.clone();
+    match new.is_empty() {
+        true => _ = after.remove(&["spec", "taints"]),
+        false => after.set(&["spec", "taints"], new),
+    }
+    let schema = kinds::catalog().schema_of(&i.resource.gvk());
+    let patch = merge::strategic::two_way(&o.0, &after.0, schema.map(|s| &**s));
+    let mut patch = Value::Object(patch.map_err(|e| Error::Text(e.to_string()))?);
     // The version tells that nobody else has changed the list, which is replaced as a whole.
-    let patch = json!({"metadata": {"resourceVersion": o.resource_version()}, "spec": {"taints": new}});
-    Ok((k.api(&i.resource, "").await?.patch(&i.name, options, &Patch::Merge(patch)).await?, said))
+    patch["metadata"]["resourceVersion"] = o.resource_version().into();
+    let patch = Patch::Strategic(patch);
+    Ok((k.api(&i.resource, "").await?.patch(&i.name, options, &patch).await?, said))
 }
 
 /// The taints of a node after the changes, and what was done in a word.
@@ -270,7 +279,7 @@ mod tests {
                 "node/n tainted\n",
                 json!([{"effect": "NoSchedule", "key": "b", "value": "2"}, a("1", "NoSchedule"), bare]),
             ),
-            ("taint node n a-", "node/n untainted\n", json!([])),
+            ("taint node n a-", "node/n untainted\n", json!(null)),
             ("taint no n a:NoExecute-", "node/n untainted\n", json!([a("1", "NoSchedule")])),
             ("taint node --all a=2:NoSchedule --overwrite", "node/n modified\n", json!([a("2", "NoSchedule"), bare])),
             (

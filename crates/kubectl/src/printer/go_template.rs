@@ -50,6 +50,13 @@ impl GoTemplate {
         let mut out = String::new();
         let data = given(v);
         let Err(e) = self.template.execute_fmt(&mut out, &data) else { return Ok(out) };
+        // Go knows the functions when it reads a template.
+        if let Some(f) = e.to_string().split_once("undefined function: ").map(|(_, f)| f.to_owned()) {
+            return text(format!(
+                "error parsing template {}, template: output:1: function {f:?} not defined",
+                self.source
+            ));
+        }
         let why = match e {
             TemplateError::MissingKey { key } => format!("map has no entry for key {key:?}"),
             other => other.to_string().trim_start_matches("execution error: ").to_owned(),
@@ -130,7 +137,8 @@ mod tests {
                 "error parsing template {{nosuch .}}, template: output:1: function \"nosuch\" not defined",
             ),
         ] {
-            assert_eq!(GoTemplate::parse(t, Missing::Allowed).unwrap_err().to_string(), want, "{t}");
+            let e = GoTemplate::parse(t, Missing::Allowed).and_then(|t| t.render(&o)).unwrap_err();
+            assert_eq!(e.to_string(), want, "{t}");
         }
         let e = GoTemplate::parse("{{.foo}}", Missing::Error).unwrap().render(&o).unwrap_err();
         assert_eq!(

@@ -79,7 +79,7 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
 pub async fn set(a: Set, k: &mut Kube) -> Result {
     let dry = a.dry.strategy()?;
     if a.files.is_empty() {
-        return text("must specify one of -f and -k");
+        return text(NOTHING_GIVEN);
     }
     let mut printer = Printer::new(&a.print, dry)?;
     // Nothing is written before all is found well.
@@ -102,9 +102,8 @@ pub async fn set(a: Set, k: &mut Kube) -> Result {
         changes.push((i, live, wanted));
     }
     for (i, mut live, wanted) in changes {
-        if dry == Dry::Client {
-            live.set_annotation(LAST_APPLIED, &wanted);
-        } else {
+        // A rehearsal shows the object as it is, as upstream does.
+        if dry != Dry::Client {
             let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}}));
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
             live = k.api(&i.resource, &i.namespace).await?.patch(&i.name, &options, &patch).await?;

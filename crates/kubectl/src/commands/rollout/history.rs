@@ -111,6 +111,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             k.say(text);
             continue;
         }
+        if !a.print.output.is_empty() || !a.print.template.is_empty() {
+            let mut printer = crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?;
+            all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""))?;
+            continue;
+        }
         if all.is_empty() {
             k.say(format!("{name} \nNo rollout history found."));
             continue;

@@ -1,0 +1,157 @@
+//! `kubectl apply edit-last-applied`: the annotation in an editor.
+
+use super::super::create::LAST_APPLIED;
+use super::super::delete::NOTHING_GIVEN;
+use super::super::edit::editor::{Draft, stripped};
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use crate::printer::name_of;
+use crate::resource::file::documents;
+use crate::resource::select::{Selection, gather};
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// TYPE NAME…, or TYPE/NAME….
+    pub resources: Vec<String>,
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// yaml or json.
+    #[arg(short = 'o', long, default_value = "yaml", hide_default_value = true)]
+    pub output: String,
+    /// Lines end as on Windows.
+    #[arg(long)]
+    pub windows_line_endings: bool,
+    #[arg(long, default_value = super::CLIENT_SIDE, hide_default_value = true)]
+    pub field_manager: String,
+}
+
+const HEAD: &str = "# Please edit the 'last-applied-configuration' annotations below.
+# Lines beginning with a '#' will be ignored, and an empty file will abort the edit.
+#
+";
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let json = match a.output.as_str() {
+        "json" => true,
+        "yaml" => false,
+        other => {
+            return text(format!(
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+            ));
+        }
+    };
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text(NOTHING_GIVEN);
+    }
+    let s = Selection { bare_type_is_all: true, ..Selection::default() };
+    let (found, errors) = gather(k, &a.resources, &a.files, &s).await?;
+    Error::collect(errors)?;
+    let mut applied = Vec::new();
+    for i in found {
+        let o = i.object.clone().unwrap_or_default();
+        if let Some(t) = o.annotation(LAST_APPLIED) {
+            let v: Value = serde_json::from_str(t)
+                .map_err(|e| Error::Text(format!("reading the last applied configuration of {}: {e}", i.name)))?;
+            applied.push((i, v));
+        }
+    }
+    let shown = match applied.as_slice() {
+        [] => {
+            return text(
+                "no last-applied-configuration annotation found on resources, to create the annotation, use command `kubectl apply set-last-applied --create-annotation`",
+            );
+        }
+        [(_, one)] => one.clone(),
+        all => {
+            let items: Vec<&Value> = all.iter().map(|(_, v)| v).collect();
+            json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {}})
+        }
+    };
+    let body = if json { codec::json::to_string_indent(&shown) } else { codec::yaml::to_string(&shown) };
+    let page = if json { body.clone() } else { format!("{HEAD}{body}") };
+    let page = if a.windows_line_endings { page.replace('\n', "\r\n") } else { page };
+    let draft = Draft::edit(k, &page, json)?;
+    let edited = stripped(draft.text());
+    if edited == stripped(&body) {
+        k.warn("Edit cancelled, no changes made.");
+        return Ok(());
+    }
+    if edited.trim().is_empty() {
+        k.warn("Edit cancelled, saved file was empty.");
+        return Ok(());
+    }
+    let mut read = Vec::new();
+    documents("edited-file", edited.as_bytes(), &mut read);
+    let read: Result<Vec<_>> = read.into_iter().collect();
+    let read = match read {
+        Ok(all) => all,
+        Err(e) => return draft.keep(k, e),
+    };
+    for d in read {
+        let same = |o: &Object, v: &Value| v["kind"] == o.kind() && v["metadata"]["name"] == o.name();
+        let Some((i, before)) = applied.iter().find(|(_, v)| same(&d.object, v)) else {
+            let what = name_of(&d.object);
+            return draft.keep(k, Error::Text(format!("no original object found for {what}")));
+        };
+        if d.object.clone().into_value() == *before {
+            k.say(format!("{} skipped", name_of(&d.object)));
+            continue;
+        }
+        let wanted = format!("{}\n", codec::json::to_string(&d.object.into_value(), codec::json::Html::Escape));
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}}));
+        let api = k.api(&i.resource, &i.namespace).await?;
+        match api.patch(&i.name, &WriteOptions::manager(&a.field_manager), &patch).await {
+            Ok(o) => k.say(format!("{} edited", name_of(&o))),
+            Err(e) => return draft.keep(k, e.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LAST_APPLIED;
+    use crate::testing::{Server, run_in};
+    use serde_json::json;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[tokio::test]
+    async fn the_annotation_is_edited() {
+        let path = "/api/v1/namespaces/default/configmaps/a";
+        let text =
+            "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n";
+        let cm = |annotations| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default", "annotations": annotations}});
+        let patch = format!("PATCH {path}?fieldManager=kubectl-client-side-apply");
+        let s = Server::new().on(&format!("GET {path}"), 200, cm(json!({LAST_APPLIED: text}))).on(
+            &patch,
+            200,
+            cm(json!({})),
+        );
+        let run = |s: Server, script: &'static str| async move {
+            let dir = tempfile::tempdir().unwrap();
+            let editor = dir.path().join("editor");
+            std::fs::write(&editor, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let (editor, tmp) = (editor.display().to_string(), dir.path().display().to_string());
+            run_in(&s, &["apply", "edit-last-applied", "cm/a"], "", move |n| match n {
+                "KUBE_EDITOR" => Some(editor.clone()),
+                "TMPDIR" => Some(tmp.clone()),
+                _ => None,
+            })
+            .await
+        };
+        assert_eq!(run(s.clone(), "sed -i 's/k: v/k: w/' $1").await, (0, "configmap/a edited\n".into(), String::new()));
+        assert_eq!(s.body_of(&patch)["metadata"]["annotations"][LAST_APPLIED], text.replace("\"v\"}", "\"w\"}"));
+        assert_eq!(run(s, "true").await, (0, String::new(), "Edit cancelled, no changes made.\n".into()));
+        let bare = Server::new().on(&format!("GET {path}"), 200, cm(json!({})));
+        let (code, _, err) = run(bare, "true").await;
+        assert!(
+            code == 1 && err.starts_with("error: no last-applied-configuration annotation found on resources"),
+            "{err}"
+        );
+    }
+}

@@ -1,0 +1,226 @@
+//! `kubectl apply --prune`: what was applied once and is in the files no more is deleted.
+
+use crate::discovery::Resource;
+use crate::error::{Error, Result, text};
+use crate::flags::Dry;
+use crate::kube::Kube;
+use crate::printer::Printer;
+use client::{DeleteOptions, ListOptions, Propagation};
+use meta::{Gvk, Object};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::create::LAST_APPLIED;
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Flags {
+    /// Delete what was applied before and is not in the files.
+    #[arg(long)]
+    pub prune: bool,
+    /// With --prune, of everything and not of a selector.
+    #[arg(long)]
+    pub all: bool,
+    /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
+    #[arg(long, value_name = "GVK")]
+    pub prune_allowlist: Vec<String>,
+}
+
+/// The kinds that are pruned unless a list names others.
+const KINDS: [(&str, &str); 16] = [
+    ("", "ConfigMap"),
+    ("", "Endpoints"),
+    ("", "PersistentVolumeClaim"),
+    ("", "Pod"),
+    ("", "ReplicationController"),
+    ("", "Secret"),
+    ("", "Service"),
+    ("batch", "Job"),
+    ("batch", "CronJob"),
+    ("networking.k8s.io", "Ingress"),
+    ("apps", "DaemonSet"),
+    ("apps", "Deployment"),
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("", "Namespace"),
+    ("", "PersistentVolume"),
+];
+
+/// What was applied in this run, and must stay.
+#[derive(Debug, Default)]
+pub struct Visited {
+    uids: BTreeSet<String>,
+    namespaces: BTreeSet<String>,
+}
+
+impl Visited {
+    pub fn saw(&mut self, o: &Object) {
+        self.uids.insert(o.uid().to_owned());
+        if !o.namespace().is_empty() {
+            self.namespaces.insert(o.namespace().to_owned());
+        }
+    }
+}
+
+impl Flags {
+    pub fn check(&self, selector: &str, force: bool, server_side: bool) -> Result {
+        if self.all && !selector.is_empty() {
+            return text("cannot set --all and --selector at the same time");
+        }
+        if !self.prune {
+            return Ok(());
+        }
+        if force {
+            return text("--force cannot be used with --prune");
+        }
+        if !self.all && selector.is_empty() {
+            return text(
+                "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
+            );
+        }
+        if server_side {
+            return text("--prune is in alpha and doesn't currently work on objects created by server-side apply");
+        }
+        Ok(())
+    }
+
+    /// The resources to look through, namespaced ones first.
+    pub async fn resources(&self, k: &mut Kube) -> Result<Vec<Arc<Resource>>> {
+        let mut out = Vec::new();
+        if !self.prune {
+            return Ok(out);
+        }
+        if self.prune_allowlist.is_empty() {
+            for (group, kind) in KINDS {
+                let Some(r) = k.resource_of(&Gvk::new(group, "v1", kind)).await? else {
+                    let namespaced = !matches!(kind, "Namespace" | "PersistentVolume");
+                    return text(format!(
+                        "error retrieving RESTMappings to prune: invalid resource {group}/v1, Kind={kind}, Namespaced={namespaced}: no matches for kind {kind:?} in version \"{}v1\"",
+                        if group.is_empty() { String::new() } else { format!("{group}/") }
+                    ));
+                };
+                out.push(r);
+            }
+        }
+        for given in &self.prune_allowlist {
+            let [group, version, kind] = given.split('/').collect::<Vec<_>>()[..] else {
+                return text(format!("invalid GroupVersionKind format: {given}, please follow <group/version/kind>"));
+            };
+            let group = if group == "core" { "" } else { group };
+            let gvk = Gvk::new(group, version, kind);
+            match k.resource_of(&gvk).await? {
+                Some(r) => out.push(r),
+                None => return text(format!("no matches for kind {kind:?} in version {:?}", gvk.api_version())),
+            }
+        }
+        out.sort_by_key(|r| !r.namespaced);
+        Ok(out)
+    }
+
+    /// Deletes what carries the annotation of `apply` and was not seen.
+    pub async fn run(
+        &self,
+        k: &mut Kube,
+        resources: &[Arc<Resource>],
+        seen: &Visited,
+        selector: &str,
+        (propagation, grace): (Propagation, i64),
+        dry: Dry,
+        printer: &mut Printer,
+    ) -> Result {
+        let mut options = DeleteOptions::propagation(propagation);
+        if grace >= 0 {
+            options.grace_period_seconds = Some(grace);
+        }
+        options.dry_run = dry.option();
+        let none = BTreeSet::from([String::new()]);
+        for (namespaced, namespaces) in [(true, &seen.namespaces), (false, &none)] {
+            for n in namespaces {
+                for r in resources.iter().filter(|r| r.namespaced == namespaced) {
+                    let done = one(k, r, n, seen, selector, &options, dry, printer).await;
+                    let gvk = r.gvk();
+                    let what = if namespaced { "namespaced" } else { "nonNamespaced" };
+                    done.map_err(|e| {
+                        Error::Text(format!(
+                            "error pruning {what} object {}, Kind={}: {e}",
+                            if gvk.group.is_empty() { format!("/{}", gvk.version) } else { gvk.api_version() },
+                            gvk.kind
+                        ))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn one(
+    k: &mut Kube,
+    r: &Arc<Resource>,
+    namespace: &str,
+    seen: &Visited,
+    selector: &str,
+    options: &DeleteOptions,
+    dry: Dry,
+    printer: &mut Printer,
+) -> Result {
+    let api = k.api(r, namespace).await?;
+    let which = ListOptions { label_selector: selector.to_owned(), ..ListOptions::default() };
+    for mut o in api.list_all(&which).await?.items {
+        if o.annotation(LAST_APPLIED).is_none() || seen.uids.contains(o.uid()) {
+            continue;
+        }
+        o.set_gvk(&r.gvk());
+        if dry != Dry::Client {
+            api.delete(o.name(), options).await?;
+        }
+        printer.print(k, &o, "pruned")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    const PATH: &str = "/api/v1/namespaces/default/configmaps";
+    const FILE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {x: 'y'}}\n";
+
+    #[tokio::test]
+    async fn what_is_in_no_file_goes() {
+        let applied = |n: &str| {
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": n, "namespace": "default", "uid": n,
+                "annotations": {super::LAST_APPLIED: "{}"}}})
+        };
+        let bare = json!({"metadata": {"name": "c", "namespace": "default", "uid": "c"}});
+        let s = Server::new()
+            .on(
+                &format!("POST {PATH}?fieldManager=kubectl-client-side-apply&fieldValidation=Strict"),
+                201,
+                applied("a"),
+            )
+            .on(&format!("GET {PATH}?labelSelector=x%3Dy"), 200, json!({"items": [applied("a"), applied("b"), bare]}))
+            .on(&format!("DELETE {PATH}/b"), 200, json!({}));
+        let line = "apply -f - --prune -l x=y --prune-allowlist=core/v1/ConfigMap";
+        assert_eq!(snapshot(&s, line, FILE).await, "configmap/a created\nconfigmap/b pruned\n");
+        assert!(s.asked().contains(&format!("DELETE {PATH}/b")));
+        for (line, want) in [
+            (
+                "apply -f - --prune",
+                "! error: all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector\nexit 1\n",
+            ),
+            ("apply -f - --prune --all --force", "! error: --force cannot be used with --prune\nexit 1\n"),
+            ("apply -f - --all -l x=y", "! error: cannot set --all and --selector at the same time\nexit 1\n"),
+            (
+                "apply -f - --prune --all --server-side",
+                "! error: --prune is in alpha and doesn't currently work on objects created by server-side apply\nexit 1\n",
+            ),
+            (
+                "apply -f - --prune -l x=y --prune-allowlist=ConfigMap",
+                "! error: invalid GroupVersionKind format: ConfigMap, please follow <group/version/kind>\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
+        }
+    }
+}

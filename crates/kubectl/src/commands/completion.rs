@@ -1,0 +1,375 @@
+//! `kubectl completion`: scripts that ask `kubectl __complete`, and what it answers: commands and flags as the parser has them,
+//! types, names and namespaces as the server has them.
+//!
+//! The answer is cobra's, which other tools ask for as well: a candidate and its description on a line, and a number that says
+//! what else the shell may do. Left out: containers of pods, and files of containers.
+
+use crate::cli::{GlobalFlags, command};
+use crate::error::{Result, text};
+use crate::kube::Kube;
+use crate::shell::Shell;
+use clap::FromArgMatches as _;
+use client::ListOptions;
+use client::client::PARTIAL_METADATA_LIST;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// bash, zsh, fish or powershell.
+    pub shell: Vec<String>,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    const SEE: &str = "See 'kubectl completion -h' for help and examples";
+    let script = match a.shell.as_slice() {
+        [] => return text(format!("Shell not specified.\n{SEE}")),
+        [s] => match s.as_str() {
+            "bash" => include_str!("completion/bash"),
+            "zsh" => include_str!("completion/zsh"),
+            "fish" => include_str!("completion/fish"),
+            "powershell" => include_str!("completion/powershell"),
+            other => return text(format!("Unsupported shell type {other:?}.\n{SEE}")),
+        },
+        _ => return text(format!("Too many arguments. Expected only the shell type.\n{SEE}")),
+    };
+    k.out.write(script.as_bytes());
+    Ok(())
+}
+
+/// What the shell may do with the answer (cobra's `ShellCompDirective`).
+const NO_SPACE: u8 = 2;
+const NO_FILES: u8 = 4;
+
+#[derive(Default)]
+struct Answer {
+    /// Candidates with their descriptions.
+    found: Vec<(String, String)>,
+    directive: u8,
+}
+
+impl Answer {
+    fn words(all: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let found = all.into_iter().map(|w| (w.into(), String::new())).collect();
+        Self { found, directive: NO_FILES }
+    }
+
+    fn files() -> Self {
+        Self::default()
+    }
+
+    fn nothing() -> Self {
+        Self { found: Vec::new(), directive: NO_FILES }
+    }
+}
+
+/// What stands where in the arguments of a command.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// TYPE NAME…, TYPE/NAME….
+    Objects,
+    /// TYPE.
+    Types,
+    /// NAME… of one type.
+    Names(&'static str),
+    /// POD or TYPE/NAME, one.
+    Pod,
+    /// One of the kubeconfig's.
+    Kubeconfig(&'static str),
+    Shells,
+    Nothing,
+}
+
+fn place(path: &str) -> Place {
+    match path {
+        "get"
+        | "describe"
+        | "delete"
+        | "edit"
+        | "label"
+        | "annotate"
+        | "patch"
+        | "scale"
+        | "autoscale"
+        | "expose"
+        | "wait"
+        | "taint"
+        | "apply view-last-applied"
+        | "apply edit-last-applied" => Place::Objects,
+        p if p.starts_with("rollout ") || p.starts_with("set ") => Place::Objects,
+        "explain" => Place::Types,
+        "cordon" | "uncordon" | "drain" | "top node" => Place::Names("nodes"),
+        "top pod" => Place::Names("pods"),
+        "certificate approve" | "certificate deny" => Place::Names("certificatesigningrequests"),
+        "create token" => Place::Names("serviceaccounts"),
+        "logs" | "exec" | "attach" | "port-forward" | "debug" => Place::Pod,
+        "config use-context"
+        | "config delete-context"
+        | "config rename-context"
+        | "config set-context"
+        | "config get-contexts" => Place::Kubeconfig("context"),
+        "config delete-cluster" | "config set-cluster" => Place::Kubeconfig("cluster"),
+        "config delete-user" | "config set-credentials" => Place::Kubeconfig("user"),
+        "completion" => Place::Shells,
+        _ => Place::Nothing,
+    }
+}
+
+/// Answers `__complete WORD…`, whose last word is the one to complete. `None`: the line asks for something else.
+pub async fn instead(words: &[String], shell: Shell) -> Option<u8> {
+    let descriptions = match words.first()?.as_str() {
+        "__complete" => true,
+        "__completeNoDesc" => false,
+        _ => return None,
+    };
+    let (current, before) = words[1..].split_last().map(|(c, b)| (c.as_str(), b)).unwrap_or(("", &[]));
+    let current = if current == "\"\"" { "" } else { current };
+    let (out, err) = (shell.out.clone(), shell.err.clone());
+    let line = std::iter::once("kubectl".to_owned()).chain(before.iter().cloned());
+    let matches = command().ignore_errors(true).try_get_matches_from(line);
+    let global = matches.ok().and_then(|m| GlobalFlags::from_arg_matches(&m).ok()).unwrap_or_default();
+    let mut k = Kube::new(shell, global);
+    let a = answer(&mut k, before, current).await;
+    let mut said = String::new();
+    for (word, about) in a.found.iter().filter(|(w, _)| w.starts_with(current)) {
+        said.push_str(word);
+        if descriptions && !about.is_empty() {
+            said.push('\t');
+            said.push_str(about);
+        }
+        said.push('\n');
+    }
+    out.write(format!("{said}:{}\n", a.directive).as_bytes());
+    out.flush();
+    let names: Vec<&str> = [(NO_SPACE, "ShellCompDirectiveNoSpace"), (NO_FILES, "ShellCompDirectiveNoFileComp")]
+        .iter()
+        .filter(|(bit, _)| a.directive & bit != 0)
+        .map(|(_, n)| *n)
+        .collect();
+    let names = if names.is_empty() { "ShellCompDirectiveDefault".to_owned() } else { names.join(", ") };
+    err.write(format!("Completion ended with directive: {names}\n").as_bytes());
+    Some(0)
+}
+
+fn flag<'a>(at: &'a clap::Command, global: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
+    let is = |a: &&clap::Arg| match word.strip_prefix("--") {
+        Some(long) => a.get_long() == Some(long),
+        None => word.len() == 2 && a.get_short() == word.chars().nth(1),
+    };
+    at.get_arguments().find(is).or_else(|| global.get_arguments().find(is))
+}
+
+fn takes_value(a: &clap::Arg) -> bool {
+    a.get_action().takes_values() && !a.is_require_equals_set()
+}
+
+async fn answer(k: &mut Kube, before: &[String], current: &str) -> Answer {
+    let whole = command();
+    let mut at = whole.clone();
+    let (mut path, mut rest) = (Vec::new(), Vec::new());
+    let mut waiting: Option<clap::Arg> = None;
+    for w in before {
+        if waiting.take().is_some() {
+            continue;
+        }
+        if w == "--" {
+            return Answer::files();
+        }
+        if w.starts_with('-') && w.len() > 1 {
+            waiting = flag(&at, &whole, w).filter(|a| takes_value(a)).cloned();
+            continue;
+        }
+        let sub = at.get_subcommands().find(|s| s.get_name() == w || s.get_all_aliases().any(|a| a == w)).cloned();
+        match sub.filter(|_| rest.is_empty()) {
+            Some(s) => {
+                path.push(s.get_name().to_owned());
+                at = s;
+            }
+            None => rest.push(w.clone()),
+        }
+    }
+    if let Some(a) = waiting {
+        return value(k, &a, "").await;
+    }
+    if current.starts_with('-') {
+        if let Some((name, _)) = current.split_once('=') {
+            return match flag(&at, &whole, name).cloned() {
+                Some(a) => value(k, &a, &format!("{name}=")).await,
+                None => Answer::nothing(),
+            };
+        }
+        return flags(&at, &whole);
+    }
+    if rest.is_empty() {
+        let about = |s: &clap::Command| s.get_about().map(ToString::to_string).unwrap_or_default();
+        let shown = at.get_subcommands().filter(|s| !s.is_hide_set() && s.get_name() != "help");
+        let subs: Vec<(String, String)> = shown.map(|s| (s.get_name().to_owned(), about(s))).collect();
+        if !subs.is_empty() {
+            return Answer { found: subs, directive: NO_FILES };
+        }
+    }
+    arguments(k, place(&path.join(" ")), &rest, current).await
+}
+
+fn flags(at: &clap::Command, global: &clap::Command) -> Answer {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for a in at.get_arguments().chain(global.get_arguments().filter(|a| a.is_global_set())) {
+        let Some(long) = a.get_long().filter(|_| !a.is_hide_set()) else { continue };
+        let word = format!("--{long}");
+        if !found.iter().any(|(w, _)| *w == word) {
+            found.push((word, a.get_help().map(ToString::to_string).unwrap_or_default()));
+        }
+    }
+    found.sort();
+    Answer { found, directive: NO_FILES }
+}
+
+/// The values of a flag, each behind a prefix (`--output=`).
+async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str) -> Answer {
+    let words: Vec<String> = match a.get_long().unwrap_or_default() {
+        "namespace" => names(k, "namespaces", true).await,
+        "context" | "cluster" | "user" => kubeconfig(k, a.get_long().unwrap_or_default()),
+        "output" => {
+            let all = "json yaml name wide go-template go-template-file jsonpath jsonpath-as-json jsonpath-file custom-columns custom-columns-file";
+            all.split(' ').map(str::to_owned).collect()
+        }
+        "dry-run" => ["client", "none", "server"].map(str::to_owned).to_vec(),
+        "cascade" => ["background", "foreground", "orphan"].map(str::to_owned).to_vec(),
+        "validate" => ["ignore", "strict", "warn"].map(str::to_owned).to_vec(),
+        "filename"
+        | "kubeconfig"
+        | "certificate-authority"
+        | "client-certificate"
+        | "client-key"
+        | "from-file"
+        | "from-env-file"
+        | "patch-file"
+        | "kustomize"
+        | "cert"
+        | "key"
+        | "custom"
+        | "output-directory"
+        | "cache-dir"
+        | "www" => return Answer::files(),
+        _ => Vec::new(),
+    };
+    Answer::words(words.into_iter().map(|w| format!("{prefix}{w}")))
+}
+
+fn kubeconfig(k: &Kube, what: &str) -> Vec<String> {
+    let Ok(all) = k.sources().load() else { return Vec::new() };
+    let mut names: Vec<String> = match what {
+        "context" => all.contexts.into_iter().map(|c| c.name).collect(),
+        "cluster" => all.clusters.into_iter().map(|c| c.name).collect(),
+        _ => all.users.into_iter().map(|c| c.name).collect(),
+    };
+    names.sort();
+    names
+}
+
+/// The names of what the server has of a type. A server that does not answer has nothing to complete.
+async fn names(k: &mut Kube, word: &str, everywhere: bool) -> Vec<String> {
+    let found = async {
+        let r = k.resource(word).await?;
+        let (namespace, _) = k.namespace()?;
+        let namespace = if everywhere || !r.namespaced { String::new() } else { namespace };
+        let api = k.api(&r, &namespace).await?.accept(PARTIAL_METADATA_LIST);
+        let all = api.list_all(&ListOptions { limit: 500, ..ListOptions::default() }).await?;
+        Ok::<_, crate::error::Error>(all.items.iter().map(|o| o.name().to_owned()).collect())
+    };
+    found.await.unwrap_or_default()
+}
+
+async fn types(k: &mut Kube) -> Vec<String> {
+    let Ok(d) = k.discovery().await else { return Vec::new() };
+    let mut all: Vec<String> = d.resources.iter().filter(|r| r.preferred).map(|r| r.group_resource()).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// `TYPE/NAME`s of the type that a word begins with.
+async fn of_type(k: &mut Kube, current: &str) -> Option<Answer> {
+    let (ty, _) = current.split_once('/')?;
+    let all = names(k, ty, false).await;
+    Some(Answer::words(all.into_iter().map(|n| format!("{ty}/{n}"))))
+}
+
+async fn arguments(k: &mut Kube, place: Place, rest: &[String], current: &str) -> Answer {
+    let fresh = |all: Vec<String>| Answer::words(all.into_iter().filter(|n| !rest.contains(n)));
+    match (place, rest) {
+        (Place::Types, []) => Answer::words(types(k).await),
+        (Place::Objects, _) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
+        (Place::Objects, []) => match current.rsplit_once(',') {
+            // The last of several types.
+            Some((before, _)) => Answer::words(types(k).await.into_iter().map(|t| format!("{before},{t}"))),
+            None => Answer::words(types(k).await),
+        },
+        (Place::Objects, [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
+        (Place::Names(ty), _) => fresh(names(k, ty, false).await),
+        (Place::Pod, []) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
+        (Place::Pod, []) => Answer::words(names(k, "pods", false).await),
+        (Place::Kubeconfig(what), _) => fresh(kubeconfig(k, what)),
+        (Place::Shells, []) => Answer::words(["bash", "fish", "powershell", "zsh"]),
+        _ => Answer::nothing(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_with, snapshot};
+    use serde_json::json;
+
+    async fn complete(words: &[&str]) -> String {
+        let list = |names: &[&str]| json!({"items": names.iter().map(|n| json!({"metadata": {"name": n}})).collect::<Vec<_>>()});
+        let s = Server::new()
+            .on("GET /api/v1/namespaces/default/pods?limit=500", 200, list(&["web-1", "web-2", "db"]))
+            .on("GET /api/v1/namespaces/x/pods?limit=500", 200, list(&["other"]))
+            .on("GET /api/v1/namespaces?limit=500", 200, list(&["default", "x"]));
+        let line: Vec<&str> = std::iter::once("__completeNoDesc").chain(words.iter().copied()).collect();
+        let (code, out, _) = run_with(&s, &line, "").await;
+        assert_eq!(code, 0);
+        out.replace('\n', " ")
+    }
+
+    #[tokio::test]
+    async fn what_can_follow_is_told() {
+        for (words, want) in [
+            (&["cor"][..], "cordon :4 "),
+            (&["get", "dep"], "deployments.apps :4 "),
+            (&["get", "pods", "web-1", "w"], "web-2 :4 "),
+            (&["get", "pod/d"], "pod/db :4 "),
+            (&["-n", "x", "logs", ""], "other :4 "),
+            (&["describe", "pods", "-n", ""], "default x :4 "),
+            (&["get", "pods", "--namespace=d"], "--namespace=default :4 "),
+            (&["get", "--show-l"], "--show-labels :4 "),
+            (&["get", "pods", "-o", "js"], "json jsonpath jsonpath-as-json jsonpath-file :4 "),
+            (&["apply", "-f", ""], ":0 "),
+            (&["exec", "web-1", "--", ""], ":0 "),
+            (&["rollout", "re"], "resume restart :4 "),
+            (&["completion", "b"], "bash :4 "),
+            (&["delete", "pods,se"], "pods,secrets pods,serviceaccounts pods,services :4 "),
+        ] {
+            assert_eq!(complete(words).await, want, "{words:?}");
+        }
+        let s = Server::new();
+        let (_, out, err) = run_with(&s, &["__complete", "uncord"], "").await;
+        assert_eq!(out, "uncordon\tTake pods on a node again\n:4\n");
+        assert_eq!(err, "Completion ended with directive: ShellCompDirectiveNoFileComp\n");
+    }
+
+    #[tokio::test]
+    async fn scripts_are_printed() {
+        let s = Server::new();
+        for shell in ["bash", "zsh", "fish", "powershell"] {
+            let said = snapshot(&s, &format!("completion {shell}"), "").await;
+            assert!(said.contains(&format!("{shell} completion for kubectl")), "{said}");
+        }
+        for (line, want) in [
+            ("completion", "Shell not specified."),
+            ("completion foo", "Unsupported shell type \"foo\"."),
+            ("completion bash zsh", "Too many arguments. Expected only the shell type."),
+        ] {
+            let want = format!("! error: {want}\n! See 'kubectl completion -h' for help and examples\nexit 1\n");
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

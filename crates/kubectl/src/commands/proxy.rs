@@ -1,0 +1,347 @@
+//! `kubectl proxy`: the API server on a port or socket of this machine, as the user of the kubeconfig.
+//!
+//! Whoever reaches the port has the user's rights. So it listens on the loopback address and takes only requests that name this
+//! host, and none to exec or attach, unless flags say otherwise.
+
+use crate::error::{Error, Result, text};
+use crate::kube::Kube;
+use crate::resource::file::os;
+use bytes::Bytes;
+use client::{Client, Upgrade};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use regex::Regex;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    pub words: Vec<String>,
+    /// A directory to serve as well.
+    #[arg(short = 'w', long, default_value = "", hide_default_value = true)]
+    pub www: String,
+    /// Where the directory is served.
+    #[arg(short = 'P', long, default_value = "/static/", hide_default_value = true)]
+    pub www_prefix: String,
+    /// Where the API is served.
+    #[arg(long, default_value = "/", hide_default_value = true)]
+    pub api_prefix: String,
+    /// Regular expressions of the paths that are served.
+    #[arg(long, default_value = "^.*", hide_default_value = true)]
+    pub accept_paths: String,
+    /// Regular expressions of the paths that are not served.
+    #[arg(long, default_value = "^/api/.*/pods/.*/exec,^/api/.*/pods/.*/attach", hide_default_value = true)]
+    pub reject_paths: String,
+    /// Regular expressions of the hosts that requests may name.
+    #[arg(long, default_value = "^localhost$,^127\\.0\\.0\\.1$,^\\[::1\\]$", hide_default_value = true)]
+    pub accept_hosts: String,
+    /// Regular expressions of the methods that are not served.
+    #[arg(long, default_value = "^$", hide_default_value = true)]
+    pub reject_methods: String,
+    /// The port; 0 is any that is free.
+    #[arg(short = 'p', long, default_value = "8001", hide_default_value = true)]
+    pub port: u16,
+    #[arg(long, default_value = "127.0.0.1", hide_default_value = true)]
+    pub address: String,
+    /// Serve every request. Any web page can then use the port.
+    #[arg(long)]
+    pub disable_filter: bool,
+    /// A socket in place of the port.
+    #[arg(short = 'u', long, default_value = "", hide_default_value = true)]
+    pub unix_socket: String,
+    #[arg(long, default_value = "0s", hide_default_value = true)]
+    pub keepalive: String,
+    /// Put the path of the server's address before every path.
+    #[arg(long)]
+    pub append_server_path: bool,
+}
+
+type Body = UnsyncBoxBody<Bytes, client::Error>;
+
+/// Which requests are served.
+struct Filter {
+    accept_paths: Vec<Regex>,
+    reject_paths: Vec<Regex>,
+    accept_hosts: Vec<Regex>,
+    reject_methods: Vec<Regex>,
+}
+
+fn expressions(given: &str) -> Result<Vec<Regex>> {
+    let one = |e: &str| Regex::new(e).map_err(|why| Error::Text(format!("Error compiling re: {e}: {why}")));
+    given.split(',').filter(|_| !given.is_empty()).map(one).collect()
+}
+
+impl Filter {
+    fn accepts(&self, method: &str, path: &str, host: &str) -> bool {
+        let any = |all: &[Regex], text: &str| all.iter().any(|r| r.is_match(text));
+        let rejected = any(&self.reject_paths, path) || any(&self.reject_methods, method);
+        !rejected && any(&self.accept_paths, path) && any(&self.accept_hosts, host)
+    }
+}
+
+struct Site {
+    client: Client,
+    filter: Option<Filter>,
+    api_prefix: String,
+    www: Option<(String, PathBuf)>,
+}
+
+fn slashed(prefix: &str) -> String {
+    if prefix.ends_with('/') { prefix.to_owned() } else { format!("{prefix}/") }
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.port != 8001 && !a.unix_socket.is_empty() {
+        return text("cannot set --unix-socket and --port at the same time");
+    }
+    if !a.www.is_empty() {
+        match std::fs::metadata(&a.www) {
+            Err(e) => k.warn(format!("Failed to stat static file directory {}: stat {}: {}", a.www, a.www, os(&e))),
+            Ok(m) if !m.is_dir() => k.warn(format!("Static file directory {} is not a directory", a.www)),
+            Ok(_) => {}
+        }
+    }
+    let filter = match a.disable_filter {
+        true => {
+            if a.unix_socket.is_empty() {
+                k.warn("Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious");
+            }
+            None
+        }
+        false => Some(Filter {
+            accept_paths: expressions(&a.accept_paths)?,
+            reject_paths: expressions(&a.reject_paths)?,
+            accept_hosts: expressions(&a.accept_hosts)?,
+            reject_methods: expressions(&a.reject_methods)?,
+        }),
+    };
+    let site = Arc::new(Site {
+        client: k.client().await?,
+        filter,
+        api_prefix: slashed(&a.api_prefix),
+        www: (!a.www.is_empty()).then(|| (slashed(&a.www_prefix), PathBuf::from(&a.www))),
+    });
+    let serving = async {
+        if a.unix_socket.is_empty() {
+            let at = (a.address.as_str(), a.port);
+            let l = tokio::net::TcpListener::bind(at).await.map_err(|e| listening(&a, &e))?;
+            let shown = l.local_addr().map_err(|e| listening(&a, &e))?;
+            k.say(format!("Starting to serve on {shown}"));
+            k.out.flush();
+            loop {
+                match l.accept().await {
+                    Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
+                    Err(e) => return text(format!("accept: {e}")),
+                }
+            }
+        }
+        let path = Path::new(&a.unix_socket);
+        // What a run before left there is no file of anybody's.
+        if std::fs::symlink_metadata(path).is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) {
+            let _ = std::fs::remove_file(path);
+        }
+        let l = private_socket(path).map_err(|e| Error::Text(format!("listen unix {}: {}", a.unix_socket, os(&e))))?;
+        k.say(format!("Starting to serve on {}", a.unix_socket));
+        k.out.flush();
+        loop {
+            match l.accept().await {
+                Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
+                Err(e) => return text(format!("accept: {e}")),
+            }
+        }
+    };
+    tokio::select! {
+        done = serving => done,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// A socket that only its owner may use, from its first moment on.
+fn private_socket(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
+    let old = rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o077));
+    let made = tokio::net::UnixListener::bind(path);
+    rustix::process::umask(old);
+    made
+}
+
+fn listening(a: &Arguments, e: &std::io::Error) -> Error {
+    let why = match e.kind() {
+        std::io::ErrorKind::AddrInUse => "bind: address already in use".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "bind: permission denied".to_owned(),
+        _ => e.to_string(),
+    };
+    Error::Text(format!("listen tcp {}:{}: {why}", a.address, a.port))
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, site: Arc<Site>) {
+    let service = service_fn(move |r| {
+        let site = site.clone();
+        async move { Ok::<_, std::convert::Infallible>(answer(r, &site).await) }
+    });
+    // A browser that goes away is no error.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+}
+
+fn plain(code: StatusCode, message: &str) -> Response<Body> {
+    let body = Full::new(Bytes::from(format!("{message}\n"))).map_err(|e| match e {}).boxed_unsync();
+    let mut r = Response::new(body);
+    *r.status_mut() = code;
+    r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    r
+}
+
+async fn answer(r: Request<Incoming>, site: &Site) -> Response<Body> {
+    let path = r.uri().path().to_owned();
+    if let Some((prefix, directory)) = &site.www
+        && let Some(rest) = path.strip_prefix(prefix.as_str())
+        && prefix.len() >= site.api_prefix.len()
+    {
+        return file(directory, rest);
+    }
+    let Some(rest) = path.strip_prefix(site.api_prefix.as_str()) else {
+        return plain(StatusCode::NOT_FOUND, "404 page not found");
+    };
+    // Below /api the path is the server's own; elsewhere the prefix is ours.
+    let path = if site.api_prefix.starts_with("/api") { path.clone() } else { format!("/{rest}") };
+    let host = r.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
+    let name = host.rsplit_once(':').filter(|(_, p)| p.parse::<u16>().is_ok()).map_or(host, |(h, _)| h);
+    if site.filter.as_ref().is_some_and(|f| !f.accepts(r.method().as_str(), &path, name)) {
+        return plain(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    let query = r.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
+    match forward(r, &format!("{path}{query}"), &site.client).await {
+        Ok(answer) => answer,
+        Err(e) => plain(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()),
+    }
+}
+
+/// Headers that are of one connection only.
+fn strip(h: &mut HeaderMap, upgrade: bool) {
+    for name in ["host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "content-length"] {
+        h.remove(name);
+    }
+    if !upgrade {
+        h.remove(header::CONNECTION);
+        h.remove(header::UPGRADE);
+    }
+}
+
+async fn forward(mut r: Request<Incoming>, to: &str, client: &Client) -> Result<Response<Body>> {
+    let upgrade = r.headers().contains_key(header::UPGRADE);
+    let switched = upgrade.then(|| hyper::upgrade::on(&mut r));
+    let (mut parts, body) = r.into_parts();
+    parts.uri = to.parse::<Uri>().map_err(|e| Error::Text(format!("{to}: {e}")))?;
+    strip(&mut parts.headers, upgrade);
+    let body = body.collect().await.map_err(|e| Error::Text(format!("reading the request: {e}")))?.to_bytes();
+    let mut request = Request::new(body);
+    (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (parts.method, parts.uri, parts.headers);
+    let Some(switched) = switched else {
+        let (mut parts, body) = client.raw(request).await?.into_parts();
+        strip(&mut parts.headers, false);
+        return Ok(Response::from_parts(parts, body));
+    };
+    match client.upgrade(request).await? {
+        Upgrade::Refused(answer) => {
+            let (mut parts, body) = answer.into_parts();
+            strip(&mut parts.headers, false);
+            Ok(Response::from_parts(parts, body))
+        }
+        Upgrade::Switched(parts, mut server) => {
+            tokio::spawn(async move {
+                if let Ok(browser) = switched.await {
+                    let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(browser), &mut server).await;
+                }
+            });
+            let mut answer = Response::new(Full::new(Bytes::new()).map_err(|e| match e {}).boxed_unsync());
+            *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            *answer.headers_mut() = parts.headers;
+            Ok(answer)
+        }
+    }
+}
+
+/// A file below the directory, and nothing else.
+fn file(directory: &Path, rest: &str) -> Response<Body> {
+    let missing = || plain(StatusCode::NOT_FOUND, "404 page not found");
+    let rest = Path::new(rest);
+    if rest.components().any(|c| !matches!(c, Component::Normal(_))) {
+        return missing();
+    }
+    let mut path = directory.join(rest);
+    if path.is_dir() {
+        path.push("index.html");
+    }
+    let Ok(bytes) = std::fs::read(&path) else { return missing() };
+    let kind = match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
+        "html" | "htm" => "text/html; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "json" => "application/json",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "txt" => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    };
+    let mut r = Response::new(Full::new(Bytes::from(bytes)).map_err(|e| match e {}).boxed_unsync());
+    r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    r
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, shell, snapshot};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn ask(at: &str, path: &str, host: &str) -> String {
+        let mut c = tokio::net::TcpStream::connect(at).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        c.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        c.read_to_string(&mut answer).await.unwrap();
+        let code = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+        format!("{code} {}", answer.split_once("\r\n\r\n").map_or("", |(_, b)| b))
+    }
+
+    #[tokio::test]
+    async fn requests_reach_the_server() {
+        tokio::task::LocalSet::new().run_until(requests()).await;
+    }
+
+    async fn requests() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f.txt"), "file").unwrap();
+        let s = Server::new().on_bytes("GET /version?x=1", 200, b"{}".to_vec());
+        let (sh, out, err) = shell(&s, "", |_| None);
+        let www = format!("--www={}", dir.path().display());
+        let line = ["kubectl", "proxy", "--port=0", &www].map(Into::into).to_vec();
+        let task = tokio::task::spawn_local(crate::run(line, sh));
+        let at = loop {
+            tokio::task::yield_now().await;
+            if let Some(at) = out.text().strip_prefix("Starting to serve on ") {
+                break at.trim().to_owned();
+            }
+            assert!(!task.is_finished(), "{}", err.text());
+        };
+        for (path, host, want) in [
+            ("/version?x=1", "localhost", "200 {}"),
+            ("/version?x=1", "127.0.0.1:8001", "200 {}"),
+            ("/version?x=1", "evil.example", "403 Forbidden\n"),
+            ("/api/v1/namespaces/a/pods/b/exec", "localhost", "403 Forbidden\n"),
+            ("/static/f.txt", "localhost", "200 file"),
+            ("/static/../f.txt", "localhost", "404 404 page not found\n"),
+        ] {
+            assert_eq!(ask(&at, path, host).await, want, "{path} {host}");
+        }
+        task.abort();
+        let said = snapshot(&s, "proxy --port=1 --unix-socket=/x", "").await;
+        assert_eq!(said, "! error: cannot set --unix-socket and --port at the same time\nexit 1\n");
+    }
+}

@@ -1,0 +1,88 @@
+//! `--raw`: a request to a path as it is, and its answer as it comes.
+
+use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
+use crate::kube::Kube;
+use crate::resource::file::os;
+use client::client::{JSON, request};
+use http::Method;
+use http_body_util::BodyExt as _;
+use std::io::Read as _;
+
+/// What a path and the one file for its body must be.
+pub fn check(path: &str, files: &FileFlags, exclusive: &[(&str, bool)]) -> Result {
+    let [file] = files.filename.as_slice() else { return text("--raw can only use a single local file or stdin") };
+    if file.starts_with("http://") || file.starts_with("https://") {
+        return text("--raw cannot read from a url");
+    }
+    if files.recursive {
+        return text("--raw and --recursive are mutually exclusive");
+    }
+    if let Some((flag, _)) = exclusive.iter().find(|(_, given)| *given) {
+        return text(format!("--raw and {flag} are mutually exclusive"));
+    }
+    valid(path)
+}
+
+fn valid(path: &str) -> Result {
+    match path.starts_with('/') && path.parse::<http::Uri>().is_ok() {
+        true => Ok(()),
+        false => text(format!("--raw must be a valid URL path: parse {path:?}: invalid URI for request")),
+    }
+}
+
+/// Sends the file and prints the answer while it arrives.
+pub async fn send(k: &mut Kube, method: Method, path: &str, files: &FileFlags) -> Result {
+    valid(path)?;
+    let body = match files.filename.first().map(String::as_str) {
+        None => None,
+        Some("-") => {
+            let mut all = Vec::new();
+            k.shell.input.read_to_end(&mut all).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
+            Some(all)
+        }
+        Some(f) => Some(std::fs::read(f).map_err(|e| Error::Text(format!("open {f}: {}", os(&e))))?),
+    };
+    let request = request(method, path, "application/json, */*", body.map(|b| (JSON, b)))?;
+    let mut answer = k.client().await?.checked(request).await?.into_body();
+    while let Some(frame) = answer.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            k.out.write(&data);
+            k.out.flush();
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn bodies_go_as_they_are() {
+        let s = Server::new()
+            .on_bytes("POST /api/v1/namespaces", 201, b"made".to_vec())
+            .on_bytes("PUT /api/v1/namespaces/a", 200, b"put".to_vec())
+            .on_bytes("DELETE /api/v1/namespaces/a", 200, b"gone".to_vec());
+        for (line, want) in [
+            ("create --raw /api/v1/namespaces -f -", "made"),
+            ("replace --raw /api/v1/namespaces/a -f -", "put"),
+            ("delete --raw /api/v1/namespaces/a", "gone"),
+            ("delete --raw /api/v1/namespaces/a -f -", "gone"),
+            (
+                "create --raw /api/v1/namespaces -f a -f b",
+                "! error: --raw can only use a single local file or stdin\nexit 1\n",
+            ),
+            ("create --raw /a -f http://x", "! error: --raw cannot read from a url\nexit 1\n"),
+            ("create --raw /a -f - -o yaml", "! error: --raw and --output are mutually exclusive\nexit 1\n"),
+            (
+                "replace --raw a -f -",
+                "! error: --raw must be a valid URL path: parse \"a\": invalid URI for request\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "{\"a\":1}").await, want, "{line}");
+        }
+        assert_eq!(s.body_of("PUT /api/v1/namespaces/a"), json!({"a": 1}));
+    }
+}

@@ -1,0 +1,266 @@
+//! `kuberc`: a user's own aliases and defaults of flags (`kubectl.config.k8s.io`, `Preference`), worked into the command line
+//! before it is parsed.
+//!
+//! A default stands right behind the command, so that what the user gives wins. Left out: the policy for credential plugins.
+
+use crate::error::{Error, Result, text};
+use crate::shell::Shell;
+use meta::Value;
+use std::path::PathBuf;
+
+/// The words of a command line (without the program) as a user's preferences make them.
+pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
+    // Completion is about the line as it stands.
+    if words.first().is_none_or(|w| w.starts_with("__complete")) {
+        return Ok(words);
+    }
+    let Some(preference) = load(&words, shell)? else { return Ok(words) };
+    check(&preference)?;
+    let (words, aliased) = alias(words, &preference)?;
+    defaults(words, &preference, aliased.as_deref(), shell)
+}
+
+/// The path of `--kuberc`, which must say one.
+fn explicit(words: &[String]) -> Result<Option<String>> {
+    let mut all = words.iter().take_while(|w| *w != "--");
+    while let Some(w) = all.next() {
+        let given = match w.strip_prefix("--kuberc") {
+            Some("") => all.next().cloned(),
+            Some(v) => v.strip_prefix('=').map(str::to_owned),
+            None => continue,
+        };
+        return match given.filter(|g| !g.is_empty()) {
+            Some(g) => Ok(Some(g)),
+            None => text("kuberc file is not found"),
+        };
+    }
+    Ok(None)
+}
+
+fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
+    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    let (given, set) = (explicit(words)?, of("KUBERC"));
+    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+        return Ok(None);
+    }
+    if set.as_deref() == Some("off") {
+        return match given {
+            None => Ok(None),
+            Some(_) => {
+                text("kuberc error disabling kuberc via KUBERC=off and passing kuberc flag are mutually exclusive")
+            }
+        };
+    }
+    let named = given.or(set);
+    let path = match (&named, of("HOME")) {
+        (Some(p), _) => PathBuf::from(p),
+        (None, Some(home)) => PathBuf::from(home).join(".kube/kuberc"),
+        (None, None) => return Ok(None),
+    };
+    let wrong = |why: String| -> Result<Option<Value>> {
+        if named.is_some() {
+            return text(format!("kuberc error kuberc: {why}"));
+        }
+        shell.err.write(format!("kuberc: no preferences loaded from {}: {why}", path.display()).as_bytes());
+        Ok(None)
+    };
+    let read = match std::fs::read_to_string(&path) {
+        Ok(t) => t,
+        Err(e) if named.is_none() && e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return wrong(format!("open {}: {}", path.display(), crate::resource::file::os(&e))),
+    };
+    let documents = match codec::yaml::parse(&read) {
+        Ok(all) => all,
+        Err(e) => return wrong(e.to_string()),
+    };
+    let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
+    let mut all = documents.into_iter().filter(|d| !d.is_null()).peekable();
+    if all.peek().is_none() {
+        return Ok(None);
+    }
+    let usable = |d: &Value| d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v);
+    match all.find(usable) {
+        Some(p) => Ok(Some(p)),
+        None => wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display())),
+    }
+}
+
+/// A list under its name in v1beta1, or else the one it had in v1alpha1.
+fn list<'a>(v: &'a Value, name: &str, older: &str) -> &'a [Value] {
+    v[name].as_array().or_else(|| v[older].as_array()).map_or(&[], Vec::as_slice)
+}
+
+fn options(v: &Value) -> impl Iterator<Item = (&str, &str)> {
+    list(v, "options", "flags")
+        .iter()
+        .filter_map(|o| Some((o["name"].as_str()?, o["default"].as_str().unwrap_or_default())))
+}
+
+fn strings(v: &Value) -> Vec<String> {
+    v.as_array().into_iter().flatten().filter_map(|s| s.as_str().map(str::to_owned)).collect()
+}
+
+fn check(p: &Value) -> Result {
+    let mut seen = Vec::new();
+    for a in p["aliases"].as_array().into_iter().flatten() {
+        let name = a["name"].as_str().unwrap_or_default();
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphabetic()) {
+            return text("invalid alias name, can only include alphabetical characters");
+        }
+        if seen.contains(&name) {
+            return text(format!("duplicate alias name {name}"));
+        }
+        seen.push(name);
+    }
+    let aliases = p["aliases"].as_array().into_iter().flatten();
+    for v in aliases.chain(list(p, "defaults", "overrides")) {
+        if let Some((name, _)) = options(v).find(|(n, _)| n.starts_with('-')) {
+            return text(format!("flag name {name} should be in long form without dashes"));
+        }
+    }
+    Ok(())
+}
+
+/// The built-in command at the front of some words, and how many of them name it.
+fn command(words: &[&str]) -> Option<(clap::Command, Vec<String>, usize)> {
+    let mut at = crate::cli::command();
+    let (mut path, mut taken) = (Vec::new(), 0);
+    for w in words {
+        let sub = at.get_subcommands().find(|s| s.get_name() == *w || s.get_all_aliases().any(|a| a == *w)).cloned();
+        let Some(s) = sub else { break };
+        path.push(s.get_name().to_owned());
+        at = s;
+        taken += 1;
+    }
+    (taken > 0).then_some((at, path, taken))
+}
+
+fn has_flag(at: &clap::Command, name: &str) -> bool {
+    let global = crate::cli::command();
+    at.get_arguments().chain(global.get_arguments()).any(|a| a.get_long() == Some(name))
+}
+
+/// Whether a flag is on the line, in its long or short form.
+fn given(at: &clap::Command, name: &str, words: &[String]) -> bool {
+    let short = at.get_arguments().find(|a| a.get_long() == Some(name)).and_then(clap::Arg::get_short);
+    words.iter().take_while(|w| *w != "--").any(|w| {
+        w.strip_prefix("--").is_some_and(|l| l == name || l.starts_with(&format!("{name}=")))
+            || short.is_some_and(|s| w.starts_with(&format!("-{s}")))
+    })
+}
+
+/// Where the command is among the words: the first that is no flag.
+fn first(words: &[String]) -> Option<usize> {
+    words.iter().position(|w| !w.starts_with('-'))
+}
+
+fn alias(words: Vec<String>, p: &Value) -> Result<(Vec<String>, Option<String>)> {
+    let Some(at) = first(&words) else { return Ok((words, None)) };
+    let name = words[at].clone();
+    let mut all = p["aliases"].as_array().into_iter().flatten();
+    let Some(a) = all.find(|a| a["name"] == name.as_str()) else { return Ok((words, None)) };
+    if command(&[&name]).is_some() {
+        return Ok((words, None));
+    }
+    let meant: Vec<&str> = a["command"].as_str().unwrap_or_default().split_whitespace().collect();
+    let Some((found, ..)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
+        let meant = meant.join(" ");
+        return text(format!("command {meant:?} not found to set alias {name:?}: []"));
+    };
+    let mut out: Vec<String> = words[..at].to_vec();
+    out.extend(meant.into_iter().map(str::to_owned));
+    for (flag, value) in options(a) {
+        if !has_flag(&found, flag) {
+            return text(format!("invalid alias flag {flag} in alias {name}"));
+        }
+        if !given(&found, flag, &words) {
+            out.push(format!("--{flag}={value}"));
+        }
+    }
+    out.extend(strings(&a["prependArgs"]));
+    out.extend(words[at + 1..].iter().cloned());
+    out.extend(strings(&a["appendArgs"]));
+    Ok((out, Some(name)))
+}
+
+fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell) -> Result<Vec<String>> {
+    let Some(at) = first(&words).filter(|_| aliased.is_none()) else { return Ok(words) };
+    let plain: Vec<&str> = words[at..].iter().take_while(|w| !w.starts_with('-')).map(String::as_str).collect();
+    let Some((found, path, taken)) = command(&plain) else { return Ok(words) };
+    let mut extra = Vec::new();
+    for d in list(p, "defaults", "overrides") {
+        let of = d["command"].as_str().unwrap_or_default();
+        let meant: Vec<&str> = of.split_whitespace().collect();
+        let Some((_, wanted, n)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
+            shell.err.write(format!("Warning: command {of:?} not found to set kuberc override\n").as_bytes());
+            continue;
+        };
+        if wanted != path || n != taken {
+            continue;
+        }
+        for (flag, value) in options(d) {
+            if !has_flag(&found, flag) {
+                return Err(Error::Text(format!("invalid flag {flag} for command {of}")));
+            }
+            if !given(&found, flag, &words) {
+                extra.push(format!("--{flag}={value}"));
+            }
+        }
+    }
+    let mut out = words;
+    let behind = at + taken;
+    out.splice(behind..behind, extra);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_in};
+    use serde_json::json;
+
+    const PREFERENCE: &str = "apiVersion: kubectl.config.k8s.io/v1beta1
+kind: Preference
+defaults:
+- command: delete
+  options: [{name: dry-run, default: client}]
+aliases:
+- name: getn
+  command: get
+  options: [{name: output, default: name}]
+  prependArgs: [namespaces]
+  appendArgs: [--ignore-not-found]
+";
+
+    #[tokio::test]
+    async fn aliases_and_defaults_are_worked_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rc");
+        let s = Server::new().on(
+            "GET /api/v1/namespaces/a",
+            200,
+            json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "a"}}),
+        );
+        let run = |content: String, line: &'static str| {
+            std::fs::write(&path, content).unwrap();
+            let (rc, s) = (path.to_string_lossy().into_owned(), s.clone());
+            async move {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let (code, out, err) = run_in(&s, &words, "", move |n| (n == "KUBERC").then(|| rc.clone())).await;
+                format!("{out}{err}{code}")
+            }
+        };
+        let p = PREFERENCE.to_owned();
+        assert_eq!(run(p.clone(), "getn a").await, "namespace/a\n0");
+        assert_eq!(run(p.clone(), "getn a -o jsonpath={.kind}").await, "Namespace0");
+        assert_eq!(run(p.clone(), "delete ns a").await, "namespace \"a\" deleted (dry run)\n0");
+        let wrong = p.replace("name: getn", "name: get-n");
+        assert_eq!(
+            run(wrong, "get ns").await,
+            "error: invalid alias name, can only include alphabetical characters\n1"
+        );
+        let wrong = p.replace("name: dry-run", "name: nope");
+        assert_eq!(run(wrong, "delete ns a").await, "error: invalid flag nope for command delete\n1");
+        let (code, _, err) = run_in(&s, &["get", "ns", "--kuberc=/nowhere"], "", |_| None).await;
+        assert_eq!((code, err.as_str()), (1, "error: kuberc error kuberc: open /nowhere: no such file or directory\n"));
+    }
+}
