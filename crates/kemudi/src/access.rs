@@ -1,7 +1,7 @@
 //! Who may come in and what they may do: the flags for it, under upstream's names, and what is made of them.
 
 use crate::pki::Pki;
-use crate::reload::Followed;
+use crate::reload::{EVERY, Followed};
 use crate::tokens::AdminToken;
 use apiserver::{Anonymous, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache};
 use auth::config::{self, Authentication, Hook, Mode, StaticTokens};
@@ -381,7 +381,7 @@ async fn follow_issuers(
     audiences: Vec<String>,
     clock: Arc<dyn Clock>,
 ) {
-    let mut file = Followed::new(path, seen);
+    let mut file = Followed::new(path, seen, EVERY);
     loop {
         let now = Authentication::parse(&file.changed().await);
         file.told(now.map(|a| issuers.replace(oidc(a.issuers, &audiences, &clock))));
@@ -395,7 +395,7 @@ async fn follow_authorizers(
     rbac: Arc<RbacCache>,
     node: Arc<NodeAuthorizer>,
 ) {
-    let mut file = Followed::new(path, seen);
+    let mut file = Followed::new(path, seen, EVERY);
     loop {
         let now = match config::authorization(&file.changed().await) {
             Ok(modes) => union(modes, &rbac, &node).await.map_err(|e| e.to_string()),

@@ -16,8 +16,8 @@ pub struct Followed {
 
 impl Followed {
     /// `seen` is what it said when it was read.
-    pub fn new(path: PathBuf, seen: String) -> Self {
-        Self { path, seen, tick: tokio::time::interval(EVERY) }
+    pub fn new(path: PathBuf, seen: String, every: Duration) -> Self {
+        Self { path, seen, tick: tokio::time::interval(every) }
     }
 
     /// What it says once it says something else. A file that cannot be read says what it said before.
@@ -52,17 +52,18 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn changes_are_seen_once() {
         let d = tempfile::tempdir().unwrap();
         let path = d.path().join("f");
         std::fs::write(&path, "a").unwrap();
-        let mut file = Followed::new(path.clone(), "a".into());
-        assert!(tokio::time::timeout(EVERY * 3, file.changed()).await.is_err(), "nothing has changed");
+        let every = Duration::from_millis(2);
+        let mut file = Followed::new(path.clone(), "a".into(), every);
+        assert!(tokio::time::timeout(every * 5, file.changed()).await.is_err(), "nothing has changed");
         std::fs::write(&path, "b").unwrap();
         assert_eq!(file.changed().await, "b");
         std::fs::remove_file(&path).unwrap();
-        assert!(tokio::time::timeout(EVERY * 3, file.changed()).await.is_err(), "what is gone says nothing new");
+        assert!(tokio::time::timeout(every * 5, file.changed()).await.is_err(), "what is gone says nothing new");
         std::fs::write(&path, "c").unwrap();
         assert_eq!(file.changed().await, "c");
     }
