@@ -1,12 +1,15 @@
 //! Files that say who may come in and who decides: `AuthenticationConfiguration` and `AuthorizationConfiguration`
 //! (`apiserver.config.k8s.io`), and the table of static tokens. Every mistake is named, and nothing is guessed.
 
+use crate::claims::Expressions;
+use crate::conditions::Conditions;
 use crate::oidc::{ALGORITHMS, Issuer, Mapping};
 use crate::{Authenticated, TokenAuthenticator, User};
 use async_trait::async_trait;
 use meta::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 const GROUP: &str = "apiserver.config.k8s.io/";
@@ -80,25 +83,26 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
     if audiences.len() > 1 && of["audienceMatchPolicy"] != "MatchAny" {
         return Err("issuer.audienceMatchPolicy: audienceMatchPolicy must be MatchAny for multiple audiences".into());
     }
-    let expression = |v: &Value, at: &str| match v["expression"].as_str().or(v["valueExpression"].as_str()) {
-        Some(e) if !e.is_empty() => Err(format!("{at}: expressions are not supported: {e:?}")),
-        _ => Ok(()),
-    };
+    let expressions = Expressions::read(j)?;
     let mut required = Vec::new();
     for (i, r) in list(j, "claimValidationRules").iter().enumerate() {
-        expression(r, &format!("claimValidationRules[{i}].expression"))?;
-        required.push((text(r, "claim"), text(r, "requiredValue")));
-    }
-    for (i, r) in list(j, "userValidationRules").iter().enumerate() {
-        expression(r, &format!("userValidationRules[{i}].expression"))?;
+        let at = format!("claimValidationRules[{i}]");
+        let (claim, value) = (text(r, "claim"), text(r, "requiredValue"));
+        match (claim.is_empty(), text(r, "expression").is_empty()) {
+            (true, true) => return Err(format!("{at}: Required value: claim or expression is required")),
+            (true, false) => {}
+            (false, _) if !text(r, "message").is_empty() => {
+                let message = text(r, "message");
+                return Err(format!(
+                    "{at}.message: Invalid value: {message:?}: may not be specified when claim is set"
+                ));
+            }
+            (false, _) => required.push((claim, value)),
+        }
     }
     let m = &j["claimMappings"];
-    for (i, e) in list(m, "extra").iter().enumerate() {
-        expression(e, &format!("claimMappings.extra[{i}].valueExpression"))?;
-    }
     let mapping = |key: &str| -> Result<Option<Mapping>, String> {
         let at = format!("claimMappings.{key}");
-        expression(&m[key], &format!("{at}.expression"))?;
         let claim = text(&m[key], "claim");
         if claim.is_empty() {
             return Ok(None);
@@ -106,10 +110,12 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
         let prefix = m[key]["prefix"].as_str().ok_or_else(|| format!("{at}.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing"))?;
         Ok(Some(Mapping { claim, prefix: prefix.to_owned() }))
     };
-    expression(&m["uid"], "claimMappings.uid.expression")?;
     let uid = Some(text(&m["uid"], "claim")).filter(|c| !c.is_empty());
-    let username =
-        mapping("username")?.ok_or("claimMappings.username: Required value: claim or expression is required")?;
+    let username = match mapping("username")? {
+        Some(m) => m,
+        None if expressions.username.is_some() => Mapping::default(),
+        None => return Err("claimMappings.username: Required value: claim or expression is required".into()),
+    };
     Ok(Issuer {
         discovery_url: Some(text(of, "discoveryURL")).filter(|u| !u.is_empty()),
         ca: text(of, "certificateAuthority"),
@@ -120,6 +126,7 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
         groups: mapping("groups")?,
         uid,
         required,
+        expressions: Arc::new(expressions),
     })
 }
 
@@ -142,6 +149,8 @@ pub struct Hook {
     pub allowed_lasts: Duration,
     pub refused_lasts: Duration,
     pub denies_on_failure: bool,
+    /// Of which requests it is asked.
+    pub conditions: Arc<Conditions>,
 }
 
 /// The authorizers of an `AuthorizationConfiguration`.
@@ -174,8 +183,18 @@ fn hook(a: &Value) -> Result<Hook, String> {
     if name.is_empty() {
         return Err("name: Required value".into());
     }
-    if !list(w, "matchConditions").is_empty() {
-        return Err("webhook.matchConditions: expressions are not supported".into());
+    let conditions = Conditions::read(list(w, "matchConditions"))?;
+    match w["matchConditionSubjectAccessReviewVersion"].as_str().unwrap_or_default() {
+        "v1" => {}
+        "" if conditions.is_empty() => {}
+        "" => {
+            let why = "required if match conditions are specified";
+            return Err(format!("matchConditionSubjectAccessReviewVersion: Required value: {why}"));
+        }
+        other => {
+            let why = format!("Unsupported value: {other:?}: supported values: \"v1\"");
+            return Err(format!("matchConditionSubjectAccessReviewVersion: {why}"));
+        }
     }
     let lasts = |key: &str, usual: Option<u64>| match (w[key].as_str(), usual) {
         (Some(t), _) => duration(t).ok_or_else(|| format!("webhook.{key}: Invalid value: {t:?}")),
@@ -199,6 +218,7 @@ fn hook(a: &Value) -> Result<Hook, String> {
         name,
         kubeconfig,
         version,
+        conditions: Arc::new(conditions),
         timeout: lasts("timeout", None)?,
         allowed_lasts: cached("cacheAuthorizedRequests", lasts("authorizedTTL", Some(300))?),
         refused_lasts: cached("cacheUnauthorizedRequests", lasts("unauthorizedTTL", Some(30))?),
@@ -293,7 +313,41 @@ mod tests {
         check("https://a.test", "http://a.test", "URL scheme must be https");
         check("[me]", "[]", "issuer.audiences: Required value");
         check("[me]", "[me, you]", "audienceMatchPolicy must be MatchAny");
-        check("{claim: sub, prefix: 'a:'}", "{expression: claims.sub}", "expressions are not supported");
+        check(
+            "{claim: sub, prefix: 'a:'}",
+            "{expression: claims.}",
+            "jwt[0].claimMappings.username.expression: Invalid value: \"claims.\": compilation failed: ERROR: <input>:1:8",
+        );
+        check(
+            "{claim: sub, prefix: 'a:'}",
+            "{expression: claims.sub, claim: sub}",
+            "claim and expression can't both be set",
+        );
+        check("{claim: sub, prefix: 'a:'}", "{expression: claims.email}", "claims.email_verified must be used");
+        check(
+            "{claim: hd, requiredValue: a.test}",
+            "{expression: \"'a'\"}",
+            "claimValidationRules[0].expression: Invalid value: \"'a'\": must evaluate to bool",
+        );
+        check(
+            "{claim: hd, requiredValue: a.test}",
+            "{message: x}",
+            "claimValidationRules[0]: Required value: claim or expression is required",
+        );
+        check(
+            "anonymous",
+            "  userValidationRules:\n  - {expression: user.nobody}\nanonymous",
+            "undefined field 'nobody'",
+        );
+        let extra = |key: &str| {
+            format!("    extra:\n    - {{key: {key}, valueExpression: claims.sub}}\n  claimValidationRules")
+        };
+        check(
+            "  claimValidationRules",
+            &extra("a"),
+            "claimMappings.extra[0].key: Invalid value: \"a\": must be a domain-prefixed path",
+        );
+        check("  claimValidationRules", &extra("a.k8s.io/b"), "are reserved for Kubernetes use");
         check("{claim: sub, prefix: 'a:'}", "{claim: sub}", "claimMappings.username.prefix: Required value");
         check("AuthenticationConfiguration", "Other", "no kind");
 
@@ -306,6 +360,14 @@ mod tests {
             assert!(e.contains(says), "{e}");
         };
         check("failurePolicy: Deny", "failurePolicy: Maybe", "authorizers[1].webhook.failurePolicy");
+        let conditions = |text: &str| format!("    matchConditions: [{text}]\n    failurePolicy: Deny");
+        check(
+            "    failurePolicy: Deny",
+            &conditions("{expression: request.user}"),
+            "authorizers[1].matchConditions[0].expression: Invalid value: \"request.user\": must evaluate to bool but got string",
+        );
+        check("    failurePolicy: Deny", &conditions("{expression: request.nobody == ''}"), "undefined field 'nobody'");
+        check("    failurePolicy: Deny", &conditions("{}"), "matchConditions[0].expression: Required value");
         check("/k}", "k}", "must be an absolute path");
         check("{type: RBAC}", "{type: Node}", "Duplicate value");
         check("{type: RBAC}", "{type: ABAC}", "Unsupported value");

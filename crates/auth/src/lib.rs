@@ -3,11 +3,15 @@
 //! Invariant: an identity only comes from an authenticator or, in one process, from a request extension that no socket can set.
 
 pub mod attributes;
+pub mod claims;
+pub mod conditions;
 pub mod config;
 pub mod endpoint;
+mod expression;
 pub mod jwt;
 pub mod oidc;
 pub mod rbac;
+pub mod reloaded;
 pub mod remote;
 pub mod token;
 pub mod union;

@@ -1,6 +1,7 @@
 //! Tokens of OpenID Connect issuers (`k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`): the issuer's keys verify them, claims
-//! become the user. Expressions over claims are not read; a configuration that has one is refused.
+//! become the user, by themselves or through expressions.
 
+use crate::claims::Expressions;
 use crate::jwt::{PublicKey, Token, strings};
 use crate::remote::Remote;
 use crate::{Authenticated, TokenAuthenticator, User};
@@ -40,6 +41,8 @@ pub struct Issuer {
     pub uid: Option<String>,
     /// Claims that must have these values.
     pub required: Vec<(String, String)>,
+    /// What expressions say, where no claim does.
+    pub expressions: Arc<Expressions>,
 }
 
 /// What may sign tokens, where nobody says.
@@ -107,9 +110,14 @@ impl Oidc {
 
     fn user(&self, claims: &Value) -> Result<User, String> {
         let i = &self.issuer;
-        let name = claims[&i.username.claim].as_str();
-        let name =
-            name.ok_or_else(|| format!("oidc: parse username claims {:?}: claim not present", i.username.claim))?;
+        let name = match &i.expressions.username {
+            Some(e) => Expressions::one(e, claims, "username")?,
+            None => {
+                let name = claims[&i.username.claim].as_str();
+                let absent = || format!("oidc: parse username claims {:?}: claim not present", i.username.claim);
+                name.ok_or_else(absent)?.to_owned()
+            }
+        };
         if i.username.claim == "email" && claims.get("email_verified").is_some_and(|v| v != true) {
             return Err("oidc: email not verified".into());
         }
@@ -122,6 +130,7 @@ impl Oidc {
                 return Err(format!("oidc: required claim {claim} value does not match. Got = {said}, want = {value}"));
             }
         }
+        i.expressions.check_claims(claims)?;
         let mut user = User { name: format!("{}{name}", i.username.prefix), ..User::default() };
         if let Some(m) = &i.groups {
             user.groups = strings(&claims[&m.claim]).iter().map(|g| format!("{}{g}", m.prefix)).collect();
@@ -130,10 +139,23 @@ impl Oidc {
             let uid = claims[claim].as_str().ok_or_else(|| format!("oidc: error getting uid claim {claim:?}"))?;
             user.uid = uid.to_owned();
         }
+        if let Some(e) = &i.expressions.groups {
+            user.groups = Expressions::many(e, claims, "group")?;
+        }
+        if let Some(e) = &i.expressions.uid {
+            user.uid = Expressions::one(e, claims, "uid")?;
+        }
+        for (key, e) in &i.expressions.extra {
+            let values = Expressions::many(e, claims, "extra")?;
+            if !values.is_empty() {
+                user.extra.insert(key.clone(), values);
+            }
+        }
         if let Some(id) = claims["jti"].as_str().filter(|id| !id.is_empty()) {
             let key = "authentication.kubernetes.io/credential-id".to_owned();
             user.extra.insert(key, vec![format!("JTI={id}")]);
         }
+        i.expressions.check_user(&user)?;
         Ok(user)
     }
 }

@@ -62,6 +62,17 @@ impl Program {
         self.names.iter().any(|n| **n == *name)
     }
 
+    /// Whether it looks at this field of this variable, in any of the ways there are.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        self.node.any(&mut |n| match n {
+            Node::Select(s) | Node::OptionalSelect(s) | Node::Has(s) => {
+                let of = |i: u16| self.names.get(usize::from(i)).is_some_and(|n| **n == *variable);
+                *s.1 == *field && matches!(s.0, Node::Var(i) if of(i))
+            }
+            _ => false,
+        })
+    }
+
     pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, Error> {
         let outer = budget.begin();
         let value = Machine { vars, names: &self.names, locals: Vec::new(), budget }.eval(&self.node);

@@ -32,6 +32,30 @@ pub(crate) enum Node {
     OptionalMap(Box<[Node; 2]>, Wrap),
 }
 
+impl Node {
+    /// Whether something holds of it or of a part of it.
+    pub fn any(&self, holds: &mut impl FnMut(&Node) -> bool) -> bool {
+        holds(self)
+            || match self {
+                Self::Const(_) | Self::Local(_) | Self::Var(_) | Self::TypeName(_) => false,
+                Self::Select(s) | Self::OptionalSelect(s) | Self::Has(s) => s.0.any(holds),
+                Self::Call(_, all) => all.iter().any(|n| n.any(holds)),
+                Self::And(all) | Self::Or(all) | Self::ValueOr(all) | Self::OptionalOr(all) => {
+                    all.iter().any(|n| n.any(holds))
+                }
+                Self::Bind(all) | Self::SortBy(all) | Self::OptionalMap(all, _) => all.iter().any(|n| n.any(holds)),
+                Self::If(all) => all.iter().any(|n| n.any(holds)),
+                Self::List(all) => all.iter().any(|(n, _)| n.any(holds)),
+                Self::Map(all) => all.iter().any(|(k, v, _)| k.any(holds) || v.any(holds)),
+                Self::Struct(all) => all.iter().any(|(_, v, _)| v.any(holds)),
+                Self::Loop(l) => {
+                    let when = l.when.as_ref().is_some_and(|w| w.any(holds));
+                    when || l.range.any(holds) || l.body.any(holds)
+                }
+            }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrap {
     Value,

@@ -1,11 +1,13 @@
 //! Who may come in and what they may do: the flags for it, under upstream's names, and what is made of them.
 
 use crate::pki::Pki;
+use crate::reload::{EVERY, Followed};
 use crate::tokens::AdminToken;
 use apiserver::{Anonymous, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache};
 use auth::config::{self, Authentication, Hook, Mode, StaticTokens};
 use auth::jwt::{PrivateKey, PublicKey};
 use auth::oidc::{Issuer, Mapping, Oidc};
+use auth::reloaded::{Deciding, Issuers};
 use auth::remote::Remote;
 use auth::union::{Always, Masters, Union};
 use auth::webhook::{OnFailure, WebhookAuthorizer, WebhookTokens};
@@ -176,7 +178,7 @@ impl Access {
         let audiences = if o.api_audiences.is_empty() { issuers[..1].to_vec() } else { o.api_audiences.clone() };
         let accounts = service_accounts(o, pki, issuers, audiences.clone(), clock, rng)?;
         let file = read_if(o.authentication_config.as_ref())?;
-        let structured = file.map(|t| Authentication::parse(&t)).transpose();
+        let structured = file.as_ref().map(|t| Authentication::parse(t)).transpose();
         let structured = structured.map_err(|e| bad("authentication-config")(&e))?.unwrap_or_default();
         let mut all: Vec<Arc<dyn TokenAuthenticator>> = vec![Arc::new(AdminToken::new(admin, audiences.clone()))];
         if let Some(table) = read_if(o.token_auth_file.as_ref())? {
@@ -188,9 +190,12 @@ impl Access {
         if let Some(b) = &bootstrap {
             all.push(b.clone());
         }
-        for issuer in flags_issuer(o)?.into_iter().chain(structured.issuers) {
+        if let Some(issuer) = flags_issuer(o)? {
             all.push(Arc::new(Oidc::new(issuer, audiences.clone(), clock.clone())));
         }
+        let issuers = Arc::new(Issuers::default());
+        issuers.replace(oidc(structured.issuers, &audiences, clock));
+        all.push(issuers.clone());
         if let Some(file) = &o.authentication_token_webhook_config_file {
             let remote = Remote::of_file(file.clone(), Duration::from_secs(30)).await;
             all.push(Arc::new(WebhookTokens {
@@ -205,7 +210,14 @@ impl Access {
         let certificates = Certificates::new(&client_ca, Some(&proxy_ca)).map_err(|e| bad("client-ca-file")(&e))?;
         let rbac = RbacCache::new();
         let node = NodeAuthorizer::new(rbac.clone());
-        let authorizer = authorizer(o, &rbac, &node).await?;
+        let deciding = Arc::new(Deciding::new(union(modes(o)?, &rbac, &node).await?));
+        let authorizer: Arc<dyn Authorizer> = deciding.clone();
+        if let (Some(path), Some(seen)) = (&o.authentication_config, file) {
+            tokio::spawn(follow_issuers(path.clone(), seen, issuers, audiences.clone(), clock.clone()));
+        }
+        if let Some(path) = &o.authorization_config {
+            tokio::spawn(follow_authorizers(path.clone(), read(path)?, deciding, rbac.clone(), node.clone()));
+        }
         Ok(Self {
             tokens: Arc::new(Tokens { all, audiences }),
             accounts,
@@ -341,6 +353,7 @@ fn modes(o: &Options) -> Result<Vec<Mode>, Error> {
                     allowed_lasts: seconds(o.authorization_webhook_cache_authorized_ttl),
                     refused_lasts: seconds(o.authorization_webhook_cache_unauthorized_ttl),
                     denies_on_failure: false,
+                    conditions: Default::default(),
                 }))
             }
             other => {
@@ -355,13 +368,51 @@ fn modes(o: &Options) -> Result<Vec<Mode>, Error> {
     Ok(out)
 }
 
-async fn authorizer(
-    o: &Options,
+fn oidc(issuers: Vec<Issuer>, audiences: &[String], clock: &Arc<dyn Clock>) -> Vec<Arc<dyn TokenAuthenticator>> {
+    let one = |i| -> Arc<dyn TokenAuthenticator> { Arc::new(Oidc::new(i, audiences.to_vec(), clock.clone())) };
+    issuers.into_iter().map(one).collect()
+}
+
+/// Who may come in without a name is said at the start only.
+async fn follow_issuers(
+    path: PathBuf,
+    seen: String,
+    issuers: Arc<Issuers>,
+    audiences: Vec<String>,
+    clock: Arc<dyn Clock>,
+) {
+    let mut file = Followed::new(path, seen, EVERY);
+    loop {
+        let now = Authentication::parse(&file.changed().await);
+        file.told(now.map(|a| issuers.replace(oidc(a.issuers, &audiences, &clock))));
+    }
+}
+
+async fn follow_authorizers(
+    path: PathBuf,
+    seen: String,
+    deciding: Arc<Deciding>,
+    rbac: Arc<RbacCache>,
+    node: Arc<NodeAuthorizer>,
+) {
+    let mut file = Followed::new(path, seen, EVERY);
+    loop {
+        let now = match config::authorization(&file.changed().await) {
+            Ok(modes) => union(modes, &rbac, &node).await.map_err(|e| e.to_string()),
+            Err(e) => Err(e),
+        };
+        file.told(now.map(|a| deciding.replace(a)));
+    }
+}
+
+/// Who decides, in order.
+async fn union(
+    modes: Vec<Mode>,
     rbac: &Arc<RbacCache>,
     node: &Arc<NodeAuthorizer>,
 ) -> Result<Arc<dyn Authorizer>, Error> {
     let mut all: Vec<Arc<dyn Authorizer>> = vec![Arc::new(Masters)];
-    for mode in modes(o)? {
+    for mode in modes {
         all.push(match mode {
             Mode::AlwaysAllow => Arc::new(Always(Decision::Allow(String::new()))),
             Mode::AlwaysDeny => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
@@ -375,6 +426,7 @@ async fn authorizer(
                     allowed_lasts: h.allowed_lasts,
                     refused_lasts: h.refused_lasts,
                     on_failure: if h.denies_on_failure { OnFailure::Deny } else { OnFailure::NoOpinion },
+                    conditions: h.conditions,
                     known: Default::default(),
                 })
             }

@@ -13,6 +13,7 @@ mod control_plane;
 mod lock;
 mod pki;
 mod privileges;
+mod reload;
 mod system;
 mod tokens;
 mod up;

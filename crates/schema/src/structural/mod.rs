@@ -207,3 +207,21 @@ fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option
 pub fn is_int_or_string(any_of: &Value) -> bool {
     *any_of == serde_json::json!([{"type": "integer"}, {"type": "string"}])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_know_unicode() {
+        let check = |pattern: &str, yes: &str, no: &str| {
+            let p = Pattern::new(pattern);
+            assert!(p.matches(yes) && !p.matches(no), "{pattern}");
+        };
+        check(r"^\p{L}+$", "Größe", "größe1");
+        check(r"^\p{Lu}\pN$", "Ä٣", "ä3");
+        check(r"^\P{Greek}+$", "abc", "abγ");
+        check(r"^(?i)straße$", "STRAßE", "strasse");
+        assert!(Pattern::new(r"\p{Nobody}").matches("anything"), "what does not compile asks for nothing");
+    }
+}

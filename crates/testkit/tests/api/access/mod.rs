@@ -1,5 +1,6 @@
 //! Who comes in: tokens of every kind, proxies, and those whom somebody else knows.
 
+mod expressions;
 mod outside;
 mod somebody;
 mod tokens;

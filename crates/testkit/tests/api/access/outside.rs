@@ -117,6 +117,7 @@ fn decides(from: &Somebody, on_failure: OnFailure) -> Access {
         allowed_lasts: Duration::from_secs(60),
         refused_lasts: Duration::from_secs(60),
         on_failure,
+        conditions: Default::default(),
         known: Default::default(),
     };
     Access { authorizer: Some(Arc::new(hook)), ..Access::default() }

@@ -1,0 +1,75 @@
+//! Expressions (CEL) of the files that say who comes in and who decides: one variable, and a value.
+
+use cel::{Budget, Env, Error, Program, RUNTIME_BUDGET, Type, Val, Vars};
+use meta::Value;
+use std::fmt;
+
+pub struct Expression {
+    pub text: String,
+    program: Program,
+}
+
+impl Expression {
+    /// An expression over one variable. `wanted` none: of any type. The error is upstream's, without the place.
+    pub fn compile(env: &Env, text: &str, wanted: Option<&Type>) -> Result<Self, String> {
+        let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
+        if let Some(w) = wanted.filter(|w| w.to_string() != c.ty.to_string()) {
+            return Err(format!("must evaluate to {w} but got {}", c.ty));
+        }
+        Ok(Self { text: text.to_owned(), program: c.program })
+    }
+
+    pub fn eval<'a>(&'a self, variable: &'a str, value: &'a Value) -> Result<Val<'a>, String> {
+        let value = self.program.eval(&One { variable, value }, &mut Budget::new(RUNTIME_BUDGET));
+        value.map_err(|e| format!("expression '{}' resulted in error: {e}", self.text))
+    }
+
+    /// Whether it looks at this field of this variable.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        self.program.selects(variable, field)
+    }
+}
+
+struct One<'a> {
+    variable: &'a str,
+    value: &'a Value,
+}
+
+impl<'a> Vars<'a> for One<'a> {
+    fn get(&self, name: &str, _: &mut Budget) -> Result<Val<'a>, Error> {
+        match name == self.variable {
+            true => Ok(Val::json(self.value, None)),
+            false => Err(Error::Fault(format!("no such attribute(s): {name}"))),
+        }
+    }
+}
+
+/// The same text is the same expression.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.text)
+    }
+}
+
+/// A type with fields of these types.
+pub fn object(name: &str, fields: impl IntoIterator<Item = (&'static str, Type)>) -> Type {
+    let field = |(name, ty): (&'static str, Type)| (name.to_owned(), cel::Field { json: name.into(), decl: ty.into() });
+    let fields = fields.into_iter().map(field).collect();
+    Type::Object(cel::Object { name: name.to_owned(), fields, open: false }.into())
+}
+
+pub fn texts() -> Type {
+    Type::list(Type::String)
+}
+
+pub fn extra() -> Type {
+    Type::map(Type::String, texts())
+}
