@@ -6,6 +6,7 @@ use libyaml_safer::{EventData, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 
 /// How deep collections may be nested, as go-yaml and Go's JSON decoder allow.
 pub const DEPTH_LIMIT: usize = 10_000;
@@ -113,7 +114,7 @@ fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, 
     let mut duplicates = Vec::new();
     let mut doc = Document::new(depth, dialect);
     loop {
-        let event = parser.parse().map_err(|e| Error::Syntax(describe(&e)))?;
+        let event = next(&mut parser)?;
         let line = event.start_mark.line + 1;
         match event.data {
             EventData::StreamStart { .. } => {}
@@ -142,6 +143,13 @@ fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, 
         }
     }
     Ok((out, duplicates))
+}
+
+/// The next event. The scanner panics where a text ends within an escape.
+fn next(parser: &mut Parser<'_>) -> Result<libyaml_safer::Event, Error> {
+    let parsed = std::panic::catch_unwind(AssertUnwindSafe(|| parser.parse()));
+    let parsed = parsed.map_err(|_| Error::Syntax("found unexpected end of stream".into()))?;
+    parsed.map_err(|e| Error::Syntax(describe(&e)))
 }
 
 /// What went wrong, with the line as go-yaml counts it: one less than an editor would, except for the scanner.
