@@ -146,7 +146,7 @@ fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, 
 }
 
 /// The next event. The scanner panics where a text ends within an escape.
-fn next(parser: &mut Parser<'_>) -> Result<libyaml_safer::Event, Error> {
+fn next<R: std::io::BufRead>(parser: &mut Parser<R>) -> Result<libyaml_safer::Event, Error> {
     let parsed = std::panic::catch_unwind(AssertUnwindSafe(|| parser.parse()));
     let parsed = parsed.map_err(|_| Error::Syntax("found unexpected end of stream".into()))?;
     parsed.map_err(|e| Error::Syntax(describe(&e)))

@@ -84,17 +84,17 @@ def deployment(replicas):
 
 
 def running():
-    """Waits by watching until two pods run, and gives one."""
-    pods = core.list_namespaced_pod(NAMESPACE, label_selector="app=web")
-    up = {p.metadata.name for p in pods.items if p.status.phase == "Running"}
+    """Waits by watching until the deployment has two pods of its newest template and no others, and gives one."""
     w = watch.Watch()
-    if len(up) < 2:
-        for event in w.stream(core.list_namespaced_pod, NAMESPACE, label_selector="app=web",
-                              resource_version=pods.metadata.resource_version, timeout_seconds=60):
-            if event["object"].status.phase == "Running":
-                up.add(event["object"].metadata.name)
-            if len(up) == 2:
-                w.stop()
+    done = False
+    for event in w.stream(apps.list_namespaced_deployment, NAMESPACE, timeout_seconds=60):
+        o, s = event["object"], event["object"].status
+        done = s.observed_generation == o.metadata.generation and s.replicas == s.updated_replicas == s.available_replicas == 2
+        if done:
+            w.stop()
+    assert done
+    pods = core.list_namespaced_pod(NAMESPACE, label_selector="app=web").items
+    up = [p.metadata.name for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
     assert len(up) == 2, up
     return sorted(up)[0]
 
