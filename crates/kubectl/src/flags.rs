@@ -251,6 +251,25 @@ pub fn env_var_name(s: &str) -> Vec<String> {
     out
 }
 
+/// A connection to one container, of `exec` and `attach`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SessionFlags {
+    /// The container.
+    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
+    pub container: String,
+    /// Pass standard input on.
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// With a terminal on both sides.
+    #[arg(short = 't', long)]
+    pub tty: bool,
+    /// Only say what the container says.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    pub pod_running_timeout: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::{go_duration, parse_duration};

@@ -206,7 +206,7 @@ macro_rules! go_struct {
         }
 
         impl $crate::go::Fields for $name {
-            #[allow(unused_variables, unused_mut)]
+            #[allow(unused_variables, unused_mut, reason = "a type may have no fields of its own")]
             fn set(
                 &mut self,
                 key: &str,

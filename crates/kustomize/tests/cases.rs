@@ -7,7 +7,7 @@
 //! Clauses: A15.resources, A15.components, A15.patches, A15.generators, A15.hashes, A15.images, A15.replicas, A15.namespace
 //! Clauses: A15.prefixes, A15.labels, A15.replacements, A15.vars, A15.plugins, A15.order, A15.errors
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 use kustomize::{Memory, Options, build};
 use std::fs;

@@ -3,7 +3,7 @@
 use super::exec::{Wants, stream, terminal};
 use super::pods;
 use crate::error::{Error, Result, text};
-use crate::flags::duration;
+use crate::flags::{SessionFlags, duration};
 use crate::kube::Kube;
 use crate::resource::Info;
 use client::{Query, WatchEvent, WatchOptions};
@@ -15,20 +15,8 @@ use meta::{Object, Value};
 pub struct Arguments {
     /// POD, or TYPE/NAME of what has pods.
     pub target: Vec<String>,
-    /// The container.
-    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
-    pub container: String,
-    /// Pass standard input on.
-    #[arg(short = 'i', long)]
-    pub stdin: bool,
-    /// Standard input is a terminal.
-    #[arg(short = 't', long)]
-    pub tty: bool,
-    /// Only say what the container says.
-    #[arg(short = 'q', long)]
-    pub quiet: bool,
-    #[arg(long, default_value = "1m0s", hide_default_value = true)]
-    pub pod_running_timeout: String,
+    #[command(flatten)]
+    pub session: SessionFlags,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -42,7 +30,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             ));
         }
     }
-    if duration("pod-running-timeout", &a.pod_running_timeout)?.is_none_or(|d| d.is_zero()) {
+    if duration("pod-running-timeout", &a.session.pod_running_timeout)?.is_none_or(|d| d.is_zero()) {
         return text("--pod-running-timeout must be higher than zero");
     }
     let pod = pods::one(k, &a.target).await?;
@@ -50,9 +38,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot attach a container in a completed pod; current phase is {phase}"));
     }
-    let container = pods::container(k, &o, &a.container, a.quiet)
+    let container = pods::container(k, &o, &a.session.container, a.session.quiet)
         .map_err(|e| Error::Text(format!("cannot attach to the container: {e}")))?;
-    let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
+    let options = Options { stdin: a.session.stdin, tty: a.session.tty, quiet: a.session.quiet };
     attach(k, &pod, &container, options).await
 }
 

@@ -5,6 +5,7 @@ pub mod terminal;
 
 use super::pods;
 use crate::error::{Error, Result, text};
+use crate::flags::SessionFlags;
 use crate::kube::Kube;
 use client::Query;
 use http::Method;
@@ -17,20 +18,8 @@ pub struct Arguments {
     /// The command and its arguments.
     #[arg(last = true)]
     pub command: Vec<String>,
-    /// The container.
-    #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
-    pub container: String,
-    /// Pass standard input on.
-    #[arg(short = 'i', long)]
-    pub stdin: bool,
-    /// Give the command a terminal.
-    #[arg(short = 't', long)]
-    pub tty: bool,
-    /// Only say what the command says.
-    #[arg(short = 'q', long)]
-    pub quiet: bool,
-    #[arg(long, default_value = "1m0s", hide = true)]
-    pub pod_running_timeout: String,
+    #[command(flatten)]
+    pub session: SessionFlags,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -51,9 +40,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
         return text(format!("cannot exec into a container in a completed pod; current phase is {phase}"));
     }
-    let container = pods::container(k, &o, &a.container, a.quiet)?;
-    let tty = a.tty && terminal::is_terminal();
-    if a.tty && !tty && !a.quiet {
+    let container = pods::container(k, &o, &a.session.container, a.session.quiet)?;
+    let tty = a.session.tty && terminal::is_terminal();
+    if a.session.tty && !tty && !a.session.quiet {
         k.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
     }
     let mut q = Query::default();
@@ -65,7 +54,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         q.add("command", c);
     }
     q.add("container", &container);
-    stream(k, &pod, &o, "exec", q, Wants { stdin: a.stdin, tty }).await
+    stream(k, &pod, &o, "exec", q, Wants { stdin: a.session.stdin, tty }).await
 }
 
 /// Which streams are wanted besides output.
