@@ -8,7 +8,7 @@ use crate::typed::{Comparison, TypeRef, compare_objects, reconcile};
 use meta::{Map, Object, Value};
 
 /// Keeps `managedFields` of an object about to be written. `live` is `None` for a create; `new` is the object as it will be
-/// stored and may carry `managedFields` of the client's: one empty entry resets them, an empty list or none keeps the live
+/// stored and may carry `managedFields` of the client's: an empty list or one empty entry resets them, none or null keeps the live
 /// ones, anything else that can be read replaces them (not through a subresource).
 ///
 /// An object that exists without managed fields stays without them until something is applied. What cannot be converted to
@@ -67,9 +67,13 @@ fn is_nothing(v: &Value) -> bool {
     v.as_array().is_none_or(Vec::is_empty)
 }
 
-/// Whether the list asks for a reset: it has one entry, which is empty.
+/// Whether the list asks for a reset: it is there and empty, or has one entry, which is empty.
 fn is_reset(v: &Value) -> bool {
-    matches!(v.as_array().map(Vec::as_slice), Some([Value::Object(e)]) if e.values().all(Value::is_null))
+    match v.as_array().map(Vec::as_slice) {
+        Some([]) => true,
+        Some([Value::Object(e)]) => e.values().all(Value::is_null),
+        _ => false,
+    }
 }
 
 /// Takes from all entries but the applier's what the write changed or removed, and returns what they thereby lose by
