@@ -37,6 +37,15 @@ pub struct Wanted {
 impl Wanted {
     /// Negotiates the answer. Nothing acceptable is 406.
     pub fn negotiate(headers: &HeaderMap) -> Result<Self, Status> {
+        Self::first(headers, |_| true)
+    }
+
+    /// Negotiates where there are no tables.
+    pub fn without_tables(headers: &HeaderMap) -> Result<Self, Status> {
+        Self::first(headers, |shape| shape != Shape::Table)
+    }
+
+    fn first(headers: &HeaderMap, served: impl Fn(Shape) -> bool) -> Result<Self, Status> {
         let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
         let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         // People looking with a browser or curl get indentation.
@@ -60,7 +69,7 @@ impl Wanted {
                 _ => continue,
             };
             // A table has no messages; the next clause is usually JSON.
-            if encoding == Encoding::Protobuf && shape == Shape::Table {
+            if (encoding == Encoding::Protobuf && shape == Shape::Table) || !served(shape) {
                 continue;
             }
             return Ok(Self { encoding, shape, pretty });

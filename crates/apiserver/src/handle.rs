@@ -157,11 +157,16 @@ impl Server {
         if target.group_version.is_none() || !target.is_resource() {
             return self.other(&parts, &target);
         }
-        let wanted = wanted.or_else(|s| {
-            // A stream negotiates for itself.
-            if verbs::is_stream(&target.subresource) { Ok(Wanted::json()) } else { Err(s) }
-        })?;
         let row = self.row(&target)?;
+        let wanted = match wanted {
+            // A stream negotiates for itself.
+            Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
+            // What can only be created is no row of a table; the next clause may be something else.
+            Ok(w) if w.shape == Shape::Table && !row.kind.is_read(&target.subresource) => {
+                Wanted { pretty: w.pretty, ..Wanted::without_tables(&parts.headers)? }
+            }
+            w => w?,
+        };
         let warnings = Warnings::default();
         if let Some(w) = &row.kind.warning {
             warnings.push(w.to_string());

@@ -120,6 +120,16 @@ impl Kind {
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| &**v == verb)
     }
+
+    /// Whether the objects, or those of a subresource, can be read, and not only be created or changed.
+    pub fn is_read(&self, subresource: &str) -> bool {
+        let part = (!subresource.is_empty()).then(|| self.subresource(subresource));
+        let verbs = match part {
+            Some(part) => part.map(|s| &s.verbs[..]).unwrap_or_default(),
+            None => &self.verbs,
+        };
+        verbs.iter().any(|v| matches!(&**v, "get" | "list"))
+    }
 }
 
 impl Catalog {

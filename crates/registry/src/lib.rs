@@ -28,7 +28,7 @@ pub use list::{ListOptions, Page, Selector, VersionMatch};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows};
 pub use strategy::{
-    ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings,
+    ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings, take_field,
 };
 pub use update::{Target, Updated};
 pub use versions::Conversions;

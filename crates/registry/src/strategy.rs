@@ -158,6 +158,26 @@ pub fn at<'a>(o: &'a Object, path: &[String]) -> Option<&'a meta::Value> {
 /// What `metav1.ResetObjectMetaForStatus` takes from the object there is, beside what no update changes.
 pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
 
+/// Takes one field from `object` and its metadata, but for what is `fixed` of it; everything else is as in `old`.
+pub fn take_field(field: &str, object: &mut Object, old: &Object, fixed: &[&str]) {
+    let taken = object.remove(&[field]);
+    let mut metadata = object.metadata().cloned().unwrap_or_default();
+    *object = old.clone();
+    for key in fixed {
+        match old.metadata().and_then(|m| m.get(*key)) {
+            Some(v) => metadata.insert((*key).into(), v.clone()),
+            None => metadata.remove(*key),
+        };
+    }
+    *object.metadata_mut() = metadata;
+    match taken {
+        Some(v) => object.set(&[field], v),
+        None => {
+            object.remove(&[field]);
+        }
+    }
+}
+
 /// `scheme:name:port` of a path to a proxy, without the name; empty where it is not said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -220,22 +240,7 @@ pub trait Strategy: Send + Sync {
 
     /// Takes from `object` only what `subresource` may change. The default is `status`: everything else stays.
     fn take_part(&self, subresource: &str, object: &mut Object, old: &Object) {
-        let part = object.remove(&[subresource]);
-        let mut metadata = object.metadata().cloned().unwrap_or_default();
-        *object = old.clone();
-        for key in self.fixed_by_status(old) {
-            match old.metadata().and_then(|m| m.get(*key)) {
-                Some(l) => metadata.insert((*key).into(), l.clone()),
-                None => metadata.remove(*key),
-            };
-        }
-        *object.metadata_mut() = metadata;
-        match part {
-            Some(p) => object.set(&[subresource], p),
-            None => {
-                object.remove(&[subresource]);
-            }
-        }
+        take_field(subresource, object, old, self.fixed_by_status(old));
     }
 
     /// The fields of the metadata that an update of the status cannot change. Most kinds have none; the newer ones have

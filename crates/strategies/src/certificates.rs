@@ -4,7 +4,7 @@
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::{Env, NameRule, Request, Strategy};
+use registry::{Env, NameRule, Request, Strategy, take_field};
 use serde_json::json;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -65,16 +65,7 @@ impl Strategy for CertificateSigningRequest {
                 }
             }
         }
-        let status = object.remove(&["status"]);
-        let metadata = object.metadata().cloned().unwrap_or_default();
-        *object = old.clone();
-        *object.metadata_mut() = metadata;
-        match status {
-            Some(s) => object.set(&["status"], s),
-            None => {
-                object.remove(&["status"]);
-            }
-        }
+        take_field("status", object, old, &[]);
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {

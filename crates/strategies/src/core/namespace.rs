@@ -1,7 +1,7 @@
 //! Namespace: its label, its own finalizer, its phase.
 
 use meta::{Object, Value};
-use registry::{Env, NameRule, Request, Strategy, Sub};
+use registry::{Env, NameRule, Request, Strategy, Sub, take_field};
 use serde_json::json;
 
 pub struct Namespace;
@@ -46,7 +46,9 @@ impl Strategy for Namespace {
         match subresource {
             "finalize" => {
                 let finalizers = o.remove(&["spec", "finalizers"]);
+                let metadata = o.metadata().cloned().unwrap_or_default();
                 *o = old.clone();
+                *o.metadata_mut() = metadata;
                 match finalizers {
                     Some(f) => o.set(&["spec", "finalizers"], f),
                     None => {
@@ -54,15 +56,7 @@ impl Strategy for Namespace {
                     }
                 }
             }
-            _ => {
-                let status = o.remove(&["status"]);
-                let rv = o.resource_version().to_owned();
-                *o = old.clone();
-                o.set_resource_version(&rv);
-                if let Some(s) = status {
-                    o.set(&["status"], s);
-                }
-            }
+            _ => take_field(subresource, o, old, &[]),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::pod_template;
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Status, Value};
-use registry::{DeleteOptions, Env, Place, Request, Strategy, Sub, Upstream};
+use registry::{DeleteOptions, Env, Place, Request, Strategy, Sub, Upstream, take_field};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -122,16 +122,10 @@ impl Strategy for Pod {
                 }
             }
             _ => {
-                let status = o.remove(&["status"]);
-                let metadata = o.metadata().cloned().unwrap_or_default();
-                *o = old.clone();
-                *o.metadata_mut() = metadata;
-                if let Some(mut s) = status {
-                    // The class was decided when the pod was made.
-                    if let Some(q) = old.at(&["status", "qosClass"]) {
-                        s["qosClass"] = q.clone();
-                    }
-                    o.set(&["status"], s);
+                take_field(subresource, o, old, &["ownerReferences"]);
+                // The class was decided when the pod was made.
+                if let (Some(q), true) = (old.at(&["status", "qosClass"]), o.get("status").is_some()) {
+                    o.set(&["status", "qosClass"], q.clone());
                 }
             }
         }

@@ -531,4 +531,27 @@ async fn other_languages_are_not_spoken() {
     // One that is understood among others is enough.
     let a = c.send("GET", MAPS, None, "text/html, application/yaml;q=0.9", Bytes::new()).await;
     assert_eq!(a.code, 200);
+    // What can only be created has no tables.
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let review = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}).to_string();
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let a = c.send("POST", reviews, Some(JSON), table, review.clone().into()).await;
+    assert_eq!((a.code, &a.body["reason"]), (406, &json!("NotAcceptable")), "{}", a.body);
+    let a = c.send("POST", reviews, Some(JSON), &format!("{table},{JSON}"), review.into()).await;
+    assert_eq!((a.code, &a.body["kind"]), (201, &json!("SelfSubjectAccessReview")), "{}", a.body);
+}
+
+/// Through `status` most kinds change labels and annotations as well.
+#[tokio::test]
+async fn a_status_is_written_with_metadata() {
+    let c = Cluster::start(1).await;
+    c.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    let part = "/api/v1/namespaces/n/status";
+    let patch = json!({"metadata": {"annotations": {"a": "1"}, "labels": {"b": "2"}},
+        "spec": {"finalizers": []}, "status": {"conditions": [{"type": "T", "status": "True"}]}});
+    let a = c.send("PATCH", part, Some(MERGE_PATCH), JSON, patch.to_string().into()).await;
+    assert_eq!(a.code, 200, "{}", a.body);
+    assert_eq!((&a.body["metadata"]["annotations"]["a"], &a.body["metadata"]["labels"]["b"]), (&json!("1"), &json!("2")));
+    assert_eq!(a.body["spec"]["finalizers"], json!(["kubernetes"]));
+    assert_eq!(a.body["status"]["conditions"][0]["type"], "T");
 }
