@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use auth::{Attributes, Endpoint};
 use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub type Labels = HashMap<String, String>;
 
 /// Other objects, as they are stored now.
 pub trait Lookup: Sync {
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Object>;
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
     /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
     fn fingerprint(&self, group: &str, resource: &str) -> u64;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Priority {
-    default: Remembered<u64, Option<Object>>,
+    default: Remembered<u64, Option<Arc<Object>>>,
 }
 
 const GROUP: &str = "scheduling.k8s.io";
@@ -31,13 +31,13 @@ impl Plugin for Priority {
         }
         let name = object.str_at(&["spec", "priorityClassName"]).unwrap_or_default().to_owned();
         let class = if name.is_empty() {
-            let class = self.default.get(review.lookup.fingerprint(GROUP, "priorityclasses"), || {
+            let class = Option::clone(&self.default.get(review.lookup.fingerprint(GROUP, "priorityclasses"), || {
                 let mut all = review.lookup.list(GROUP, "priorityclasses", None);
                 all.retain(|c| c.get("globalDefault").is_some_and(|d| d == true));
                 // Should there be several, the lowest wins.
-                all.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0))
-            });
-            if let Some(c) = &*class {
+                all.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0)).map(Arc::new)
+            }));
+            if let Some(c) = class.as_deref() {
                 let name = c.name().to_owned();
                 object.set(&["spec", "priorityClassName"], name);
             }
@@ -47,9 +47,9 @@ impl Plugin for Priority {
             if class.is_none() {
                 return Err(review.forbidden(&format!("no PriorityClass with name {name} was found")));
             }
-            Arc::new(class)
+            class
         };
-        let class = (*class).as_ref();
+        let class = class.as_deref();
         let value = class.and_then(|c| c.int_at(&["value"])).unwrap_or(0);
         if let Some(asked) = object.int_at(&["spec", "priority"])
             && asked != value

@@ -2,10 +2,11 @@
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Quantity, Status, Value};
+use std::sync::Arc;
 
 pub struct RuntimeClass;
 
-fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Object>, Status> {
+fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Arc<Object>>, Status> {
     let Some(name) = pod.str_at(&["spec", "runtimeClassName"]).filter(|n| !n.is_empty()) else { return Ok(None) };
     match review.lookup.get("node.k8s.io", "runtimeclasses", "", name) {
         Some(c) => Ok(Some(c)),

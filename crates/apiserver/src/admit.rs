@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Action, Expect, Key, Op};
+use store::{Action, Entry, Expect, Key, Op};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ pub struct Admission<'a> {
 
 impl Admission<'_> {
     fn stored(&self) -> Stored<'_> {
-        Stored { registry: &self.server.registry, namespaces: &self.server.namespaces }
+        Stored { registry: &self.server.registry, decoded: &self.server.decoded }
     }
 
     fn review<'a>(&'a self, operation: Operation, old: Option<&'a Object>, lookup: &'a dyn Lookup) -> Review<'a> {
@@ -256,21 +256,42 @@ impl Host for Admission<'_> {
 /// What plugins look up: the newest stored objects.
 pub struct Stored<'a> {
     pub registry: &'a Registry,
-    pub namespaces: &'a Namespaces,
+    pub decoded: &'a Decoded,
 }
 
-/// The state of namespaces at the revision it was read from: a namespace seldom changes, and each create asks for it.
+/// Objects as they were read at a revision: namespaces, service accounts and classes seldom change, and each create asks for
+/// them.
 #[derive(Default)]
-pub struct Namespaces(Mutex<HashMap<String, (u64, bool)>>);
+pub struct Decoded(Mutex<HashMap<Key, (u64, Arc<Object>)>>);
 
 /// Beyond this many, all are forgotten.
-const NAMESPACES_MAX: usize = 10_000;
+const DECODED_MAX: usize = 4096;
+/// Larger ones, in bytes as stored, are read each time.
+const DECODED_SIZE: usize = 4096;
+
+impl Decoded {
+    fn of(&self, entry: &Entry) -> Arc<Object> {
+        if entry.value.len() > DECODED_SIZE {
+            return Arc::new(encode::decode(entry));
+        }
+        if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
+            return object.clone();
+        }
+        let object = Arc::new(encode::decode(entry));
+        let mut known = self.0.lock();
+        if known.len() >= DECODED_MAX {
+            known.clear();
+        }
+        known.insert(entry.key.clone(), (entry.revision, object.clone()));
+        object
+    }
+}
 
 impl Lookup for Stored<'_> {
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Object> {
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let rows = self.registry.rows();
         let key = rows.stored(group, resource)?.key(namespace, name)?;
-        self.registry.store.snapshot().get(&key).map(|e| encode::decode(&e))
+        self.registry.store.snapshot().get(&key).map(|e| self.decoded.of(&e))
     }
 
     fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
@@ -281,19 +302,7 @@ impl Lookup for Stored<'_> {
     }
 
     fn is_terminating(&self, namespace: &str) -> Option<bool> {
-        let rows = self.registry.rows();
-        let key = rows.stored("", "namespaces")?.key("", namespace)?;
-        let entry = self.registry.store.snapshot().get(&key)?;
-        let mut known = self.namespaces.0.lock();
-        if let Some((_, state)) = known.get(namespace).filter(|(revision, _)| *revision == entry.revision) {
-            return Some(*state);
-        }
-        let state = is_terminating(&encode::decode(&entry));
-        if known.len() >= NAMESPACES_MAX {
-            known.clear();
-        }
-        known.insert(namespace.to_owned(), (entry.revision, state));
-        Some(state)
+        self.get("", "namespaces", "", namespace).map(|n| is_terminating(&n))
     }
 
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object> {

@@ -72,7 +72,7 @@ pub struct Server {
     pub(crate) aggregator: aggregate::Aggregator,
     pub(crate) flow: flow::FlowControl,
     pub(crate) documents: openapi::Documents,
-    pub(crate) namespaces: admit::Namespaces,
+    pub(crate) decoded: admit::Decoded,
     pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
 }
@@ -120,7 +120,7 @@ impl Server {
             metrics,
             options,
             documents: openapi::Documents::default(),
-            namespaces: admit::Namespaces::default(),
+            decoded: admit::Decoded::default(),
             webhooks,
             turns: admit::Turns::default(),
         })

@@ -1,6 +1,6 @@
 //! The RBAC rules as they stand, kept up by watching the four kinds they are written in.
 
-use crate::admit::{Namespaces, Stored};
+use crate::admit::{Decoded, Stored};
 use admission::Lookup;
 use auth::rbac::{Binding, Rbac};
 use auth::{Attributes, Authorizer, Decision};
@@ -24,8 +24,8 @@ impl RbacCache {
 
     /// Reads everything anew.
     pub fn load(&self, registry: &Registry) {
-        let namespaces = Namespaces::default();
-        let stored = Stored { registry, namespaces: &namespaces };
+        let decoded = Decoded::default();
+        let stored = Stored { registry, decoded: &decoded };
         let mut rbac = Rbac::default();
         for o in stored.list(GROUP, "clusterroles", None).iter().chain(&stored.list(GROUP, "roles", None)) {
             rbac.add_role(o);

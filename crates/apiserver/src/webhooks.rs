@@ -1,7 +1,7 @@
 //! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service.
 
 use crate::Metrics;
-use crate::admit::{Namespaces, Stored};
+use crate::admit::{Decoded, Stored};
 use admission::Lookup;
 use async_trait::async_trait;
 use auth::{Endpoint, Place};
@@ -159,8 +159,8 @@ fn by_url(url: &str) -> Result<Target, String> {
 
 /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
 pub(crate) fn resolve(registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
-    let namespaces = Namespaces::default();
-    let stored = Stored { registry, namespaces: &namespaces };
+    let decoded = Decoded::default();
+    let stored = Stored { registry, decoded: &decoded };
     let Some(service) = stored.get("", "services", namespace, name) else {
         return Err(format!("service {name:?} not found"));
     };

@@ -29,12 +29,24 @@ impl FieldPath {
 
     #[must_use]
     pub fn index(&self, i: usize) -> Self {
-        Self(format!("{}[{i}]", self.0))
+        match u8::try_from(i) {
+            // Nearly all lists are short, and every one that is validated is numbered.
+            Ok(digit @ 0..10) => self.bracketed(char::from(b'0' + digit).encode_utf8(&mut [0])),
+            _ => self.bracketed(&i.to_string()),
+        }
     }
 
     #[must_use]
     pub fn key(&self, k: &str) -> Self {
-        Self(format!("{}[{k}]", self.0))
+        self.bracketed(k)
+    }
+
+    fn bracketed(&self, inner: &str) -> Self {
+        let mut s = String::with_capacity(self.0.len() + inner.len() + 2);
+        for part in [&self.0, "[", inner, "]"] {
+            s.push_str(part);
+        }
+        Self(s)
     }
 
     pub fn as_str(&self) -> &str {
@@ -157,5 +169,21 @@ fn show(v: &Value) -> String {
     match v {
         Value::String(s) => format!("{s:?}"),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_printed_as_upstream_does() {
+        let at = FieldPath::root().child("spec").child("containers");
+        assert_eq!(at.index(0).child("env").key("A B").to_string(), "spec.containers[0].env[A B]");
+        assert_eq!(
+            [9, 10, 4711].map(|i| at.index(i).to_string()).join(" "),
+            "spec.containers[9] spec.containers[10] spec.containers[4711]"
+        );
+        assert_eq!(FieldPath::root().to_string(), "<nil>");
     }
 }

@@ -112,6 +112,8 @@ pub struct Rows {
     order: Vec<Arc<Resource>>,
     by_gvr: HashMap<Gvr, Arc<Resource>>,
     by_gvk: HashMap<Gvk, Arc<Resource>>,
+    /// The rows in the stored version, by group and resource.
+    by_place: HashMap<Str, HashMap<Str, Arc<Resource>>>,
     /// How often the rows of a version changed, and all together.
     changes: HashMap<GroupVersion, u64>,
     all_changes: u64,
@@ -126,6 +128,10 @@ impl Rows {
             self.order.retain(|r| r.kind.gvr() != gvr);
         }
         self.by_gvk.insert(row.kind.gvk(), row.clone());
+        self.forget_place(&row);
+        if !row.converts() {
+            self.by_place.entry(row.kind.group.clone()).or_default().insert(row.kind.plural.clone(), row.clone());
+        }
         self.by_gvr.insert(gvr, row.clone());
         self.order.push(row);
     }
@@ -134,7 +140,19 @@ impl Rows {
         if let Some(row) = self.by_gvr.remove(gvr) {
             self.count(row.kind.group_version());
             self.by_gvk.remove(&row.kind.gvk());
+            self.forget_place(&row);
             self.order.retain(|r| r.kind.gvr() != *gvr);
+        }
+    }
+
+    fn forget_place(&mut self, row: &Resource) {
+        if let Some(group) = self.by_place.get_mut(&row.kind.group)
+            && group.get(&row.kind.plural).is_some_and(|r| r.kind.version == row.kind.version)
+        {
+            group.remove(&row.kind.plural);
+            if group.is_empty() {
+                self.by_place.remove(&row.kind.group);
+            }
         }
     }
 
@@ -162,6 +180,6 @@ impl Rows {
 
     /// The row of a group and resource in the version that is stored.
     pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
-        self.order.iter().find(|r| *r.kind.group == *group && *r.kind.plural == *resource && !r.converts())
+        self.by_place.get(group)?.get(resource)
     }
 }

@@ -7,7 +7,7 @@ use cel::{Authorizer, Budget, Decision, Error, Map, Opaque, Program, Question, R
 use meta::{Gvk, Gvr, Object, Value};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// One request, in the version of who asks.
 pub struct Subject<'a> {
@@ -19,7 +19,7 @@ pub struct Subject<'a> {
     params: Option<&'a Object>,
     /// Made when it is asked for.
     request: OnceCell<Value>,
-    namespace: OnceCell<Option<Object>>,
+    namespace: OnceCell<Option<Arc<Object>>>,
 }
 
 impl<'a> Subject<'a> {
@@ -43,7 +43,7 @@ impl<'a> Subject<'a> {
         let a = &self.review.attributes;
         let itself = self.review.is("", "namespaces") || a.namespace.is_empty();
         let made = || if itself { None } else { self.review.lookup.get("", "namespaces", "", &a.namespace) };
-        self.namespace.get_or_init(made).as_ref()
+        self.namespace.get_or_init(made).as_deref()
     }
 }
 

@@ -3,6 +3,7 @@
 use super::read::ParamRef;
 use crate::plugin::Review;
 use meta::{Gvk, Object};
+use std::sync::Arc;
 
 /// The parameters of a binding: one evaluation is made for each. A policy without any is evaluated once.
 pub(super) async fn find(
@@ -23,7 +24,12 @@ pub(super) async fn find(
         (true, said, _) => said,
     };
     let found: Vec<Object> = match (&r.selector, r.name.is_empty()) {
-        (_, false) => review.lookup.get(&resource.group, &resource.resource, namespace, &r.name).into_iter().collect(),
+        (_, false) => review
+            .lookup
+            .get(&resource.group, &resource.resource, namespace, &r.name)
+            .map(Arc::unwrap_or_clone)
+            .into_iter()
+            .collect(),
         (Some(selector), true) => {
             let selector = selector.as_ref().map_err(Clone::clone)?;
             let scope = namespaced.then_some(namespace);

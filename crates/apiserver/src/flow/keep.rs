@@ -2,7 +2,7 @@
 //! schema that leads nowhere says so (upstream's config consumer and config producer).
 
 use crate::Server;
-use crate::admit::{Namespaces, Stored};
+use crate::admit::{Decoded, Stored};
 use admission::Lookup;
 use flowcontrol::Config;
 use flowcontrol::bootstrap::{self, Kind, MANDATORY, SUGGESTED};
@@ -76,8 +76,8 @@ async fn keep(server: Arc<Server>) {
 }
 
 fn list(registry: &Registry, plural: &str) -> Vec<Object> {
-    let namespaces = Namespaces::default();
-    Stored { registry, namespaces: &namespaces }.list(GROUP, plural, None)
+    let decoded = Decoded::default();
+    Stored { registry, decoded: &decoded }.list(GROUP, plural, None)
 }
 
 fn load(server: &Server) {

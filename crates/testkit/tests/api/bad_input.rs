@@ -551,7 +551,10 @@ async fn a_status_is_written_with_metadata() {
         "spec": {"finalizers": []}, "status": {"conditions": [{"type": "T", "status": "True"}]}});
     let a = c.send("PATCH", part, Some(MERGE_PATCH), JSON, patch.to_string().into()).await;
     assert_eq!(a.code, 200, "{}", a.body);
-    assert_eq!((&a.body["metadata"]["annotations"]["a"], &a.body["metadata"]["labels"]["b"]), (&json!("1"), &json!("2")));
+    assert_eq!(
+        (&a.body["metadata"]["annotations"]["a"], &a.body["metadata"]["labels"]["b"]),
+        (&json!("1"), &json!("2"))
+    );
     assert_eq!(a.body["spec"]["finalizers"], json!(["kubernetes"]));
     assert_eq!(a.body["status"]["conditions"][0]["type"], "T");
 }
