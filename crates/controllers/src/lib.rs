@@ -22,6 +22,7 @@ pub mod replicaset;
 pub mod resourcequota;
 pub mod serviceaccounttokens;
 mod start;
+pub mod storageprotection;
 pub mod validatingadmissionpolicystatus;
 pub mod views;
 

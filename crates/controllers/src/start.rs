@@ -5,7 +5,7 @@ use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, namespace,
-    nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens,
+    nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens, storageprotection,
     validatingadmissionpolicystatus,
 };
 use client::{Client, Informers, Shutdown};
@@ -59,6 +59,11 @@ const ALL: &[Row] = &[
     ("certificate-controller", |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
     ("clusterrole-aggregation-controller", |c, _| Box::pin(clusterroleaggregation::run(c))),
     ("validatingadmissionpolicy-status-controller", |c, _| Box::pin(validatingadmissionpolicystatus::run(c))),
+    ("pvc-protection-controller", |c, _| Box::pin(storageprotection::run(storageprotection::claims(), c))),
+    ("pv-protection-controller", |c, _| Box::pin(storageprotection::run(storageprotection::volumes(), c))),
+    ("volumeattributesclass-protection-controller", |c, _| {
+        Box::pin(storageprotection::run(storageprotection::classes(), c))
+    }),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];
 

@@ -6,6 +6,7 @@ mod certificates;
 mod custom;
 mod harness;
 mod policies;
+mod protection;
 mod repeat;
 mod roles;
 mod tokens;
