@@ -298,7 +298,7 @@ impl Lookup for Stored<'_> {
         let rows = self.registry.rows();
         let key = rows.stored("", "namespaces")?.key("", namespace)?;
         let entry = self.registry.store.snapshot().get(&key)?;
-        Some(entry.index.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+        Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
     }
 
     fn is_terminating(&self, namespace: &str) -> Option<bool> {

@@ -210,7 +210,8 @@ impl Related<'_> {
     }
 
     fn all_pods(&self, namespace: Option<&str>) -> std::vec::IntoIter<Object> {
-        let here = |e: &store::Entry| e.index.fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
+        let here =
+            |e: &store::Entry| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
         let all = self.snapshot.range("pods", namespace, None).filter(move |e| here(e)).map(|e| encode::decode(e));
         let own: Vec<Object> = all.filter(|p| p.annotation("kubernetes.io/config.mirror").is_none()).collect();
         own.into_iter()

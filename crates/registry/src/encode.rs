@@ -91,13 +91,13 @@ pub fn decode_bytes(bytes: &[u8]) -> Object {
 
 /// Appends the JSON of an entry with its resource version.
 pub fn splice(out: &mut Vec<u8>, entry: &Entry) {
-    let mark = entry.index.mark as usize;
+    let mark = entry.index().mark as usize;
     splice_from(out, entry, 0, mark);
 }
 
 /// Appends the JSON of an entry as an item of a list of its kind: without `kind` and `apiVersion`.
 pub fn splice_bare(out: &mut Vec<u8>, entry: &Entry) {
-    let mark = entry.index.mark as usize;
+    let mark = entry.index().mark as usize;
     out.push(b'{');
     splice_from(out, entry, mark - METADATA.len(), mark);
 }
@@ -115,7 +115,7 @@ fn splice_from(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
 
 /// Appends the `PartialObjectMetadata` of an entry.
 pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
-    let mark = entry.index.mark as usize;
+    let mark = entry.index().mark as usize;
     let rest = &entry.value[mark..];
     let metadata = &rest[..closing(rest)];
     out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",");
@@ -306,8 +306,7 @@ mod tests {
         let value = encode(&Object::from_value(object).unwrap());
         let f = index_fn(HashMap::from([("r".to_owned(), fields.iter().map(|f| (*f).to_owned()).collect())]));
         let key = Key { resource: "r".into(), namespace: "".into(), name: "n".into() };
-        let index = f(&key, &value);
-        Entry { key, value, revision: 7, index, memo: Default::default() }
+        Entry::new(key, value, 7, f)
     }
 
     #[test]
@@ -326,7 +325,7 @@ mod tests {
         want.as_object_mut().unwrap().remove("kind");
         want.as_object_mut().unwrap().remove("apiVersion");
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
-        assert_eq!(&*e.index.labels, &[("b".into(), "c".into())]);
-        assert_eq!(&*e.index.fields, &[("spec.x.y".into(), "true".into())]);
+        assert_eq!(&*e.index().labels, &[("b".into(), "c".into())]);
+        assert_eq!(&*e.index().fields, &[("spec.x.y".into(), "true".into())]);
     }
 }

@@ -190,13 +190,13 @@ impl Selector {
     }
 
     pub fn matches(&self, e: &Entry) -> bool {
-        let label = |k: &str| e.index.labels.iter().find(|(n, _)| **n == *k).map(|(_, v)| &**v);
+        let label = |k: &str| e.index().labels.iter().find(|(n, _)| **n == *k).map(|(_, v)| &**v);
         let field = |t: &Target| match t {
             Target::Name => Cow::Borrowed(&*e.key.name),
             Target::Namespace => Cow::Borrowed(&*e.key.namespace),
             Target::Field(f) if self.unindexed => Cow::Owned(crate::encode::field(&e.value, f)),
             Target::Field(f) => {
-                Cow::Borrowed(e.index.fields.iter().find(|(n, _)| **n == **f).map_or("", |(_, v)| &**v))
+                Cow::Borrowed(e.index().fields.iter().find(|(n, _)| **n == **f).map_or("", |(_, v)| &**v))
             }
         };
         (self.labels.is_everything() || self.labels.matches(label))

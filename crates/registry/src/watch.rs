@@ -144,13 +144,7 @@ impl ObjectWatch {
         };
         let entry = match (kind, e.change, &e.previous) {
             // It lives on outside the selection: the client sees its last selected state at the new revision.
-            (ObjectEventKind::Deleted, Change::Put, Some(p)) => Arc::new(Entry {
-                key: p.key.clone(),
-                value: p.value.clone(),
-                revision: e.revision,
-                index: p.index.clone(),
-                memo: Default::default(),
-            }),
+            (ObjectEventKind::Deleted, Change::Put, Some(p)) => Arc::new(p.at(e.revision)),
             _ => e.entry.clone(),
         };
         Some(ObjectEvent { kind, entry })

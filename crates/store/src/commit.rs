@@ -8,8 +8,7 @@ use crate::engine::{SoleWriter, Transaction, Upkeep, Write, WriteError};
 use crate::state::State;
 use crate::store::{Ending, Shared};
 use crate::transform::TransformError;
-use crate::watch::tombstone;
-use crate::{Change, Entry, Event, Expect, Index, Key, Memo};
+use crate::{Change, Entry, Event, Expect, IndexFn, Key};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -80,7 +79,7 @@ pub(crate) struct Prepared {
 }
 
 pub(crate) enum PreparedAction {
-    Put { value: Bytes, sealed: Bytes, index: Index },
+    Put { value: Bytes, sealed: Bytes },
     Delete,
     Check,
 }
@@ -157,6 +156,7 @@ impl Queue {
 /// The state that results from a batch, and what to tell whom.
 struct Plan {
     state: State,
+    index: IndexFn,
     transactions: Vec<Transaction>,
     events: Vec<Arc<Event>>,
     answers: Vec<Answer>,
@@ -187,19 +187,18 @@ impl Plan {
                         writes.push(Write { key: op.key.clone(), value: None, previous: damaged.revision });
                     } else if let Some(last) = self.state.remove(&op.key) {
                         writes.push(Write { key: last.key.clone(), value: None, previous: last.revision });
-                        let entry = Arc::new(tombstone(&last, revision));
+                        let entry = Arc::new(last.at(revision));
                         let (change, previous) = (Change::Delete, Some(last));
                         self.events.push(Arc::new(Event { change, revision, entry, previous }));
                     }
                 }
-                PreparedAction::Put { value, sealed, index } => {
+                PreparedAction::Put { value, sealed } => {
                     let key = self.state.shared(&op.key);
                     let before = self.state.written(&key).unwrap_or(0);
                     self.state.mend(&key);
                     let previous = self.state.get(&key).cloned();
                     writes.push(Write { key: key.clone(), value: Some(sealed.clone()), previous: before });
-                    let (value, index, memo) = (value.clone(), index.clone(), Memo::default());
-                    let entry = Arc::new(Entry { key, value, revision, index, memo });
+                    let entry = Arc::new(Entry::new(key, value.clone(), revision, self.index.clone()));
                     self.state.put(entry.clone());
                     written = Some(entry.clone());
                     self.events.push(Arc::new(Event { change: Change::Put, revision, entry, previous }));
@@ -292,6 +291,7 @@ impl Committer {
                 return false;
             }
             let mut plan = Plan {
+                index: self.shared.options.index.clone(),
                 state: State::clone(&self.shared.state()),
                 transactions: Vec::new(),
                 events: Vec::new(),

@@ -103,15 +103,44 @@ pub struct Index {
 pub type IndexFn = Arc<dyn Fn(&Key, &[u8]) -> Index + Send + Sync>;
 
 /// One object at one revision. Immutable and shared by snapshots, watches and caches.
-#[derive(Debug)]
 pub struct Entry {
     pub key: Key,
     /// Plaintext, on the heap.
     pub value: Bytes,
     /// The revision that wrote this value. In a deletion event: the revision of the deletion.
     pub revision: u64,
-    pub index: Index,
+    index: OnceLock<Index>,
+    make: IndexFn,
     pub memo: Memo,
+}
+
+impl Entry {
+    pub fn new(key: Key, value: Bytes, revision: u64, index: IndexFn) -> Entry {
+        Entry { key, value, revision, index: OnceLock::new(), make: index, memo: Memo::default() }
+    }
+
+    /// Made when it is first asked for: a store with much in it is open before all of it was read.
+    pub fn index(&self) -> &Index {
+        self.index.get_or_init(|| (self.make)(&self.key, &self.value))
+    }
+
+    /// The same object at another revision.
+    pub fn at(&self, revision: u64) -> Entry {
+        let (key, value, make) = (self.key.clone(), self.value.clone(), self.make.clone());
+        Entry { key, value, revision, index: self.index.clone(), make, memo: Memo::default() }
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("key", &self.key)
+            .field("value", &self.value)
+            .field("revision", &self.revision)
+            .field("index", &self.index.get())
+            .field("memo", &self.memo)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a reader in this process has made of an entry and the next one finds there. It says nothing that the entry does not.

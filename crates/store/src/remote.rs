@@ -7,8 +7,7 @@ use crate::commit::{Answer, CommitError, Committed, Prepared, PreparedAction};
 use crate::engine::{EngineError, Fed, Outcome, SharedAction, SharedOp, SharedWriter, WriteError};
 use crate::state::State;
 use crate::store::{Ending, Shared};
-use crate::watch::tombstone;
-use crate::{Change, Entry, Event, Memo, WatchError};
+use crate::{Change, Entry, Event, WatchError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -83,9 +82,9 @@ impl Remote {
             Outcome::Committed { revision: Some(revision) } => {
                 self.shared.wait_for(revision).await.map_err(refusal)?;
                 let entries = prepared.into_iter().map(|op| match op.action {
-                    PreparedAction::Put { value, index, .. } => {
+                    PreparedAction::Put { value, .. } => {
                         let key = self.shared.state().shared(&op.key);
-                        Some(Arc::new(Entry { key, value, revision, index, memo: Memo::default() }))
+                        Some(Arc::new(Entry::new(key, value, revision, self.shared.options.index.clone())))
                     }
                     _ => None,
                 });
@@ -136,7 +135,7 @@ fn apply(shared: &Shared, batch: Vec<Fed>) -> Result<(), EngineError> {
                     let (change, entry) = match (opened, &previous) {
                         (Ok(entry), _) => (Change::Put, entry),
                         // It cannot be shown any more.
-                        (Err(_), Some(last)) => (Change::Delete, Arc::new(tombstone(last, revision))),
+                        (Err(_), Some(last)) => (Change::Delete, Arc::new(last.at(revision))),
                         (Err(_), None) => continue,
                     };
                     events.push(Arc::new(Event { change, revision, entry, previous }));
@@ -144,7 +143,7 @@ fn apply(shared: &Shared, batch: Vec<Fed>) -> Result<(), EngineError> {
                 None => {
                     state.mend(&key);
                     if let Some(last) = state.remove(&key) {
-                        let entry = Arc::new(tombstone(&last, revision));
+                        let entry = Arc::new(last.at(revision));
                         events.push(Arc::new(Event { change: Change::Delete, revision, entry, previous: Some(last) }));
                     }
                 }

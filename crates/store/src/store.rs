@@ -390,7 +390,7 @@ impl Store {
                         }
                     };
                     total += sealed.len();
-                    PreparedAction::Put { index: (options.index)(&key, &value), value, sealed }
+                    PreparedAction::Put { value, sealed }
                 }
             };
             if total > limits.max_bytes {

@@ -5,7 +5,7 @@
 
 use crate::engine::Decode;
 use crate::store::Options;
-use crate::{Entry, Key, Memo};
+use crate::{Entry, Key};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -64,7 +64,6 @@ pub(crate) fn decoder(options: &Options) -> Decode {
             None => Bytes::copy_from_slice(sealed),
             Some(transform) => transform.open(key, sealed)?,
         };
-        let index = index(key, &value);
-        Ok(Arc::new(Entry { key: key.clone(), value, revision, index, memo: Memo::default() }))
+        Ok(Arc::new(Entry::new(key.clone(), value, revision, index.clone())))
     })
 }

@@ -6,7 +6,7 @@
 use crate::engine::{Decode, RawChange};
 use crate::log::{ENDED, Log, Read};
 use crate::store::{Ending, Shared};
-use crate::{Change, EngineError, Entry, Event, Fault, Key, Memo, Str, TransformError};
+use crate::{Change, EngineError, Event, Fault, Key, Str, TransformError};
 use std::sync::Arc;
 
 /// Events per batch; whole revisions, so a large transaction may exceed it.
@@ -153,17 +153,6 @@ impl Shared {
     }
 }
 
-/// The entry of a deletion event: the last state with the revision of the deletion.
-pub(crate) fn tombstone(last: &Entry, revision: u64) -> Entry {
-    Entry {
-        key: last.key.clone(),
-        value: last.value.clone(),
-        revision,
-        index: last.index.clone(),
-        memo: Memo::default(),
-    }
-}
-
 /// Nothing for a deletion of which the state before is not known.
 pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, TransformError> {
     let RawChange { revision, key, value, previous } = change;
@@ -176,7 +165,7 @@ pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Eve
     let (change, entry) = match value {
         Some(value) => (Change::Put, decode(&key, revision, &value)?),
         None => match &previous {
-            Some(last) => (Change::Delete, Arc::new(tombstone(last, revision))),
+            Some(last) => (Change::Delete, Arc::new(last.at(revision))),
             None => return Ok(None),
         },
     };

@@ -89,7 +89,7 @@ fn concerns(table: &Table, e: &Event) -> bool {
         STORAGE => return true,
         "services" => key.name.to_string(),
         _ => {
-            let label = e.entry.index.labels.iter().find(|(k, _)| **k == *"kubernetes.io/service-name");
+            let label = e.entry.index().labels.iter().find(|(k, _)| **k == *"kubernetes.io/service-name");
             label.map(|(_, v)| v.to_string()).unwrap_or_default()
         }
     };

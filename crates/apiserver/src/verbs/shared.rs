@@ -42,7 +42,7 @@ fn hand_over<T: Send + 'static>(thing: T) -> Response<Body> {
 /// The stored form in the served version.
 async fn all_stored(server: &Server, row: &Resource, entries: &[Arc<Entry>]) -> Result<Vec<Arc<Stored>>, Status> {
     if entries.iter().all(|e| row.serves_bytes(e)) {
-        let kept = |e: &Arc<Entry>| e.memo.get_or_make(|| stored(e, e.value.clone(), e.index.mark as usize));
+        let kept = |e: &Arc<Entry>| e.memo.get_or_make(|| stored(e, e.value.clone(), e.index().mark as usize));
         return entries.iter().map(kept).collect();
     }
     let objects = server.registry.all_from_stored(row, entries).await?;
@@ -56,7 +56,7 @@ async fn all_stored(server: &Server, row: &Resource, entries: &[Arc<Entry>]) -> 
 
 fn stored(e: &Entry, value: Bytes, mark: usize) -> Result<Stored, Status> {
     let name = (e.key.namespace.clone(), e.key.name.clone());
-    let labels = Labels::from_sorted(e.index.labels.clone());
+    let labels = Labels::from_sorted(e.index().labels.clone());
     Stored::new(name, labels, value, mark, e.revision).map_err(Status::internal)
 }
 

@@ -49,7 +49,7 @@ async fn transactions_happen_wholly_or_not_and_share_a_revision() {
         let done = store.commit(vec![put("a/x", "1"), put("a/y", "2")]).await.unwrap();
         assert_eq!(done.revision, start + 1);
         assert_eq!(done.entries.iter().flatten().map(|entry| entry.revision).collect::<Vec<_>>(), [start + 1; 2]);
-        assert_eq!(done.entries[0].as_ref().unwrap().index.mark, 1);
+        assert_eq!(done.entries[0].as_ref().unwrap().index().mark, 1);
 
         let refused = store.commit(vec![put("a/z", "3"), op("a/x", Expect::Absent, Action::Check)]).await;
         let Err(CommitError::Conflict { op: 1, current: Some(current) }) = refused else { panic!("{refused:?}") };

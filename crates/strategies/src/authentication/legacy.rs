@@ -56,7 +56,7 @@ pub fn note_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, cla
     let rows = registry.rows();
     let Some(row) = rows.stored("", "secrets").cloned() else { return };
     let entry = row.key(&namespace, &name).and_then(|k| registry.store.snapshot().get(&k));
-    let noted = |e: &store::Entry| e.index.labels.iter().any(|(k, v)| **k == *LAST_USED && **v == *day);
+    let noted = |e: &store::Entry| e.index().labels.iter().any(|(k, v)| **k == *LAST_USED && **v == *day);
     if entry.is_none_or(|e| noted(&e)) {
         return;
     }
