@@ -46,6 +46,10 @@ pub async fn dispatch(
         conversions: registry::Conversions::default(),
     };
     let verb = t.verb(&method, watch);
+    const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    if !METHODS.contains(&method) && !is_stream(&t.subresource) {
+        return Err(method_not_allowed());
+    }
     if !t.subresource.is_empty() {
         return subresource(server, call, request, &method, verb).await;
     }
