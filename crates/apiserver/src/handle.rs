@@ -155,9 +155,12 @@ impl Server {
             return Ok(self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id).await);
         }
         if target.group_version.is_none() || !target.is_resource() {
-            return self.other(&parts, &target);
+            return self.other(&parts, &target).or_else(|s| self.nowhere(s, parts.uri.path()));
         }
-        let row = self.row(&target)?;
+        let row = match self.row(&target) {
+            Ok(row) => row,
+            Err(s) => return self.nowhere(s, parts.uri.path()),
+        };
         let wanted = match wanted {
             // A stream negotiates for itself.
             Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
@@ -168,7 +171,8 @@ impl Server {
             w => w?,
         };
         let warnings = Warnings::default();
-        if let Some(w) = &row.kind.warning {
+        // A method that is not served has nobody to warn.
+        if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(info.verb)) {
             warnings.push(w.to_string());
             trace.annotate("k8s.io/deprecated", &true);
         }
@@ -254,6 +258,25 @@ impl Server {
         discovery::answer(self, parts, target)
     }
 
+    /// What nobody serves. Below the paths of Kubernetes' own groups a `Status` says so; elsewhere there is no API to speak of.
+    fn nowhere(&self, status: Status, path: &str) -> Result<Response<Body>, Status> {
+        let mut segments = path.trim_start_matches('/').split('/');
+        let api = match segments.next() {
+            Some("api" | "version") => true,
+            Some("apis") => {
+                let group = segments.next().unwrap_or_default();
+                self.registry.rows().iter().any(|r| r.bare_items && *r.kind.group == *group)
+            }
+            _ => false,
+        };
+        if api || status.code != 404 {
+            return Err(status);
+        }
+        let mut r = bytes(404, "text/plain; charset=utf-8", "404 page not found\n".to_owned());
+        r.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        Ok(r)
+    }
+
     /// By what others verify the tokens of service accounts.
     fn issuer(&self, path: &str) -> Option<Response<Body>> {
         let (about, keys) = self.authenticators.issuer.as_ref()?;
@@ -278,6 +301,11 @@ impl Server {
             return Err(Status::no_such_path());
         }
         if !target.subresource.is_empty() && row.kind.subresource(&target.subresource).is_none() {
+            return Err(Status::no_such_path());
+        }
+        // What is answered and not kept has no path for one of its objects.
+        let kept = row.stored().is_some() || row.kind.has_verb("get");
+        if !target.name.is_empty() && target.subresource.is_empty() && !kept {
             return Err(Status::no_such_path());
         }
         Ok(row.clone())

@@ -20,7 +20,8 @@ impl Info {
     pub fn of(parts: &Parts) -> Self {
         let query = Query::parse(parts.uri.query());
         let target = Target::parse(parts.uri.path());
-        let watch = query.is_true("watch") || target.watch;
+        // One object that is named is read, whatever the query says.
+        let watch = (query.is_true("watch") && target.name.is_empty()) || target.watch;
         let resource = target.is_resource();
         let verb = if resource { target.verb(&parts.method, watch) } else { lowercase(&parts.method) };
         let long_running = resource && (verb == "watch" || STREAMS.contains(&target.subresource.as_str()));
@@ -65,5 +66,7 @@ mod tests {
         check("POST", "/api/v1/namespaces/x/pods/p/exec", "create", true);
         check("POST", "/api/v1/namespaces/x/pods/p/eviction", "create", false);
         check("GET", "/healthz?watch=true", "get", false);
+        check("GET", "/api/v1/namespaces/x/pods/p?watch=true", "get", false);
+        check("GET", "/api/v1/watch/namespaces/x/pods/p", "watch", true);
     }
 }

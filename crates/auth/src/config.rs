@@ -135,6 +135,8 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
 pub enum Mode {
     AlwaysAllow,
     AlwaysDeny,
+    /// The policies of a file.
+    Abac(crate::abac::Policies),
     Node,
     Rbac,
     Webhook(Box<Hook>),

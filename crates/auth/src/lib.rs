@@ -2,6 +2,7 @@
 //!
 //! Invariant: an identity only comes from an authenticator or, in one process, from a request extension that no socket can set.
 
+pub mod abac;
 pub mod attributes;
 pub mod claims;
 pub mod conditions;

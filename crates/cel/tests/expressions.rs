@@ -161,6 +161,8 @@ fn texts() {
         ("strings.quote('a\"b\\n')", json!("\"a\\\"b\\n\"")),
         ("'abc123'.matches('^[a-z]+[0-9]+$') && matches('a', 'a')", json!(true)),
         ("'abc'.matches('(')", json!("!invalid matches argument")),
+        (r"'٣'.matches('\\d') || 'é'.matches('\\w') || '\u00a0'.matches('\\s')", json!(false)),
+        (r"'7'.matches('^\\d$') && 'a b'.matches('a\\sb') && 'é a'.matches('\\ba\\b')", json!(true)),
         ("'a1b22'.find('[0-9]+') + 'a1'.find('z')", json!("1")),
         ("'a1b22'.findAll('[0-9]+')", json!(["1", "22"])),
         ("'a1b22'.findAll('[0-9]+', 1)", json!(["1"])),

@@ -4,6 +4,7 @@ use crate::pki::Pki;
 use crate::reload::{EVERY, Followed};
 use crate::tokens::AdminToken;
 use apiserver::{Anonymous, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache};
+use auth::abac::Policies;
 use auth::config::{self, Authentication, Hook, Mode, StaticTokens};
 use auth::jwt::{PrivateKey, PublicKey};
 use auth::oidc::{Issuer, Mapping, Oidc};
@@ -85,9 +86,12 @@ pub struct Options {
     pub authentication_token_webhook_version: String,
     #[arg(long, default_value = "2m")]
     pub authentication_token_webhook_cache_ttl: SignedDuration,
-    /// Who decides, in order: AlwaysAllow, AlwaysDeny, Webhook, RBAC, Node. Default: Node,RBAC.
+    /// Who decides, in order: AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node. Default: Node,RBAC.
     #[arg(long, value_delimiter = ',', conflicts_with = "authorization_config")]
     pub authorization_mode: Vec<String>,
+    /// The policies of the mode ABAC: a JSON object per line.
+    #[arg(long)]
+    pub authorization_policy_file: Option<PathBuf>,
     /// A kubeconfig of somebody who decides, for the mode Webhook.
     #[arg(long)]
     pub authorization_webhook_config_file: Option<PathBuf>,
@@ -340,6 +344,13 @@ fn modes(o: &Options) -> Result<Vec<Mode>, Error> {
             "AlwaysDeny" => Mode::AlwaysDeny,
             "Node" => Mode::Node,
             "RBAC" => Mode::Rbac,
+            "ABAC" => {
+                let Some(text) = read_if(o.authorization_policy_file.as_ref())? else {
+                    let why = "authorization-mode ABAC's authorization policy file not passed";
+                    return Err(bad("authorization-mode")(&why));
+                };
+                Mode::Abac(Policies::parse(&text).map_err(|e| bad("authorization-policy-file")(&e))?)
+            }
             "Webhook" => {
                 let Some(kubeconfig) = o.authorization_webhook_config_file.clone() else {
                     let why = "authorization-mode Webhook's authorization config file not passed";
@@ -364,6 +375,9 @@ fn modes(o: &Options) -> Result<Vec<Mode>, Error> {
             return Err(bad("authorization-mode")(&format!("authorization-mode {n:?} is specified more than once")));
         }
         out.push(mode);
+    }
+    if o.authorization_policy_file.is_some() && !out.iter().any(|m| matches!(m, Mode::Abac(_))) {
+        return Err(bad("authorization-policy-file")(&"cannot be specified without mode ABAC"));
     }
     Ok(out)
 }
@@ -416,6 +430,7 @@ async fn union(
         all.push(match mode {
             Mode::AlwaysAllow => Arc::new(Always(Decision::Allow(String::new()))),
             Mode::AlwaysDeny => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
+            Mode::Abac(policies) => Arc::new(policies),
             Mode::Rbac => rbac.clone(),
             Mode::Node => node.clone(),
             Mode::Webhook(h) => {

@@ -2,7 +2,7 @@
 
 use crate::api::Error;
 use crate::system::{SystemClock, SystemRng};
-use apiserver::audit::{Audit, Batch, Log, Mode, Policy, Rotation, Sink, Webhook};
+use apiserver::audit::{Audit, Batch, Limits, Log, Mode, Place, Policy, Rotation, Sink, Webhook};
 use auth::remote::Remote;
 use clap::Args;
 use std::path::PathBuf;
@@ -47,9 +47,35 @@ macro_rules! batches {
             #[arg(id = concat!("audit-", $plugin, "-batch-throttle-burst"), long = concat!("audit-", $plugin, "-batch-throttle-burst"),
                 default_value_t = $burst)]
             burst: u32,
+            /// Whether events and batches that are too large are cut: an event loses the objects it shows.
+            #[arg(id = concat!("audit-", $plugin, "-truncate-enabled"), long = concat!("audit-", $plugin, "-truncate-enabled"),
+                default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1,
+                require_equals = true)]
+            truncate: bool,
+            /// Bytes of an event at most.
+            #[arg(id = concat!("audit-", $plugin, "-truncate-max-event-size"), long = concat!("audit-", $plugin, "-truncate-max-event-size"),
+                default_value_t = 100 * 1024)]
+            event_bytes: usize,
+            /// Bytes of a batch at most.
+            #[arg(id = concat!("audit-", $plugin, "-truncate-max-batch-size"), long = concat!("audit-", $plugin, "-truncate-max-batch-size"),
+                default_value_t = 10 * 1024 * 1024)]
+            batch_bytes: usize,
         }
 
         impl $name {
+            fn limits(&self) -> Result<Option<Limits>, Error> {
+                let (event, batch, plugin) = (self.event_bytes, self.batch_bytes, $plugin);
+                let bad = |why: String| Err(Error::Audit(format!("invalid audit truncate {plugin} {why}")));
+                match () {
+                    () if !self.truncate => Ok(None),
+                    () if batch == 0 => bad(format!("max batch size {batch}, must be a positive number")),
+                    () if event == 0 || event > batch => {
+                        bad(format!("max event size {event}, must be a positive number not greater than the max batch size {batch}"))
+                    }
+                    () => Ok(Some(Limits { event, batch })),
+                }
+            }
+
             fn mode(&self) -> Result<Mode, Error> {
                 let bad = |what: &str, value: &dyn std::fmt::Display| {
                     let plugin = $plugin;
@@ -132,14 +158,15 @@ impl Flags {
                 days: self.audit_log_maxage.into(),
             };
             let log = Log::open(path, rotation, Arc::new(SystemClock)).map_err(file(path))?;
-            to.push((Sink::Log(log), self.log.mode()?));
+            to.push(Place { sink: Sink::Log(log), mode: self.log.mode()?, limits: self.log.limits()? });
         }
         if let Some(path) = &self.audit_webhook_config_file {
             let remote = Remote::of_file(path.clone(), WEBHOOK_TIMEOUT).await;
             let remote = remote.map_err(|e| Error::Audit(format!("initializing audit webhook: {e}")))?;
             let initial_backoff = self.audit_webhook_initial_backoff;
             let webhook = Webhook { remote, initial_backoff, rng: Arc::new(SystemRng) };
-            to.push((Sink::Webhook(webhook), self.webhook.mode()?));
+            let (mode, limits) = (self.webhook.mode()?, self.webhook.limits()?);
+            to.push(Place { sink: Sink::Webhook(webhook), mode, limits });
         }
         if to.is_empty() {
             return Ok(None);
@@ -185,6 +212,15 @@ mod tests {
         let wrong = flags(&["--audit-webhook-batch-max-size=0"]).webhook.mode().unwrap_err();
         let why = "invalid audit batch webhook max batch size 0, must be a positive number";
         assert_eq!(wrong.to_string(), why);
+        assert_eq!(f.log.limits().unwrap(), None);
+        let cut =
+            flags(&["--audit-log-truncate-enabled", "--audit-log-truncate-max-event-size=7"]).log.limits().unwrap();
+        assert_eq!(cut, Some(Limits { event: 7, batch: 10_485_760 }));
+        let wrong =
+            flags(&["--audit-webhook-truncate-enabled=true", "--audit-webhook-truncate-max-batch-size=1"]).webhook;
+        assert!(
+            wrong.limits().unwrap_err().to_string().starts_with("invalid audit truncate webhook max event size 102400")
+        );
         assert!(Command::try_parse_from(["kemudi", "--audit-log-mode=sometimes"]).is_err());
         assert!(Command::try_parse_from(["kemudi", "--audit-webhook-version=audit.k8s.io/v1beta1"]).is_err());
     }

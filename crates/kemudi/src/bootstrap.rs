@@ -1,5 +1,5 @@
 //! What every cluster starts with: namespaces, roles, priority classes, the service of the API itself. Made where missing, and
-//! left alone where somebody changed it.
+//! left alone where somebody changed it. Kinds that are turned off (`--runtime-config`) have no first objects.
 
 use meta::{Gvr, Object, Reason, Status};
 use registry::{AdmitAll, Registry, Request, WriteOptions};
@@ -92,12 +92,12 @@ async fn endpoints(registry: &Registry, place: &Place) -> Result<(), Status> {
     replace(registry, "", "v1", "endpoints", old).await
 }
 
-fn request(registry: &Registry, group: &str, version: &str, resource: &str, o: &Value) -> Result<Request, Status> {
+/// None: the kind is not served.
+fn request(registry: &Registry, group: &str, version: &str, resource: &str, o: &Value) -> Option<Request> {
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: group.into(), version: version.into(), resource: resource.into() });
     let text = |k: &str| o["metadata"][k].as_str().unwrap_or_default().to_owned();
-    let row = row.ok_or_else(|| Status::internal(format!("{resource} are not served")))?;
-    Ok(Request::own(row.clone(), "", &text("namespace"), &text("name")))
+    Some(Request::own(row?.clone(), "", &text("namespace"), &text("name")))
 }
 
 fn object(request: &Request, mut o: Value) -> Result<Object, Status> {
@@ -112,7 +112,7 @@ fn object(request: &Request, mut o: Value) -> Result<Object, Status> {
 }
 
 async fn create(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
-    let request = request(registry, group, version, resource, &o)?;
+    let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
     let key = request.resource.key(&request.namespace, &request.name);
     if key.is_some_and(|k| registry.store.snapshot().get(&k).is_some()) {
         return Ok(());
@@ -128,7 +128,7 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
 
 async fn replace(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
     create(registry, group, version, resource, o.clone()).await?;
-    let request = request(registry, group, version, resource, &o)?;
+    let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
     let wanted = object(&request, o)?;
     let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
     let options = WriteOptions::of("kube-apiserver");

@@ -10,6 +10,7 @@ pub mod object;
 pub mod pool;
 pub mod quantity;
 pub mod random;
+pub mod re2;
 pub mod selector;
 pub mod status;
 pub mod time;

@@ -154,7 +154,7 @@ pub fn port_name(s: &str) -> Vec<String> {
     if s.len() > 15 {
         errors.push("must be no more than 15 characters".to_owned());
     }
-    if !s.bytes().all(|c| lower_alnum(c) || c == b'-') {
+    if s.is_empty() || !s.bytes().all(|c| lower_alnum(c) || c == b'-') {
         errors.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
     }
     if !s.bytes().any(|c| c.is_ascii_lowercase()) {

@@ -57,21 +57,41 @@ impl Registry {
         if row.serves_bytes(entry) {
             return Ok(object);
         }
-        self.convert(row, object, &row.kind.gvk()).await
+        if row.strategy.converter().is_none() {
+            return row.strategy.convert(object, &row.kind.gvk());
+        }
+        if let Some(known) = row.converted.get(entry) {
+            return Ok(known);
+        }
+        let object = self.convert(row, object, &row.kind.gvk()).await?;
+        row.converted.keep(entry, &object);
+        Ok(object)
     }
 
     /// Stored entries in the served version; a converter is asked once for all.
     pub async fn all_from_stored(&self, row: &Resource, entries: &[Arc<Entry>]) -> Result<Vec<Object>, Status> {
         let to = row.kind.gvk();
-        let mut objects: Vec<Object> = entries.iter().map(|e| encode::decode(e)).collect();
-        if row.strategy.converter().is_some() {
-            objects = Box::pin(self.ask(row, objects, &to)).await?;
-        }
         let form = |(o, e): (Object, &Arc<Entry>)| match row.serves_bytes(e) {
             true => Ok(o),
             false => row.strategy.convert(o, &to),
         };
-        objects.into_iter().zip(entries).map(form).collect()
+        if row.strategy.converter().is_none() {
+            return entries.iter().map(|e| form((encode::decode(e), e))).collect();
+        }
+        let mut known: Vec<Option<Object>> = entries.iter().map(|e| row.converted.get(e)).collect();
+        let unknown: Vec<&Arc<Entry>> =
+            entries.iter().zip(&known).filter(|(_, k)| k.is_none()).map(|(e, _)| e).collect();
+        let asked = unknown.iter().map(|e| encode::decode(e)).collect();
+        let mut answers = Box::pin(self.ask(row, asked, &to)).await?.into_iter().zip(unknown);
+        for place in known.iter_mut().filter(|k| k.is_none()) {
+            let Some((object, entry)) = answers.next() else { break };
+            let object = form((object, entry))?;
+            if !row.serves_bytes(entry) {
+                row.converted.keep(entry, &object);
+            }
+            *place = Some(object);
+        }
+        Ok(known.into_iter().flatten().collect())
     }
 
     /// The bytes of an object in the stored version.

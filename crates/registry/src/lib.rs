@@ -5,6 +5,7 @@
 
 pub mod admit;
 pub mod convert;
+pub mod converted;
 mod create;
 mod delete;
 pub mod encode;

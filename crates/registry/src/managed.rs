@@ -7,18 +7,29 @@ use crate::versions::Versions;
 use merge::fieldset::Set;
 use merge::managed::{self, Context, Force};
 use meta::{Object, Status, time};
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
 
 /// What no write through this path owns, since the strategy resets it.
-fn reset_fields(request: &Request) -> &'static Set {
-    let has_status = request.resource.kind.subresource("status").is_some();
-    match request.subresource.as_str() {
-        "" if has_status => &STATUS,
-        "status" => &SPEC,
-        _ => Set::EMPTY,
+fn reset_fields(request: &Request) -> Cow<'static, Set> {
+    let (row, subresource) = (&request.resource, request.subresource.as_str());
+    if let Some(fields) = row.strategy.resets(subresource) {
+        return Cow::Owned(Set::of_fields(fields));
+    }
+    match subresource {
+        "" if row.kind.subresource("status").is_some() => Cow::Borrowed(&STATUS),
+        "status" => match row.strategy.fixed_by_status(row.empty()) {
+            [] => Cow::Borrowed(&SPEC),
+            fixed => {
+                let fixed: Vec<[&str; 2]> = fixed.iter().map(|f| ["metadata", *f]).collect();
+                let all: Vec<&[&str]> = fixed.iter().map(|f| &f[..]).chain([&["spec"][..]]).collect();
+                Cow::Owned(Set::of_fields(&all))
+            }
+        },
+        _ => Cow::Borrowed(Set::EMPTY),
     }
 }
 
@@ -38,7 +49,7 @@ fn with_context<T>(
         subresource,
         schema: Some(&kind.schema),
         time: &now,
-        reset_fields: reset_fields(request),
+        reset_fields: &reset_fields(request),
         versions: &versions,
     })
 }

@@ -1,5 +1,6 @@
 //! What a resource is.
 
+use crate::converted::Converted;
 use crate::options::WriteOptions;
 use crate::strategy::{Env, Request, Strategy};
 use async_trait::async_trait;
@@ -21,6 +22,8 @@ pub struct Resource {
     pub reshaped: u64,
     /// What [`Self::empty`] has made.
     pub empty: OnceLock<Object>,
+    /// What its converter has made of its objects.
+    pub converted: Converted,
     /// How long an object lives after it was last written; none for ever.
     pub lifetime: Option<Duration>,
 }

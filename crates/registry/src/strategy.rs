@@ -249,6 +249,12 @@ pub trait Strategy: Send + Sync {
         &[]
     }
 
+    /// The fields that no write through a path owns, since this strategy resets them, where that is not the usual: the status
+    /// for the object itself, and for its status the rest.
+    fn resets(&self, _subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        None
+    }
+
     fn subresource(&self, _name: &str) -> Option<Sub> {
         None
     }

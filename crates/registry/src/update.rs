@@ -58,6 +58,8 @@ impl Registry {
         for _ in 0..TRIES {
             let Some(entry) = self.find(&key)? else {
                 return match change(None)? {
+                    // What must have a revision is there.
+                    _ if preconditions.resource_version.is_some() => Err(Status::not_found(&gr, &request.name)),
                     Target::Create(o) => self.create(request, *o, options, admit).await.map(Updated::Created),
                     Target::Object(_) => Err(Status::not_found(&gr, &request.name)),
                 };

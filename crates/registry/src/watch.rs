@@ -99,7 +99,7 @@ impl Registry {
             initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));
             initial_end = (options.initial == Initial::Send).then_some(after);
         }
-        let watch = self.store.watch(scope, after.min(self.store.revision())).map_err(|e| watch_status(&e))?;
+        let watch = self.store.watch(scope, after.min(self.store.revision())).map_err(|e| watch_status(&e, after))?;
         Ok(ObjectWatch { initial, initial_end, watch, selector, after })
     }
 }
@@ -115,7 +115,8 @@ impl ObjectWatch {
             return Ok(Batch::InitialEnd(r));
         }
         loop {
-            let batch = self.watch.next().await.map_err(|e| watch_status(&e))?;
+            let from = self.watch.revision();
+            let batch = self.watch.next().await.map_err(|e| watch_status(&e, from))?;
             let events: Vec<_> =
                 batch.events.iter().filter(|e| e.revision > self.after).filter_map(|e| self.select(e)).collect();
             if !events.is_empty() {
@@ -151,9 +152,10 @@ impl ObjectWatch {
     }
 }
 
-fn watch_status(e: &WatchError) -> Status {
+/// What ends a watch from this revision on.
+fn watch_status(e: &WatchError, from: u64) -> Status {
     match e {
-        WatchError::Expired { .. } => Status::expired(format!("too old resource version: {e}")),
+        WatchError::Expired { oldest } => Status::expired(format!("too old resource version: {from} ({oldest})")),
         WatchError::Future { current } => crate::list::too_new(current + 1, *current),
         other => Status::internal(other),
     }

@@ -9,7 +9,8 @@ pub fn api_service(o: &Object, errors: &mut ErrorList) {
     let path = FieldPath::new("spec");
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let want = format!("{version}.{group}");
-    if o.name() != want {
+    // A name that is none at all, or missing, is told as such.
+    if !o.name().is_empty() && names::path_segment(o.name()).is_empty() && o.name() != want {
         let why = format!("must be `spec.version+\".\"+spec.group`: {want:?}");
         errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
     }

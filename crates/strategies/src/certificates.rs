@@ -54,6 +54,15 @@ impl Strategy for CertificateSigningRequest {
         }
     }
 
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        match subresource {
+            "" => Some(&[&["spec"], &["status"]]),
+            "status" => Some(&[&["spec"], &["status", "conditions"]]),
+            "approval" => Some(&[&["spec"], &["status", "certificate"]]),
+            _ => None,
+        }
+    }
+
     fn take_part(&self, subresource: &str, object: &mut Object, old: &Object) {
         // What is approved is said in conditions, and the certificate is not touched by it.
         let certificate = old.at(&["status", "certificate"]).cloned();

@@ -54,6 +54,7 @@ pub fn builtin_rows(config: &Config) -> Rows {
             bare_items: true,
             reshaped: 0,
             empty: OnceLock::new(),
+            converted: Default::default(),
             lifetime,
         });
     }
@@ -161,7 +162,9 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
         ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
-        ("networking.k8s.io", "servicecidrs") => Ruled::new(networking::service_cidr),
+        ("networking.k8s.io", "servicecidrs") => {
+            Ruled::new(networking::service_cidr).with_update(networking::service_cidr_update)
+        }
         ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
         ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment).with_whole_status(),

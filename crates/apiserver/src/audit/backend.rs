@@ -1,7 +1,7 @@
 //! Where events go: the log or a webhook, at once or in batches (`k8s.io/apiserver/plugin/pkg/audit`: log, webhook, buffered).
 //!
 //! Invariant: in batches nobody waits; what finds no place in the buffer is counted and lost. Otherwise an event is delivered,
-//! or given up, before the answer goes. Left out: cutting off large events.
+//! or given up, before the answer goes. What is too large for the place that takes it is cut, or lost.
 
 use super::Log;
 use auth::remote::Remote;
@@ -38,6 +38,15 @@ pub struct Batch {
     pub throttle: Option<(f64, u32)>,
 }
 
+/// How much is sent in one go (`k8s.io/apiserver/plugin/pkg/audit/truncate`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one event: a larger one loses the objects it shows, and is lost if it is still larger.
+    pub event: usize,
+    /// Bytes of one batch.
+    pub batch: usize,
+}
+
 /// A server that takes events.
 pub struct Webhook {
     pub remote: Remote,
@@ -63,6 +72,20 @@ impl Sink {
             Self::Log(_) => "log",
             Self::Webhook(_) => "webhook",
         }
+    }
+
+    /// Sends events in as many goes as it takes. The first failure is told, and the others are tried all the same.
+    async fn send_in(&self, limits: Option<Limits>, events: &[Bytes]) -> Result<(), String> {
+        let Some(limits) = limits else { return self.send(events).await };
+        let (mut begin, mut size, mut all) = (0, 0, Ok(()));
+        for (i, e) in events.iter().enumerate() {
+            if i > begin && size + e.len() > limits.batch {
+                all = all.and(self.send(&events[begin..i]).await);
+                (begin, size) = (i, 0);
+            }
+            size += e.len();
+        }
+        all.and(self.send(&events[begin..]).await)
     }
 
     async fn send(&self, events: &[Bytes]) -> Result<(), String> {
@@ -112,6 +135,7 @@ pub type Lost = Arc<dyn Fn(&'static str, usize, &str) + Send + Sync>;
 pub(super) struct Backend {
     sink: Arc<Sink>,
     mode: Mode,
+    limits: Option<Limits>,
     buffer: Option<mpsc::Sender<Item>>,
     lost: Lost,
 }
@@ -124,18 +148,30 @@ enum Item {
 
 impl Backend {
     /// In batches: must be called inside a runtime.
-    pub fn start(sink: Sink, mode: Mode, lost: Lost) -> Self {
+    pub fn start(sink: Sink, mode: Mode, limits: Option<Limits>, lost: Lost) -> Self {
         let sink = Arc::new(sink);
         let buffer = match &mode {
             Mode::Batch(batch) => {
                 let (sender, receiver) = mpsc::channel(batch.buffer.max(1));
-                let worker = Worker { sink: sink.clone(), batch: batch.clone(), lost: lost.clone(), tokens: None };
+                let (sink, batch, lost) = (sink.clone(), batch.clone(), lost.clone());
+                let worker = Worker { sink, batch, limits, lost, tokens: None };
                 tokio::spawn(worker.run(receiver));
                 Some(sender)
             }
             _ => None,
         };
-        Self { sink, mode, buffer, lost }
+        Self { sink, mode, limits, buffer, lost }
+    }
+
+    /// The event as this place takes it: whole, or without its objects if it is too large. None: it is lost.
+    pub fn fitting(&self, event: &Bytes, without_objects: impl FnOnce() -> Bytes) -> Option<Bytes> {
+        let Some(limits) = self.limits.filter(|l| event.len() > l.event) else { return Some(event.clone()) };
+        let cut = without_objects();
+        if cut.len() > limits.event {
+            (self.lost)("truncate", 1, "event is too large even after truncating");
+            return None;
+        }
+        Some(cut)
     }
 
     /// Takes an event; comes back with it when it is to be delivered by [`Self::deliver`].
@@ -164,7 +200,7 @@ impl Backend {
 
     /// False: it is lost.
     pub async fn deliver(&self, events: &[Bytes]) -> bool {
-        match self.sink.send(events).await {
+        match self.sink.send_in(self.limits, events).await {
             Ok(()) => true,
             Err(e) => {
                 (self.lost)(self.sink.name(), events.len(), &e);
@@ -187,6 +223,7 @@ impl Backend {
 struct Worker {
     sink: Arc<Sink>,
     batch: Batch,
+    limits: Option<Limits>,
     lost: Lost,
     /// How many batches may be sent at once, as it was then.
     tokens: Option<(f64, Instant)>,
@@ -201,8 +238,9 @@ impl Worker {
             if !events.is_empty() {
                 self.pace().await;
                 let (sink, lost, events): (_, _, Events) = (self.sink.clone(), self.lost.clone(), Arc::new(events));
+                let limits = self.limits;
                 let send = async move {
-                    if let Err(e) = sink.send(&events).await {
+                    if let Err(e) = sink.send_in(limits, &events).await {
                         lost(sink.name(), events.len(), &e);
                     }
                 };

@@ -16,6 +16,8 @@ use std::net::IpAddr;
 
 /// A longer name of a client is cut off.
 const MAX_AGENT: usize = 1024;
+/// The annotation of an event that was cut.
+const TRUNCATED: &str = "audit.k8s.io/truncated";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -148,6 +150,21 @@ impl Event {
     pub fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
+        line
+    }
+
+    /// The same without the objects that it shows, and saying so.
+    pub fn line_without_objects(&mut self) -> Vec<u8> {
+        let objects = (self.request_object.take(), self.response_object.take());
+        let marked = !self.annotations.contains_key(TRUNCATED);
+        if marked {
+            self.annotations.insert(TRUNCATED.into(), "true".into());
+        }
+        let line = self.line();
+        (self.request_object, self.response_object) = objects;
+        if marked {
+            self.annotations.remove(TRUNCATED);
+        }
         line
     }
 }

@@ -8,7 +8,7 @@ mod event;
 mod log;
 mod policy;
 
-pub use backend::{Batch, Mode, Sink, Webhook};
+pub use backend::{Batch, Limits, Mode, Sink, Webhook};
 pub use log::{Log, Rotation};
 pub use policy::{Error, Policy};
 
@@ -36,7 +36,15 @@ pub(crate) struct Address(pub IpAddr);
 /// What is written down, and where.
 pub struct Audit {
     pub policy: Policy,
-    pub to: Vec<(Sink, Mode)>,
+    pub to: Vec<Place>,
+}
+
+/// Where events go, when, and how much of them.
+pub struct Place {
+    pub sink: Sink,
+    pub mode: Mode,
+    /// None: they are never cut.
+    pub limits: Option<Limits>,
 }
 
 /// What writes down.
@@ -67,7 +75,8 @@ impl Auditor {
             of.set.counter(&AUDIT_ERRORS, &[plugin]).inc_by(count as u64);
             tracing::error!("{count} audit events are lost, {plugin}: {why}");
         });
-        let backends = audit.to.into_iter().map(|(sink, mode)| Backend::start(sink, mode, lost.clone())).collect();
+        let start = |p: Place| Backend::start(p.sink, p.mode, p.limits, lost.clone());
+        let backends = audit.to.into_iter().map(start).collect();
         Arc::new(Self { policy: audit.policy, backends, clock, metrics, events, levels })
     }
 
@@ -199,10 +208,12 @@ impl Record {
             e.stage_timestamp = self.auditor.now();
         }
         let line: Bytes = e.line().into();
-        drop(e);
         self.auditor.events.inc();
         for (to, backend) in self.auditor.backends.iter().enumerate() {
-            if let Err(event) = backend.take(line.clone()) {
+            let whole = self.verdict.level >= Level::Request;
+            let cut = || if whole { e.line_without_objects().into() } else { line.clone() };
+            let Some(fitting) = backend.fitting(&line, cut) else { continue };
+            if let Err(event) = backend.take(fitting) {
                 self.due.lock().push((to, event));
             }
         }

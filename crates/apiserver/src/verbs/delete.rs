@@ -1,6 +1,6 @@
 //! Delete, of one object and of a collection.
 
-use super::{admission, answer, list, write_options};
+use super::{admission, answer, list, preconditions, write_options};
 use crate::body::Body;
 use crate::content;
 use crate::handle::{Call, bytes};
@@ -11,7 +11,9 @@ use registry::{DeleteOptions, Deleted, Propagation, Request, Resource};
 use std::sync::Arc;
 
 pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    let options = options(call)?;
+    let mut options = options(call)?;
+    let revision = preconditions(call).resource_version;
+    options.preconditions.resource_version = options.preconditions.resource_version.or(revision);
     let write = write_options(call)?;
     let admit = admission(server, call, &request, &write);
     let row = request.resource.clone();

@@ -125,7 +125,10 @@ pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, S
             .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?,
     };
     seconds(q)?;
-    check_revision(call)?;
+    // What is not kept has no revisions.
+    if row.stored().is_some() {
+        check_revision(call)?;
+    }
     let revision = q.get("resourceVersion");
     let errors = match of {
         For::List => list_errors(q, revision),

@@ -18,7 +18,7 @@ use crate::{admit::Admission, connect, table};
 use auth::Attributes;
 use http::{Method, Response};
 use meta::{GroupVersion, Object, Status, Value};
-use registry::{Request, Resource, Sub, WriteOptions};
+use registry::{Preconditions, Request, Resource, Sub, WriteOptions};
 use std::sync::Arc;
 
 /// Subresources that answer with streams and negotiate for themselves.
@@ -46,6 +46,10 @@ pub async fn dispatch(
         conversions: registry::Conversions::default(),
     };
     let verb = t.verb(&method, watch);
+    const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    if !METHODS.contains(&method) && !is_stream(&t.subresource) {
+        return Err(method_not_allowed());
+    }
     if !t.subresource.is_empty() {
         return subresource(server, call, request, &method, verb).await;
     }
@@ -132,6 +136,14 @@ fn write_options(call: &Call) -> Result<WriteOptions, Status> {
     Ok(WriteOptions { dry_run: !dry.is_empty(), manager: call.manager(), ..WriteOptions::default() })
 }
 
+/// `If-Match`: the revision that the object must have, as the documentation of managed fields uses it. Quotes are allowed.
+fn preconditions(call: &Call) -> Preconditions {
+    let text = call.parts.headers.get(http::header::IF_MATCH).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let revision = text.trim().trim_matches('"');
+    let resource_version = (!revision.is_empty() && revision != "*").then(|| revision.to_owned());
+    Preconditions { uid: None, resource_version }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FieldValidation {
     Ignore,
@@ -216,6 +228,10 @@ fn to_typed(
         ))
     };
     let mut value = Value::Object(map);
+    // That the list is there and empty is lost in typed reading, but asks for something.
+    let resets = *kind == own
+        && row.stored().is_some()
+        && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let found = schema::typed(&mut value, schema).map_err(|e| cannot(e.to_string()))?;
     let problems: Vec<String> = found
         .unknown
@@ -238,6 +254,9 @@ fn to_typed(
     object.set_gvk(kind);
     if *kind == own {
         row.strategy.default(&mut object);
+    }
+    if resets {
+        object.metadata_mut().insert("managedFields".into(), Value::Array(Vec::new()));
     }
     Ok(object)
 }

@@ -1,6 +1,8 @@
 //! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
 
-use super::{FieldValidation, admission, answer, field_validation, take_namespace, to_typed, write_options};
+use super::{
+    FieldValidation, admission, answer, field_validation, preconditions, take_namespace, to_typed, write_options,
+};
 use crate::Server;
 use crate::body::Body;
 use crate::content;
@@ -9,7 +11,7 @@ use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
 use meta::{Object, Status, Value};
-use registry::{Preconditions, Request, Target, Updated, WriteOptions};
+use registry::{Request, Target, Updated, WriteOptions};
 use std::sync::Arc;
 
 const SUPPORTED: [&str; 4] = [
@@ -57,7 +59,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         Ok(Target::Object(Box::new(object)))
     };
     let admit = admission(server, call, &request, &options);
-    let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
+    let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(answer(server, call, &request, code, &updated.into_object()))
 }
@@ -122,7 +124,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         })
     };
     let admit = admission(server, call, &request, &options);
-    let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
+    let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(answer(server, call, &request, code, &updated.into_object()))
 }

@@ -1,12 +1,12 @@
 //! Update (PUT).
 
-use super::{admission, answer, read_object, take_namespace, write_options};
+use super::{admission, answer, preconditions, read_object, take_namespace, write_options};
 use crate::Server;
 use crate::body::Body;
 use crate::handle::Call;
 use http::Response;
 use meta::{Object, Status};
-use registry::{Preconditions, Request, Target, Updated};
+use registry::{Request, Target, Updated};
 use std::sync::Arc;
 
 pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
@@ -36,7 +36,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
         })
     };
     let admit = admission(server, call, &request, &options);
-    let updated = server.registry.update(&request, &change, &Preconditions::default(), &options, &admit).await?;
+    let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(answer(server, call, &request, code, &updated.into_object()))
 }

@@ -50,6 +50,6 @@ fn compiled(pattern: &str) -> std::result::Result<Regex, Fault> {
 }
 
 pub(crate) fn check(pattern: &str) -> std::result::Result<Regex, Fault> {
-    let r = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
+    let r = regex::RegexBuilder::new(&meta::re2::translate(pattern)).size_limit(1 << 20).build();
     r.map_err(|_| format!("error parsing regexp: invalid regular expression: `{pattern}`").into())
 }

@@ -19,6 +19,7 @@ mod resources;
 mod restart;
 mod rollout;
 mod runner;
+mod server_side;
 mod services;
 mod states;
 mod story;
@@ -36,6 +37,7 @@ fn tests() -> Vec<Test> {
         own(probes::TESTS),
         both(rollout::TESTS),
         both(apply::TESTS),
+        both(server_side::TESTS),
         both(commands::TESTS),
         both(namespaces::TESTS),
         both(replicas::TESTS),

@@ -11,8 +11,9 @@ use meta::{Map, Object, Value};
 /// stored and may carry `managedFields` of the client's: an empty list or one empty entry resets them, none or null keeps the live
 /// ones, anything else that can be read replaces them (not through a subresource).
 ///
-/// An object that exists without managed fields stays without them until something is applied. What cannot be converted to
-/// an owner's version leaves the live entries as they are.
+/// An object that exists without managed fields stays without them until something is applied; one whose managed fields are
+/// reset belongs, as far as the same write changes it, to who writes. What cannot be converted to an owner's version leaves the
+/// live entries as they are.
 pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
     let given = take_managed_fields(new);
     let live_fields = live.and_then(|l| l.metadata()?.get("managedFields"));
@@ -26,7 +27,7 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
         _ => live_fields.cloned(),
     };
     let tracked = raw.as_ref().is_some_and(|v| !is_nothing(v));
-    if live.is_some_and(|l| !l.uid().is_empty()) && !tracked {
+    if live.is_some_and(|l| !l.uid().is_empty()) && !tracked && !reset {
         return;
     }
     let comparison = compare_objects(live, new, cx.type_ref()).exclude(cx.reset_fields);

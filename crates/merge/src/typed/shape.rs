@@ -81,9 +81,14 @@ pub(super) fn is_empty(v: Option<&Value>) -> bool {
     }
 }
 
-/// A key's value in an item, or its default.
+/// A key's value in an item, or its default: the published one, which for custom resources is what is filled in.
 fn key_value<'a>(item: &'a Value, key: &str, items: TypeRef<'a>) -> Option<&'a Value> {
-    item.get(key).or_else(|| items.schema?.field(key)?.default.as_ref())
+    item.get(key).or_else(|| {
+        let schema = items.schema?;
+        let field = schema.field(key)?;
+        let filled = field.fill.as_ref().filter(|_| schema.custom).map(|f| &f.value);
+        field.default.as_ref().or(filled)
+    })
 }
 
 /// Whether two items of an associative list are the same item. No allocation.

@@ -60,7 +60,7 @@ impl Pattern {
 
     /// An expression that does not compile matches everything, as upstream ignores it.
     pub fn matches(&self, s: &str) -> bool {
-        let regex = self.regex.get_or_init(|| Regex::new(&self.text).ok());
+        let regex = self.regex.get_or_init(|| Regex::new(&meta::re2::translate(&self.text)).ok());
         regex.as_ref().is_none_or(|r| r.is_match(s))
     }
 }

@@ -102,6 +102,11 @@ impl Strategy for Custom {
         }
     }
 
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        let of_status: &[&[&str]] = &[&["spec"], &["metadata"]];
+        (subresource == "status").then_some(of_status)
+    }
+
     fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
         let taken = o.remove(&[part]);
         let (managed, revision) = (o.remove(&["metadata", "managedFields"]), o.resource_version().to_owned());

@@ -108,6 +108,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         lifetime: None,
         reshaped,
         empty: OnceLock::new(),
+        converted: Default::default(),
     }
 }
 

@@ -65,6 +65,12 @@ impl Strategy for Job {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
         let manual = spec["manualSelector"] == true;
+        // Labels that the job only has from its template, which has none but the server's, are looked at there.
+        let labels = o.at(&["metadata", "labels"]).and_then(Value::as_object);
+        let owns = |k: &String| k.ends_with("controller-uid") || k.ends_with("job-name");
+        if labels.is_some_and(|l| l.keys().all(owns)) {
+            errors.retain(|e| e.path != "metadata.labels");
+        }
         if !is_set(spec, "selector") {
             // Missed twice: by the job, and by the pods it is to find.
             errors.push(FieldError::required(&path.child("selector"), ""));

@@ -13,9 +13,10 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
         }
         for list in ["addresses", "notReadyAddresses"] {
             for (j, a) in items(s, list).iter().enumerate() {
-                if text(a, "ip").is_empty() {
+                // Said once as an address, and once as one that somebody may have.
+                if text(a, "ip").parse::<std::net::IpAddr>().is_err() {
                     let at = at.child(list).index(j).child("ip");
-                    errors.push(FieldError::invalid(&at, "", "must be a valid IP address"));
+                    errors.push(FieldError::invalid(&at, text(a, "ip"), "must be a valid IP address"));
                 }
             }
         }

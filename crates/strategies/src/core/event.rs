@@ -59,9 +59,6 @@ impl Strategy for Event {
     /// An event of the newer kind says once what happened; only its series goes on.
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         errors.retain(|e| !matches!(e.path.as_str(), "eventTime" | "type"));
-        if o.api_version() != "v1" {
-            place(o, errors);
-        }
         if old.str_at(&["eventTime"]).unwrap_or_default().is_empty() {
             return;
         }
@@ -87,14 +84,29 @@ impl Strategy for Event {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        if o.api_version() == "v1" { place(o, errors) } else { complete(o, errors) }
+        place(o, errors);
+        if o.api_version() != "v1" {
+            complete(o, errors);
+            let bad = names::dns_subdomain(o.name()).into_iter().filter(|_| !o.name().is_empty());
+            let at = FieldPath::new("metadata.name");
+            let fresh: Vec<FieldError> = bad.map(|m| FieldError::invalid(&at, o.name(), m)).collect();
+            if !errors.iter().any(|e| e.path == "metadata.name") {
+                errors.extend(fresh);
+            }
+        }
     }
 }
 
-/// An event lies with what it is about; about something without a namespace, in `default`.
+/// An event lies with what it is about; about something without a namespace, in `default`. With a time of its own it is of the
+/// newer kind, of which less is asked.
 fn place(o: &Object, errors: &mut ErrorList) {
     let about = ["involvedObject", "regarding"].iter().find_map(|k| o.str_at(&[k, "namespace"])).unwrap_or_default();
-    let ok = if about.is_empty() { matches!(o.namespace(), "default" | "kube-system") } else { about == o.namespace() };
+    let timed = o.str_at(&["eventTime"]).is_some_and(|t| !t.is_empty());
+    let ok = match (about.is_empty(), timed) {
+        (true, _) => matches!(o.namespace(), "default" | "kube-system"),
+        (false, true) => true,
+        (false, false) => about == o.namespace(),
+    };
     if !ok {
         let why = "does not match event.namespace";
         errors.push(FieldError::invalid(&FieldPath::new("involvedObject.namespace"), Value::from(about), why));

@@ -101,6 +101,11 @@ impl Strategy for Pod {
         }
     }
 
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        let of_status: &[&[&str]] = &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]];
+        (subresource == "status").then_some(of_status)
+    }
+
     fn take_part(&self, subresource: &str, o: &mut Object, old: &Object) {
         match subresource {
             // Written by the binding itself, which changed only what it may.

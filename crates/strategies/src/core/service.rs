@@ -57,6 +57,7 @@ impl Strategy for Service {
     fn prepare_for_create(&self, _env: Env<'_>, _request: &registry::Request, o: &mut Object) {
         o.set(&["status"], json!({"loadBalancer": {}}));
         same_addresses(o);
+        families_of_others(o);
         families(o);
     }
 
@@ -282,6 +283,16 @@ fn outside(o: &Object, spec: &FieldPath, errors: &mut ErrorList) {
         if o.at(&["spec", k]).is_some_and(|v| !v.is_null()) && !is_balanced(o) {
             errors.push(FieldError::forbidden(&spec.child(k), only));
         }
+    }
+}
+
+/// A new service without addresses and without pods: its endpoints are somebody else's, who may have addresses of both.
+fn families_of_others(o: &mut Object) {
+    let selects = o.at(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|s| !s.is_empty());
+    let chosen = ["ipFamilies", "ipFamilyPolicy"].iter().any(|k| o.at(&["spec", k]).is_some());
+    if o.str_at(&["spec", "clusterIP"]) == Some("None") && !selects && !chosen {
+        o.set(&["spec", "ipFamilies"], json!(["IPv4", "IPv6"]));
+        o.set(&["spec", "ipFamilyPolicy"], "RequireDualStack");
     }
 }
 

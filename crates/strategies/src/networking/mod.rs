@@ -65,6 +65,8 @@ pub fn ip_address(o: &Object, errors: &mut ErrorList) {
     }
     if !o.name().is_empty() && o.name().parse::<std::net::IpAddr>().map(|ip| ip.to_string()).as_deref() != Ok(o.name())
     {
+        // An address is no name of a domain; what is wrong with it as one is not said.
+        errors.retain(|e| e.path != "metadata.name");
         let why = "must be a valid IP address in canonical form";
         errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
     }
@@ -86,6 +88,39 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at, many.to_vec(), why));
         }
     }
+}
+
+/// The ranges stay; one of the other family may join the first.
+pub fn service_cidr_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("spec.cidrs");
+    errors.retain(|e| !e.path.starts_with("spec.cidrs"));
+    let (new, was) = (cidrs(o), cidrs(old));
+    match (new.as_slice(), was.as_slice()) {
+        (n, w) if n.len() == w.len() => {
+            for (i, r) in n.iter().enumerate().filter(|(i, r)| **r != w[*i]) {
+                errors.push(FieldError::invalid(&at.index(i), r.clone(), "field is immutable"));
+            }
+        }
+        ([first, second], [only]) => {
+            if first != only {
+                errors.push(FieldError::invalid(&at.index(0), first.clone(), "field is immutable"));
+            }
+            if text_is_v6(first) == text_is_v6(second) {
+                let why = "may specify no more than one IP for each IP family";
+                errors.push(FieldError::invalid(&at, new, why));
+            } else {
+                schema::rules::cidr(second.as_str().unwrap_or_default(), &at.index(1), errors);
+            }
+        }
+        _ => {
+            let value = o.at(&["spec", "cidrs"]).cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&at, value, "field is immutable"));
+        }
+    }
+}
+
+fn cidrs(o: &Object) -> Vec<Value> {
+    o.at(&["spec", "cidrs"]).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
 fn text_is_v6(v: &Value) -> bool {

@@ -42,7 +42,7 @@ async fn created(c: &Cluster, path: &str, body: Value) -> Value {
     answer
 }
 
-/// Clauses: P15.
+/// Clauses: P15.injected, P15.selector, P15.exclusion, P15.annotation
 #[tokio::test(start_paused = true)]
 async fn presets_are_put_into_the_pods_they_choose() {
     let c = start().await;
@@ -71,7 +71,7 @@ async fn presets_are_put_into_the_pods_they_choose() {
     assert_eq!(excluded["spec"]["containers"][0].get("env"), None);
 }
 
-/// What contradicts a pod, or another preset, leaves the pod as it was; an event says so. Clauses: P15.
+/// What contradicts a pod, or another preset, leaves the pod as it was; an event says so. Clauses: P15.conflict, P15.event
 #[tokio::test(start_paused = true)]
 async fn conflicts_are_told_in_events() {
     let c = start().await;
@@ -112,7 +112,8 @@ async fn event(c: &Cluster, pod: &str) -> Value {
     panic!("there is no event about {pod}");
 }
 
-/// The kind is validated, is there when it is asked for alone, and the plugin does nothing without it. Clauses: P15.
+/// The kind is validated, is there when it is asked for alone, and the plugin does nothing without it.
+/// Clauses: P15.runtime-config, P15.validated
 #[tokio::test(start_paused = true)]
 async fn the_kind_is_served_on_request() {
     let c = start().await;

@@ -380,19 +380,24 @@ async fn what_is_not_there_is_not_found() {
     for path in [
         "/apis/apps/v7/deployments",
         "/apis/apps/v7/namespaces/golden/deployments/web",
-        "/apis/nosuch.example.com/v1/things",
         "/api/v1/nosuch",
         "/api/v2/pods",
         "/api/v1/namespaces/golden/pods/p/status/more",
         "/api/v1/namespaces/golden/pods/p/nosuch",
         "/api/v1/namespaces/golden/nodes/n",
-        "/apis/apps",
-        "/nosuch",
-    ]
-    .into_iter()
-    .filter(|p| *p != "/apis/apps")
-    {
+    ] {
         check(&c, ("GET", path, JSON), "", nowhere(no_path)).await;
+    }
+    for method in ["OPTIONS", "TRACE"] {
+        let a = c.send(method, "/api/v1/pods", None, JSON, Bytes::new()).await;
+        assert_eq!((a.code, &a.body["reason"]), (405, &json!("MethodNotAllowed")), "{method}");
+    }
+    let named = c.call("GET", "/api/v1/namespaces/golden?watch=true", Value::Null).await;
+    assert_eq!((named.code, &named.body["kind"]), (200, &json!("Namespace")), "one object is read, not watched");
+    // Where nobody has an API there is no `Status`.
+    for path in ["/nosuch", "/apis/nosuch.example.com/v1/things", "/apis/nosuch.example.com", "/openapi/nosuch"] {
+        let a = c.send("GET", path, None, JSON, Bytes::new()).await;
+        assert_eq!((a.code, &a.body), (404, &json!("404 page not found\n")), "{path}");
     }
     check(
         &c,

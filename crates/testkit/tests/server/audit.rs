@@ -1,7 +1,7 @@
 //! The audit log: what is written of a request, when, and what is left out.
 
 use crate::socket::{Socket, server};
-use apiserver::audit::{Audit, Log, Mode, Policy, Rotation, Sink};
+use apiserver::audit::{Audit, Limits, Log, Mode, Place, Policy, Rotation, Sink};
 use apiserver::{Options, Server};
 use bytes::Bytes;
 use client::Transport;
@@ -39,10 +39,17 @@ struct Audited {
 
 impl Audited {
     async fn start() -> Self {
+        Self::cutting(None).await
+    }
+
+    async fn cutting(limits: Option<Limits>) -> Self {
         let cluster = Cluster::start(1).await;
         let directory = tempfile::tempdir().unwrap();
         let log = Log::open(&directory.path().join("audit.log"), Rotation::default(), cluster.clock.clone()).unwrap();
-        let audit = Some(Audit { policy: Policy::parse(POLICY).unwrap(), to: vec![(Sink::Log(log), Mode::Blocking)] });
+        let audit = Some(Audit {
+            policy: Policy::parse(POLICY).unwrap(),
+            to: vec![Place { sink: Sink::Log(log), mode: Mode::Blocking, limits }],
+        });
         let server = server(&cluster, Options { audit, ..Options::default() });
         Self { _cluster: cluster, server, directory }
     }
@@ -100,6 +107,28 @@ async fn an_event_says_who_asked_for_what_and_what_came_of_it() {
     assert_eq!((&*id, &events[1]["auditID"], &events[1]["verb"]), ("mine", &json!("mine"), &json!("get")));
     assert_eq!(events[1]["sourceIPs"], json!(["10.0.0.7", "10.0.0.8"]));
     assert!(events[1]["objectRef"].is_null());
+}
+
+/// An event that is too large loses its objects and says so; one that is too large without them is lost.
+#[tokio::test(start_paused = true)]
+async fn large_events_are_cut() {
+    let a = Audited::cutting(Some(Limits { event: 2000, batch: 4000 })).await;
+    let json = [("content-type", "application/json")];
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map =
+        |name: &str, size: usize| json!({"metadata": {"name": name}, "data": {"a": "b".repeat(size)}}).to_string();
+    let (_, events) = a.send("POST", maps, &json, &map("small", 10)).await;
+    assert!(events[1]["requestObject"].is_object() && events[1]["annotations"].get("audit.k8s.io/truncated").is_none());
+    let (_, events) = a.send("POST", maps, &json, &map("large", 3000)).await;
+    let e = &events[1];
+    assert!(e["requestObject"].is_null() && e["responseObject"].is_null(), "{e}");
+    assert_eq!(
+        (&e["annotations"]["audit.k8s.io/truncated"], &e["objectRef"]["name"]),
+        (&json!("true"), &json!("large"))
+    );
+    assert_eq!(e["responseStatus"]["code"], 201, "everything else is there");
+    let (_, events) = a.send("GET", &format!("{maps}?x={}", "y".repeat(3000)), &[], "").await;
+    assert!(events.is_empty(), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]

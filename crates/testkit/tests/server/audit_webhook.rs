@@ -2,7 +2,7 @@
 
 use crate::hook::Hook;
 use crate::socket::server;
-use apiserver::audit::{Audit, Batch, Mode, Policy, Sink, Webhook};
+use apiserver::audit::{Audit, Batch, Mode, Place, Policy, Sink, Webhook};
 use apiserver::{Options, Server};
 use auth::remote::Remote;
 use base64::Engine;
@@ -37,7 +37,10 @@ impl Audited {
         let config = Config { roots, ..Config::new(format!("https://127.0.0.1:{}/events", hook.port)) };
         let remote = Remote::new(&config, Duration::from_secs(30)).unwrap();
         let webhook = Webhook { remote, initial_backoff: Duration::from_millis(1), rng: cluster.rng.clone() };
-        let audit = Some(Audit { policy: Policy::parse(POLICY).unwrap(), to: vec![(Sink::Webhook(webhook), mode)] });
+        let audit = Some(Audit {
+            policy: Policy::parse(POLICY).unwrap(),
+            to: vec![Place { sink: Sink::Webhook(webhook), mode, limits: None }],
+        });
         let server = server(&cluster, Options { audit, ..Options::default() });
         Self { _cluster: cluster, server }
     }

@@ -3,11 +3,12 @@
 use crate::runner::Case;
 use crate::story::{IMAGE, Story};
 use serde_json::json;
+use std::path::Path;
 use std::process::Command;
 
 mod kube;
 
-pub const TESTS: &[Case] = &[("clients::python", python), ("clients::kube", kube::run)];
+pub const TESTS: &[Case] = &[("clients::python", python), ("clients::node", node), ("clients::kube", kube::run)];
 
 /// The one that has the system's packages.
 const PYTHON: &str = "/usr/bin/python3";
@@ -19,6 +20,27 @@ fn python(s: &Story) {
         println!("clients::python: skipped: this machine has no Python client");
         return;
     }
+    let mut program = Command::new(PYTHON);
+    program.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/clients/client.py"));
+    run(s, program);
+}
+
+/// Where `./x test` puts the client for Node.js.
+const NODE_CLIENT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../clients");
+
+fn node(s: &Story) {
+    let known = Command::new("node").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !known || !Path::new(NODE_CLIENT).join("node_modules/@kubernetes/client-node").is_dir() {
+        println!("clients::node: skipped: this machine has no client for Node.js");
+        return;
+    }
+    let mut program = Command::new("node");
+    program.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/clients/client.mjs")).arg(NODE_CLIENT);
+    run(s, program);
+}
+
+/// Runs a program in the namespace of the story. It says at its end that it is done.
+fn run(s: &Story, mut program: Command) {
     let pod = json!({
         "terminationGracePeriodSeconds": 0,
         "containers": [{
@@ -30,8 +52,7 @@ fn python(s: &Story) {
         }],
         "volumes": [s.tools()],
     });
-    let o = Command::new(PYTHON)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/clients/client.py"))
+    let o = program
         .args([&s.ns, &pod.to_string()])
         .env("KUBECONFIG", &s.cluster.kubeconfig)
         .env_remove("HTTPS_PROXY")

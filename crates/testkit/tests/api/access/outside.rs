@@ -172,3 +172,37 @@ async fn somebody_else_decides() {
     assert_eq!(as_user(&c, &User::new("jane", &[]), Method::POST, roles, &[], role).await.0, 201);
     assert!(knows.heard.lock().iter().any(|v| v["spec"]["resourceAttributes"]["verb"] == "escalate"));
 }
+
+/// A file of policies decides, also about what somebody may see of his own rules. Clauses: C14.abac
+#[tokio::test]
+async fn a_file_of_policies_decides() {
+    let v1beta1 = |spec: Value| {
+        json!({"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy", "spec": spec}).to_string()
+    };
+    let file = [
+        v1beta1(json!({"user": "bob", "namespace": "default", "resource": "configmaps", "readonly": true})),
+        v1beta1(json!({"group": "writers", "namespace": "*", "resource": "*", "apiGroup": "*"})),
+        v1beta1(json!({"user": "*", "nonResourcePath": "/version"})),
+    ];
+    let policies = auth::abac::Policies::parse(&file.join("\n")).unwrap();
+    let c = Cluster::with_access(1, Access { authorizer: Some(Arc::new(policies)), ..Access::default() }).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let (bob, writer) = (User::new("bob", &[]), User::new("ann", &["writers"]));
+    let map = || json!({"metadata": {"name": "m"}});
+    let ask =
+        async |who: &User, method: Method, path: &str, body: Value| as_user(&c, who, method, path, &[], body).await.0;
+    assert_eq!(ask(&bob, Method::GET, maps, Value::Null).await, 200);
+    assert_eq!(ask(&bob, Method::POST, maps, map()).await, 403, "reading only");
+    assert_eq!(ask(&bob, Method::GET, "/api/v1/namespaces/golden/configmaps", Value::Null).await, 403);
+    assert_eq!(ask(&bob, Method::GET, "/version", Value::Null).await, 200);
+    assert_eq!(ask(&bob, Method::GET, "/metrics", Value::Null).await, 403);
+    assert_eq!(ask(&writer, Method::POST, maps, map()).await, 201);
+    assert_eq!(
+        ask(&writer, Method::DELETE, "/apis/apps/v1/namespaces/golden/deployments/none", Value::Null).await,
+        404
+    );
+    let review = json!({"spec": {"namespace": "default"}});
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let (code, rules) = as_user(&c, &bob, Method::POST, reviews, &[], review).await;
+    assert_eq!(code, 403, "which no policy allows: {rules}");
+}

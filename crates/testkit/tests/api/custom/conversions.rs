@@ -121,7 +121,7 @@ async fn lists_and_watches_are_converted_together() {
         let (ty, o) = w.event().await;
         assert_eq!((ty.as_str(), &o["spec"]["host"]), ("ADDED", &json!(format!("h{n}"))));
     }
-    assert_eq!(h.heard("/convert").len(), 3, "list, table, and the state that the watch begins with");
+    assert_eq!(h.heard("/convert").len(), 1, "the table and the watch find what the list has asked for");
     c.call("POST", CRONTABS, crontab("new", json!({"address": "fresh:1"}))).await;
     let (ty, o) = w.event().await;
     assert_eq!((ty.as_str(), &o["apiVersion"]), ("ADDED", &json!("stable.example.com/v2")));
@@ -133,6 +133,28 @@ async fn lists_and_watches_are_converted_together() {
     let page: Page = Handover::take(response.extensions()).unwrap();
     let whole: Value = serde_json::from_slice(&page.objects[5].json()).unwrap();
     assert_eq!((&whole["spec"]["host"], page.objects.len()), (&json!("fresh"), 6));
+    assert_eq!(h.heard("/convert").len(), 2, "the new one, once");
+
+    // What has changed is asked for again, and everything when the definition has.
+    c.call("PUT", &format!("{CRONTABS}/n0"), crontab("n0", json!({"address": "other:1"}))).await;
+    let list = c.call("GET", V2, Value::Null).await.body;
+    assert_eq!(
+        (&list["items"][0]["spec"]["host"], &list["items"][5]["spec"]["host"]),
+        (&json!("other"), &json!("fresh"))
+    );
+    let named = json!([{"op": "add", "path": "/spec/names/shortNames/-", "value": "tab"}]).to_string();
+    let path = format!("{DEFINITIONS}/{NAME}");
+    let patched = c.send("PATCH", &path, Some("application/json-patch+json"), "application/json", named.into()).await;
+    assert_eq!(patched.code, 200, "{}", patched.body);
+    let asked = h.heard("/convert").len();
+    for _ in 0..2000 {
+        c.call("GET", V2, Value::Null).await;
+        if h.heard("/convert").len() > asked {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(h.heard("/convert")[asked]["objects"].as_array().unwrap().len(), 6);
 }
 
 /// Labels and annotations may change; what else stands in the metadata stays.

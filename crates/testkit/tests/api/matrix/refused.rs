@@ -16,15 +16,19 @@ pub async fn refused(w: &mut Walk<'_>) {
         ("patch", "PATCH", one.clone()),
         ("delete", "DELETE", one.clone()),
     ];
+    // What is answered and not kept has no path of its own.
+    let kept = w.kind.has("get");
     for (verb, method, path) in verbs {
         if !w.kind.has(verb) {
-            let e = w.expect(405, method, &path, &json!({}), &format!("{verb}, which is not offered")).await;
-            w.check(e["reason"] == "MethodNotAllowed", format!("the reason for {verb}: {e}"));
+            let (code, reason) = if kept || path != one { (405, "MethodNotAllowed") } else { (404, "NotFound") };
+            let e = w.expect(code, method, &path, &json!({}), &format!("{verb}, which is not offered")).await;
+            w.check(e["reason"] == reason, format!("the reason for {verb}: {e}"));
         }
     }
     // No method is right on the wrong path.
     for (method, path) in [("POST", &one), ("PUT", &base), ("PATCH", &base)] {
-        w.expect(405, method, path, &json!({}), &format!("{method} {path}")).await;
+        let code = if kept || *path != one { 405 } else { 404 };
+        w.expect(code, method, path, &json!({}), &format!("{method} {path}")).await;
     }
     if w.kind.namespaced && w.kind.has("list") {
         w.expect(405, "POST", &w.kind.everywhere(), &json!({}), "create in no namespace").await;
