@@ -166,7 +166,14 @@ impl Server {
             Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
             // What can only be created is no row of a table; the next clause may be something else.
             Ok(w) if w.shape == Shape::Table && !row.kind.is_read(&target.subresource) => {
-                Wanted { pretty: w.pretty, ..Wanted::without_tables(&parts.headers)? }
+                match Wanted::without_tables(&parts.headers) {
+                    Ok(other) => Wanted { pretty: w.pretty, ..other },
+                    // What nobody serves is told before how it would be shown.
+                    Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
+                        return Err(method_not_allowed());
+                    }
+                    Err(s) => return Err(s),
+                }
             }
             w => w?,
         };

@@ -136,7 +136,9 @@ async fn lists_and_watches_are_converted_together() {
     assert_eq!(h.heard("/convert").len(), 2, "the new one, once");
 
     // What has changed is asked for again, and everything when the definition has.
-    c.call("PUT", &format!("{CRONTABS}/n0"), crontab("n0", json!({"address": "other:1"}))).await;
+    let other = json!({"spec": {"address": "other:1"}}).to_string().into();
+    let merge = Some("application/merge-patch+json");
+    assert_eq!(c.send("PATCH", &format!("{CRONTABS}/n0"), merge, "application/json", other).await.code, 200);
     let list = c.call("GET", V2, Value::Null).await.body;
     assert_eq!(
         (&list["items"][0]["spec"]["host"], &list["items"][5]["spec"]["host"]),
