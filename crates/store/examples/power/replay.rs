@@ -9,6 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const SECTOR: u64 = 512;
+/// Sectors that the disk writes whole or not at all: 4 KiB, as disks do. ext4 relies on it for the block that ends a
+/// transaction of its journal, and takes a journal with half of one for damaged.
+const WHOLE: u64 = 8;
 const MAGIC: u64 = 0x6a_736677736872;
 const FLUSH: u64 = 1;
 const FUA: u64 = 2;
@@ -63,7 +66,10 @@ pub fn replay(log: &Path, disk: &Path, seed: u64) -> Result<Option<String>, Fail
             let fate = mix(seed ^ mix(number as u64));
             match fate & 3 {
                 0 | 1 => sectors = 0,
-                2 => sectors = (fate >> 8) % (sectors + 1),
+                2 => {
+                    let end = entry.sector + (fate >> 8) % (sectors + 1);
+                    sectors = (end - end % WHOLE).saturating_sub(entry.sector);
+                }
                 _ => {}
             }
             lost += usize::from(sectors == 0);
