@@ -1,8 +1,10 @@
 //! `resource.k8s.io`: devices, and claims to them.
 
 use crate::read::{is_set, items, text};
+use cel::{Decl, Env, Field, Type};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+use std::sync::{Arc, LazyLock};
 
 const NODES: [&str; 4] = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
 const POOL_MAX: usize = 253;
@@ -85,12 +87,56 @@ fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             _ => {}
         }
         let exact = &r["exactly"];
+        selectors(exact, &at.child("exactly"), errors);
+        for (j, sub) in items(r, "firstAvailable").iter().enumerate() {
+            selectors(sub, &at.child("firstAvailable").index(j), errors);
+        }
         if text(exact, "allocationMode") == "ExactCount" && exact["count"].as_i64().unwrap_or(0) <= 0 {
             let at = at.child("exactly").child("count");
             errors.push(FieldError::invalid(&at, exact["count"].clone(), "must be greater than zero"));
         }
     }
 }
+
+pub fn device_class(o: &Object, errors: &mut ErrorList) {
+    selectors(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+}
+
+/// What was taken once may stay, whatever it is.
+pub fn device_class_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let of = |o: &Object| o.at(&["spec", "selectors"]).cloned();
+    if of(o) == of(old) {
+        errors.retain(|e| !e.path.starts_with("spec.selectors"));
+    }
+}
+
+/// Expressions over one device that say whether it is wanted.
+fn selectors(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (i, s) in items(v, "selectors").iter().enumerate().filter(|(_, s)| is_set(s, "cel")) {
+        let at = at.child("selectors").index(i).child("cel").child("expression");
+        let expression = text(&s["cel"], "expression");
+        let why = match DEVICE.compile(expression) {
+            Ok(c) if matches!(c.ty, Type::Bool | Type::Dyn) => continue,
+            Ok(c) => format!("must evaluate to bool or the unknown type, not {}", c.ty),
+            Err(e) => format!("compilation failed: {e}"),
+        };
+        errors.push(FieldError::invalid(&at, expression, why));
+    }
+}
+
+/// What an expression knows of a device: attributes and capacities by domain and name.
+static DEVICE: LazyLock<Env> = LazyLock::new(|| {
+    let by_name = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
+    let fields = [
+        ("driver", Type::String),
+        ("attributes", by_name(Type::Dyn)),
+        ("capacity", by_name(Type::Opaque("kubernetes.Quantity"))),
+        ("allowMultipleAllocations", Type::Bool),
+    ];
+    let fields = fields.map(|(n, t)| (n.to_owned(), Field { json: n.to_owned(), decl: Decl::from(t) })).into();
+    let device = cel::Object { name: "kubernetes.DRADevice".into(), fields, open: false };
+    Env::default().with_bindings().with("device", Type::Object(Arc::new(device)))
+});
 
 /// What may not change need not be right as well.
 pub fn claim_update(_o: &Object, _old: &Object, errors: &mut ErrorList) {

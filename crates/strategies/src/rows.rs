@@ -171,6 +171,9 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
         ("policy", "poddisruptionbudgets") => Ruled::new(|_, _| {}).named(NameRule::PathSegment),
         ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice),
+        ("resource.k8s.io", "deviceclasses") => {
+            Ruled::new(resource::device_class).with_update(resource::device_class_update)
+        }
         ("resource.k8s.io", "resourceclaims") => {
             Ruled::new(resource::claim).with_update(resource::claim_update).with_whole_status()
         }

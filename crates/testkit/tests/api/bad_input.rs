@@ -563,3 +563,20 @@ async fn a_status_is_written_with_metadata() {
     assert_eq!(a.body["spec"]["finalizers"], json!(["kubernetes"]));
     assert_eq!(a.body["status"]["conditions"][0]["type"], "T");
 }
+
+/// What chooses devices is an expression over one device, which compiles.
+#[tokio::test]
+async fn selectors_of_devices_compile() {
+    let c = Cluster::start(1).await;
+    let classes = "/apis/resource.k8s.io/v1/deviceclasses";
+    let class = |expression: &str| json!({"metadata": {"name": "d"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}});
+    for wrong in ["", "-x", "device.driver", "device.driver == 'd'x", "device.nosuch == 1", "50%"] {
+        let a = c.call("POST", classes, class(wrong)).await;
+        let cause = &a.body["details"]["causes"][0];
+        assert_eq!((a.code, &cause["field"]), (422, &json!("spec.selectors[0].cel.expression")), "{wrong}: {}", a.body);
+    }
+    let right = "device.driver == 'gpu.example.com' && device.attributes['gpu.example.com'].model.startsWith('a') && \
+        cel.bind(c, device.capacity['gpu.example.com'], c.memory.isGreaterThan(quantity('1Gi')))";
+    let a = c.call("POST", classes, class(right)).await;
+    assert_eq!(a.code, 201, "{}", a.body);
+}
