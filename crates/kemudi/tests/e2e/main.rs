@@ -11,9 +11,14 @@ mod cluster;
 mod commands;
 mod environment;
 mod garbage;
+mod handover;
+mod imperative;
 mod lifecycle;
+mod merging;
 mod namespaces;
+mod preview;
 mod probes;
+mod recorder;
 mod replicas;
 mod resources;
 mod restart;
@@ -38,6 +43,10 @@ fn tests() -> Vec<Test> {
         both(rollout::TESTS),
         both(apply::TESTS),
         both(server_side::TESTS),
+        both(merging::TESTS),
+        both(handover::TESTS),
+        both(imperative::TESTS),
+        both(preview::TESTS),
         both(commands::TESTS),
         both(namespaces::TESTS),
         both(replicas::TESTS),

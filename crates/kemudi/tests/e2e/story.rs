@@ -45,7 +45,7 @@ pub struct Story {
     pub cluster: Arc<Cluster>,
     pub ns: String,
     tool: Tool,
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -233,6 +233,11 @@ impl Story {
     /// A merge patch of an object.
     pub fn patch(&self, what: &str, patch: Value) -> Value {
         self.send(http::Method::PATCH, &self.path(what), "application/merge-patch+json", &patch)
+    }
+
+    /// A merge patch of what is at this path.
+    pub fn patch_at(&self, path: &str, patch: Value) -> Value {
+        self.send(http::Method::PATCH, path, "application/merge-patch+json", &patch)
     }
 
     fn send(&self, method: http::Method, path: &str, media: &str, body: &Value) -> Value {

@@ -5,7 +5,7 @@ mod conflict;
 mod edit_last_applied;
 mod last_applied;
 pub mod patch;
-mod prune;
+pub mod prune;
 
 use super::create::{LAST_APPLIED, annotate};
 use super::delete::{cascade, gone, uid};
