@@ -176,6 +176,9 @@ commands! {
     Explain(explain),
     /// Make a service for a workload or pod.
     Expose(expose),
+    /// See and change aliases and defaults of one's own.
+    #[command(name = "kuberc")]
+    Kuberc(kuberc),
     /// Build a kustomization directory and print its objects.
     Kustomize(kustomize),
     /// Set or remove labels.

@@ -11,13 +11,33 @@ use std::path::PathBuf;
 /// The words of a command line (without the program) as a user's preferences make them.
 pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
     // Completion is about the line as it stands.
-    if words.first().is_none_or(|w| w.starts_with("__complete")) {
+    // A file that is wrong can be seen and mended.
+    if words.first().is_none_or(|w| w.starts_with("__complete") || w == "kuberc") {
         return Ok(words);
     }
     let Some(preference) = load(&words, shell)? else { return Ok(words) };
     check(&preference)?;
     let (words, aliased) = alias(words, &preference)?;
     defaults(words, &preference, aliased.as_deref(), shell)
+}
+
+/// Where the preferences are, whether there is such a file or not; `None` when they are turned off.
+pub fn path(given: Option<String>, shell: &Shell) -> Option<PathBuf> {
+    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+        return None;
+    }
+    match given.or_else(|| of("KUBERC")).as_deref() {
+        Some("off") => None,
+        Some(p) => Some(PathBuf::from(p)),
+        None => of("HOME").map(|home| PathBuf::from(home).join(".kube/kuberc")),
+    }
+}
+
+/// Whether a document is preferences in a version that is known.
+pub fn usable(d: &Value) -> bool {
+    let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
+    d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v)
 }
 
 /// The path of `--kuberc`, which must say one.
@@ -73,12 +93,10 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
         Ok(all) => all,
         Err(e) => return wrong(e.to_string()),
     };
-    let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
     let mut all = documents.into_iter().filter(|d| !d.is_null()).peekable();
     if all.peek().is_none() {
         return Ok(None);
     }
-    let usable = |d: &Value| d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v);
     match all.find(usable) {
         Some(p) => Ok(Some(p)),
         None => wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display())),
@@ -100,7 +118,7 @@ fn strings(v: &Value) -> Vec<String> {
     v.as_array().into_iter().flatten().filter_map(|s| s.as_str().map(str::to_owned)).collect()
 }
 
-fn check(p: &Value) -> Result {
+pub fn check(p: &Value) -> Result {
     let mut seen = Vec::new();
     for a in p["aliases"].as_array().into_iter().flatten() {
         let name = a["name"].as_str().unwrap_or_default();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod apply;
+mod applyset;
 mod clients;
 mod cluster;
 mod commands;
@@ -13,6 +14,7 @@ mod environment;
 mod garbage;
 mod handover;
 mod imperative;
+mod inquiry;
 mod lifecycle;
 mod merging;
 mod namespaces;
@@ -46,7 +48,9 @@ fn tests() -> Vec<Test> {
         both(merging::TESTS),
         both(handover::TESTS),
         both(imperative::TESTS),
+        both(inquiry::TESTS),
         both(preview::TESTS),
+        both(applyset::TESTS),
         both(commands::TESTS),
         both(namespaces::TESTS),
         both(replicas::TESTS),

@@ -90,9 +90,14 @@ impl Story {
     // --- commands ---
 
     pub fn command(&self, args: &[&str]) -> Command {
+        self.bare(&[&["-n", &self.ns], args].concat())
+    }
+
+    /// A command that is told of no namespace, so that its first word is the first there is.
+    pub fn bare(&self, args: &[&str]) -> Command {
         let mut c = self.tool.program().unwrap();
-        c.arg("-n").arg(&self.ns).args(args).env("KUBECONFIG", &self.cluster.kubeconfig).env("HOME", &self.dir);
-        c.current_dir(&self.dir).stdin(Stdio::null());
+        c.args(args).env("KUBECONFIG", &self.cluster.kubeconfig).env("HOME", &self.dir).current_dir(&self.dir);
+        c.stdin(Stdio::null());
         c
     }
 

@@ -186,6 +186,12 @@ pub fn annotate(o: &mut Object) {
     o.set_annotation(LAST_APPLIED, &text);
 }
 
+/// [`annotate`] for what was made from arguments: that has no annotations which it could have kept.
+pub fn annotate_made(o: &mut Object) {
+    let text = format!("{}\n", codec::json::to_string(&o.clone().into_value(), codec::json::Html::Escape));
+    o.set_annotation(LAST_APPLIED, &text);
+}
+
 /// Creates what a generator makes.
 pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
     let dry = w.dry.strategy()?;
@@ -218,7 +224,7 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         o.set_namespace(&namespace);
     }
     if w.save_config {
-        annotate(&mut o);
+        annotate_made(&mut o);
     }
     let o = submit(k, w, o, &namespace).await?;
     printer.print(k, &o, "created")

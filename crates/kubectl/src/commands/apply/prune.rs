@@ -23,6 +23,9 @@ pub struct Flags {
     /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
     #[arg(long, value_name = "GVK")]
     pub prune_allowlist: Vec<String>,
+    /// With --prune, of the members of the set with this parent: [RESOURCE[.GROUP]/]NAME (alpha, KUBECTL_APPLYSET=true).
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub applyset: String,
 }
 
 /// The kinds that are pruned unless a list names others.
@@ -53,6 +56,10 @@ pub struct Visited {
 }
 
 impl Visited {
+    pub fn has(&self, o: &Object) -> bool {
+        self.uids.contains(o.uid())
+    }
+
     pub fn saw(&mut self, o: &Object) {
         self.uids.insert(o.uid().to_owned());
         if !o.namespace().is_empty() {
@@ -72,6 +79,15 @@ impl Flags {
         if force {
             return text("--force cannot be used with --prune");
         }
+        if !self.applyset.is_empty() {
+            let wrong = match () {
+                () if self.all => "--all",
+                () if !selector.is_empty() => "--selector",
+                () if !self.prune_allowlist.is_empty() => "--prune-allowlist",
+                () => return Ok(()),
+            };
+            return text(format!("{wrong} is incompatible with --applyset"));
+        }
         if !self.all && selector.is_empty() {
             return text(
                 "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
@@ -86,7 +102,7 @@ impl Flags {
     /// The resources to look through, namespaced ones first.
     pub async fn resources(&self, k: &mut Kube) -> Result<Vec<Arc<Resource>>> {
         let mut out = Vec::new();
-        if !self.prune {
+        if !self.prune || !self.applyset.is_empty() {
             return Ok(out);
         }
         if self.prune_allowlist.is_empty() {
@@ -158,13 +174,7 @@ impl Visited {
 }
 
 /// What carries the annotation of `apply` and was not seen.
-pub async fn left(
-    k: &mut Kube,
-    r: &Resource,
-    namespace: &str,
-    seen: &Visited,
-    selector: &str,
-) -> Result<Vec<Object>> {
+pub async fn left(k: &mut Kube, r: &Resource, namespace: &str, seen: &Visited, selector: &str) -> Result<Vec<Object>> {
     let which = ListOptions { label_selector: selector.to_owned(), ..ListOptions::default() };
     let mut all = k.api(r, namespace).await?.list_all(&which).await?.items;
     all.retain(|o| o.annotation(LAST_APPLIED).is_some() && !seen.uids.contains(o.uid()));
