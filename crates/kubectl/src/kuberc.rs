@@ -1,7 +1,7 @@
 //! `kuberc`: a user's own aliases and defaults of flags (`kubectl.config.k8s.io`, `Preference`), worked into the command line
 //! before it is parsed.
 //!
-//! A default stands right behind the command, so that what the user gives wins. Left out: the policy for credential plugins.
+//! A default stands right behind the command, so that what the user gives wins. They also say which credential plugins may run.
 
 use crate::error::{Error, Result, text};
 use crate::shell::Shell;
@@ -100,6 +100,34 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
     match all.find(usable) {
         Some(p) => Ok(Some(p)),
         None => wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display())),
+    }
+}
+
+/// Whether a credential plugin may run; if not, why.
+pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(), String> {
+    let words: Vec<String> = if given.is_empty() { Vec::new() } else { vec![format!("--kuberc={given}")] };
+    let Some(p) = load(&words, shell).map_err(|e| e.to_string())? else { return Ok(()) };
+    let place = |program: &str| -> String {
+        if program.contains('/') {
+            return program.to_owned();
+        }
+        let path = (shell.environment)("PATH").unwrap_or_default();
+        let mut found = std::env::split_paths(&path).map(|d| d.join(program)).filter(|f| f.is_file());
+        found.next().map_or_else(|| program.to_owned(), |f| f.display().to_string())
+    };
+    let wanted = place(plugin);
+    match p["credentialPluginPolicy"].as_str().unwrap_or_default() {
+        "" | "AllowAll" => Ok(()),
+        "Allowlist" => {
+            let list = p["credentialPluginAllowlist"].as_array().into_iter().flatten();
+            // `name` is what `command` was called before.
+            let mut programs = list.filter_map(|e| e["command"].as_str().or_else(|| e["name"].as_str()));
+            if programs.any(|entry| place(entry) == wanted) {
+                return Ok(());
+            }
+            Err(format!("plugin path {wanted:?} is not permitted by the credential plugin allowlist"))
+        }
+        other => Err(format!("plugin {wanted:?} not allowed: policy set to {other:?}")),
     }
 }
 

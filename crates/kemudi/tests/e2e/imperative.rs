@@ -13,6 +13,7 @@ pub const TESTS: &[Case] = &[
     ("imperative::patch_has_its_kinds", patch_has_its_kinds),
     ("imperative::labels_and_annotations", labels_and_annotations),
     ("imperative::replace_minds_versions", replace_minds_versions),
+    ("imperative::create_by_way_of_an_editor", create_by_way_of_an_editor),
     ("imperative::create_makes_every_kind", create_makes_every_kind),
 ];
 
@@ -252,6 +253,26 @@ fn replace_minds_versions(s: &Story) {
     s.ok(&["delete", "-f", "c.yaml"]);
     let said = s.fails(&["replace", "-f", "c.yaml"]);
     assert!(said.contains("configmaps \"c\" not found"), "{said}");
+}
+
+/// Clauses: A14.create-edit
+fn create_by_way_of_an_editor(s: &Story) {
+    let map = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: draft}}\n");
+    s.file("two.yaml", &(map("one") + "---\n" + &map("two")));
+    let create = |script: &str| {
+        let mut c = s.command(&["create", "--edit", "-f", "two.yaml"]);
+        c.env("KUBE_EDITOR", editor(s, script)).output().unwrap()
+    };
+    let o = create("true");
+    assert_eq!(String::from_utf8_lossy(&o.stderr), "Edit cancelled, no changes made.\n".repeat(2));
+    assert!(s.get("configmaps/one").is_null());
+    // Each comes on its own; what is saved as it was is not made.
+    let o = create("if grep -q 'name: two' \"$1\"; then sed -i 's/draft/done/' \"$1\"; fi");
+    assert_eq!(text(&[], &o), "configmap/two created\n");
+    assert_eq!((s.get("configmaps/one"), &s.get("configmaps/two")["data"]["a"]), (Value::Null, &json!("done")));
+    let o = create("sed -i 's/draft/again/' \"$1\"");
+    assert_eq!((o.status.code(), String::from_utf8_lossy(&o.stdout).as_ref()), (Some(1), "configmap/one created\n"));
+    assert!(String::from_utf8_lossy(&o.stderr).contains("configmaps \"two\" already exists"));
 }
 
 /// Every generator, and the object that comes out.

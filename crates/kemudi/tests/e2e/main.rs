@@ -15,6 +15,7 @@ mod garbage;
 mod handover;
 mod imperative;
 mod inquiry;
+mod kubeconfig;
 mod lifecycle;
 mod merging;
 mod namespaces;
@@ -31,6 +32,7 @@ mod services;
 mod states;
 mod story;
 mod streams;
+mod terminal;
 mod view;
 mod volumes;
 
@@ -49,6 +51,9 @@ fn tests() -> Vec<Test> {
         both(handover::TESTS),
         both(imperative::TESTS),
         both(inquiry::TESTS),
+        both(kubeconfig::TESTS),
+        both(terminal::TESTS),
+        own(terminal::OWN),
         both(preview::TESTS),
         both(applyset::TESTS),
         both(commands::TESTS),
