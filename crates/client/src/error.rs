@@ -34,6 +34,12 @@ pub enum Error {
     NoUpgrade,
     #[error("credentials: {0}")]
     Credentials(String),
+    /// What a kubeconfig and flags say does not go together, or names what is not there.
+    #[error("invalid configuration: {}", .0.join(", "))]
+    Configuration(Vec<String>),
+    /// A credential plugin gave no credentials.
+    #[error("getting credentials: {0}")]
+    Plugin(String),
 }
 
 impl Error {

@@ -3,8 +3,10 @@
 //! Follows client-go `tools/clientcmd`: `KUBECONFIG` is a list of files of which the first to say a thing wins, relative paths
 //! are relative to their file, and flags override what files say. Left out: writing files, and auth provider plugins.
 
+mod check;
 mod exec;
 mod load;
+mod proxies;
 
 pub use load::{Sources, in_cluster, in_cluster_namespace};
 
@@ -187,6 +189,11 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// The program that will be asked for credentials.
+    pub fn plugin(&self) -> Option<&str> {
+        self.exec.as_ref().map(|e| e.command.as_str())
+    }
+
     /// How to connect, with what the credential plugin says if the user has one: it is run here.
     pub async fn config(&self) -> Result<Config, Error> {
         let mut config = self.https.clone();
@@ -237,10 +244,55 @@ fn pem(what: &str, file: &str, data: &str) -> Result<Option<Vec<u8>>, Error> {
     if file.is_empty() { Ok(None) } else { read(file).map(Some) }
 }
 
+/// What flags say of a cluster. Whom to trust is said as a whole: a flag for the one half puts the other aside.
+fn override_cluster(c: &mut Cluster, o: &Overrides) {
+    if o.insecure_skip_tls_verify || !o.certificate_authority.is_empty() {
+        c.insecure_skip_tls_verify = o.insecure_skip_tls_verify;
+        c.certificate_authority.clone_from(&o.certificate_authority);
+        c.certificate_authority_data.clear();
+    }
+    // Another server is hardly called what the file says.
+    if !o.tls_server_name.is_empty() || !o.server.is_empty() {
+        c.tls_server_name.clone_from(&o.tls_server_name);
+    }
+    if !o.server.is_empty() {
+        c.server.clone_from(&o.server);
+    }
+}
+
+/// What flags say of a user, each in the place of what the file says in the same way.
+fn override_user(u: &mut User, o: &Overrides) {
+    let set = |to: &mut String, from: &str| {
+        if !from.is_empty() {
+            from.clone_into(to);
+        }
+    };
+    if !o.token.is_empty() {
+        u.token_file.clear();
+    }
+    for (file, data, flag) in [
+        (&mut u.client_certificate, &mut u.client_certificate_data, &o.client_certificate),
+        (&mut u.client_key, &mut u.client_key_data, &o.client_key),
+    ] {
+        if !flag.is_empty() {
+            data.clear();
+            set(file, flag);
+        }
+    }
+    set(&mut u.token, &o.token);
+    set(&mut u.username, &o.username);
+    set(&mut u.password, &o.password);
+    set(&mut u.impersonate, &o.impersonation.user);
+    set(&mut u.impersonate_uid, &o.impersonation.uid);
+    if !o.impersonation.groups.is_empty() {
+        u.impersonate_groups.clone_from(&o.impersonation.groups);
+    }
+}
+
 impl Kubeconfig {
     /// Reads YAML or JSON. Relative paths stay as they are; see [`Sources::load`].
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let wrong = |e: &dyn std::fmt::Display| Error::Credentials(format!("kubeconfig: {e}"));
+        let wrong = |e: &dyn std::fmt::Display| Error::Credentials(e.to_string());
         let document = codec::yaml::parse(text).map_err(|e| wrong(&e))?.into_iter().next().unwrap_or_default();
         if document.is_null() {
             return Ok(Self::default());
@@ -250,76 +302,56 @@ impl Kubeconfig {
 
     /// Answers for the context that `o` or the file names.
     pub fn resolve(&self, o: &Overrides) -> Result<Resolved, Error> {
-        let missing = |what: &str, name: &str| Error::Credentials(format!("{what} {name:?} does not exist"));
         let name = first(&o.context, &self.current_context);
         let context = match find(&self.contexts, name) {
             Some(c) => c.clone(),
             None if name.is_empty() => Context::default(),
-            None => return Err(Error::Credentials(format!("context was not found for specified context: {name}"))),
+            None => {
+                return Err(Error::Configuration(vec![format!("context was not found for specified context: {name}")]));
+            }
         };
         let cluster_name = first(&o.cluster, &context.cluster);
-        let cluster = match find(&self.clusters, cluster_name) {
-            Some(c) => c.clone(),
-            None if cluster_name.is_empty() => Cluster::default(),
-            None => return Err(missing("cluster", cluster_name)),
-        };
+        let mut cluster = find(&self.clusters, cluster_name).cloned().unwrap_or_default();
+        override_cluster(&mut cluster, o);
         let user_name = first(&o.user, &context.user);
-        let user = match find(&self.users, user_name) {
+        let mut user = match find(&self.users, user_name) {
             Some(u) => u.clone(),
             None if user_name.is_empty() => User::default(),
-            None => return Err(missing("auth info", user_name)),
+            None => return Err(Error::Credentials(format!("auth info {user_name:?} does not exist"))),
         };
+        override_user(&mut user, o);
+        let mut problems = Vec::new();
+        check::user(user_name, &user, &mut problems);
+        check::cluster(cluster_name, &cluster, &mut problems);
+        check::done(problems)?;
 
-        let server = first(&o.server, &cluster.server);
-        let mut https = Config::new(match server {
-            "" => "http://localhost:8080",
-            s if s.contains("://") => s,
-            s => return self.resolve(&Overrides { server: format!("http://{s}"), ..o.clone() }),
-        });
-        https.insecure = o.insecure_skip_tls_verify || cluster.insecure_skip_tls_verify;
-        if !https.insecure {
-            let ca = match o.certificate_authority.as_str() {
-                "" => pem(
-                    "certificate-authority-data",
-                    &cluster.certificate_authority,
-                    &cluster.certificate_authority_data,
-                )?,
-                file => Some(read(file)?),
-            };
-            https.roots = ca.map_or(Roots::System, Roots::Pem);
+        let server = match cluster.server.as_str() {
+            "" => "http://localhost:8080".to_owned(),
+            s if s.contains("://") => s.to_owned(),
+            s => format!("http://{s}"),
+        };
+        let mut https = Config::new(server);
+        https.insecure = cluster.insecure_skip_tls_verify;
+        let ca =
+            pem("certificate-authority-data", &cluster.certificate_authority, &cluster.certificate_authority_data)?;
+        if https.insecure && ca.is_some() && https.server.starts_with("https") {
+            return Err(Error::Credentials(
+                "specifying a root certificates file with the insecure flag is not allowed".into(),
+            ));
         }
-        let server_name = first(&o.tls_server_name, &cluster.tls_server_name);
-        https.server_name = (!server_name.is_empty()).then(|| server_name.to_owned());
+        https.roots = ca.map_or(Roots::System, Roots::Pem);
+        https.server_name = (!cluster.tls_server_name.is_empty()).then(|| cluster.tls_server_name.clone());
         https.proxy = match cluster.proxy_url.as_str() {
             "" => None,
             url => Some(Proxy::parse(url)?),
         };
         https.disable_http2 = o.disable_http2;
 
-        let certificates = match o.client_certificate.as_str() {
-            "" => pem("client-certificate-data", &user.client_certificate, &user.client_certificate_data)?,
-            file => Some(read(file)?),
-        };
-        let key = match o.client_key.as_str() {
-            "" => pem("client-key-data", &user.client_key, &user.client_key_data)?,
-            file => Some(read(file)?),
-        };
-        https.identity = match (certificates, key) {
-            (Some(certificates), Some(key)) => Some(ClientIdentity { certificates, key }),
-            (None, None) => None,
-            (Some(_), None) => {
-                return Err(Error::Credentials(format!("user {user_name:?} has a certificate without a key")));
-            }
-            (None, Some(_)) => {
-                return Err(Error::Credentials(format!("user {user_name:?} has a key without a certificate")));
-            }
-        };
-        // A flag replaces every other way to say who one is.
-        https.credentials = if !o.token.is_empty() {
-            Credentials::Bearer(o.token.clone())
-        } else if !o.username.is_empty() {
-            Credentials::Basic { user: o.username.clone(), password: o.password.clone() }
-        } else if !user.token_file.is_empty() {
+        let certificates = pem("client-certificate-data", &user.client_certificate, &user.client_certificate_data)?;
+        let key = pem("client-key-data", &user.client_key, &user.client_key_data)?;
+        // A key without a certificate says nothing.
+        https.identity = certificates.zip(key).map(|(certificates, key)| ClientIdentity { certificates, key });
+        https.credentials = if !user.token_file.is_empty() {
             Credentials::BearerFile(PathBuf::from(&user.token_file))
         } else if !user.token.is_empty() {
             Credentials::Bearer(user.token.clone())
@@ -328,19 +360,18 @@ impl Kubeconfig {
         } else {
             Credentials::None
         };
-        let exec = match https.credentials {
+        let mut exec = match https.credentials {
             Credentials::None => user.exec,
             _ => None,
         };
-        let impersonation = if o.impersonation == Impersonation::default() {
-            Impersonation {
-                user: user.impersonate,
-                uid: user.impersonate_uid,
-                groups: user.impersonate_groups,
-                extra: Vec::new(),
-            }
-        } else {
-            o.impersonation.clone()
+        if let Some(e) = &mut exec {
+            e.tell(&cluster);
+        }
+        let impersonation = Impersonation {
+            user: user.impersonate,
+            uid: user.impersonate_uid,
+            groups: user.impersonate_groups,
+            extra: o.impersonation.extra.clone(),
         };
         let namespace = first(&o.namespace, &context.namespace);
         Ok(Resolved {

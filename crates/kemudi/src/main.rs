@@ -11,6 +11,7 @@ mod bootstrap;
 mod components;
 mod control_plane;
 mod lock;
+mod man;
 mod pki;
 mod privileges;
 mod reload;
@@ -38,6 +39,8 @@ enum Command {
     Kubectl,
     /// Stops the cluster that runs on a data directory.
     Down(up::DownOptions),
+    /// Writes a manual page for every command into a directory.
+    Man(man::Options),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         }
         Command::Down(o) => up::down(&o),
         Command::Bench(o) => return bench::main(&o),
+        Command::Man(o) => return man::main(&o, Cli::command()),
         Command::Kubectl => return kubectl::main_blocking(std::env::args_os().skip(1)),
     };
     match result {

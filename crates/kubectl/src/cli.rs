@@ -78,6 +78,9 @@ pub struct GlobalFlags {
     /// How much to say about what goes on.
     #[arg(short = 'v', long = "v", global = true, default_value = "0", hide_default_value = true)]
     pub verbosity: i32,
+    /// Refuse a server of another version than this program.
+    #[arg(long, global = true)]
+    pub match_server_version: bool,
     /// A warning of the server is an error.
     #[arg(long, global = true)]
     pub warnings_as_errors: bool,
@@ -176,6 +179,9 @@ commands! {
     Explain(explain),
     /// Make a service for a workload or pod.
     Expose(expose),
+    /// See and change aliases and defaults of one's own.
+    #[command(name = "kuberc")]
+    Kuberc(kuberc),
     /// Build a kustomization directory and print its objects.
     Kustomize(kustomize),
     /// Set or remove labels.

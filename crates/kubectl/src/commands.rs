@@ -27,6 +27,7 @@ pub mod explain;
 pub mod expose;
 pub mod get;
 pub mod keys;
+pub mod kuberc;
 pub mod kustomize;
 pub mod label;
 pub mod logs;

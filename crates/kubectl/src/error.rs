@@ -140,6 +140,14 @@ impl Error {
                 })
             }
             Self::Client(client::Error::Credentials(t)) => Some(format!("error: {t}")),
+            Self::Client(client::Error::Configuration(all)) => Some(match all.as_slice() {
+                [one] => format!("Error in configuration: {one}"),
+                many => {
+                    let lines: String = many.iter().map(|p| format!("\n* {p}")).collect();
+                    format!("Error in configuration: {lines}")
+                }
+            }),
+            Self::Client(e @ client::Error::Plugin(_)) => Some(format!("Unable to connect to the server: {e}")),
             Self::Client(client::Error::Timeout(_)) => {
                 Some("Unable to connect to the server: net/http: request canceled (Client.Timeout exceeded while awaiting headers)".into())
             }

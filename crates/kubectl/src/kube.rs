@@ -90,6 +90,9 @@ impl Kube {
         let client = match &self.shell.connect {
             Connect::Given(c) => c.clone(),
             Connect::Configured => {
+                if let Some(plugin) = self.resolved()?.plugin() {
+                    crate::kuberc::allows(plugin, &self.global.kuberc, &self.shell).map_err(client::Error::Plugin)?;
+                }
                 let agent = format!("kubectl/{} ({}/{})", crate::VERSION, std::env::consts::OS, arch());
                 self.resolved()?.client(&agent).await?
             }
@@ -103,6 +106,9 @@ impl Kube {
                 said.push(w.to_owned());
             }
         });
+        if self.global.match_server_version {
+            same_version(&client).await?;
+        }
         self.client = Some(client.clone());
         Ok(client)
     }
@@ -206,6 +212,16 @@ impl Kube {
     }
 }
 
+/// `--match-server-version`.
+async fn same_version(client: &Client) -> Result {
+    let server: meta::Value = client.get("/version").await?;
+    let server = server["gitVersion"].as_str().unwrap_or_default().to_owned();
+    if server == crate::VERSION {
+        return Ok(());
+    }
+    text(format!("server version ({server}) differs from client version ({})", crate::VERSION))
+}
+
 pub fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -236,7 +252,7 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
         Some(d) if d.is_zero() => Ok(None),
         Some(d) => Ok(Some(d)),
         None => Err(Error::Text(format!(
-            "invalid timeout value '{given}'. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)"
+            "Invalid timeout value. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)"
         ))),
     }
 }

@@ -1,7 +1,7 @@
 //! `kuberc`: a user's own aliases and defaults of flags (`kubectl.config.k8s.io`, `Preference`), worked into the command line
 //! before it is parsed.
 //!
-//! A default stands right behind the command, so that what the user gives wins. Left out: the policy for credential plugins.
+//! A default stands right behind the command, so that what the user gives wins. They also say which credential plugins may run.
 
 use crate::error::{Error, Result, text};
 use crate::shell::Shell;
@@ -11,13 +11,33 @@ use std::path::PathBuf;
 /// The words of a command line (without the program) as a user's preferences make them.
 pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
     // Completion is about the line as it stands.
-    if words.first().is_none_or(|w| w.starts_with("__complete")) {
+    // A file that is wrong can be seen and mended.
+    if words.first().is_none_or(|w| w.starts_with("__complete") || w == "kuberc") {
         return Ok(words);
     }
     let Some(preference) = load(&words, shell)? else { return Ok(words) };
     check(&preference)?;
     let (words, aliased) = alias(words, &preference)?;
     defaults(words, &preference, aliased.as_deref(), shell)
+}
+
+/// Where the preferences are, whether there is such a file or not; `None` when they are turned off.
+pub fn path(given: Option<String>, shell: &Shell) -> Option<PathBuf> {
+    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+        return None;
+    }
+    match given.or_else(|| of("KUBERC")).as_deref() {
+        Some("off") => None,
+        Some(p) => Some(PathBuf::from(p)),
+        None => of("HOME").map(|home| PathBuf::from(home).join(".kube/kuberc")),
+    }
+}
+
+/// Whether a document is preferences in a version that is known.
+pub fn usable(d: &Value) -> bool {
+    let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
+    d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v)
 }
 
 /// The path of `--kuberc`, which must say one.
@@ -73,15 +93,41 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
         Ok(all) => all,
         Err(e) => return wrong(e.to_string()),
     };
-    let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
     let mut all = documents.into_iter().filter(|d| !d.is_null()).peekable();
     if all.peek().is_none() {
         return Ok(None);
     }
-    let usable = |d: &Value| d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v);
     match all.find(usable) {
         Some(p) => Ok(Some(p)),
         None => wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display())),
+    }
+}
+
+/// Whether a credential plugin may run; if not, why.
+pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(), String> {
+    let words: Vec<String> = if given.is_empty() { Vec::new() } else { vec![format!("--kuberc={given}")] };
+    let Some(p) = load(&words, shell).map_err(|e| e.to_string())? else { return Ok(()) };
+    let place = |program: &str| -> String {
+        if program.contains('/') {
+            return program.to_owned();
+        }
+        let path = (shell.environment)("PATH").unwrap_or_default();
+        let mut found = std::env::split_paths(&path).map(|d| d.join(program)).filter(|f| f.is_file());
+        found.next().map_or_else(|| program.to_owned(), |f| f.display().to_string())
+    };
+    let wanted = place(plugin);
+    match p["credentialPluginPolicy"].as_str().unwrap_or_default() {
+        "" | "AllowAll" => Ok(()),
+        "Allowlist" => {
+            let list = p["credentialPluginAllowlist"].as_array().into_iter().flatten();
+            // `name` is what `command` was called before.
+            let mut programs = list.filter_map(|e| e["command"].as_str().or_else(|| e["name"].as_str()));
+            if programs.any(|entry| place(entry) == wanted) {
+                return Ok(());
+            }
+            Err(format!("plugin path {wanted:?} is not permitted by the credential plugin allowlist"))
+        }
+        other => Err(format!("plugin {wanted:?} not allowed: policy set to {other:?}")),
     }
 }
 
@@ -100,7 +146,7 @@ fn strings(v: &Value) -> Vec<String> {
     v.as_array().into_iter().flatten().filter_map(|s| s.as_str().map(str::to_owned)).collect()
 }
 
-fn check(p: &Value) -> Result {
+pub fn check(p: &Value) -> Result {
     let mut seen = Vec::new();
     for a in p["aliases"].as_array().into_iter().flatten() {
         let name = a["name"].as_str().unwrap_or_default();

@@ -22,6 +22,7 @@ pub mod shell;
 #[cfg(test)]
 mod testing;
 
+pub use cli::command;
 pub use error::Error;
 pub use shell::Shell;
 

@@ -1,6 +1,7 @@
 //! Finding and joining kubeconfig files, and the configuration inside a pod.
 
-use super::{Kubeconfig, Named, Overrides, Resolved};
+use super::check::os;
+use super::{Kubeconfig, Named, Overrides, Resolved, proxies};
 use crate::Impersonation;
 use crate::error::Error;
 use crate::https::{Config, Credentials, Roots};
@@ -51,13 +52,23 @@ fn one(path: &Path) -> Result<Option<Kubeconfig>, Error> {
     let text = match std::fs::read_to_string(path) {
         Ok(t) => t,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(wrong(&e)),
+        Err(e) => {
+            let doing = if path.is_dir() { "read" } else { "open" };
+            return Err(wrong(&format!("{doing} {}: {}", path.display(), os(&e))));
+        }
     };
-    let mut k = Kubeconfig::parse(&text).map_err(|e| wrong(&e))?;
-    let base = path.parent().unwrap_or(Path::new("."));
+    let mut k = Kubeconfig::parse(&text).map_err(|e| match e {
+        Error::Credentials(why) => wrong(&why),
+        e => wrong(&e),
+    })?;
+    // Wherever the file was named from, what it names stays where it is.
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let base = whole.parent().unwrap_or(Path::new("."));
     let absolute = |p: &mut String| {
         if !p.is_empty() && Path::new(p.as_str()).is_relative() {
-            *p = base.join(p.as_str()).to_string_lossy().into_owned();
+            let joined = base.join(p.as_str());
+            // Without the dots of a path like `./plugin`.
+            *p = joined.components().collect::<PathBuf>().to_string_lossy().into_owned();
         }
     };
     for c in &mut k.clusters {
@@ -140,7 +151,7 @@ impl Sources {
             && o.server.is_empty()
             && o.context.is_empty()
             && self.explicit.is_none()
-            && let Ok(mut r) = in_cluster(environment)
+            && let Ok(mut r) = in_cluster(&environment)
         {
             if !o.namespace.is_empty() {
                 r.namespace.clone_from(&o.namespace);
@@ -150,7 +161,11 @@ impl Sources {
             r.request_timeout = o.request_timeout;
             return Ok(r);
         }
-        k.resolve(o)
+        let mut r = k.resolve(o)?;
+        if r.https.proxy.is_none() {
+            r.https.proxy = proxies::find(&r.https.server, environment)?;
+        }
+        Ok(r)
     }
 }
 
@@ -207,7 +222,7 @@ users:
         assert_eq!(two.https.credentials, Credentials::Bearer("abc".into()));
         assert_eq!((two.impersonation.user.as_str(), two.impersonation.groups.len()), ("jane", 1));
         let gone = k.resolve(&Overrides { context: "three".into(), ..Overrides::default() }).unwrap_err();
-        assert_eq!(gone.to_string(), "credentials: context was not found for specified context: three");
+        assert_eq!(gone.to_string(), "invalid configuration: context was not found for specified context: three");
     }
 
     #[test]

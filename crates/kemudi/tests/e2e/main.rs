@@ -6,14 +6,22 @@
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod apply;
+mod applyset;
 mod clients;
 mod cluster;
 mod commands;
 mod environment;
 mod garbage;
+mod handover;
+mod imperative;
+mod inquiry;
+mod kubeconfig;
 mod lifecycle;
+mod merging;
 mod namespaces;
+mod preview;
 mod probes;
+mod recorder;
 mod replicas;
 mod resources;
 mod restart;
@@ -24,6 +32,7 @@ mod services;
 mod states;
 mod story;
 mod streams;
+mod terminal;
 mod view;
 mod volumes;
 
@@ -38,6 +47,15 @@ fn tests() -> Vec<Test> {
         both(rollout::TESTS),
         both(apply::TESTS),
         both(server_side::TESTS),
+        both(merging::TESTS),
+        both(handover::TESTS),
+        both(imperative::TESTS),
+        both(inquiry::TESTS),
+        both(kubeconfig::TESTS),
+        both(terminal::TESTS),
+        own(terminal::OWN),
+        both(preview::TESTS),
+        both(applyset::TESTS),
         both(commands::TESTS),
         both(namespaces::TESTS),
         both(replicas::TESTS),

@@ -45,7 +45,7 @@ pub struct Story {
     pub cluster: Arc<Cluster>,
     pub ns: String,
     tool: Tool,
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -90,9 +90,14 @@ impl Story {
     // --- commands ---
 
     pub fn command(&self, args: &[&str]) -> Command {
+        self.bare(&[&["-n", &self.ns], args].concat())
+    }
+
+    /// A command that is told of no namespace, so that its first word is the first there is.
+    pub fn bare(&self, args: &[&str]) -> Command {
         let mut c = self.tool.program().unwrap();
-        c.arg("-n").arg(&self.ns).args(args).env("KUBECONFIG", &self.cluster.kubeconfig).env("HOME", &self.dir);
-        c.current_dir(&self.dir).stdin(Stdio::null());
+        c.args(args).env("KUBECONFIG", &self.cluster.kubeconfig).env("HOME", &self.dir).current_dir(&self.dir);
+        c.stdin(Stdio::null());
         c
     }
 
@@ -233,6 +238,11 @@ impl Story {
     /// A merge patch of an object.
     pub fn patch(&self, what: &str, patch: Value) -> Value {
         self.send(http::Method::PATCH, &self.path(what), "application/merge-patch+json", &patch)
+    }
+
+    /// A merge patch of what is at this path.
+    pub fn patch_at(&self, path: &str, patch: Value) -> Value {
+        self.send(http::Method::PATCH, path, "application/merge-patch+json", &patch)
     }
 
     fn send(&self, method: http::Method, path: &str, media: &str, body: &Value) -> Value {

@@ -1,11 +1,12 @@
 //! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
 
+mod applyset;
 pub mod atomic;
 mod conflict;
 mod edit_last_applied;
 mod last_applied;
 pub mod patch;
-mod prune;
+pub mod prune;
 
 use super::create::{LAST_APPLIED, annotate};
 use super::delete::{cascade, gone, uid};
@@ -116,6 +117,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.force && dry == Dry::Server {
         return text("--dry-run=server cannot be used with --force");
     }
+    let mut set = applyset::Set::open(k, &a).await?;
     a.pruning.check(&a.selector, a.force, a.server_side)?;
     if !a.subresource.is_empty() && !a.server_side {
         return text("--subresource can only be specified for --server-side");
@@ -135,7 +137,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let prunable = apply.a.pruning.resources(k).await?;
     let mut seen = prune::Visited::default();
     let mut count = 0;
-    for i in from_files(k, &apply.a.files).await? {
+    let mut files = from_files(k, &apply.a.files).await?;
+    if let Some(s) = &mut set
+        && !files.is_empty()
+    {
+        s.begin(k, &mut files, &apply).await?;
+    }
+    for i in files {
         let i = match i {
             Ok(i) => i,
             Err(e) => {
@@ -165,6 +173,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     print_objects(k, &output, &apply.a.print, results)?;
     Error::collect(errors)?;
+    if let Some(s) = &set {
+        return s.prune(k, &seen, &apply, &mut printer).await;
+    }
     let a = &apply.a;
     match a.pruning.prune {
         true => {

@@ -1,6 +1,7 @@
 //! `kubectl create`: objects from files, or of a kind from arguments, a file for each family of kinds.
 
 mod config;
+mod edit;
 mod ingress;
 mod policy;
 mod rbac;
@@ -30,6 +31,12 @@ pub struct Arguments {
     /// POST the file to this path.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
+    /// Edit the objects of the files before they are made.
+    #[arg(long)]
+    pub edit: bool,
+    /// With --edit, lines end as on Windows.
+    #[arg(long)]
+    pub windows_line_endings: bool,
     #[command(subcommand)]
     pub of: Option<Of>,
 }
@@ -186,6 +193,12 @@ pub fn annotate(o: &mut Object) {
     o.set_annotation(LAST_APPLIED, &text);
 }
 
+/// [`annotate`] for what was made from arguments: that has no annotations which it could have kept.
+pub fn annotate_made(o: &mut Object) {
+    let text = format!("{}\n", codec::json::to_string(&o.clone().into_value(), codec::json::Html::Escape));
+    o.set_annotation(LAST_APPLIED, &text);
+}
+
 /// Creates what a generator makes.
 pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
     let dry = w.dry.strategy()?;
@@ -218,7 +231,7 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         o.set_namespace(&namespace);
     }
     if w.save_config {
-        annotate(&mut o);
+        annotate_made(&mut o);
     }
     let o = submit(k, w, o, &namespace).await?;
     printer.print(k, &o, "created")
@@ -273,6 +286,12 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
+    }
+    if !a.raw.is_empty() && a.edit {
+        return text("--raw and --edit are mutually exclusive");
+    }
+    if a.edit {
+        return edit::run(&a, k).await;
     }
     if !a.raw.is_empty() {
         super::raw::check(&a.raw, &a.files, &[("--output", !a.write.print.output.is_empty())])?;

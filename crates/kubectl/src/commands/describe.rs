@@ -1,5 +1,7 @@
 //! `kubectl describe`: an object with what belongs to it, for people.
 
+mod addresses;
+mod certificate;
 pub mod events;
 mod generic;
 mod limits;
@@ -147,6 +149,7 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "Node" if core => node::describe(&mut p, &o, k).await?,
         "Deployment" if i.resource.group == "apps" => workload::deployment(&mut p, &o, i, k).await?,
         "ReplicaSet" if i.resource.group == "apps" => workload::replica_set(&mut p, &o, k).await?,
+        "ReplicationController" if core => workload::replica_set(&mut p, &o, k).await?,
         "DaemonSet" if i.resource.group == "apps" => workload::daemon_set(&mut p, &o, k).await?,
         "StatefulSet" if i.resource.group == "apps" => workload::stateful_set(&mut p, &o, k).await?,
         "Job" if i.resource.group == "batch" => workload::job(&mut p, &o, k.now()),
@@ -166,6 +169,10 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "Ingress" if i.resource.group == NETWORKING => network::ingress(&mut p, &o, k).await?,
         "IngressClass" if i.resource.group == NETWORKING => network::class(&mut p, &o),
         "NetworkPolicy" if i.resource.group == NETWORKING => network::policy(&mut p, &o),
+        "ServiceCIDR" if i.resource.group == NETWORKING => addresses::range(&mut p, &o),
+        "IPAddress" if i.resource.group == NETWORKING => addresses::address(&mut p, &o),
+        "CSINode" if i.resource.group == "storage.k8s.io" => addresses::csi_node(&mut p, &o),
+        "CertificateSigningRequest" if i.resource.group == "certificates.k8s.io" => certificate::request(&mut p, &o),
         _ => generic::describe(&mut p, &o),
     }
     if let Some(e) = events
@@ -290,6 +297,51 @@ Events:
   Warning  Bad     60s (x3 over 60m)  kubelet  it is
 ";
         assert_eq!(snapshot(&s, "describe pod p", "").await, want);
+    }
+
+    /// What has no namespace, as it is described.
+    async fn page(path: &str, o: meta::Value) -> String {
+        let (name, kind) = (o["metadata"]["name"].as_str().unwrap(), o["kind"].as_str().unwrap().to_lowercase());
+        let line = format!("describe {kind} {name} --show-events=false");
+        snapshot(&Server::new().on(&format!("GET {path}/{name}"), 200, o), &line, "").await
+    }
+
+    #[tokio::test]
+    async fn a_signing_request() {
+        use base64::Engine as _;
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names = ["a.example", "b.example", "10.0.0.1"].map(str::to_owned);
+        let mut asked = rcgen::CertificateParams::new(names).unwrap();
+        asked.distinguished_name = rcgen::DistinguishedName::new();
+        asked.distinguished_name.push(rcgen::DnType::CommonName, "carla");
+        asked.distinguished_name.push(rcgen::DnType::OrganizationName, "team");
+        let pem = asked.serialize_request(&key).unwrap().pem().unwrap();
+        let o = json!({
+            "kind": "CertificateSigningRequest", "apiVersion": "certificates.k8s.io/v1",
+            "metadata": {"name": "c", "uid": "u", "creationTimestamp": "2026-11-21T11:00:00Z", "labels": {"a": "b", "c": "d"}},
+            "spec": {"username": "ann", "signerName": "example.com/x", "expirationSeconds": 3600,
+                "request": base64::engine::general_purpose::STANDARD.encode(pem)},
+            "status": {"conditions": [{"type": "Approved"}], "certificate": "eA=="},
+        });
+        let want = "\
+Name:                c
+Labels:              a=b,c=d
+Annotations:         <none>
+CreationTimestamp:   Sat, 21 Nov 2026 11:00:00 +0000
+Requesting User:     ann
+Signer:              example.com/x
+Requested Duration:  60m
+Status:              Approved,Issued
+Subject:
+  Common Name:    carla
+  Serial Number:  
+  Organization:   team
+Subject Alternative Names:
+  DNS Names:     a.example
+                 b.example
+  IP Addresses:  10.0.0.1
+";
+        assert_eq!(page("/apis/certificates.k8s.io/v1/certificatesigningrequests", o).await, want);
     }
 
     #[tokio::test]

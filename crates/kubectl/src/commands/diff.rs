@@ -1,12 +1,12 @@
 //! `kubectl diff`: what is, against what `apply` would make of it, as the server says in a rehearsal.
 //!
 //! Both are written to files and given to `diff`, or to the program in `KUBECTL_EXTERNAL_DIFF`; without a program [`unified`]
-//! compares. Exit code 0: no differences; 1: differences; 2: an error. Left out: pruning.
+//! compares. Exit code 0: no differences; 1: differences; 2: an error. With `--prune`, what `apply --prune` would delete is shown too.
 
 pub mod secret;
 mod unified;
 
-use super::apply::{CLIENT_SIDE, patch, warn_if_deleting};
+use super::apply::{CLIENT_SIDE, patch, prune, warn_if_deleting};
 use super::create::LAST_APPLIED;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
@@ -43,6 +43,12 @@ pub struct Arguments {
     /// Show the data of secrets as it is.
     #[arg(long)]
     pub show_secrets: bool,
+    /// Also show what `apply --prune` would delete.
+    #[arg(long)]
+    pub prune: bool,
+    /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
+    #[arg(long, value_name = "GVK")]
+    pub prune_allowlist: Vec<String>,
     #[arg(long, default_value = "1", hide = true)]
     pub concurrency: u32,
 }
@@ -70,6 +76,10 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         return text("--force-conflicts only works with --server-side");
     }
     let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
+    let pruning =
+        prune::Flags { prune: a.prune, prune_allowlist: a.prune_allowlist.clone(), ..prune::Flags::default() };
+    let prunable = pruning.resources(k).await?;
+    let mut seen = prune::Visited::default();
     let sides = Sides::new(k)?;
     for i in from_files(k, &a.files).await? {
         let i = i?;
@@ -78,6 +88,7 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
             continue;
         }
         let (mut live, mut merged) = rehearse(a, k, &i, o).await?;
+        seen.saw(live.as_ref().unwrap_or(&merged));
         warn_if_deleting(k, &i, &merged);
         if !a.show_managed_fields {
             live.iter_mut().for_each(without_managed_fields);
@@ -86,7 +97,21 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         if i.resource.kind == "Secret" && i.resource.group.is_empty() && !a.show_secrets {
             secret::mask(live.as_mut(), &mut merged);
         }
-        sides.write(&i, live, merged)?;
+        sides.write(&i, live, Some(merged))?;
+    }
+    for (r, namespace) in seen.places(&prunable) {
+        for mut o in prune::left(k, r, namespace, &seen, &a.selector).await? {
+            if !a.show_managed_fields {
+                without_managed_fields(&mut o);
+            }
+            if r.kind == "Secret" && r.group.is_empty() && !a.show_secrets {
+                let mut nothing = Object::default();
+                secret::mask(Some(&mut o), &mut nothing);
+            }
+            let (name, namespace) = (o.name().to_owned(), o.namespace().to_owned());
+            let i = Info { resource: r.clone(), namespace, name, source: String::new(), object: None };
+            sides.write(&i, Some(o), None)?;
+        }
     }
     sides.compare(k)
 }
@@ -155,11 +180,14 @@ impl Sides {
         Ok(Self { live, merged })
     }
 
-    pub fn write(&self, i: &Info, live: Option<Object>, merged: Object) -> Result {
+    /// One of an object's two sides may be missing: it would be made, or would go.
+    pub fn write(&self, i: &Info, live: Option<Object>, merged: Option<Object>) -> Result {
         let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
-        let name = format!("{group}{}.{}.{}.{}", i.resource.version, i.resource.kind, i.namespace, merged.name());
+        // A name may only be known once the server has made one.
+        let named = merged.as_ref().map_or(i.name.as_str(), Object::name);
+        let name = format!("{group}{}.{}.{}.{named}", i.resource.version, i.resource.kind, i.namespace);
         let name = name.replace([':', '/'], "-");
-        for (dir, o) in [(&self.live, live), (&self.merged, Some(merged))] {
+        for (dir, o) in [(&self.live, live), (&self.merged, merged)] {
             if let Some(o) = o {
                 let path = dir.join(&name);
                 std::fs::write(&path, codec::yaml::to_string(&o.into_value()))
@@ -171,13 +199,15 @@ impl Sides {
 
     pub fn compare(&self, k: &Kube) -> Result {
         let external = (k.shell.environment)("KUBECTL_EXTERNAL_DIFF").filter(|e| !e.is_empty());
-        let line = external.clone().unwrap_or_else(|| "diff -u -N".into());
-        let mut words = line.split(' ');
+        let mut words = external.as_deref().unwrap_or("diff").split(' ');
         let program = words.next().unwrap_or_default();
-        // What could be read as anything but a flag is not passed on, as upstream does it.
+        // What could be read as anything but a flag is not passed on, and the rest behind the directories, as upstream does it.
         let plain = |w: &&str| !w.is_empty() && w.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '=');
         let mut command = Command::new(program);
-        command.args(words.filter(plain)).arg(&self.live).arg(&self.merged);
+        if external.is_none() {
+            command.args(["-u", "-N"]);
+        }
+        command.arg(&self.live).arg(&self.merged).args(words.filter(plain));
         let differs = match k.shell.status(&mut command) {
             Ok(s) if s.success() => false,
             Ok(s) if s.code() == Some(1) => true,

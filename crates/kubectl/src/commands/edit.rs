@@ -4,6 +4,7 @@
 
 pub mod editor;
 
+use super::create::annotate;
 use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, ValidateFlag};
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// Lines end as on Windows.
     #[arg(long)]
     pub windows_line_endings: bool,
+    /// Keep what was saved in the annotation of `apply`.
+    #[arg(long)]
+    pub save_config: bool,
     #[arg(long, default_value = "kubectl-edit", hide = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -205,6 +209,9 @@ async fn one(
     if !a.show_managed_fields {
         without_managed_fields(&mut before);
         without_managed_fields(&mut edited);
+    }
+    if a.save_config {
+        annotate(&mut edited);
     }
     if before == edited {
         k.say(format!("{} skipped", name_of(&edited)));

@@ -1,7 +1,7 @@
 //! `kubectl run`: an image in a pod of its own.
 
 use super::attach::{Options, join};
-use super::create::{WriteFlags, annotate, submit};
+use super::create::{WriteFlags, annotate_made, submit};
 use crate::error::{Error, Result, text};
 use crate::flags::Dry;
 use crate::kube::Kube;
@@ -168,7 +168,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         o.set_namespace(&namespace);
     }
     if a.write.save_config {
-        annotate(&mut o);
+        annotate_made(&mut o);
     }
     let mut printer = Printer::new(&a.write.print, dry)?;
     let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();

@@ -160,7 +160,7 @@ fn confirmed(k: &mut Kube, all: &[Rehearsed]) -> Result<bool> {
         if r.info.resource.kind == "Secret" && r.info.resource.group.is_empty() {
             secret::mask(live.as_mut(), &mut merged);
         }
-        sides.write(&r.info, live, merged)?;
+        sides.write(&r.info, live, Some(merged))?;
     }
     match sides.compare(k) {
         Ok(()) => k.say("no differences"),

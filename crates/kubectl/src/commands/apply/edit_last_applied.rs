@@ -92,7 +92,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Err(e) => return draft.keep(k, e),
     };
     for d in read {
-        let same = |o: &Object, v: &Value| v["kind"] == o.kind() && v["metadata"]["name"] == o.name();
+        let same = |o: &Object, v: &Value| {
+            v["apiVersion"] == o.api_version() && v["kind"] == o.kind() && v["metadata"]["name"] == o.name()
+        };
         let Some((i, before)) = applied.iter().find(|(_, v)| same(&d.object, v)) else {
             let what = name_of(&d.object);
             return draft.keep(k, Error::Text(format!("no original object found for {what}")));

@@ -1,6 +1,6 @@
 //! `kubectl apply view-last-applied` and `set-last-applied`: the annotation itself.
 
-use super::super::create::{LAST_APPLIED, configuration};
+use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
@@ -9,7 +9,7 @@ use crate::printer::Printer;
 use crate::resource::from_files;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
-use meta::{Object, Value};
+use meta::Value;
 use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -86,7 +86,9 @@ pub async fn set(a: Set, k: &mut Kube) -> Result {
     let mut changes = Vec::new();
     for i in from_files(k, &a.files).await? {
         let i = i?;
-        let wanted = configuration(i.object.as_ref().unwrap_or(&Object::default()));
+        // As the file has it: `apply` writes empty annotations where there are none, this does not.
+        let wanted = i.object.clone().unwrap_or_default().into_value();
+        let wanted = format!("{}\n", codec::json::to_string(&wanted, codec::json::Html::Escape));
         let live = i.fetch(k).await?;
         let there = live.annotation(LAST_APPLIED);
         if there.is_none() && !a.create_annotation {
@@ -123,6 +125,9 @@ mod tests {
     const FILE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";
     const APPLIED: &str = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"}}\n";
 
+    /// What is set is the file and nothing more.
+    const SET: &str = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\",\"namespace\":\"default\"}}\n";
+
     /// Groundwork of A12.
     #[tokio::test]
     async fn the_annotation_is_shown_and_set() {
@@ -138,12 +143,13 @@ mod tests {
                 .starts_with("{\n  \"apiVersion\": \"v1\",\n")
         );
         let unchanged = "set-last-applied a: no changes required.\n";
+        let s = Server::new().on(&format!("GET {A}"), 200, live(SET));
         assert_eq!(snapshot(&s, "apply set-last-applied -f -", FILE).await, unchanged);
 
         let patch = format!("PATCH {A}");
         let s = Server::new().on(&format!("GET {A}"), 200, live("{}")).on(&patch, 200, live(APPLIED));
         assert_eq!(snapshot(&s, "apply set-last-applied -f -", FILE).await, "configmap/a configured\n");
-        assert_eq!(s.body_of(&patch), json!({"metadata": {"annotations": {LAST_APPLIED: APPLIED}}}));
+        assert_eq!(s.body_of(&patch), json!({"metadata": {"annotations": {LAST_APPLIED: SET}}}));
 
         let bare = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
         let s = Server::new().on(&format!("GET {A}"), 200, bare);

@@ -23,6 +23,9 @@ pub struct Flags {
     /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
     #[arg(long, value_name = "GVK")]
     pub prune_allowlist: Vec<String>,
+    /// With --prune, of the members of the set with this parent: [RESOURCE[.GROUP]/]NAME (alpha, KUBECTL_APPLYSET=true).
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub applyset: String,
 }
 
 /// The kinds that are pruned unless a list names others.
@@ -53,6 +56,10 @@ pub struct Visited {
 }
 
 impl Visited {
+    pub fn has(&self, o: &Object) -> bool {
+        self.uids.contains(o.uid())
+    }
+
     pub fn saw(&mut self, o: &Object) {
         self.uids.insert(o.uid().to_owned());
         if !o.namespace().is_empty() {
@@ -72,6 +79,15 @@ impl Flags {
         if force {
             return text("--force cannot be used with --prune");
         }
+        if !self.applyset.is_empty() {
+            let wrong = match () {
+                () if self.all => "--all",
+                () if !selector.is_empty() => "--selector",
+                () if !self.prune_allowlist.is_empty() => "--prune-allowlist",
+                () => return Ok(()),
+            };
+            return text(format!("{wrong} is incompatible with --applyset"));
+        }
         if !self.all && selector.is_empty() {
             return text(
                 "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
@@ -86,7 +102,7 @@ impl Flags {
     /// The resources to look through, namespaced ones first.
     pub async fn resources(&self, k: &mut Kube) -> Result<Vec<Arc<Resource>>> {
         let mut out = Vec::new();
-        if !self.prune {
+        if !self.prune || !self.applyset.is_empty() {
             return Ok(out);
         }
         if self.prune_allowlist.is_empty() {
@@ -132,25 +148,38 @@ impl Flags {
             options.grace_period_seconds = Some(grace);
         }
         options.dry_run = dry.option();
-        let none = BTreeSet::from([String::new()]);
-        for (namespaced, namespaces) in [(true, &seen.namespaces), (false, &none)] {
-            for n in namespaces {
-                for r in resources.iter().filter(|r| r.namespaced == namespaced) {
-                    let done = one(k, r, n, seen, selector, &options, dry, printer).await;
-                    let gvk = r.gvk();
-                    let what = if namespaced { "namespaced" } else { "nonNamespaced" };
-                    done.map_err(|e| {
-                        Error::Text(format!(
-                            "error pruning {what} object {}, Kind={}: {e}",
-                            if gvk.group.is_empty() { format!("/{}", gvk.version) } else { gvk.api_version() },
-                            gvk.kind
-                        ))
-                    })?;
-                }
-            }
+        for (r, n) in seen.places(resources) {
+            let done = one(k, r, n, seen, selector, &options, dry, printer).await;
+            let gvk = r.gvk();
+            let what = if r.namespaced { "namespaced" } else { "nonNamespaced" };
+            done.map_err(|e| {
+                Error::Text(format!(
+                    "error pruning {what} object {}, Kind={}: {e}",
+                    if gvk.group.is_empty() { format!("/{}", gvk.version) } else { gvk.api_version() },
+                    gvk.kind
+                ))
+            })?;
         }
         Ok(())
     }
+}
+
+impl Visited {
+    /// Where to look: every resource in every namespace in which something was applied, then those without namespaces.
+    pub fn places<'a>(&'a self, resources: &'a [Arc<Resource>]) -> Vec<(&'a Arc<Resource>, &'a str)> {
+        let of = |namespaced: bool| resources.iter().filter(move |r| r.namespaced == namespaced);
+        let namespaced = self.namespaces.iter().flat_map(|n| of(true).map(move |r| (r, n.as_str())));
+        namespaced.chain(of(false).map(|r| (r, ""))).collect()
+    }
+}
+
+/// What carries the annotation of `apply` and was not seen.
+pub async fn left(k: &mut Kube, r: &Resource, namespace: &str, seen: &Visited, selector: &str) -> Result<Vec<Object>> {
+    let which = ListOptions { label_selector: selector.to_owned(), ..ListOptions::default() };
+    let mut all = k.api(r, namespace).await?.list_all(&which).await?.items;
+    all.retain(|o| o.annotation(LAST_APPLIED).is_some() && !seen.uids.contains(o.uid()));
+    all.iter_mut().for_each(|o| o.set_gvk(&r.gvk()));
+    Ok(all)
 }
 
 async fn one(
@@ -164,12 +193,7 @@ async fn one(
     printer: &mut Printer,
 ) -> Result {
     let api = k.api(r, namespace).await?;
-    let which = ListOptions { label_selector: selector.to_owned(), ..ListOptions::default() };
-    for mut o in api.list_all(&which).await?.items {
-        if o.annotation(LAST_APPLIED).is_none() || seen.uids.contains(o.uid()) {
-            continue;
-        }
-        o.set_gvk(&r.gvk());
+    for o in left(k, r, namespace, seen, selector).await? {
         if dry != Dry::Client {
             api.delete(o.name(), options).await?;
         }

@@ -65,7 +65,11 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
     if !merge && sources.explicit.is_none() {
         return text("if merge==false a precise file must be specified");
     }
-    let mut all = sources.load()?;
+    // A file that is not there has nothing in it, even when it is named.
+    let mut all = match &sources.explicit {
+        Some(p) if !p.exists() => client::kubeconfig::Kubeconfig::default(),
+        _ => sources.load()?,
+    };
     if a.minify {
         if !k.global.context.is_empty() {
             all.current_context.clone_from(&k.global.context);

@@ -10,12 +10,7 @@ pub fn describe(p: &mut Page, o: &Object) {
     p.field("Name", o.name());
     p.field("Namespace", o.namespace());
     p.metadata(o);
-    p.field("API Version", o.api_version());
-    p.field("Kind", o.kind());
     let mut rest = o.clone();
-    for k in ["apiVersion", "kind"] {
-        rest.remove(&[k]);
-    }
     rest.remove(&["metadata", "annotations"]);
     object(p, 0, &rest.0, "");
 }

@@ -1,0 +1,215 @@
+//! What people see who sit at a terminal: commands are run on a pseudo-terminal. And what a hostile pod can do to those who copy
+//! from it: nothing.
+
+use crate::handover::editor;
+use crate::runner::Case;
+use crate::story::{IMAGE, Story, text};
+use nix::pty::{Winsize, openpty};
+use serde_json::json;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+pub const TESTS: &[Case] = &[
+    ("terminal::exec_with_a_terminal", exec_with_a_terminal),
+    ("terminal::debug_with_a_terminal", debug_with_a_terminal),
+    ("terminal::editors_get_the_terminal", editors_get_the_terminal),
+    ("terminal::cp_keeps_to_its_directory", cp_keeps_to_its_directory),
+];
+pub const OWN: &[Case] = &[("terminal::atomic_shows_how_far_it_is", atomic_shows_how_far_it_is)];
+
+const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// A program on a terminal of 30 lines with 100 columns.
+struct Session {
+    child: Child,
+    keyboard: File,
+    screen: Arc<Mutex<String>>,
+    reader: std::thread::JoinHandle<()>,
+}
+
+impl Session {
+    fn start(mut command: Command) -> Self {
+        let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
+        let end = || pty.slave.try_clone().unwrap();
+        let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        // The program's ends are held by it alone, so that the screen ends when it does.
+        drop(command);
+        drop(pty.slave);
+        let keyboard = File::from(pty.master);
+        let (mut from, screen) = (keyboard.try_clone().unwrap(), Arc::new(Mutex::new(String::new())));
+        let shown = screen.clone();
+        let reader = std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(n @ 1..) = from.read(&mut some) {
+                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..n]));
+            }
+        });
+        Self { child, keyboard, screen, reader }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn screen(&self) -> String {
+        self.screen.lock().unwrap().clone()
+    }
+
+    #[track_caller]
+    fn shows(&self, s: &Story, what: &str) {
+        s.eventually(&format!("{what:?} on the screen"), || self.screen().contains(what).then_some(()));
+    }
+
+    fn ends(mut self) -> (i32, String) {
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        self.reader.join().unwrap();
+        let screen = self.screen.lock().unwrap().clone();
+        (code, screen)
+    }
+}
+
+/// Clauses: P18.exec-tty P18.exec-resize P18.exec-interrupt P18.exec-tty-code
+fn exec_with_a_terminal(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    let mut session = Session::start(s.command(&["exec", "-it", "p", "--", "sh"]));
+    session.types("echo $((40+2)) there\n");
+    session.shows(s, "42 there");
+    // The size of the window arrives on its own, a moment later.
+    s.eventually("the size of the window", || {
+        session.types("/bin/busybox stty size\n");
+        std::thread::yield_now();
+        s.eventually("an answer", || session.screen().contains("stty size").then_some(()));
+        session.screen().contains("30 100").then_some(())
+    });
+    session.types("sleep 1000; echo woken $?\n");
+    session.shows(s, "sleep 1000");
+    s.eventually("the interrupt", || {
+        session.types("\u{3}");
+        session.types("echo after $((1+1))\n");
+        session.screen().contains("after 2").then_some(())
+    });
+    session.types("exit 5\n");
+    let (code, screen) = session.ends();
+    assert_eq!(code, 5, "{screen}");
+    assert!(screen.contains("command terminated with exit code 5"), "{screen}");
+}
+
+/// Clauses: P17.debug-tty
+fn debug_with_a_terminal(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    s.file("custom.json", &json!({"volumeMounts": [{"name": "tools", "mountPath": "/bin"}]}).to_string());
+    let image = format!("--image={IMAGE}");
+    let line = ["debug", "-it", "p", &image, "--custom=custom.json", "--profile=general", "-c", "look", "--", "sh"];
+    let mut session = Session::start(s.command(&line));
+    s.eventually("a shell in the new container", || {
+        session.types("echo $((40+2)) here\n");
+        session.screen().contains("42 here").then_some(())
+    });
+    session.types("exit\n");
+    let (_, screen) = session.ends();
+    let pod = s.get("pods/p");
+    let container = &pod["spec"]["ephemeralContainers"][0];
+    assert_eq!(
+        (&container["name"], &container["tty"], &container["stdin"]),
+        (&json!("look"), &json!(true), &json!(true)),
+        "{screen}"
+    );
+}
+
+/// Clauses: A14.edit-terminal
+fn editors_get_the_terminal(s: &Story) {
+    s.ok(&["create", "configmap", "c", "--from-literal=a=1"]);
+    let edit = |script: &str| {
+        let mut c = s.command(&["edit", "configmap", "c"]);
+        c.env("KUBE_EDITOR", editor(s, script));
+        Session::start(c)
+    };
+    let mut session =
+        edit("test -t 0 && test -t 1 && echo 'an editor:' && read line && sed -i \"s/a: \\\"1\\\"/a: $line/\" \"$1\"");
+    session.shows(s, "an editor:");
+    session.types("typed\n");
+    let (code, screen) = session.ends();
+    assert_eq!((code, &s.get("configmaps/c")["data"]["a"]), (0, &json!("typed")), "{screen}");
+    assert!(screen.contains("configmap/c edited"), "{screen}");
+    let (code, screen) = edit("exit 1").ends();
+    assert!(code == 1 && screen.contains("there was a problem with the editor"), "{screen}");
+    let (code, screen) = edit("true").ends();
+    assert!(code == 0 && screen.contains("Edit cancelled, no changes made."), "{screen}");
+    // What cannot be read comes back until it is saved as it was.
+    let (code, screen) =
+        edit("if grep -q 'was not valid' \"$1\"; then touch came-back; else echo 'data: [' >> \"$1\"; fi").ends();
+    assert!(
+        code == 1 && screen.contains("no valid changes were saved") && screen.contains("A copy of your changes"),
+        "{screen}"
+    );
+    assert!(s.dir.join("came-back").exists(), "{screen}");
+    assert_eq!(s.get("configmaps/c")["data"]["a"], "typed");
+}
+
+/// Clauses: G03.view
+fn atomic_shows_how_far_it_is(s: &Story) {
+    let map = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n---\n");
+    s.file("all.yaml", &(map("one") + &map("two")));
+    let (code, screen) = Session::start(s.command(&["apply", "--atomic", "-f", "all.yaml"])).ends();
+    assert_eq!(code, 0, "{screen}");
+    for name in ["configmap/one", "configmap/two"] {
+        assert!(screen.contains(name), "{name}: {screen}");
+    }
+    // Asked first, and answered on the terminal.
+    s.file("all.yaml", &(map("one") + &map("three")));
+    let mut session = Session::start(s.command(&["apply", "--atomic", "--confirm", "-f", "all.yaml"]));
+    session.shows(s, "three");
+    session.types("n\n");
+    let (code, screen) = session.ends();
+    assert!(code == 1 && screen.contains("not confirmed, nothing was changed"), "{screen}");
+    assert!(s.get("configmaps/three").is_null());
+}
+
+/// A pod whose `tar` sends what it likes.
+/// Clauses: P18.cp-traversal P18.cp-links P18.cp
+fn cp_keeps_to_its_directory(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    s.file("evil/good", "good");
+    s.file("evil/bad", "bad");
+    std::os::unix::fs::symlink("../../outside", s.dir.join("evil/link")).unwrap();
+    std::os::unix::fs::symlink("/", s.dir.join("evil/root")).unwrap();
+    std::fs::create_dir_all(s.dir.join("outside")).unwrap();
+    // One archive: what is asked for, what climbs out, and files behind links that lead out.
+    let tar = |more: &[&str]| {
+        let mut c = Command::new("tar");
+        c.current_dir(&s.dir).args(["-P", "-C", "evil", "-f", "evil.tar"]).args(more);
+        text(more, &c.output().unwrap());
+    };
+    tar(&["-c", "--transform", "s,^good$,tmp/got/good,", "good"]);
+    tar(&["-r", "--transform", "s,^bad$,../../../climbed,", "bad"]);
+    tar(&["-r", "--transform", "s,^bad$,tmp/got/../../../../climbed,", "bad"]);
+    tar(&["-r", "--transform", "s,^link$,tmp/got/link,S", "link"]);
+    tar(&["-r", "--transform", "s,^bad$,tmp/got/link/through,", "bad"]);
+    tar(&["-r", "--transform", "s,^root$,tmp/got/root,S", "root"]);
+    let far = s.dir.join("outside/far").display().to_string();
+    tar(&["-r", "--transform", &format!("s,^bad$,tmp/got/root{far},"), "bad"]);
+    tar(&["-r", "--transform", &format!("s,^bad$,{far},"), "bad"]);
+    let archive = std::fs::read(s.dir.join("evil.tar")).unwrap();
+    let mut c = s.command(&["exec", "-i", "p", "--", "dd", "of=/tmp/evil.tar"]);
+    let mut child = c.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&archive).unwrap();
+    assert!(child.wait().unwrap().success());
+    s.sh("p", "mkdir() { /bin/busybox mkdir \"$@\"; }; mkdir -p /usr/local/bin; echo '#!/bin/sh\nexec cat /tmp/evil.tar' > /usr/local/bin/tar; /bin/busybox chmod 755 /usr/local/bin/tar");
+    s.file("in/keep", "");
+    let o = s.k(&["cp", "p:/tmp/got", "in/here"]);
+    let complaint = String::from_utf8_lossy(&o.stderr).into_owned();
+    let mut outside: Vec<_> = std::fs::read_dir(s.dir.join("outside")).unwrap().collect();
+    assert!(outside.pop().is_none(), "something was written outside: {complaint}");
+    let mut climbed = s.dir.clone();
+    while climbed.pop() {
+        assert!(!climbed.join("climbed").exists(), "{}", climbed.display());
+    }
+    assert!(!s.dir.join("climbed").exists() && !s.dir.join("in/climbed").exists(), "{complaint}");
+    assert_eq!(std::fs::read_to_string(s.dir.join("in/here/good")).unwrap(), "good", "{complaint}");
+}

@@ -1,0 +1,74 @@
+//! `kubectl create --edit`: each object of the files goes through an editor before it is made. What is saved unchanged is not made.
+
+use super::super::edit::editor::{Draft, page, stripped};
+use super::{Arguments, annotate};
+use crate::error::{Error, Result, text};
+use crate::flags::Dry;
+use crate::kube::Kube;
+use crate::printer::Printer;
+use crate::resource::file::documents;
+use crate::resource::{Info, from_files, locate};
+
+pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
+    let json = match a.write.print.output.as_str() {
+        "json" => true,
+        "" | "yaml" => false,
+        other => {
+            return text(format!(
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+            ));
+        }
+    };
+    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?;
+    let mut errors = Vec::new();
+    for i in from_files(k, &a.files).await? {
+        let made = match i {
+            Ok(i) => one(a, k, &i, json, &mut printer).await,
+            Err(e) => Err(e),
+        };
+        errors.extend(made.err());
+    }
+    Error::collect(errors)
+}
+
+async fn one(a: &Arguments, k: &mut Kube, i: &Info, json: bool, printer: &mut Printer) -> Result {
+    let v = i.object.clone().unwrap_or_default().into_value();
+    let body = if json { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
+    let draft = Draft::edit(k, &page(&body, &[], !json, a.windows_line_endings), json)?;
+    let edited = stripped(draft.text());
+    if edited == stripped(&body) {
+        k.warn("Edit cancelled, no changes made.");
+        return Ok(());
+    }
+    if edited.trim().is_empty() {
+        k.warn("Edit cancelled, saved file was empty.");
+        return Ok(());
+    }
+    let mut read = Vec::new();
+    documents("edited-file", edited.as_bytes(), &mut read);
+    for d in read {
+        match create(a, k, d, printer).await {
+            Ok(()) => {}
+            Err(e) => return draft.keep(k, e),
+        }
+    }
+    Ok(())
+}
+
+async fn create(
+    a: &Arguments,
+    k: &mut Kube,
+    d: Result<crate::resource::file::Document>,
+    printer: &mut Printer,
+) -> Result {
+    let d = d?;
+    let i = locate(k, &d.source, d.object).await?;
+    let mut o = i.object.clone().unwrap_or_default();
+    if a.write.save_config {
+        annotate(&mut o);
+    }
+    if a.write.dry.strategy()? != Dry::Client {
+        o = k.api(&i.resource, &i.namespace).await?.create(&a.write.options()?, &o).await?;
+    }
+    printer.print(k, &o, "created")
+}

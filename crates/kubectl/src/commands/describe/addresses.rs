@@ -1,0 +1,54 @@
+//! Ranges of addresses and the addresses taken from them, and what the storage plugins of a node can.
+
+use super::page::{Page, list, show, time};
+use meta::{Object, Value};
+
+pub fn range(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    p.metadata(o);
+    let all: Vec<String> = list(o.at(&["spec", "cidrs"])).iter().map(show).collect();
+    p.field("CIDRs", all.join(", "));
+    let conditions = list(o.at(&["status", "conditions"]));
+    if conditions.is_empty() {
+        return;
+    }
+    p.line(0, "Status:");
+    p.line(0, "Conditions:");
+    p.line(1, "Type\tStatus\tLastTransitionTime\tReason\tMessage");
+    p.line(1, "----\t------\t------------------\t------\t-------");
+    for c in conditions {
+        let since = time(c["lastTransitionTime"].as_str().unwrap_or_default());
+        let of = |key: &str| show(&c[key]);
+        p.line(1, format!("{} \t{} \t{since} \t{} \t{} ", of("type"), of("status"), of("reason"), of("message")));
+    }
+}
+
+pub fn address(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    p.metadata(o);
+    p.line(0, "Parent Reference:");
+    for (title, key) in [("Group", "group"), ("Resource", "resource"), ("Namespace", "namespace"), ("Name", "name")] {
+        p.at(1, title, o.str_at(&["spec", "parentRef", key]).unwrap_or_default());
+    }
+}
+
+/// What the plugins of a node can.
+pub fn csi_node(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    p.metadata(o);
+    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.line(0, "Spec:");
+    let Some(drivers) = o.at(&["spec", "drivers"]).and_then(Value::as_array) else { return };
+    p.line(1, "Drivers:");
+    for d in drivers {
+        p.line(2, format!("{}:", show(&d["name"])));
+        p.at(3, "Node ID", show(&d["nodeID"]));
+        if let Some(n) = d["allocatable"]["count"].as_i64() {
+            p.line(3, "Allocatables:");
+            p.at(4, "Count", n.to_string());
+        }
+        if let Some(keys) = d["topologyKeys"].as_array() {
+            p.at(3, "Topology Keys", format!("[{}]", keys.iter().map(show).collect::<Vec<_>>().join(" ")));
+        }
+    }
+}

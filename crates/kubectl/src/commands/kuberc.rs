@@ -1,0 +1,380 @@
+//! `kubectl kuberc`: see and change the file with a user's aliases and defaults of flags ([`crate::kuberc`] works them in).
+//!
+//! What could not be read again is not written.
+
+use crate::error::{Error, Result, text};
+use crate::flags::PrintFlags;
+use crate::kube::Kube;
+use crate::kuberc;
+use crate::printer::{Formats, Output, document};
+use meta::{Object, Value};
+use serde_json::json;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub of: Of,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Of {
+    /// Print the file.
+    View(View),
+    /// Set a default, an alias, or which credential plugins may run.
+    Set(Set),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct View {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
+    #[command(flatten)]
+    pub print: PrintFlags,
+}
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Set {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
+    /// defaults, aliases or credentialplugin.
+    #[arg(long, required = true)]
+    pub section: String,
+    /// The command that is meant: get, create, "set env".
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub command: String,
+    /// The name of an alias.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub name: String,
+    /// FLAG=VALUE; may be repeated.
+    #[arg(long)]
+    pub option: Vec<String>,
+    /// An argument that an alias puts before what is given; may be repeated.
+    #[arg(long)]
+    pub prependarg: Vec<String>,
+    /// An argument that an alias puts behind what is given; may be repeated.
+    #[arg(long)]
+    pub appendarg: Vec<String>,
+    /// Which credential plugins may run: AllowAll, DenyAll or Allowlist.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub policy: String,
+    /// With the policy Allowlist, command=PROGRAM; may be repeated.
+    #[arg(long)]
+    pub allowlist_entry: Vec<String>,
+    /// Replace what there is already.
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let given = (!k.global.kuberc.is_empty()).then(|| k.global.kuberc.clone());
+    let Some(path) = kuberc::path(given, &k.shell) else {
+        return text("KUBERC is disabled via KUBERC=off environment variable");
+    };
+    match a.of {
+        Of::View(v) => view(v, k, &path),
+        Of::Set(s) => set(s, k, &path),
+    }
+}
+
+/// What the file says, in the newest version; `None` when there is no file.
+fn read(path: &Path) -> Result<Option<Value>> {
+    let shown = path.display();
+    let content = match std::fs::read_to_string(path) {
+        Ok(t) => t,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return text(format!("reading {shown}: {}", crate::resource::file::os(&e))),
+    };
+    let all = codec::yaml::parse(&content).map_err(|e| Error::Text(format!("reading {shown}: {e}")))?;
+    match all.into_iter().find(kuberc::usable) {
+        Some(p) => Ok(Some(newest(p))),
+        None => text(format!("no valid preferences found in {shown}")),
+    }
+}
+
+/// v1alpha1 had other names for two of the lists.
+fn newest(mut p: Value) -> Value {
+    fn rename(v: &mut Value, old: &str, new: &str) {
+        if let Some(m) = v.as_object_mut()
+            && let Some(list) = m.remove(old)
+        {
+            m.entry(new).or_insert(list);
+        }
+    }
+    rename(&mut p, "overrides", "defaults");
+    p["apiVersion"] = "kubectl.config.k8s.io/v1beta1".into();
+    for section in ["aliases", "defaults"] {
+        for entry in p[section].as_array_mut().into_iter().flatten() {
+            rename(entry, "flags", "options");
+        }
+    }
+    p
+}
+
+fn empty() -> Value {
+    json!({"apiVersion": "kubectl.config.k8s.io/v1beta1", "kind": "Preference", "aliases": null, "defaults": null})
+}
+
+fn write(k: &Kube, path: &Path, p: &Value) -> Result {
+    kuberc::check(p)?;
+    let wrong =
+        |e: std::io::Error| Error::Text(format!("writing {}: {}", path.display(), crate::resource::file::os(&e)));
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(wrong)?;
+    }
+    std::fs::write(path, codec::yaml::to_string(p)).map_err(wrong)?;
+    k.say(format!("Updated {}", path.display()));
+    Ok(())
+}
+
+fn view(v: View, k: &mut Kube, path: &PathBuf) -> Result {
+    let Some(mut p) = read(path)? else {
+        k.say(format!("kuberc file not found at {}", path.display()));
+        k.out.write(b"Would you like to generate a default kuberc file with recommended options? (y/N): ");
+        k.out.flush();
+        return match yes(k) {
+            true => write(k, path, &recommended()),
+            false => Ok(()),
+        };
+    };
+    for section in ["aliases", "defaults"] {
+        if p[section].is_null() {
+            p[section] = json!([]);
+        }
+    }
+    let mut print = v.print.clone();
+    if print.output.is_empty() && print.template.is_empty() {
+        print.output = "yaml".into();
+    }
+    let output = Output::parse(&print, Formats::Objects, true)?;
+    if matches!(output, Output::Name) {
+        k.say("preference.kubectl.config.k8s.io/<unknown>");
+        return Ok(());
+    }
+    k.out.write(document(&output, Object::from_value(p).unwrap_or_default(), print.show_managed_fields)?.as_bytes());
+    Ok(())
+}
+
+/// Whether the next line says yes.
+fn yes(k: &mut Kube) -> bool {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while k.shell.input.read(&mut byte).is_ok_and(|n| n == 1) && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    matches!(String::from_utf8_lossy(&line).trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+/// Apply by the server, and deletions that ask first.
+fn recommended() -> Value {
+    let on = |command: &str, flag: &str| json!({"command": command, "options": [{"name": flag, "default": "true"}]});
+    let mut p = empty();
+    p["defaults"] = json!([on("apply", "server-side"), on("delete", "interactive")]);
+    p
+}
+
+fn set(s: Set, k: &Kube, path: &Path) -> Result {
+    if !matches!(s.section.as_str(), "defaults" | "aliases" | "credentialplugin") {
+        return text(format!(
+            "--section must be \"defaults\", \"aliases\", or \"credentialplugin\", got: {}",
+            s.section
+        ));
+    }
+    let mut p = match s.section.as_str() {
+        "credentialplugin" => {
+            let entries = entries(&s)?;
+            let mut p = read(path)?.unwrap_or_else(empty);
+            p["credentialPluginPolicy"] = s.policy.as_str().into();
+            match entries.is_empty() {
+                true => _ = p.as_object_mut().and_then(|m| m.remove("credentialPluginAllowlist")),
+                false => p["credentialPluginAllowlist"] = entries.into(),
+            }
+            return write(k, path, &p);
+        }
+        _ => {
+            let entry = entry(&s)?;
+            let mut p = read(path)?.unwrap_or_else(empty);
+            replace(&mut p[s.section.as_str()], entry, &s)?;
+            p
+        }
+    };
+    if p.get("aliases").is_none() {
+        p["aliases"] = Value::Null;
+    }
+    write(k, path, &p)
+}
+
+/// The programs of an allow list.
+fn entries(s: &Set) -> Result<Vec<Value>> {
+    match s.policy.as_str() {
+        "" => return text("--policy is required when --section=credentialplugin"),
+        "AllowAll" | "DenyAll" | "Allowlist" => {}
+        other => {
+            return text(format!("--policy must be  \"AllowAll\", \"DenyAll\", or \"Allowlist\", got: {other}"));
+        }
+    }
+    if s.policy != "Allowlist" && !s.allowlist_entry.is_empty() {
+        return text("--allowlist-entry may only be used when --section=credentialplugin and --policy=Allowlist");
+    }
+    let one = |e: &String| match e.split_once('=') {
+        Some(("command", program)) => Ok(json!({"command": program})),
+        Some(("name", _)) => text("allowlist entry field \"name\" is deprecated, use \"command\" instead"),
+        Some((field, _)) => text(format!("unrecognized allowlist entry field: {field:?}")),
+        None => text(format!("invalid allowlist entry format {e:?}, expected field=value")),
+    };
+    s.allowlist_entry.iter().map(one).collect()
+}
+
+/// A default or an alias.
+fn entry(s: &Set) -> Result<Value> {
+    if s.command.is_empty() {
+        return text("--command is required when --section=aliases or --section=defaults");
+    }
+    let alias = s.section == "aliases";
+    if alias && s.name.is_empty() {
+        return text("--name is required when --section=aliases");
+    }
+    if !alias && !s.name.is_empty() {
+        return text("--name should not be specified when --section=defaults");
+    }
+    if !alias && !(s.prependarg.is_empty() && s.appendarg.is_empty()) {
+        return text("--prependarg and --appendarg are only valid for --section=aliases");
+    }
+    let mut options = Vec::new();
+    for o in &s.option {
+        match o.split_once('=') {
+            Some((name, value)) => options.push(json!({"name": name, "default": value})),
+            None => return text(format!("invalid option format {o:?}, expected flag=value")),
+        }
+    }
+    let mut e = json!({"command": s.command, "options": options});
+    if options.is_empty() {
+        e["options"] = Value::Null;
+    }
+    if alias {
+        e["name"] = s.name.as_str().into();
+        for (key, list) in [("prependArgs", &s.prependarg), ("appendArgs", &s.appendarg)] {
+            if !list.is_empty() {
+                e[key] = list.clone().into();
+            }
+        }
+    }
+    Ok(e)
+}
+
+/// Puts an entry into its list, in the place of the one it replaces.
+fn replace(list: &mut Value, entry: Value, s: &Set) -> Result {
+    let alias = s.section == "aliases";
+    let key = if alias { "name" } else { "command" };
+    let mut all = list.as_array().cloned().unwrap_or_default();
+    match all.iter_mut().find(|e| e[key] == entry[key]) {
+        Some(_) if !s.overwrite && alias => {
+            return text(format!("alias {:?} already exists, use --overwrite to replace", s.name));
+        }
+        Some(_) if !s.overwrite => {
+            return text(format!("defaults for command {:?} already exist, use --overwrite to replace", s.command));
+        }
+        Some(old) => *old = entry,
+        None => all.push(entry),
+    }
+    *list = all.into();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, run_in};
+
+    async fn run(rc: &std::path::Path, line: &[&str], input: &str) -> (u8, String) {
+        let (s, rc) = (Server::new(), rc.display().to_string());
+        let (code, out, err) = run_in(&s, &[&["kuberc"], line].concat(), input, move |n| match n {
+            "KUBERC" => Some(rc.clone()),
+            _ => None,
+        })
+        .await;
+        (code, out + &err)
+    }
+
+    /// Clauses: K11.kuberc-set K11.kuberc-view
+    #[tokio::test]
+    async fn the_file_is_changed_and_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let rc = dir.path().join("deep/kuberc");
+        let updated = (0, format!("Updated {}\n", rc.display()));
+        let set = |more: &'static str| {
+            let rc = rc.clone();
+            async move {
+                let words: Vec<&str> = std::iter::once("set").chain(more.split_whitespace()).collect();
+                run(&rc, &words, "").await
+            }
+        };
+        assert_eq!(set("--section defaults --command get --option output=wide").await, updated);
+        let first = std::fs::read_to_string(&rc).unwrap();
+        assert_eq!(
+            first,
+            "aliases: null\napiVersion: kubectl.config.k8s.io/v1beta1\ndefaults:\n- command: get\n  options:\n  - default: wide\n    name: output\nkind: Preference\n"
+        );
+        for (line, want) in [
+            ("--section x", "--section must be \"defaults\", \"aliases\", or \"credentialplugin\", got: x"),
+            ("--section defaults", "--command is required when --section=aliases or --section=defaults"),
+            ("--section aliases --command get", "--name is required when --section=aliases"),
+            ("--section defaults --command get --name x", "--name should not be specified when --section=defaults"),
+            (
+                "--section defaults --command get --prependarg x",
+                "--prependarg and --appendarg are only valid for --section=aliases",
+            ),
+            (
+                "--section defaults --command get --option output=json",
+                "defaults for command \"get\" already exist, use --overwrite to replace",
+            ),
+            ("--section defaults --command create --option x", "invalid option format \"x\", expected flag=value"),
+            (
+                "--section aliases --command get --name get-n",
+                "invalid alias name, can only include alphabetical characters",
+            ),
+            ("--section credentialplugin", "--policy is required when --section=credentialplugin"),
+            (
+                "--section credentialplugin --policy Allowlist --allowlist-entry name=a",
+                "allowlist entry field \"name\" is deprecated, use \"command\" instead",
+            ),
+            (
+                "--section credentialplugin --policy DenyAll --allowlist-entry command=a",
+                "--allowlist-entry may only be used when --section=credentialplugin and --policy=Allowlist",
+            ),
+        ] {
+            assert_eq!(set(line).await, (1, format!("error: {want}\n")), "{line}");
+        }
+        assert_eq!(std::fs::read_to_string(&rc).unwrap(), first, "what was refused changed nothing");
+        assert_eq!(set("--section defaults --command get --option output=json --overwrite").await, updated);
+        assert_eq!(
+            set("--section aliases --name getn --command get --prependarg nodes --appendarg x --option output=wide")
+                .await,
+            updated
+        );
+        assert_eq!(set("--section credentialplugin --policy Allowlist --allowlist-entry command=a").await, updated);
+        let (code, shown) = run(&rc, &["view"], "").await;
+        let want = "aliases:\n- appendArgs:\n  - x\n  command: get\n  name: getn\n  options:\n  - default: wide\n    name: output\n  prependArgs:\n  - nodes\napiVersion: kubectl.config.k8s.io/v1beta1\ncredentialPluginAllowlist:\n- command: a\ncredentialPluginPolicy: Allowlist\ndefaults:\n- command: get\n  options:\n  - default: json\n    name: output\nkind: Preference\n";
+        assert_eq!((code, shown.as_str()), (0, want));
+        let (_, one) = run(&rc, &["view", "-o", "jsonpath={.aliases[0].name}"], "").await;
+        assert_eq!(one, "getn");
+    }
+
+    /// Clauses: K11.kuberc-recommended
+    #[tokio::test]
+    async fn a_file_is_offered_where_there_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let rc = dir.path().join("kuberc");
+        let asked = format!(
+            "kuberc file not found at {}\nWould you like to generate a default kuberc file with recommended options? (y/N): ",
+            rc.display()
+        );
+        assert_eq!(run(&rc, &["view"], "n\n").await, (0, asked.clone()));
+        assert!(!rc.exists());
+        assert_eq!(run(&rc, &["view"], "y\n").await, (0, format!("{asked}Updated {}\n", rc.display())));
+        let written = std::fs::read_to_string(&rc).unwrap();
+        assert!(written.contains("- command: apply\n  options:\n  - default: \"true\"\n    name: server-side\n"));
+        let (code, said) = run(std::path::Path::new("off"), &["view"], "").await;
+        assert_eq!((code, said.as_str()), (1, "error: KUBERC is disabled via KUBERC=off environment variable\n"));
+    }
+}
