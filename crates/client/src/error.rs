@@ -34,6 +34,9 @@ pub enum Error {
     NoUpgrade,
     #[error("credentials: {0}")]
     Credentials(String),
+    /// The kubeconfig has no such context.
+    #[error("context was not found for specified context: {0}")]
+    Context(String),
 }
 
 impl Error {

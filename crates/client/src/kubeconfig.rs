@@ -255,7 +255,7 @@ impl Kubeconfig {
         let context = match find(&self.contexts, name) {
             Some(c) => c.clone(),
             None if name.is_empty() => Context::default(),
-            None => return Err(Error::Credentials(format!("context was not found for specified context: {name}"))),
+            None => return Err(Error::Context(name.to_owned())),
         };
         let cluster_name = first(&o.cluster, &context.cluster);
         let cluster = match find(&self.clusters, cluster_name) {

@@ -302,6 +302,31 @@ fn place(words: &[String]) -> (String, Vec<&str>) {
     (path, rest)
 }
 
+/// Why a number is none, in the words of Go.
+fn as_go(why: &str, value: &str) -> String {
+    if why.contains("invalid digit") || why.contains("empty string") || why.contains("cannot parse integer") {
+        return format!("strconv.ParseInt: parsing {value:?}: invalid syntax");
+    }
+    if why.contains("too large") || why.contains("too small") || why.contains("is not in") {
+        return format!("strconv.ParseInt: parsing {value:?}: value out of range");
+    }
+    why.to_owned()
+}
+
+/// The letter of a flag of the command that is meant.
+fn short_of(words: &[String], flag: &str) -> Option<char> {
+    let mut at = command();
+    let global = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).and_then(clap::Arg::get_short);
+    for w in words {
+        match at.find_subcommand(w).cloned() {
+            Some(s) => at = s,
+            None => break,
+        }
+    }
+    let own = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--"));
+    own.and_then(clap::Arg::get_short).or(global)
+}
+
 fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
     let (command, rest) = place(words);
     let see_for_help = format!("See '{command} -h' for help and examples");
@@ -338,8 +363,11 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             let word = of(ContextKind::InvalidSubcommand);
             match command.as_str() {
                 "kubectl" => format!("unknown command {word:?} for \"kubectl\""),
-                "kubectl create" => format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" ")),
-                _ => format!("unknown command {word:?}\n{see_for_help}"),
+                "kubectl create" | "kubectl apply" => {
+                    format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" "))
+                }
+                _ if rest.is_empty() => format!("unknown command {word:?}\n{see_for_help}"),
+                _ => format!("unknown command {:?}\n{see_for_help}", rest.join(" ")),
             }
         }
         ErrorKind::MissingRequiredArgument => {
@@ -363,8 +391,10 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             if value.is_empty() {
                 format!("flag needs an argument: {flag}\n{see}")
             } else {
-                let why = std::error::Error::source(e).map(|s| format!(": {s}")).unwrap_or_default();
-                format!("invalid argument {value:?} for {:?} flag{why}\n{see}", flag)
+                let why = std::error::Error::source(e).map(|s| format!(": {}", as_go(&s.to_string(), &value)));
+                let short = short_of(words, &flag).map(|s| format!("-{s}, ")).unwrap_or_default();
+                let flag = format!("{short}{flag}");
+                format!("invalid argument {value:?} for {flag:?} flag{}\n{see}", why.unwrap_or_default())
             }
         }
         _ => {

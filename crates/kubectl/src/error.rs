@@ -139,6 +139,7 @@ impl Error {
                     format!("Unable to connect to the server: {why}")
                 })
             }
+            Self::Client(e @ client::Error::Context(_)) => Some(format!("Error in configuration: {e}")),
             Self::Client(client::Error::Credentials(t)) => Some(format!("error: {t}")),
             Self::Client(client::Error::Timeout(_)) => {
                 Some("Unable to connect to the server: net/http: request canceled (Client.Timeout exceeded while awaiting headers)".into())

@@ -181,7 +181,10 @@ impl Kube {
     pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
         match self.look_up(|d| d.of_word(word)).await? {
             Some(r) => Ok(r),
-            None => text(format!("the server doesn't have a resource type {word:?}")),
+            // As upstream's, without the group that was asked for.
+            None => {
+                text(format!("the server doesn't have a resource type {:?}", word.split('.').next().unwrap_or(word)))
+            }
         }
     }
 
@@ -236,7 +239,7 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
         Some(d) if d.is_zero() => Ok(None),
         Some(d) => Ok(Some(d)),
         None => Err(Error::Text(format!(
-            "invalid timeout value '{given}'. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)"
+            "Invalid timeout value. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)"
         ))),
     }
 }

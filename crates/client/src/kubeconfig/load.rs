@@ -207,7 +207,7 @@ users:
         assert_eq!(two.https.credentials, Credentials::Bearer("abc".into()));
         assert_eq!((two.impersonation.user.as_str(), two.impersonation.groups.len()), ("jane", 1));
         let gone = k.resolve(&Overrides { context: "three".into(), ..Overrides::default() }).unwrap_err();
-        assert_eq!(gone.to_string(), "credentials: context was not found for specified context: three");
+        assert_eq!(gone.to_string(), "context was not found for specified context: three");
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod atomic;
 mod conflict;
 mod edit_last_applied;
 mod last_applied;
+mod migrate;
 pub mod patch;
 mod prune;
 
@@ -236,8 +237,17 @@ impl Apply {
             sub => api.patch_subresource(&i.name, sub, &self.options, &patch).await,
         };
         match done {
-            Ok(o) => {
+            Ok(mut o) => {
                 warn_if_deleting(k, i, &o);
+                if self.dry == Dry::None && self.a.subresource.is_empty() {
+                    match migrate::migrate(k, i, &o, &self.options.field_manager, &self.options).await {
+                        Ok(true) => o = api.patch(&i.name, &self.options, &patch).await?,
+                        Ok(false) => {}
+                        Err(e) => k.warn(format!(
+                            "Warning: server rejected managed fields migration to Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"
+                        )),
+                    }
+                }
                 Ok((o, "serverside-applied"))
             }
             Err(e) if e.is_conflict() => {
@@ -271,9 +281,6 @@ impl Apply {
                 Err(e) => Err(Error::from(e).about("creating", &i.source)),
             };
         };
-        if self.dry == Dry::Client {
-            return Ok((live, "configured"));
-        }
         if live.annotation(LAST_APPLIED).is_none() {
             k.warn(format!(
                 "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
@@ -288,6 +295,9 @@ impl Apply {
             if made.text == "{}" {
                 warn_if_deleting(k, i, &current);
                 return Ok((current, "unchanged"));
+            }
+            if self.dry == Dry::Client {
+                return Ok((super::patch::locally(&current, &made.patch)?, "configured"));
             }
             let failed = match api.patch(&i.name, &self.options, &made.patch).await {
                 Ok(o) => {

@@ -52,7 +52,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     let dry = a.write.dry.strategy()?;
     let metrics = metrics(&a)?;
-    let mut printer = Printer::new(&a.write.print, dry)?;
+    let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
     if found.is_empty() && errors.is_empty() {
         return text("no objects passed to autoscale");
@@ -115,6 +115,7 @@ fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Objec
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": if a.name.is_empty() { of } else { &a.name }},
         "spec": {"maxReplicas": a.max, "scaleTargetRef": target},
+        "status": {"currentMetrics": null, "desiredReplicas": 0},
     });
     if a.min > 0 {
         v["spec"]["minReplicas"] = a.min.into();

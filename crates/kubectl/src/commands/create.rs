@@ -189,7 +189,7 @@ pub fn annotate(o: &mut Object) {
 /// Creates what a generator makes.
 pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
     let dry = w.dry.strategy()?;
-    let mut printer = Printer::new(&w.print, dry)?;
+    let mut printer = Printer::new(&w.print, dry)?.typed();
     let (namespace, explicit) = k.namespace()?;
     g.warnings().iter().for_each(|w| k.warn(w));
     let found = match g.needs() {
@@ -203,8 +203,9 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         Needs::Resources(words) => {
             let mut all = Vec::new();
             for w in words {
+                let group = w.split_once('.').map(|(_, g)| format!(" in group {g:?}")).unwrap_or_default();
                 all.push(k.resource(w).await.map_err(|e| match e {
-                    Error::Text(t) => Error::Bare(t),
+                    Error::Text(t) => Error::Bare(t + &group),
                     e => e,
                 })?);
             }

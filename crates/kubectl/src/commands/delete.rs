@@ -180,7 +180,12 @@ fn say(k: &Kube, a: &Arguments, dry: Dry, i: &Info) {
     if a.output == "name" {
         return k.say(i.to_name());
     }
-    let what = if a.grace_period == 0 { "force deleted" } else { "deleted" };
+    tell(k, i, a.grace_period, dry);
+}
+
+/// Says that an object was deleted.
+pub fn tell(k: &Kube, i: &Info, grace_period: i64, dry: Dry) {
+    let what = if grace_period == 0 { "force deleted" } else { "deleted" };
     let from = if i.namespace.is_empty() { String::new() } else { format!(" from {} namespace", i.namespace) };
     k.say(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));
 }

@@ -40,7 +40,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for n in (1..=parts.len()).rev() {
         let word = parts[..n].join(".");
         if n == 1 {
-            found = Some((k.resource(&word).await?, 1));
+            let bare = |e| match e {
+                Error::Text(t) => Error::Bare(t),
+                e => e,
+            };
+            found = Some((k.resource(&word).await.map_err(bare)?, 1));
         } else if let Some(r) = k.discovery().await?.of_word(&word)
             && parts[1..n].join(".") == if r.group.is_empty() { r.version.clone() } else { r.group.clone() }
         {

@@ -59,7 +59,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.write.field_manager == "kubectl-create" {
         a.write.field_manager = "kubectl-expose".into();
     }
-    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?;
+    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?.typed();
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
     let (_, explicit) = k.namespace()?;
     for i in found {
@@ -158,9 +158,7 @@ fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
         })
         .collect();
     if found.is_empty() {
-        return text(
-            "couldn't find port via --port flag or introspection\nSee 'kubectl expose -h' for help and examples",
-        );
+        return text("couldn't find port via --port flag or introspection");
     }
     Ok(found)
 }

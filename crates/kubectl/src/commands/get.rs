@@ -115,6 +115,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
         }
     }
+    if a.output_watch_events && !a.watch && !a.watch_only {
+        return text("--output-watch-events option can only be used with --watch or --watch-only");
+    }
+    if !a.subresource.is_empty() && !a.watch && !a.watch_only && all.iter().any(|t| matches!(t, Target::All(_))) {
+        return text("subresource cannot be used when bulk resources are specified");
+    }
     if a.watch || a.watch_only {
         Error::collect(errors)?;
         // A limit on requests ends a watch without complaint.
@@ -216,14 +222,22 @@ impl<'a> Show<'a> {
             self.table.with_kind = Some(String::new());
         }
         groups.retain(|g| g.table["rows"].as_array().is_some_and(|r| !r.is_empty()));
+        // Tables of several kinds are sorted as wholes, and have next to nothing to be sorted by.
+        if !self.a.sort_by.is_empty() && groups.len() > 1 {
+            let mut tables: Vec<Value> = groups.iter().map(|g| g.table.clone()).collect();
+            if let Err(e) = sort::by(&self.a.sort_by, &mut tables, |t| t) {
+                return errors.push(e);
+            }
+        }
         let mut first = true;
         for mut g in groups {
+            // Upstream forgets that the sorting of a table failed, and then has nothing to show.
             if !self.a.sort_by.is_empty()
+                && !self.single
                 && let Some(Value::Array(rows)) = g.table.get_mut("rows")
-                && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
+                && sort::by(&self.a.sort_by, rows, |row| &row["object"]).is_err()
             {
-                errors.push(e);
-                return;
+                continue;
             }
             if !std::mem::take(&mut first) && !self.table.no_headers {
                 k.out.write(b"\n");
@@ -440,7 +454,7 @@ mod tests {
             ("get bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
             (
                 "get pods -o frob",
-                "! error: unable to match a printer suitable for the output format \"frob\", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,wide,yaml\nexit 1\n",
+                "! error: unable to match a printer suitable for the output format \"frob\", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,wide,yaml\nexit 1\n",
             ),
             ("get pods --frob", "! error: unknown flag: --frob\n! See 'kubectl get --help' for usage.\nexit 1\n"),
             ("frob", "! error: unknown command \"frob\" for \"kubectl\"\nexit 1\n"),

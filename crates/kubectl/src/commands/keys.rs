@@ -76,9 +76,8 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
                 if keys == Keys::Labels
                     && let Some(v) = &v
                 {
-                    let mut wrong = meta::names::qualified_name(&k);
-                    wrong.extend(meta::names::label_value(v));
-                    if let Some(why) = wrong.first() {
+                    // A key is the server's to judge.
+                    if let Some(why) = meta::names::label_value(v).first() {
                         return text(format!("invalid label value: {w:?}: {why}"));
                     }
                 }
@@ -97,6 +96,9 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     }
     if changes.is_empty() && !a.list {
         return text(format!("at least one {} update is required", keys.word()));
+    }
+    if a.list && !a.print.output.is_empty() {
+        return text("--list and --output may not be specified together");
     }
     let mut printer = Printer::new(&a.print, dry)?;
     if a.local && dry == Dry::Server {

@@ -97,7 +97,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let query = query(&a)?;
     let found = if a.selector.is_empty() {
         let info = pods::target(k, &a.target).await?;
-        let mut found = match pods::of(k, &info).await {
+        let mut found = match pods::of(k, &info, pods::For::Logs, &a.pod_running_timeout).await {
             Err(e) if e.is_not_found() => {
                 let place = format!(" in namespace {:?}", info.namespace);
                 return text(format!("error from server (NotFound): {e}{place}"));
@@ -113,9 +113,6 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             found.truncate(1);
         } else {
             a.prefix = true;
-        }
-        if found.is_empty() {
-            return text(format!("no pods found of {}", info.to_name()));
         }
         found
     } else {
@@ -174,7 +171,6 @@ fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
         Ok(c) => Ok(vec![c]),
         // Others of the selection may have it.
         Err(_) if !a.selector.is_empty() => Ok(Vec::new()),
-        Err(_) if !a.container.is_empty() => text(format!("container {} is not valid for pod {}", a.container, p.name)),
         Err(e) => Err(e),
     }
 }

@@ -61,7 +61,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&a.print, dry)?;
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
     for i in found {
-        let before = i.object.clone().unwrap_or_default();
+        let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
             if dry == Dry::Client {
                 return locally(&before, &patch);
@@ -70,7 +70,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let api = k.api(&i.resource, &i.namespace).await?;
             Ok(match a.subresource.as_str() {
                 "" => api.patch(&i.name, &options, &patch).await?,
-                sub => api.patch_subresource(&i.name, sub, &options, &patch).await?,
+                sub => {
+                    before = api.get_subresource(&i.name, sub).await?;
+                    api.patch_subresource(&i.name, sub, &options, &patch).await?
+                }
             })
         }
         .await;
@@ -85,7 +88,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-fn locally(o: &Object, patch: &Patch) -> Result<Object> {
+/// What a patch makes of an object, without a server.
+pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
     let mut v = o.clone().into_value();
     match patch {
         Patch::Json(p) => {

@@ -87,7 +87,7 @@ fn object(i: &Info) -> Object {
 
 async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
-    let mut printer = Printer::new(&a.print, dry)?;
+    let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, mut errors) = a.which.gather(k).await?;
     for i in found {
         match change(&i, verb, k) {

@@ -98,6 +98,9 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.tty && !a.stdin {
         return text("-i/--stdin is required for containers with -t/--tty=true");
     }
+    if !a.image.is_empty() && !is_reference(&a.image) {
+        return text(format!("Invalid image name {:?}: invalid reference format", a.image));
+    }
     if a.expose && a.port.is_empty() {
         return text("--port must be set when exposing a service");
     }
@@ -170,7 +173,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.write.save_config {
         annotate(&mut o);
     }
-    let mut printer = Printer::new(&a.write.print, dry)?;
+    let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();
     let mut made = vec![submit(k, &a.write, o, &namespace).await?];
     if a.expose {
@@ -178,7 +181,14 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         made.push(submit(k, &a.write, service, &namespace).await?);
     }
     if !attached {
-        return made.iter().try_for_each(|o| printer.print(k, o, "created"));
+        // The service is told first.
+        if let [_, service] = made.as_slice() {
+            printer.print(k, service, "created")?;
+            if matches!(a.write.print.output.as_str(), "yaml") {
+                k.say("---");
+            }
+        }
+        return made.iter().take(1).try_for_each(|o| printer.print(k, o, "created"));
     }
     let done = watch_over(k, &a, &made[0]).await;
     if a.rm {
@@ -187,6 +197,16 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
     }
     done
+}
+
+/// Whether a text names an image: a host, a path in small letters, a tag and a digest.
+fn is_reference(s: &str) -> bool {
+    const HOST: &str = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?";
+    const PART: &str = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*";
+    let whole = format!(
+        r"^(?:{HOST}/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{{32,}})?$"
+    );
+    regex::Regex::new(&whole).is_ok_and(|r| r.is_match(s))
 }
 
 fn service(a: &Arguments, labels: &Value) -> Result<Object> {
@@ -333,6 +353,6 @@ mod tests {
             assert_eq!(snapshot(&s, line, "").await, format!("! error: {want}\nexit 1\n"), "{line}");
         }
         let said = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
-        assert_eq!(said, "pod/p created (dry run)\nservice/p created (dry run)\n");
+        assert_eq!(said, "service/p created (dry run)\npod/p created (dry run)\n");
     }
 }

@@ -82,7 +82,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         };
         match scaled.await {
             Ok(()) => printer.print(k, i.object.as_ref().unwrap_or(&Object::default()), "scaled")?,
-            Err(e) => errors.push(e),
+            Err(e) => {
+                errors.push(e);
+                break;
+            }
         }
     }
     Error::collect(errors)

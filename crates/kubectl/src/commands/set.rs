@@ -115,7 +115,7 @@ async fn change(
     mut each: impl FnMut(&mut Object) -> Result,
 ) -> Result {
     let dry = f.dry.strategy()?;
-    let mut printer = Printer::new(&f.print, dry)?;
+    let mut printer = Printer::new(&f.print, dry)?.typed();
     for i in found {
         let before = i.object.clone().unwrap_or_default();
         let mut after = before.clone();

@@ -1,6 +1,6 @@
 //! `kubectl apply view-last-applied` and `set-last-applied`: the annotation itself.
 
-use super::super::create::{LAST_APPLIED, configuration};
+use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
@@ -9,7 +9,7 @@ use crate::printer::Printer;
 use crate::resource::from_files;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
-use meta::{Object, Value};
+use meta::Value;
 use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -86,7 +86,9 @@ pub async fn set(a: Set, k: &mut Kube) -> Result {
     let mut changes = Vec::new();
     for i in from_files(k, &a.files).await? {
         let i = i?;
-        let wanted = configuration(i.object.as_ref().unwrap_or(&Object::default()));
+        // The object as the file has it, where `apply` itself always notes annotations.
+        let given = i.object.clone().unwrap_or_default().into_value();
+        let wanted = format!("{}\n", codec::json::to_string(&given, codec::json::Html::Escape));
         let live = i.fetch(k).await?;
         let there = live.annotation(LAST_APPLIED);
         if there.is_none() && !a.create_annotation {

@@ -41,7 +41,7 @@ impl Revision {
     }
 
     /// The pod template as it is kept, with the cause of the change.
-    fn shown(&self) -> Value {
+    pub fn shown(&self) -> Value {
         let mut t = self.kept().unwrap_or_default();
         if let Some(cause) = self.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
             t["metadata"]["annotations"][CHANGE_CAUSE] = cause.into();
@@ -101,7 +101,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 return text("unable to find the specified revision");
             };
             if !a.print.output.is_empty() {
-                crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.print(k, &r.keeper, "")?;
+                crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.typed().print(k, &r.keeper, "")?;
                 continue;
             }
             k.say(format!("{name} with revision #{}", a.revision));
@@ -112,7 +112,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             continue;
         }
         if !a.print.output.is_empty() || !a.print.template.is_empty() {
-            let mut printer = crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?;
+            let mut printer = crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.typed();
             all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""))?;
             continue;
         }
