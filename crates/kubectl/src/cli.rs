@@ -302,6 +302,19 @@ fn place(words: &[String]) -> (String, Vec<&str>) {
     (path, rest)
 }
 
+/// The flags that are not there but have to be, in quotes.
+fn missing_flags(e: &clap::Error) -> Vec<String> {
+    let all = match e.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(s)) => s.clone(),
+        Some(ContextValue::String(s)) => vec![s.clone()],
+        _ => Vec::new(),
+    };
+    let long = all.iter().filter_map(|a| a.strip_prefix("--"));
+    let mut out: Vec<String> = long.map(|a| format!("{:?}", a.split([' ', '=']).next().unwrap_or_default())).collect();
+    out.sort();
+    out
+}
+
 /// Why a number is none, in the words of Go.
 fn as_go(why: &str, value: &str) -> String {
     if why.contains("invalid digit") || why.contains("empty string") || why.contains("cannot parse integer") {
@@ -347,11 +360,16 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
             return Refusal::Help(e.to_string());
         }
-        ErrorKind::MissingRequiredArgument if generates && rest.is_empty() => {
+        ErrorKind::MissingRequiredArgument if generates && rest.is_empty() && missing_flags(e).is_empty() => {
             format!("exactly one NAME is required, got 0\n{see_for_help}")
         }
         ErrorKind::UnknownArgument if generates && !flag.starts_with('-') => {
             format!("exactly one NAME is required, got {}\n{see_for_help}", rest.len())
+        }
+        ErrorKind::UnknownArgument
+            if !flag.starts_with('-') && matches!(command.as_str(), "kubectl api-resources" | "kubectl api-versions") =>
+        {
+            format!("unexpected arguments: [{}]\n{see_for_help}", rest.join(" "))
         }
         ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
         ErrorKind::UnknownArgument if flag.starts_with('-') => {
@@ -371,17 +389,9 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             }
         }
         ErrorKind::MissingRequiredArgument => {
-            let all = match e.get(ContextKind::InvalidArg) {
-                Some(ContextValue::Strings(s)) => s.clone(),
-                _ => vec![arg],
-            };
-            let flags: Vec<String> = all
-                .iter()
-                .filter_map(|a| a.strip_prefix("--"))
-                .map(|a| format!("{:?}", a.split([' ', '=']).next().unwrap_or_default()))
-                .collect();
+            let flags = missing_flags(e);
             if flags.is_empty() {
-                format!("{} must be specified\n{see}", all.join(" "))
+                format!("{arg} must be specified\n{see}")
             } else {
                 format!("required flag(s) {} not set", flags.join(", "))
             }

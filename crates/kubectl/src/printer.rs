@@ -69,7 +69,7 @@ impl Output {
         };
         let file = |path: &str, what: &str| {
             std::fs::read_to_string(path).map_err(|e| {
-                Error::Text(format!("error reading --template {path}, {what}: {}", crate::resource::file::os(&e)))
+                Error::Text(format!("error reading {what} {path}, open {path}: {}", crate::resource::file::os(&e)))
             })
         };
         let path = |text: String| -> Result<(Template, String)> {
@@ -88,7 +88,7 @@ impl Output {
             "jsonpath" => path(template()?).map(|(template, text)| Self::JsonPath { template, text, missing }),
             "jsonpath-file" => {
                 let t = template()?;
-                path(file(&t, "failed to read")?).map(|(template, text)| Self::JsonPath { template, text, missing })
+                path(file(&t, "--template")?).map(|(template, text)| Self::JsonPath { template, text, missing })
             }
             "jsonpath-as-json" => {
                 path(template()?).map(|(template, text)| Self::JsonPathAsJson { template, text, missing })
@@ -98,7 +98,7 @@ impl Output {
                 Err(_) => text("custom-columns format specified but no custom columns given"),
             },
             "custom-columns-file" if formats == Formats::Tables => match template() {
-                Ok(path) => Columns::from_file(&file(&path, "failed to read")?, headers).map(Self::Columns),
+                Ok(path) => Columns::from_file(&file(&path, "template")?, headers).map(Self::Columns),
                 Err(_) => text("custom-columns format specified but no custom columns given"),
             },
             "go-template" | "template" => GoTemplate::parse(&template()?, missing).map(Self::GoTemplate),
@@ -130,6 +130,7 @@ pub fn name_of(o: &Object) -> String {
         None => "",
     };
     let name = if o.name().is_empty() { o.generate_name() } else { o.name() };
+    let name = if name.is_empty() { "<unknown>" } else { name };
     format!("{}/{name}", crate::discovery::dotted(&o.kind().to_lowercase(), group))
 }
 
@@ -152,6 +153,10 @@ impl Printer {
             documents: 0,
             order: Order::ByName,
         })
+    }
+
+    pub fn kubeconfig(self) -> Self {
+        Self { order: Order::Kubeconfig, ..self }
     }
 
     /// For a command that makes objects, or reads them into Go's types.

@@ -20,6 +20,7 @@ mod restart;
 mod rollout;
 mod runner;
 mod services;
+mod sidebyside;
 mod states;
 mod story;
 mod streams;
@@ -48,6 +49,7 @@ fn tests() -> Vec<Test> {
         own(resources::TESTS),
         own(services::TESTS),
         own(clients::TESTS),
+        own(sidebyside::TESTS),
         alone(restart::ALONE),
     ]
     .concat()

@@ -53,7 +53,7 @@ pub struct Arguments {
     /// With --force, wait until the deleted object is gone.
     #[arg(long)]
     pub wait: bool,
-    #[arg(long, default_value = "0s", hide = true)]
+    #[arg(long, default_value = "0s", hide = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     /// What the file says wins over what others changed.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
@@ -124,6 +124,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.confirm && !a.atomic {
         return text("--confirm only works with --atomic");
     }
+    cascade(&a.cascade)?;
     let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
     let output = Output::parse(&a.print, Formats::Objects, true)?;
     let apply = Apply { dry, options: options(&a, dry)?, a };

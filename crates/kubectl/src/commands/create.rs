@@ -13,6 +13,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::printer::shape::{Order, Shape};
 use crate::resource::from_files;
 use client::WriteOptions;
 use meta::Object;
@@ -30,6 +31,12 @@ pub struct Arguments {
     /// POST the file to this path.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
+    /// Only objects of the files with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// What is no kind that can be made here.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(subcommand)]
     pub of: Option<Of>,
 }
@@ -195,6 +202,9 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
     let found = match g.needs() {
         Needs::Nothing => Found::Nothing,
         Needs::Object(word) => {
+            if !word.contains('/') {
+                k.resource(word).await?;
+            }
             let info = super::pods::target(k, &[word.to_owned()]).await?;
             let mut o = info.fetch(k).await?;
             o.set_gvk(&info.resource.gvk());
@@ -219,7 +229,8 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         o.set_namespace(&namespace);
     }
     if w.save_config {
-        annotate(&mut o);
+        let own = format!("{}\n", Shape::of(&o.clone().into_value(), Order::ByType).compact());
+        o.set_annotation(LAST_APPLIED, &own);
     }
     let o = submit(k, w, o, &namespace).await?;
     printer.print(k, &o, "created")
@@ -253,6 +264,11 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
     };
     made.map_err(|e| match gvk.kind.as_str() {
         "Namespace" | "Role" | "ClusterRole" | "Pod" => e.into(),
+        "Service" if w.field_manager == "kubectl-expose" => e.into(),
+        "HorizontalPodAutoscaler" if o.at(&["spec", "metrics"]).is_none() => Error::Text(
+            "failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: empty input"
+                .into(),
+        ),
         _ => Error::Text(format!("failed to create {word}: {e}")),
     })
 }
@@ -272,6 +288,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
         None => {}
     }
+    if !a.words.is_empty() {
+        let all = a.words.join(" ");
+        return text(format!("Unexpected args: [{all}]\nSee 'kubectl create -h' for help and examples"));
+    }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
     }
@@ -284,7 +304,13 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&a.write.print, dry)?;
     let mut errors = Vec::new();
     let mut count = 0;
+    let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
     for i in from_files(k, &a.files).await? {
+        if let Ok(Some(o)) = i.as_ref().map(|i| &i.object)
+            && !selector.matches(|key| o.label(key))
+        {
+            continue;
+        }
         count += 1;
         let made = async {
             let i = i?;

@@ -69,8 +69,8 @@ pub struct Arguments {
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
     /// Lists come in pages of so many; 0 is all at once.
-    #[arg(long, default_value = "500", hide_default_value = true)]
-    pub chunk_size: u32,
+    #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
+    pub chunk_size: i64,
     /// Let the server make the table.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub server_print: bool,
@@ -320,13 +320,9 @@ impl<'a> Show<'a> {
         if objects.is_empty() && (self.a.ignore_not_found || !errors.is_empty()) {
             return Ok(());
         }
-        let empty = objects.is_empty();
         let list = json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}});
         if let Some(o) = Object::from_value(list) {
             k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
-        }
-        if empty && matches!(output, Output::Name) {
-            self.nothing(k);
         }
         Ok(())
     }

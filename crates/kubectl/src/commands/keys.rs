@@ -62,7 +62,10 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
     let mut resources = Vec::new();
     for w in words {
         let change = match (w.split_once('='), w.strip_suffix('-')) {
-            (Some((k, v)), _) => Some((k.to_owned(), Some(v.to_owned()))),
+            (Some((_, v)), _) if keys == Keys::Labels && v.contains('=') => {
+                return text(format!("invalid label spec: {w}"));
+            }
+            (Some((k, v)), _) if !k.is_empty() => Some((k.to_owned(), Some(v.to_owned()))),
             (None, Some(k)) if !k.is_empty() => Some((k.to_owned(), None)),
             _ => None,
         };
@@ -105,6 +108,9 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
     }
     let (found, mut errors) = match a.local {
+        true if !resources.is_empty() && keys == Keys::Labels => {
+            return text("can only use local files by -f pod.yaml or --filename=pod.json when --local=true is set");
+        }
         true => gather_alone(k, &resources, &a.files).await?,
         false => gather(k, &resources, &a.files, &a.which.selection()).await?,
     };
@@ -146,6 +152,7 @@ async fn one(
                 });
             }
             (Some(old), Some(new)) if old == new => {}
+            (None, None) if keys == Keys::Annotations => {}
             (None, None) => k.say(format!("{} {key:?} not found.", keys.word())),
             (_, None) => {
                 removed = true;

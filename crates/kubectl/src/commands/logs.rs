@@ -36,7 +36,7 @@ pub struct Arguments {
     #[arg(long)]
     pub all_pods: bool,
     /// Lines newer than this long ago: 5s, 2m, 3h.
-    #[arg(long, default_value = "0s", hide_default_value = true)]
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub since: String,
     /// Lines newer than this time (RFC 3339).
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -59,7 +59,7 @@ pub struct Arguments {
     /// With -f, an error of one stream does not end the others.
     #[arg(long)]
     pub ignore_errors: bool,
-    #[arg(long, default_value = "20s", hide = true)]
+    #[arg(long, default_value = "20s", hide = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
     #[arg(long, hide = true)]
     pub insecure_skip_tls_verify_backend: bool,

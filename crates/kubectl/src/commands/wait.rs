@@ -22,7 +22,7 @@ pub struct Arguments {
     #[arg(long = "for", default_value = "", hide_default_value = true)]
     pub until: String,
     /// How long for each object; negative is a week, 0 is one look.
-    #[arg(long, default_value = "30s", hide_default_value = true)]
+    #[arg(long, default_value = "30s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     #[command(flatten)]
     pub files: FileFlags,

@@ -13,7 +13,44 @@ pub enum Order {
     ByName,
     /// As Go's types have them.
     ByType,
+    /// As the types of a kubeconfig have them, which is no kind of a server.
+    Kubeconfig,
 }
+
+/// The fields of a kubeconfig; where two are in one object, they stand so.
+const KUBECONFIG: [&str; 31] = [
+    "kind",
+    "apiVersion",
+    "preferences",
+    "clusters",
+    "users",
+    "contexts",
+    "current-context",
+    "name",
+    "cluster",
+    "user",
+    "context",
+    "namespace",
+    "server",
+    "tls-server-name",
+    "insecure-skip-tls-verify",
+    "certificate-authority",
+    "certificate-authority-data",
+    "proxy-url",
+    "disable-compression",
+    "client-certificate",
+    "client-certificate-data",
+    "client-key",
+    "client-key-data",
+    "token",
+    "tokenFile",
+    "as",
+    "as-uid",
+    "as-groups",
+    "as-user-extra",
+    "username",
+    "password",
+];
 
 pub enum Shape<'a> {
     Leaf(&'a Value),
@@ -22,9 +59,10 @@ pub enum Shape<'a> {
 }
 
 /// Fields that came later and stand before one of a lower number: the field, and the one that it precedes.
-const EARLIER: [(&str, &str, &str); 8] = [
+const EARLIER: [(&str, &str, &str); 9] = [
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "singularName", "namespaced"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "group", "kind"),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "version", "kind"),
     ("io.k8s.api.core.v1.PodSpec", "initContainers", "containers"),
     ("io.k8s.api.core.v1.PodSpec", "ephemeralContainers", "restartPolicy"),
     ("io.k8s.api.core.v1.Container", "envFrom", "env"),
@@ -38,6 +76,19 @@ impl<'a> Shape<'a> {
         match order {
             Order::ByName => Self::plain(v),
             Order::ByType => Self::typed(v, None),
+            Order::Kubeconfig => Self::kubeconfig(v),
+        }
+    }
+
+    fn kubeconfig(v: &'a Value) -> Self {
+        match v {
+            Value::Array(a) => Self::List(a.iter().map(Self::kubeconfig).collect()),
+            Value::Object(m) => {
+                let mut all: Vec<(&str, Self)> = m.iter().map(|(k, v)| (k.as_str(), Self::kubeconfig(v))).collect();
+                all.sort_by_key(|(k, _)| KUBECONFIG.iter().position(|n| n == k).unwrap_or(KUBECONFIG.len()));
+                Self::Fields(all)
+            }
+            v => Self::Leaf(v),
         }
     }
 
@@ -79,6 +130,19 @@ impl<'a> Shape<'a> {
         self.write_json(&mut out, 0);
         out.push('\n');
         out
+    }
+
+    /// JSON without white space.
+    pub fn compact(&self) -> String {
+        let encoded = |v: &Value| codec::json::to_string(v, codec::json::Html::Escape);
+        match self {
+            Self::Leaf(v) => encoded(v),
+            Self::List(all) => format!("[{}]", all.iter().map(Self::compact).collect::<Vec<_>>().join(",")),
+            Self::Fields(all) => {
+                let one = |(k, v): &(&str, Self)| format!("{}:{}", encoded(&(*k).into()), v.compact());
+                format!("{{{}}}", all.iter().map(one).collect::<Vec<_>>().join(","))
+            }
+        }
     }
 
     fn write_json(&self, out: &mut String, depth: usize) {

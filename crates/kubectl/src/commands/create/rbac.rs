@@ -27,7 +27,8 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<
                         return text(format!("can not perform '{verb}' on '{}' in group '{}'", of.plural, of.group));
                     }
                 }
-                let sub = r.split_once('/').map(|(_, s)| format!("/{s}")).unwrap_or_default();
+                let sub = r.split_once('/').filter(|(_, s)| !s.is_empty());
+                let sub = sub.map(|(_, s)| format!("/{s}")).unwrap_or_default();
                 (of.group.clone(), format!("{}{sub}", of.plural))
             }
         };

@@ -105,6 +105,7 @@ fn pick<'a>(all: &'a [Revision], to: i64, i: &Info) -> Result<&'a Revision> {
     };
     match found {
         Some(r) => Ok(r),
+        None if i.resource.kind != "Deployment" => text("no last revision to roll back to"),
         None => text(format!("no rollout history found for {} {:?}", i.resource.kind.to_lowercase(), i.name)),
     }
 }
