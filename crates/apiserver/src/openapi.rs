@@ -434,8 +434,11 @@ fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, 
         v["x-kubernetes-map-type"] = "atomic".into();
     }
     let p = &f.patch;
-    let strategies: Vec<&str> =
-        [(p.merge, "merge"), (p.retain_keys, "retainKeys")].into_iter().filter(|(on, _)| *on).map(|(_, s)| s).collect();
+    let strategies: Vec<&str> = [(p.merge, "merge"), (p.retain_keys, "retainKeys"), (p.replace, "replace")]
+        .into_iter()
+        .filter(|(on, _)| *on)
+        .map(|(_, s)| s)
+        .collect();
     if !strategies.is_empty() {
         v["x-kubernetes-patch-strategy"] = strategies.join(",").into();
     }

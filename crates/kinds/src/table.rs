@@ -85,6 +85,8 @@ struct RawField<'a> {
     merge: Option<Value>,
     #[serde(rename = "retainKeys", default)]
     retain_keys: bool,
+    #[serde(default)]
+    replace: bool,
     fill: Option<Value>,
     when: Option<(Str, Vec<Str>)>,
     #[serde(default)]
@@ -199,6 +201,7 @@ impl Builder {
             patch: PatchStrategy {
                 merge: f.merge.is_some(),
                 retain_keys: f.retain_keys,
+                replace: f.replace,
                 merge_key: f.merge.as_ref().and_then(Value::as_str).map(Into::into),
             },
             atomic: f.atomic && !is_list,

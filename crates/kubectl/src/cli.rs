@@ -308,6 +308,44 @@ fn place(words: &[String]) -> (String, Vec<&str>) {
     (path, rest)
 }
 
+/// The flags that are not there but have to be, in quotes.
+fn missing_flags(e: &clap::Error) -> Vec<String> {
+    let all = match e.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(s)) => s.clone(),
+        Some(ContextValue::String(s)) => vec![s.clone()],
+        _ => Vec::new(),
+    };
+    let long = all.iter().filter_map(|a| a.strip_prefix("--"));
+    let mut out: Vec<String> = long.map(|a| format!("{:?}", a.split([' ', '=']).next().unwrap_or_default())).collect();
+    out.sort();
+    out
+}
+
+/// Why a number is none, in the words of Go.
+fn as_go(why: &str, value: &str) -> String {
+    if why.contains("invalid digit") || why.contains("empty string") || why.contains("cannot parse integer") {
+        return format!("strconv.ParseInt: parsing {value:?}: invalid syntax");
+    }
+    if why.contains("too large") || why.contains("too small") || why.contains("is not in") {
+        return format!("strconv.ParseInt: parsing {value:?}: value out of range");
+    }
+    why.to_owned()
+}
+
+/// The letter of a flag of the command that is meant.
+fn short_of(words: &[String], flag: &str) -> Option<char> {
+    let mut at = command();
+    let global = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).and_then(clap::Arg::get_short);
+    for w in words {
+        match at.find_subcommand(w).cloned() {
+            Some(s) => at = s,
+            None => break,
+        }
+    }
+    let own = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--"));
+    own.and_then(clap::Arg::get_short).or(global)
+}
+
 fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
     let (command, rest) = place(words);
     let see_for_help = format!("See '{command} -h' for help and examples");
@@ -328,11 +366,17 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
             return Refusal::Help(e.to_string());
         }
-        ErrorKind::MissingRequiredArgument if generates && rest.is_empty() => {
+        ErrorKind::MissingRequiredArgument if generates && rest.is_empty() && missing_flags(e).is_empty() => {
             format!("exactly one NAME is required, got 0\n{see_for_help}")
         }
         ErrorKind::UnknownArgument if generates && !flag.starts_with('-') => {
             format!("exactly one NAME is required, got {}\n{see_for_help}", rest.len())
+        }
+        ErrorKind::UnknownArgument
+            if !flag.starts_with('-')
+                && matches!(command.as_str(), "kubectl api-resources" | "kubectl api-versions") =>
+        {
+            format!("unexpected arguments: [{}]\n{see_for_help}", rest.join(" "))
         }
         ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
         ErrorKind::UnknownArgument if flag.starts_with('-') => {
@@ -344,22 +388,17 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             let word = of(ContextKind::InvalidSubcommand);
             match command.as_str() {
                 "kubectl" => format!("unknown command {word:?} for \"kubectl\""),
-                "kubectl create" => format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" ")),
-                _ => format!("unknown command {word:?}\n{see_for_help}"),
+                "kubectl create" | "kubectl apply" => {
+                    format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" "))
+                }
+                _ if rest.is_empty() => format!("unknown command {word:?}\n{see_for_help}"),
+                _ => format!("unknown command {:?}\n{see_for_help}", rest.join(" ")),
             }
         }
         ErrorKind::MissingRequiredArgument => {
-            let all = match e.get(ContextKind::InvalidArg) {
-                Some(ContextValue::Strings(s)) => s.clone(),
-                _ => vec![arg],
-            };
-            let flags: Vec<String> = all
-                .iter()
-                .filter_map(|a| a.strip_prefix("--"))
-                .map(|a| format!("{:?}", a.split([' ', '=']).next().unwrap_or_default()))
-                .collect();
+            let flags = missing_flags(e);
             if flags.is_empty() {
-                format!("{} must be specified\n{see}", all.join(" "))
+                format!("{arg} must be specified\n{see}")
             } else {
                 format!("required flag(s) {} not set", flags.join(", "))
             }
@@ -369,8 +408,10 @@ fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             if value.is_empty() {
                 format!("flag needs an argument: {flag}\n{see}")
             } else {
-                let why = std::error::Error::source(e).map(|s| format!(": {s}")).unwrap_or_default();
-                format!("invalid argument {value:?} for {:?} flag{why}\n{see}", flag)
+                let why = std::error::Error::source(e).map(|s| format!(": {}", as_go(&s.to_string(), &value)));
+                let short = short_of(words, &flag).map(|s| format!("-{s}, ")).unwrap_or_default();
+                let flag = format!("{short}{flag}");
+                format!("invalid argument {value:?} for {flag:?} flag{}\n{see}", why.unwrap_or_default())
             }
         }
         _ => {

@@ -128,7 +128,9 @@ impl ValidateFlag {
             "strict" | "true" | "t" | "1" => Ok(Strict),
             "warn" => Ok(Warn),
             "ignore" | "false" | "f" | "0" => Ok(Ignore),
-            other => text(format!("invalid - validate option {other:?}")),
+            other => text(format!(
+                "invalid - validate option {other:?}; must be one of: strict (or true), warn, ignore (or false)"
+            )),
         }
     }
 }
@@ -161,6 +163,14 @@ pub fn parse_duration(s: &str) -> Option<Duration> {
         rest = &rest[n..];
     }
     Duration::try_from_secs_f64(total).ok()
+}
+
+/// A flag's value that is a duration, as it is given.
+pub fn duration_text(s: &str) -> std::result::Result<String, String> {
+    match parse_duration(s.strip_prefix('-').unwrap_or(s)) {
+        Some(_) => Ok(s.to_owned()),
+        None => Err(format!("time: invalid duration {s:?}")),
+    }
 }
 
 /// A flag's value as a duration. `-1s` and the like become `None`, which commands read as *for ever*.
@@ -266,7 +276,7 @@ pub struct SessionFlags {
     /// Only say what the container says.
     #[arg(short = 'q', long)]
     pub quiet: bool,
-    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
 }
 

@@ -187,7 +187,10 @@ impl Kube {
     pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
         match self.look_up(|d| d.of_word(word)).await? {
             Some(r) => Ok(r),
-            None => text(format!("the server doesn't have a resource type {word:?}")),
+            // As upstream's, without the group that was asked for.
+            None => {
+                text(format!("the server doesn't have a resource type {:?}", word.split('.').next().unwrap_or(word)))
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 pub mod columns;
 mod go_template;
+mod kyaml;
+pub mod shape;
 pub mod table;
 pub mod tabwriter;
 
@@ -13,6 +15,7 @@ use codec::jsonpath::{Missing, Template};
 use columns::Columns;
 use go_template::GoTemplate;
 use meta::{Object, Value};
+use shape::{Order, Shape};
 
 /// A format of `-o`.
 #[derive(Clone, Debug)]
@@ -23,6 +26,7 @@ pub enum Output {
     Name,
     Json,
     Yaml,
+    Kyaml,
     JsonPath {
         template: Template,
         text: String,
@@ -38,9 +42,9 @@ pub enum Output {
 }
 
 /// The names of all formats, as the error about another one lists them.
-const FORMATS: &str = "custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,wide,yaml";
+const FORMATS: &str = "custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,wide,yaml";
 const FORMATS_OF_WRITES: &str =
-    "go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,yaml";
+    "go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
@@ -65,7 +69,7 @@ impl Output {
         };
         let file = |path: &str, what: &str| {
             std::fs::read_to_string(path).map_err(|e| {
-                Error::Text(format!("error reading --template {path}, {what}: {}", crate::resource::file::os(&e)))
+                Error::Text(format!("error reading {what} {path}, open {path}: {}", crate::resource::file::os(&e)))
             })
         };
         let path = |text: String| -> Result<(Template, String)> {
@@ -80,10 +84,11 @@ impl Output {
             "name" => Ok(Self::Name),
             "json" => Ok(Self::Json),
             "yaml" => Ok(Self::Yaml),
+            "kyaml" => Ok(Self::Kyaml),
             "jsonpath" => path(template()?).map(|(template, text)| Self::JsonPath { template, text, missing }),
             "jsonpath-file" => {
                 let t = template()?;
-                path(file(&t, "failed to read")?).map(|(template, text)| Self::JsonPath { template, text, missing })
+                path(file(&t, "--template")?).map(|(template, text)| Self::JsonPath { template, text, missing })
             }
             "jsonpath-as-json" => {
                 path(template()?).map(|(template, text)| Self::JsonPathAsJson { template, text, missing })
@@ -93,7 +98,7 @@ impl Output {
                 Err(_) => text("custom-columns format specified but no custom columns given"),
             },
             "custom-columns-file" if formats == Formats::Tables => match template() {
-                Ok(path) => Columns::from_file(&file(&path, "failed to read")?, headers).map(Self::Columns),
+                Ok(path) => Columns::from_file(&file(&path, "template")?, headers).map(Self::Columns),
                 Err(_) => text("custom-columns format specified but no custom columns given"),
             },
             "go-template" | "template" => GoTemplate::parse(&template()?, missing).map(Self::GoTemplate),
@@ -125,6 +130,7 @@ pub fn name_of(o: &Object) -> String {
         None => "",
     };
     let name = if o.name().is_empty() { o.generate_name() } else { o.name() };
+    let name = if name.is_empty() { "<unknown>" } else { name };
     format!("{}/{name}", crate::discovery::dotted(&o.kind().to_lowercase(), group))
 }
 
@@ -135,6 +141,7 @@ pub struct Printer {
     managed: bool,
     dry: Dry,
     documents: usize,
+    order: Order,
 }
 
 impl Printer {
@@ -144,7 +151,17 @@ impl Printer {
             managed: flags.show_managed_fields,
             dry,
             documents: 0,
+            order: Order::ByName,
         })
+    }
+
+    pub fn kubeconfig(self) -> Self {
+        Self { order: Order::Kubeconfig, ..self }
+    }
+
+    /// For a command that makes objects, or reads them into Go's types.
+    pub fn typed(self) -> Self {
+        Self { order: Order::ByType, ..self }
     }
 
     /// `operation` is the word behind the name: `created`.
@@ -153,7 +170,7 @@ impl Printer {
             k.say(format!("{} {operation}{}", name_of(o), self.dry.suffix()));
             return Ok(());
         }
-        let text = document(&self.output, o.clone(), self.managed)?;
+        let text = ordered(&self.output, o.clone(), self.managed, self.order)?;
         if self.documents > 0 && matches!(self.output, Output::Yaml) {
             k.out.write(b"---\n");
         }
@@ -176,16 +193,22 @@ pub fn without_managed_fields(o: &mut Object) {
 }
 
 /// An object, or a `List`, in a format that is not for people.
-pub fn document(output: &Output, mut o: Object, managed: bool) -> Result<String> {
+pub fn document(output: &Output, o: Object, managed: bool) -> Result<String> {
+    ordered(output, o, managed, Order::ByName)
+}
+
+/// [`document`], with the order of fields where the format has one to choose.
+pub fn ordered(output: &Output, mut o: Object, managed: bool, order: Order) -> Result<String> {
     // Templates and paths get all there is.
-    if !managed && matches!(output, Output::Json | Output::Yaml) {
+    if !managed && matches!(output, Output::Json | Output::Yaml | Output::Kyaml) {
         without_managed_fields(&mut o);
     }
     let is_list = o.get("items").is_some_and(Value::is_array) && o.kind().ends_with("List");
     let evaluate =
         |t: &Template, text: &str, missing: Missing, v: &Value| t.find(v, missing).map_err(|e| failed(text, &e, v));
     Ok(match output {
-        Output::Json => to_string_indent(&o.into_value()),
+        Output::Json => Shape::of(&o.into_value(), order).json(),
+        Output::Kyaml => kyaml::document(&Shape::of(&o.into_value(), order)),
         Output::Yaml => codec::yaml::to_string(&o.into_value()),
         Output::Name if is_list => {
             let items = o.get("items").and_then(Value::as_array).cloned().unwrap_or_default();

@@ -83,6 +83,10 @@ impl<'a> Member<'a> {
         self.patch.is_some_and(|p| p.merge)
     }
 
+    fn replaces(&self) -> bool {
+        self.patch.is_some_and(|p| p.replace)
+    }
+
     fn retains_keys(&self) -> bool {
         self.patch.is_some_and(|p| p.retain_keys)
     }

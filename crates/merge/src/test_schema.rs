@@ -54,6 +54,7 @@ pub fn schema(v: &Value, defs: &mut Definitions) -> Schema {
         field.patch = PatchStrategy {
             merge: strategy.starts_with("merge"),
             retain_keys: strategy.ends_with("retainKeys"),
+            replace: strategy == "replace",
             merge_key: p["x-kubernetes-patch-merge-key"].as_str().map(Into::into),
         };
         field.atomic = text(p, "x-kubernetes-map-type") == "atomic";

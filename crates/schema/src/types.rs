@@ -54,6 +54,8 @@ pub struct PatchStrategy {
     pub merge: bool,
     /// `retainKeys`: keys of a map that the patch does not name are dropped.
     pub retain_keys: bool,
+    /// `replace`: a map or struct is sent and taken as a whole.
+    pub replace: bool,
     pub merge_key: Option<Str>,
 }
 

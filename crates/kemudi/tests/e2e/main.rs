@@ -29,6 +29,7 @@ mod rollout;
 mod runner;
 mod server_side;
 mod services;
+mod sidebyside;
 mod states;
 mod story;
 mod streams;
@@ -68,6 +69,7 @@ fn tests() -> Vec<Test> {
         own(resources::TESTS),
         own(services::TESTS),
         own(clients::TESTS),
+        own(sidebyside::TESTS),
         alone(restart::ALONE),
     ]
     .concat()

@@ -3,7 +3,11 @@
 use crate::discovery::Resource;
 use crate::error::{Result, text};
 use crate::kube::Kube;
+use crate::printer::shape::Order;
 use crate::printer::table::Aligner;
+use crate::printer::{Output, ordered};
+use meta::{Object, Value};
+use serde_json::json;
 use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -34,9 +38,17 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    if !matches!(a.output.as_str(), "" | "wide" | "name") {
-        return text(format!("--output {} is not available", a.output));
-    }
+    let output = match a.output.as_str() {
+        "" | "wide" | "name" => Output::Human,
+        "json" => Output::Json,
+        "yaml" => Output::Yaml,
+        "kyaml" => Output::Kyaml,
+        other => {
+            return text(format!(
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,kyaml,name,wide,yaml"
+            ));
+        }
+    };
     let d = if a.cached { k.discovery().await? } else { k.refresh().await? };
     let mut all: Vec<&Arc<Resource>> = d
         .resources
@@ -55,6 +67,15 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if a.output == "name" {
         all.iter().for_each(|r| k.say(r.group_resource()));
+        return Ok(());
+    }
+    if !output.is_human() {
+        let list = json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "",
+            "resources": all.iter().map(|r| document(r)).collect::<Vec<_>>(),
+        });
+        let list = Object::from_value(list).unwrap_or_default();
+        k.out.write(ordered(&output, list, false, Order::ByType)?.as_bytes());
         return Ok(());
     }
     let wide = a.output == "wide";
@@ -81,6 +102,23 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     k.out.write(Aligner::default().lines(&rows).as_bytes());
     Ok(())
+}
+
+/// A resource as discovery tells of it (`metav1.APIResource`).
+fn document(r: &Resource) -> Value {
+    let mut v = json!({
+        "name": r.plural, "singularName": r.singular, "namespaced": r.namespaced, "version": r.version, "kind": r.kind,
+        "verbs": r.verbs,
+    });
+    if !r.group.is_empty() {
+        v["group"] = r.group.clone().into();
+    }
+    for (field, of) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
+        if !of.is_empty() {
+            v[field] = of.clone().into();
+        }
+    }
+    v
 }
 
 #[cfg(test)]

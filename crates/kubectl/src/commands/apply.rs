@@ -5,6 +5,7 @@ pub mod atomic;
 mod conflict;
 mod edit_last_applied;
 mod last_applied;
+mod migrate;
 pub mod patch;
 pub mod prune;
 
@@ -53,7 +54,7 @@ pub struct Arguments {
     /// With --force, wait until the deleted object is gone.
     #[arg(long)]
     pub wait: bool,
-    #[arg(long, default_value = "0s", hide = true)]
+    #[arg(long, default_value = "0s", hide = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     /// What the file says wins over what others changed.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
@@ -125,6 +126,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.confirm && !a.atomic {
         return text("--confirm only works with --atomic");
     }
+    cascade(&a.cascade)?;
     let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
     let output = Output::parse(&a.print, Formats::Objects, true)?;
     let apply = Apply { dry, options: options(&a, dry)?, a };
@@ -247,8 +249,17 @@ impl Apply {
             sub => api.patch_subresource(&i.name, sub, &self.options, &patch).await,
         };
         match done {
-            Ok(o) => {
+            Ok(mut o) => {
                 warn_if_deleting(k, i, &o);
+                if self.dry == Dry::None && self.a.subresource.is_empty() {
+                    match migrate::migrate(k, i, &o, &self.options.field_manager, &self.options).await {
+                        Ok(true) => o = api.patch(&i.name, &self.options, &patch).await?,
+                        Ok(false) => {}
+                        Err(e) => k.warn(format!(
+                            "Warning: server rejected managed fields migration to Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"
+                        )),
+                    }
+                }
                 Ok((o, "serverside-applied"))
             }
             Err(e) if e.is_conflict() => {
@@ -282,9 +293,6 @@ impl Apply {
                 Err(e) => Err(Error::from(e).about("creating", &i.source)),
             };
         };
-        if self.dry == Dry::Client {
-            return Ok((live, "configured"));
-        }
         if live.annotation(LAST_APPLIED).is_none() {
             k.warn(format!(
                 "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
@@ -299,6 +307,9 @@ impl Apply {
             if made.text == "{}" {
                 warn_if_deleting(k, i, &current);
                 return Ok((current, "unchanged"));
+            }
+            if self.dry == Dry::Client {
+                return Ok((super::patch::locally(&current, &made.patch)?, "configured"));
             }
             let failed = match api.patch(&i.name, &self.options, &made.patch).await {
                 Ok(o) => {

@@ -33,7 +33,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if duration("pod-running-timeout", &a.session.pod_running_timeout)?.is_none_or(|d| d.is_zero()) {
         return text("--pod-running-timeout must be higher than zero");
     }
-    let pod = pods::one(k, &a.target).await?;
+    let pod = pods::one(k, &a.target, &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot attach a container in a completed pod; current phase is {phase}"));

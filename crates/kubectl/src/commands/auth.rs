@@ -3,11 +3,13 @@
 mod reconcile;
 
 use crate::error::{Error, Result, text};
+use crate::flags::{Dry, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::table::Aligner;
+use crate::printer::{Formats, Output, Printer};
 use client::client::{JSON, request};
 use http::Method;
-use meta::Value;
+use meta::{Object, Value};
 use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -47,9 +49,8 @@ pub struct CanI {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Whoami {
-    /// json or yaml.
-    #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
-    pub output: String,
+    #[command(flatten)]
+    pub print: PrintFlags,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -96,37 +97,15 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     if a.list {
         let spec = json!({"namespace": namespace});
         let v = review(k, group, "selfsubjectrulesreviews", "SelfSubjectRulesReview", Some(spec)).await?;
-        let words = |r: &Value, key: &str| {
-            r[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
-        };
         let mut rows: Vec<Vec<String>> = Vec::new();
         if !a.no_headers {
             rows.push(["Resources", "Non-Resource URLs", "Resource Names", "Verbs"].map(str::to_owned).to_vec());
         }
-        for r in v["status"]["resourceRules"].as_array().into_iter().flatten() {
-            let g = r["apiGroups"][0].as_str().unwrap_or_default();
-            let all: Vec<String> = r["resources"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .map(|n| crate::discovery::dotted(n, g))
-                .collect();
-            rows.push(vec![
-                all.join(","),
-                "[]".into(),
-                format!("[{}]", words(r, "resourceNames")),
-                format!("[{}]", words(r, "verbs")),
-            ]);
-        }
-        for r in v["status"]["nonResourceRules"].as_array().into_iter().flatten() {
-            rows.push(vec![
-                String::new(),
-                format!("[{}]", words(r, "nonResourceURLs")),
-                "[]".into(),
-                format!("[{}]", words(r, "verbs")),
-            ]);
-        }
+        let of = |key: &str| v["status"][key].as_array().cloned().unwrap_or_default();
+        let rules = [of("resourceRules"), of("nonResourceRules")].concat();
+        let all = json!({"rules": rules});
+        let all = Object::from_value(all).unwrap_or_default();
+        rows.extend(super::describe::rbac::rows(&all).into_iter().map(Vec::from));
         k.out.write(Aligner::default().lines(&rows).as_bytes());
         return Ok(());
     }
@@ -135,7 +114,7 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
         [v, w, n] => (v.clone(), format!("{w}/{n}")),
         _ => {
             return text(
-                "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples",
+                "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples.",
             );
         }
     };
@@ -187,11 +166,11 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
 }
 
 async fn whoami(a: Whoami, k: &mut Kube) -> Result {
+    let output = Output::parse(&a.print, Formats::Objects, true)?;
     let v = review(k, "authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview", None).await?;
-    match a.output.as_str() {
-        "json" => k.out.write(codec::json::to_string_indent(&v).as_bytes()),
-        "yaml" => k.out.write(codec::yaml::to_string(&v).as_bytes()),
-        "" => {
+    match output.is_human() {
+        false => Printer::new(&a.print, Dry::None)?.typed().print(k, &Object::from_value(v).unwrap_or_default(), "")?,
+        true => {
             let u = &v["status"]["userInfo"];
             let list = |v: &Value| {
                 format!(
@@ -212,11 +191,6 @@ async fn whoami(a: Whoami, k: &mut Kube) -> Result {
                 rows.push(vec![format!("Extra: {name}"), list(v)]);
             }
             k.out.write(Aligner::default().lines(&rows).as_bytes());
-        }
-        other => {
-            return text(format!(
-                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
-            ));
         }
     }
     Ok(())

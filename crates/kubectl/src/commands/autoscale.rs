@@ -44,6 +44,9 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.max < a.min {
         return text(format!("--max=MAXPODS must be larger or equal to --min=MINPODS, max: {}, min: {}", a.max, a.min));
     }
+    if a.cpu_percent != -1 {
+        k.warn("Flag --cpu-percent has been deprecated, Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU).");
+    }
     if a.cpu_percent != -1 && !a.cpu.is_empty() {
         return text("--cpu-percent and --cpu are mutually exclusive");
     }
@@ -52,7 +55,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     let dry = a.write.dry.strategy()?;
     let metrics = metrics(&a)?;
-    let mut printer = Printer::new(&a.write.print, dry)?;
+    let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
     if found.is_empty() && errors.is_empty() {
         return text("no objects passed to autoscale");
@@ -115,6 +118,7 @@ fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Objec
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": if a.name.is_empty() { of } else { &a.name }},
         "spec": {"maxReplicas": a.max, "scaleTargetRef": target},
+        "status": {"currentMetrics": null, "desiredReplicas": 0},
     });
     if a.min > 0 {
         v["spec"]["minReplicas"] = a.min.into();
@@ -141,7 +145,7 @@ mod tests {
         for (line, want) in [
             (
                 "autoscale deploy w --max=5 --min=2 --cpu-percent=80 --dry-run=client",
-                "horizontalpodautoscaler.autoscaling/w created (dry run)\n",
+                "horizontalpodautoscaler.autoscaling/w created (dry run)\n! Flag --cpu-percent has been deprecated, Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU).\n",
             ),
             (
                 "autoscale deploy/w --max=5 --cpu=500m --memory=60% --name=x --dry-run=client -o jsonpath={.spec}{.metadata}",

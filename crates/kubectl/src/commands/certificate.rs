@@ -68,7 +68,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Command::Approve(w) => (w, APPROVE),
         Command::Deny(w) => (w, DENY),
     };
-    let mut printer = Printer::new(&which.print, Dry::None)?;
+    let mut printer = Printer::new(&which.print, Dry::None)?.typed();
     if which.names.is_empty() && which.files.is_empty() {
         return text("one or more CSRs must be specified as <name> or -f <filename>");
     }

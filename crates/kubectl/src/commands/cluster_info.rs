@@ -11,6 +11,9 @@ use crate::resource::select::{Selection, list};
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Option<Command>,
+    /// Whatever else is said is overheard, as upstream does.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]

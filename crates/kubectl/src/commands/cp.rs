@@ -79,7 +79,7 @@ async fn target(a: &Arguments, k: &mut Kube, p: &Place) -> Result<Target> {
     if !p.namespace.is_empty() {
         k.global.namespace.clone_from(&p.namespace);
     }
-    let pod = pods::one(k, std::slice::from_ref(&p.pod)).await?;
+    let pod = pods::one(k, std::slice::from_ref(&p.pod), "1m").await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot exec into a container in a completed pod; current phase is {phase}"));

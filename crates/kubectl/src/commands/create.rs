@@ -14,6 +14,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::printer::shape::{Order, Shape};
 use crate::resource::from_files;
 use client::WriteOptions;
 use meta::Object;
@@ -37,6 +38,12 @@ pub struct Arguments {
     /// With --edit, lines end as on Windows.
     #[arg(long)]
     pub windows_line_endings: bool,
+    /// Only objects of the files with these labels.
+    #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// What is no kind that can be made here.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(subcommand)]
     pub of: Option<Of>,
 }
@@ -195,19 +202,22 @@ pub fn annotate(o: &mut Object) {
 
 /// [`annotate`] for what was made from arguments: that has no annotations which it could have kept.
 pub fn annotate_made(o: &mut Object) {
-    let text = format!("{}\n", codec::json::to_string(&o.clone().into_value(), codec::json::Html::Escape));
+    let text = format!("{}\n", Shape::of(&o.clone().into_value(), Order::ByType).compact());
     o.set_annotation(LAST_APPLIED, &text);
 }
 
 /// Creates what a generator makes.
 pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
     let dry = w.dry.strategy()?;
-    let mut printer = Printer::new(&w.print, dry)?;
+    let mut printer = Printer::new(&w.print, dry)?.typed();
     let (namespace, explicit) = k.namespace()?;
     g.warnings().iter().for_each(|w| k.warn(w));
     let found = match g.needs() {
         Needs::Nothing => Found::Nothing,
         Needs::Object(word) => {
+            if !word.contains('/') {
+                k.resource(word).await?;
+            }
             let info = super::pods::target(k, &[word.to_owned()]).await?;
             let mut o = info.fetch(k).await?;
             o.set_gvk(&info.resource.gvk());
@@ -216,8 +226,9 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         Needs::Resources(words) => {
             let mut all = Vec::new();
             for w in words {
+                let group = w.split_once('.').map(|(_, g)| format!(" in group {g:?}")).unwrap_or_default();
                 all.push(k.resource(w).await.map_err(|e| match e {
-                    Error::Text(t) => Error::Bare(t),
+                    Error::Text(t) => Error::Bare(t + &group),
                     e => e,
                 })?);
             }
@@ -263,9 +274,16 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
         "Service" => format!("{} service", o.str_at(&["spec", "type"]).unwrap_or_default()),
         other => other.to_lowercase(),
     };
-    made.map_err(|e| match gvk.kind.as_str() {
+    made.map_err(|e| {
+        match gvk.kind.as_str() {
         "Namespace" | "Role" | "ClusterRole" | "Pod" => e.into(),
+        "Service" if w.field_manager == "kubectl-expose" => e.into(),
+        "HorizontalPodAutoscaler" if o.at(&["spec", "metrics"]).is_none() => Error::Text(
+            "failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: empty input"
+                .into(),
+        ),
         _ => Error::Text(format!("failed to create {word}: {e}")),
+    }
     })
 }
 
@@ -283,6 +301,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             }
         }
         None => {}
+    }
+    if !a.words.is_empty() {
+        let all = a.words.join(" ");
+        return text(format!("Unexpected args: [{all}]\nSee 'kubectl create -h' for help and examples"));
     }
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
@@ -302,7 +324,13 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&a.write.print, dry)?;
     let mut errors = Vec::new();
     let mut count = 0;
+    let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
     for i in from_files(k, &a.files).await? {
+        if let Ok(Some(o)) = i.as_ref().map(|i| &i.object)
+            && !selector.matches(|key| o.label(key))
+        {
+            continue;
+        }
         count += 1;
         let made = async {
             let i = i?;

@@ -43,7 +43,7 @@ pub struct Arguments {
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub wait: bool,
     /// How long to wait; 0 is a week.
-    #[arg(long, default_value = "0s", hide_default_value = true)]
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     /// `name` for short output.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
@@ -73,8 +73,8 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !matches!(a.output.as_str(), "" | "name") {
         return text("unexpected -o output mode: ".to_owned() + &a.output + ". We only support '-o name'");
     }
-    if a.which.all && !a.which.selector.is_empty() {
-        return text("cannot set --all and --selector at the same time");
+    if a.which.all && !(a.which.selector.is_empty() && a.which.field_selector.is_empty()) {
+        return text("setting 'all' parameter but found a non empty selector. ");
     }
     if a.now {
         if a.grace_period != -1 {
@@ -91,10 +91,21 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.force && a.grace_period > 0 {
         return text("--force and --grace-period greater than 0 cannot be specified together");
     }
+    for (boolean, word) in [("true", "background"), ("false", "orphan")] {
+        if a.cascade == boolean {
+            k.warn(format!(
+                "warning: --cascade={boolean} is deprecated (boolean value) and can be replaced with --cascade={word}."
+            ));
+            a.cascade = word.to_owned();
+        }
+    }
     let propagation = cascade(&a.cascade)?;
     let dry = a.dry.strategy()?;
     let timeout = duration("timeout", &a.timeout)?.filter(|d| !d.is_zero());
     if a.resources.is_empty() && a.files.is_empty() {
+        if a.which.all || a.which.selection().selects() {
+            return text("at least one resource must be specified to use a selector");
+        }
         return text(NOTHING_GIVEN);
     }
     if a.force && a.grace_period == 0 {
@@ -180,7 +191,12 @@ fn say(k: &Kube, a: &Arguments, dry: Dry, i: &Info) {
     if a.output == "name" {
         return k.say(i.to_name());
     }
-    let what = if a.grace_period == 0 { "force deleted" } else { "deleted" };
+    tell(k, i, a.grace_period, dry);
+}
+
+/// Says that an object was deleted.
+pub fn tell(k: &Kube, i: &Info, grace_period: i64, dry: Dry) {
+    let what = if grace_period == 0 { "force deleted" } else { "deleted" };
     let from = if i.namespace.is_empty() { String::new() } else { format!(" from {} namespace", i.namespace) };
     k.say(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));
 }

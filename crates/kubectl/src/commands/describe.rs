@@ -10,7 +10,7 @@ mod node;
 mod page;
 mod plain;
 mod pod;
-mod rbac;
+pub mod rbac;
 mod service;
 mod volumes;
 mod workload;
@@ -75,6 +75,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     };
     let mut errors = Vec::new();
     let mut found: Vec<Info> = Vec::new();
+    let mut guessed = false;
     let mut all = targets(k, &a.resources, &s).await?;
     for i in from_files(k, &a.files).await? {
         match i {
@@ -88,8 +89,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 Ok(l) => found.extend(l),
                 Err(e) => errors.push(e),
             },
-            Target::Named(i) => match named(k, i).await {
-                Ok(l) => found.extend(l),
+            Target::Named(i) => match named(k, i.clone()).await {
+                Ok(l) => {
+                    guessed |= l.iter().any(|found| found.name != i.name);
+                    found.extend(l);
+                }
                 Err(e) => errors.push(e),
             },
         }
@@ -99,10 +103,14 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for (n, i) in found.into_iter().enumerate() {
         match one(k, &i, show_events).await {
             Ok(text) => {
-                if n > 0 {
+                // Those that a beginning of a name stands for are told one by one.
+                if n > 0 && !guessed {
                     k.out.write(b"\n\n");
                 }
                 k.out.write(text.as_bytes());
+                if guessed {
+                    k.out.write(b"\n");
+                }
             }
             Err(e) => errors.push(e),
         }

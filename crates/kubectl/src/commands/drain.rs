@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
     /// How long to try; 0 is for ever.
-    #[arg(long, default_value = "0s", hide_default_value = true)]
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     /// Only pods with these labels.
     #[arg(long, default_value = "", hide_default_value = true)]

@@ -57,7 +57,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         "yaml" => false,
         other => {
             return text(format!(
-                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,kyaml,yaml"
             ));
         }
     };

@@ -23,6 +23,9 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.types.iter().any(|t| !t.eq_ignore_ascii_case("Normal") && !t.eq_ignore_ascii_case("Warning")) {
+        return text("valid --types are Normal or Warning");
+    }
     let mut fields = Vec::new();
     if !a.about.is_empty() {
         let Some((word, name)) = a.about.split_once('/') else {

@@ -34,7 +34,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
         return text("you must specify at least one command for the container");
     }
-    let pod = pods::one(k, &a.target).await?;
+    let pod = pods::one(k, &a.target, &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")) {
         let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
@@ -164,7 +164,7 @@ mod tests {
                 "exec a ls",
                 "! error: exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead\n! See 'kubectl exec -h' for help and examples\nexit 1\n",
             ),
-            ("exec a -c x -- ls", "! error: container x not found in pod a\nexit 1\n"),
+            ("exec a -c x -- ls", "! error: container x is not valid for pod a out of: c\nexit 1\n"),
             ("exec b -- ls", "! Error from server (NotFound): pods \"b\" not found\nexit 1\n"),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");

@@ -1,5 +1,7 @@
 //! `kubectl explain`: the fields of a kind, from the server's OpenAPI v3.
 
+mod old;
+
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use client::client::{JSON, request};
@@ -34,13 +36,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             "We accept only this format: explain RESOURCE\n"
         });
     };
+    if !matches!(a.output.as_str(), "plaintext" | "plaintext-openapiv2") {
+        return text(format!("unrecognized format: {}", a.output));
+    }
     // `deployments.apps.spec`: as much as names a resource is the resource.
     let parts: Vec<&str> = field.split('.').filter(|p| !p.is_empty()).collect();
     let mut found = None;
     for n in (1..=parts.len()).rev() {
         let word = parts[..n].join(".");
         if n == 1 {
-            found = Some((k.resource(&word).await?, 1));
+            let bare = |e| match e {
+                Error::Text(t) => Error::Bare(t),
+                e => e,
+            };
+            found = Some((k.resource(&word).await.map_err(bare)?, 1));
         } else if let Some(r) = k.discovery().await?.of_word(&word)
             && parts[1..n].join(".") == if r.group.is_empty() { r.version.clone() } else { r.group.clone() }
         {
@@ -65,7 +74,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let client = k.client().await?;
     let document: Value = match client.json(request(Method::GET, &path, JSON, None)?).await {
         Ok(v) => v,
-        Err(e) if e.is_not_found() => return text(format!("couldn't find resource for \"{}\"", gvk)),
+        Err(e) if e.is_not_found() => {
+            return text(format!("couldn't find resource for \"{}, Resource={}\"", gvk.api_version(), resource.plural));
+        }
         Err(e) => return Err(e.into()),
     };
     let schemas = &document["components"]["schemas"];
@@ -78,21 +89,31 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("couldn't find resource for \"{gvk}\""));
     };
     let x = Explain { schemas };
+    let old = a.output == "plaintext-openapiv2";
+    let mut here = root;
+    let mut last: Option<(&str, &Value)> = None;
+    let mut missing = None;
+    for name in &parts[used..] {
+        let of = x.inner(here);
+        let Some(next) = x.properties(of).and_then(|p| p.get(*name)) else {
+            missing = Some(*name);
+            break;
+        };
+        last = Some((name, next));
+        here = next;
+    }
     let mut out = String::new();
     if !gvk.group.is_empty() {
         out.push_str(&format!("GROUP:      {}\n", gvk.group));
     }
     out.push_str(&format!("KIND:       {}\nVERSION:    {}\n\n", gvk.kind, gvk.version));
-    let mut here = root;
-    let mut last: Option<(&str, &Value)> = None;
-    for name in &parts[used..] {
-        let of = x.inner(here);
-        let Some(next) = x.properties(of).and_then(|p| p.get(*name)) else {
-            k.out.write(out.as_bytes());
-            return text(format!("field {name:?} does not exist"));
-        };
-        last = Some((name, next));
-        here = next;
+    if let Some(name) = missing {
+        k.out.write(if old { b"" } else { out.as_bytes() });
+        return text(format!("field {name:?} does not exist"));
+    }
+    if old {
+        k.out.write(old::page(&x, &gvk, last, root, a.recursive).as_bytes());
+        return Ok(());
     }
     if let Some((name, schema)) = last {
         out.push_str(&format!("FIELD: {name} <{}>\n", x.type_of(schema)));

@@ -54,12 +54,12 @@ fn pairs(s: &str) -> Result<Map<String, Value>> {
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
-        return text("You must provide one or more resources by argument or filename.");
+        return text(super::delete::NOTHING_GIVEN);
     }
     if a.write.field_manager == "kubectl-create" {
         a.write.field_manager = "kubectl-expose".into();
     }
-    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?;
+    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?.typed();
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
     let (_, explicit) = k.namespace()?;
     for i in found {
@@ -91,9 +91,17 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
             }
             from.at(&["spec", "selector", "matchLabels"]).and_then(Value::as_object).cloned().unwrap_or_default()
         }
-        ("", other) => return text(format!("cannot expose a {other}")),
+        ("", other) => {
+            let group = from.api_version().split_once('/').map_or("", |(g, _)| g);
+            return text(format!("cannot expose a {}", crate::discovery::dotted(other, group)));
+        }
         (s, _) => pairs(s)?,
     };
+    if selector.is_empty() && kind == "Service" {
+        return text(
+            "couldn't retrieve selectors via --selector flag or introspection: the service has no pod selector set",
+        );
+    }
     if selector.is_empty() {
         return text("couldn't retrieve selectors via --selector flag or introspection: the object has no labels");
     }
@@ -158,9 +166,7 @@ fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
         })
         .collect();
     if found.is_empty() {
-        return text(
-            "couldn't find port via --port flag or introspection\nSee 'kubectl expose -h' for help and examples",
-        );
+        return text("couldn't find port via --port flag or introspection");
     }
     Ok(found)
 }

@@ -69,8 +69,8 @@ pub struct Arguments {
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
     /// Lists come in pages of so many; 0 is all at once.
-    #[arg(long, default_value = "500", hide_default_value = true)]
-    pub chunk_size: u32,
+    #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
+    pub chunk_size: i64,
     /// Let the server make the table.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub server_print: bool,
@@ -114,6 +114,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 Err(e) => errors.push(e),
             }
         }
+    }
+    if a.output_watch_events && !a.watch && !a.watch_only {
+        return text("--output-watch-events option can only be used with --watch or --watch-only");
+    }
+    if !a.subresource.is_empty() && !a.watch && !a.watch_only && all.iter().any(|t| matches!(t, Target::All(_))) {
+        return text("subresource cannot be used when bulk resources are specified");
     }
     if a.watch || a.watch_only {
         Error::collect(errors)?;
@@ -216,14 +222,22 @@ impl<'a> Show<'a> {
             self.table.with_kind = Some(String::new());
         }
         groups.retain(|g| g.table["rows"].as_array().is_some_and(|r| !r.is_empty()));
+        // Tables of several kinds are sorted as wholes, and have next to nothing to be sorted by.
+        if !self.a.sort_by.is_empty() && groups.len() > 1 {
+            let mut tables: Vec<Value> = groups.iter().map(|g| g.table.clone()).collect();
+            if let Err(e) = sort::by(&self.a.sort_by, &mut tables, |t| t) {
+                return errors.push(e);
+            }
+        }
         let mut first = true;
         for mut g in groups {
+            // Upstream forgets that the sorting of a table failed, and then has nothing to show.
             if !self.a.sort_by.is_empty()
+                && !self.single
                 && let Some(Value::Array(rows)) = g.table.get_mut("rows")
-                && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
+                && sort::by(&self.a.sort_by, rows, |row| &row["object"]).is_err()
             {
-                errors.push(e);
-                return;
+                continue;
             }
             if !std::mem::take(&mut first) && !self.table.no_headers {
                 k.out.write(b"\n");
@@ -306,13 +320,9 @@ impl<'a> Show<'a> {
         if objects.is_empty() && (self.a.ignore_not_found || !errors.is_empty()) {
             return Ok(());
         }
-        let empty = objects.is_empty();
         let list = json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}});
         if let Some(o) = Object::from_value(list) {
             k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
-        }
-        if empty && matches!(output, Output::Name) {
-            self.nothing(k);
         }
         Ok(())
     }
@@ -440,7 +450,7 @@ mod tests {
             ("get bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
             (
                 "get pods -o frob",
-                "! error: unable to match a printer suitable for the output format \"frob\", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,wide,yaml\nexit 1\n",
+                "! error: unable to match a printer suitable for the output format \"frob\", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,wide,yaml\nexit 1\n",
             ),
             ("get pods --frob", "! error: unknown flag: --frob\n! See 'kubectl get --help' for usage.\nexit 1\n"),
             ("frob", "! error: unknown command \"frob\" for \"kubectl\"\nexit 1\n"),

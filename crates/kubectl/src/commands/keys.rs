@@ -62,7 +62,10 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
     let mut resources = Vec::new();
     for w in words {
         let change = match (w.split_once('='), w.strip_suffix('-')) {
-            (Some((k, v)), _) => Some((k.to_owned(), Some(v.to_owned()))),
+            (Some((_, v)), _) if keys == Keys::Labels && v.contains('=') => {
+                return text(format!("invalid label spec: {w}"));
+            }
+            (Some((k, v)), _) if !k.is_empty() => Some((k.to_owned(), Some(v.to_owned()))),
             (None, Some(k)) if !k.is_empty() => Some((k.to_owned(), None)),
             _ => None,
         };
@@ -76,9 +79,8 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
                 if keys == Keys::Labels
                     && let Some(v) = &v
                 {
-                    let mut wrong = meta::names::qualified_name(&k);
-                    wrong.extend(meta::names::label_value(v));
-                    if let Some(why) = wrong.first() {
+                    // A key is the server's to judge.
+                    if let Some(why) = meta::names::label_value(v).first() {
                         return text(format!("invalid label value: {w:?}: {why}"));
                     }
                 }
@@ -98,11 +100,17 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     if changes.is_empty() && !a.list {
         return text(format!("at least one {} update is required", keys.word()));
     }
+    if a.list && !a.print.output.is_empty() {
+        return text("--list and --output may not be specified together");
+    }
     let mut printer = Printer::new(&a.print, dry)?;
     if a.local && dry == Dry::Server {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
     }
     let (found, mut errors) = match a.local {
+        true if !resources.is_empty() && keys == Keys::Labels => {
+            return text("can only use local files by -f pod.yaml or --filename=pod.json when --local=true is set");
+        }
         true => gather_alone(k, &resources, &a.files).await?,
         false => gather(k, &resources, &a.files, &a.which.selection()).await?,
     };
@@ -144,6 +152,7 @@ async fn one(
                 });
             }
             (Some(old), Some(new)) if old == new => {}
+            (None, None) if keys == Keys::Annotations => {}
             (None, None) => k.say(format!("{} {key:?} not found.", keys.word())),
             (_, None) => {
                 removed = true;

@@ -36,7 +36,7 @@ pub struct Arguments {
     #[arg(long)]
     pub all_pods: bool,
     /// Lines newer than this long ago: 5s, 2m, 3h.
-    #[arg(long, default_value = "0s", hide_default_value = true)]
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub since: String,
     /// Lines newer than this time (RFC 3339).
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -59,7 +59,7 @@ pub struct Arguments {
     /// With -f, an error of one stream does not end the others.
     #[arg(long)]
     pub ignore_errors: bool,
-    #[arg(long, default_value = "20s", hide = true)]
+    #[arg(long, default_value = "20s", hide = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
     #[arg(long, hide = true)]
     pub insecure_skip_tls_verify_backend: bool,
@@ -97,7 +97,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let query = query(&a)?;
     let found = if a.selector.is_empty() {
         let info = pods::target(k, &a.target).await?;
-        let mut found = match pods::of(k, &info).await {
+        let mut found = match pods::of(k, &info, pods::For::Logs, &a.pod_running_timeout).await {
             Err(e) if e.is_not_found() => {
                 let place = format!(" in namespace {:?}", info.namespace);
                 return text(format!("error from server (NotFound): {e}{place}"));
@@ -113,9 +113,6 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             found.truncate(1);
         } else {
             a.prefix = true;
-        }
-        if found.is_empty() {
-            return text(format!("no pods found of {}", info.to_name()));
         }
         found
     } else {
@@ -174,7 +171,6 @@ fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
         Ok(c) => Ok(vec![c]),
         // Others of the selection may have it.
         Err(_) if !a.selector.is_empty() => Ok(Vec::new()),
-        Err(_) if !a.container.is_empty() => text(format!("container {} is not valid for pod {}", a.container, p.name)),
         Err(e) => Err(e),
     }
 }

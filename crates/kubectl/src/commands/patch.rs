@@ -5,7 +5,7 @@ use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::file::os;
-use crate::resource::select::{Selection, gather};
+use crate::resource::select::{Selection, gather, gather_alone};
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
 
@@ -29,6 +29,9 @@ pub struct Arguments {
     pub subresource: String,
     #[arg(long, default_value = "kubectl-patch", hide = true)]
     pub field_manager: String,
+    /// Ask no server: patch what the files say, and print it.
+    #[arg(long)]
+    pub local: bool,
     #[command(flatten)]
     pub print: PrintFlags,
     #[command(flatten)]
@@ -59,24 +62,31 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("must specify a resource by argument or filename");
     }
     let mut printer = Printer::new(&a.print, dry)?;
-    let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
+    let (found, mut errors) = match a.local {
+        true => gather_alone(k, &a.resources, &a.files).await?,
+        false => gather(k, &a.resources, &a.files, &Selection::default()).await?,
+    };
     for i in found {
-        let before = i.object.clone().unwrap_or_default();
+        let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
-            if dry == Dry::Client {
+            if a.local || dry == Dry::Client {
                 return locally(&before, &patch);
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
             let api = k.api(&i.resource, &i.namespace).await?;
             Ok(match a.subresource.as_str() {
                 "" => api.patch(&i.name, &options, &patch).await?,
-                sub => api.patch_subresource(&i.name, sub, &options, &patch).await?,
+                sub => {
+                    before = api.get_subresource(&i.name, sub).await?;
+                    api.patch_subresource(&i.name, sub, &options, &patch).await?
+                }
             })
         }
         .await;
         match done {
             Ok(o) => {
-                let said = if o == before && dry != Dry::Client { "patched (no change)" } else { "patched" };
+                let said =
+                    if o == before && !a.local && dry != Dry::Client { "patched (no change)" } else { "patched" };
                 printer.print(k, &o, said)?;
             }
             Err(e) => errors.push(e),
@@ -85,7 +95,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-fn locally(o: &Object, patch: &Patch) -> Result<Object> {
+/// What a patch makes of an object, without a server.
+pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
     let mut v = o.clone().into_value();
     match patch {
         Patch::Json(p) => {

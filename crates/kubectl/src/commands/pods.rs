@@ -9,8 +9,41 @@ use meta::{LabelSelector, Object, Value};
 /// Which container is meant where none is named.
 const DEFAULT: &str = "kubectl.kubernetes.io/default-container";
 
-/// The pods of a pod, or of what selects pods, best first.
-pub async fn of(k: &mut Kube, info: &Info) -> Result<Vec<Info>> {
+/// What the pods are wanted for, as messages put it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    Logs,
+    Attaching,
+}
+
+impl For {
+    /// Of a kind that has no pods.
+    fn cannot(self, kind: &str, why: &str) -> Error {
+        let what = match self {
+            Self::Logs => "cannot get the logs from",
+            Self::Attaching => "cannot attach to",
+        };
+        Error::Text(format!("{what} *{kind}: {why}"))
+    }
+}
+
+/// The pods of a pod, or of what selects pods, best first. Of the latter there has to be one in time.
+pub async fn of(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Result<Vec<Info>> {
+    let patience = crate::flags::duration("pod-running-timeout", patience)?.unwrap_or(std::time::Duration::MAX);
+    let end = tokio::time::Instant::now().checked_add(patience);
+    loop {
+        let found = look(k, info, purpose).await?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        if end.is_some_and(|end| tokio::time::Instant::now() >= end) {
+            return text("timed out waiting for the condition");
+        }
+        tokio::time::sleep(super::wait::AGAIN.min(patience)).await;
+    }
+}
+
+async fn look(k: &mut Kube, info: &Info, purpose: For) -> Result<Vec<Info>> {
     let o = match &info.object {
         Some(o) => o.clone(),
         None => info.fetch(k).await?,
@@ -23,11 +56,17 @@ pub async fn of(k: &mut Kube, info: &Info) -> Result<Vec<Info>> {
             Some(m) if !m.is_empty() => {
                 LabelSelector::from_map(m.iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default())))
             }
-            _ => return text(format!("invalid service '{}': Service is defined without a selector", o.name())),
+            _ => {
+                let why = format!("invalid service '{}': Service is defined without a selector", o.name());
+                return Err(purpose.cannot("v1.Service", &why));
+            }
         },
         _ => match o.at(&["spec", "selector"]) {
             Some(s) => LabelSelector::from_value(Some(s)).map_err(Error::Text)?,
-            None => return text(format!("cannot get the logs from {}: it selects no pods", info.to_name())),
+            None => {
+                let kind = format!("{}.{}", info.resource.version, info.resource.kind);
+                return Err(purpose.cannot(&kind, &format!("selector for *{kind} not implemented")));
+            }
         },
     };
     let mut pods = by_labels(k, &info.namespace, &selector.to_string()).await?;
@@ -66,9 +105,9 @@ pub async fn target(k: &mut Kube, words: &[String]) -> Result<Info> {
 }
 
 /// The pod to talk to.
-pub async fn one(k: &mut Kube, words: &[String]) -> Result<Info> {
+pub async fn one(k: &mut Kube, words: &[String], patience: &str) -> Result<Info> {
     let info = target(k, words).await?;
-    let pods = of(k, &info).await?;
+    let pods = of(k, &info, For::Attaching, patience).await?;
     match pods.into_iter().next() {
         Some(p) => Ok(p),
         None => text(format!("unable to find a pod of {}", info.to_name())),
@@ -86,11 +125,14 @@ pub fn container(k: &Kube, pod: &Object, named: &str, quiet: bool) -> Result<Str
     let (own, init, ephemeral) =
         (names(pod, "containers"), names(pod, "initContainers"), names(pod, "ephemeralContainers"));
     let all: Vec<&str> = own.iter().chain(&init).chain(&ephemeral).copied().collect();
+    let mut shown: Vec<String> = own.iter().map(|n| (*n).to_owned()).collect();
+    shown.extend(ephemeral.iter().map(|n| format!("{n} (ephem)")));
+    shown.extend(init.iter().map(|n| format!("{n} (init)")));
     if !named.is_empty() {
         return if all.contains(&named) {
             Ok(named.to_owned())
         } else {
-            text(format!("container {named} not found in pod {}", pod.name()))
+            text(format!("container {named} is not valid for pod {} out of: {}", pod.name(), shown.join(", ")))
         };
     }
     if let Some(name) = pod.annotation(DEFAULT) {
@@ -101,9 +143,6 @@ pub fn container(k: &Kube, pod: &Object, named: &str, quiet: bool) -> Result<Str
     }
     let Some(first) = own.first() else { return text(format!("pod {} has no containers", pod.name())) };
     if all.len() > 1 && !quiet {
-        let mut shown: Vec<String> = own.iter().map(|n| (*n).to_owned()).collect();
-        shown.extend(ephemeral.iter().map(|n| format!("{n} (ephem)")));
-        shown.extend(init.iter().map(|n| format!("{n} (init)")));
         k.warn(format!("Defaulted container {first:?} out of: {}", shown.join(", ")));
     }
     Ok((*first).to_owned())

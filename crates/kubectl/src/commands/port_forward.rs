@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Addresses to listen on, or localhost.
     #[arg(long, value_delimiter = ',', default_value = "localhost", hide_default_value = true)]
     pub address: Vec<String>,
-    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
 }
 
@@ -159,10 +159,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let info = pods::target(k, std::slice::from_ref(target)).await?;
     let mut target = info.fetch(k).await?;
     target.set_gvk(&info.resource.gvk());
-    let pod = match pods::of(k, &info).await?.into_iter().next() {
-        Some(p) => p,
-        None => return text(format!("unable to find a pod of {}", info.to_name())),
-    };
+    let pods = pods::of(k, &info, pods::For::Attaching, &a.pod_running_timeout).await?;
+    let Some(pod) = pods.into_iter().next() else { return text("timed out waiting for the condition") };
     let o = pod.object.clone().unwrap_or_default();
     let pairs = translated(words, &target, &o)?;
     let phase = o.str_at(&["status", "phase"]).unwrap_or_default();

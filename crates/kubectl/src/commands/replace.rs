@@ -73,6 +73,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                     Ok(answer) => {
                         let limit = tokio::time::Instant::now() + Duration::from_secs(300);
                         gone(k, &i, &uid(&answer), limit).await?;
+                        super::delete::tell(k, &i, -1, dry);
                     }
                     Err(e) if e.is_not_found() => {}
                     Err(e) => return Err(Error::from(e).about("deleting", &i.source)),

@@ -87,8 +87,12 @@ fn object(i: &Info) -> Object {
 
 async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
-    let mut printer = Printer::new(&a.print, dry)?;
+    let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, mut errors) = a.which.gather(k).await?;
+    if found.is_empty() && errors.is_empty() {
+        let (namespace, _) = k.namespace()?;
+        k.warn(format!("No resources found in {namespace} namespace."));
+    }
     for i in found {
         match change(&i, verb, k) {
             Ok((patch, said)) => {

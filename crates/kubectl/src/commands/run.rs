@@ -7,7 +7,7 @@ use crate::flags::Dry;
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
-use client::{DeleteOptions, Propagation, WatchEvent, WatchOptions};
+use client::{DeleteOptions, Patch, Propagation, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use meta::{Map, Object, Value};
 use serde_json::json;
@@ -59,9 +59,12 @@ pub struct Arguments {
     /// Make a service for the port as well.
     #[arg(long)]
     pub expose: bool,
+    /// How --overrides is laid over the pod: merge, strategic or json.
+    #[arg(long, default_value = "merge", hide_default_value = true)]
+    pub override_type: String,
     #[arg(short = 'q', long)]
     pub quiet: bool,
-    #[arg(long, default_value = "1m0s", hide_default_value = true)]
+    #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
     #[arg(last = true)]
     pub args: Vec<String>,
@@ -82,7 +85,7 @@ fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Valu
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.name.is_empty() {
-        return text("NAME is required for run");
+        return text("NAME is required for run\nSee 'kubectl run -h' for help and examples");
     }
     if a.image.is_empty() {
         return text("--image is required");
@@ -96,17 +99,22 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         None => a.stdin,
     };
     if a.tty && !a.stdin {
-        return text("-i/--stdin is required for containers with -t/--tty=true");
+        return text(
+            "-i/--stdin is required for containers with -t/--tty=true\nSee 'kubectl run -h' for help and examples",
+        );
+    }
+    if !a.image.is_empty() && !is_reference(&a.image) {
+        return text(format!("Invalid image name {:?}: invalid reference format", a.image));
     }
     if a.expose && a.port.is_empty() {
-        return text("--port must be set when exposing a service");
+        return text("--port must be set when exposing a service\nSee 'kubectl run -h' for help and examples");
     }
     if a.rm && !attached {
-        return text("--rm should only be used for attached containers");
+        return text("--rm should only be used for attached containers\nSee 'kubectl run -h' for help and examples");
     }
     if attached && dry != Dry::None {
         return text(
-            "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)",
+            "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)\nSee 'kubectl run -h' for help and examples",
         );
     }
     let labels = match a.labels.as_str() {
@@ -134,6 +142,12 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             a.port.parse().map_err(|_| Error::Text(format!("strconv.Atoi: parsing {:?}: invalid syntax", a.port)))?;
         c["ports"] = json!([{"containerPort": n}]);
     }
+    if !matches!(a.image_pull_policy.as_str(), "" | "Always" | "IfNotPresent" | "Never") {
+        return text(format!(
+            "invalid image pull policy: {}\nSee 'kubectl run -h' for help and examples",
+            a.image_pull_policy
+        ));
+    }
     if !a.image_pull_policy.is_empty() {
         c["imagePullPolicy"] = a.image_pull_policy.clone().into();
     }
@@ -148,7 +162,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         c["tty"] = true.into();
     }
     if !matches!(a.restart.as_str(), "Always" | "OnFailure" | "Never") {
-        return text(format!("invalid restart policy: {}", a.restart));
+        return text(format!("invalid restart policy: {}\nSee 'kubectl run -h' for help and examples", a.restart));
     }
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": a.name, "labels": labels},
@@ -159,8 +173,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         pod["metadata"]["annotations"] = annotations.into();
     }
     if !a.overrides.is_empty() {
-        let patch = serde_json::from_str(&a.overrides).map_err(|e| Error::Text(format!("invalid overrides: {e}")))?;
-        merge::merge_patch::apply(&mut pod, patch).map_err(|e| Error::Text(e.to_string()))?;
+        pod = overridden(pod, &a.overrides, &a.override_type)?;
     }
     let (namespace, explicit) = k.namespace()?;
     let mut o = Object::from_value(pod).unwrap_or_default();
@@ -170,7 +183,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.write.save_config {
         annotate_made(&mut o);
     }
-    let mut printer = Printer::new(&a.write.print, dry)?;
+    let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();
     let mut made = vec![submit(k, &a.write, o, &namespace).await?];
     if a.expose {
@@ -178,7 +191,14 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         made.push(submit(k, &a.write, service, &namespace).await?);
     }
     if !attached {
-        return made.iter().try_for_each(|o| printer.print(k, o, "created"));
+        // The service is told first.
+        if let [_, service] = made.as_slice() {
+            printer.print(k, service, "created")?;
+            if matches!(a.write.print.output.as_str(), "yaml") {
+                k.say("---");
+            }
+        }
+        return made.iter().take(1).try_for_each(|o| printer.print(k, o, "created"));
     }
     let done = watch_over(k, &a, &made[0]).await;
     if a.rm {
@@ -187,6 +207,29 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
     }
     done
+}
+
+/// An object with what the flag says laid over it.
+fn overridden(o: Value, overrides: &str, ty: &str) -> Result<Value> {
+    let Ok(patch) = serde_json::from_str::<Value>(overrides) else { return text("Invalid JSON Patch") };
+    let patch = match ty {
+        "merge" => Patch::Merge(patch),
+        "strategic" => Patch::Strategic(patch),
+        "json" => Patch::Json(patch),
+        other => return text(format!("invalid override type: {other}")),
+    };
+    let o = Object::from_value(o).unwrap_or_default();
+    Ok(super::patch::locally(&o, &patch)?.into_value())
+}
+
+/// Whether a text names an image: a host, a path in small letters, a tag and a digest.
+fn is_reference(s: &str) -> bool {
+    const HOST: &str = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?";
+    const PART: &str = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*";
+    let whole = format!(
+        r"^(?:{HOST}/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{{32,}})?$"
+    );
+    regex::Regex::new(&whole).is_ok_and(|r| r.is_match(s))
 }
 
 fn service(a: &Arguments, labels: &Value) -> Result<Object> {
@@ -330,9 +373,20 @@ mod tests {
                 "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, format!("! error: {want}\nexit 1\n"), "{line}");
+            assert_eq!(
+                snapshot(&s, line, "").await,
+                {
+                    let see = if want.starts_with("required") {
+                        ""
+                    } else {
+                        "! See 'kubectl run -h' for help and examples\n"
+                    };
+                    format!("! error: {want}\n{see}exit 1\n")
+                },
+                "{line}"
+            );
         }
         let said = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
-        assert_eq!(said, "pod/p created (dry run)\nservice/p created (dry run)\n");
+        assert_eq!(said, "service/p created (dry run)\npod/p created (dry run)\n");
     }
 }

@@ -30,7 +30,7 @@ pub struct Arguments {
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    #[arg(long, default_value = "0s", hide = true)]
+    #[arg(long, default_value = "0s", hide = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     #[command(flatten)]
     pub print: PrintFlags,
@@ -40,10 +40,10 @@ pub struct Arguments {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.replicas < 0 {
-        return text(format!(
-            "The --replicas={} flag is required, and COUNT must be greater than or equal to 0",
-            a.replicas
-        ));
+        return text("The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0");
+    }
+    if a.resources.is_empty() && a.files.is_empty() {
+        return text(super::delete::NOTHING_GIVEN);
     }
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?;
@@ -82,7 +82,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         };
         match scaled.await {
             Ok(()) => printer.print(k, i.object.as_ref().unwrap_or(&Object::default()), "scaled")?,
-            Err(e) => errors.push(e),
+            Err(e) => {
+                errors.push(e);
+                break;
+            }
         }
     }
     Error::collect(errors)
@@ -117,7 +120,7 @@ mod tests {
             ("scale deploy/web", "! error: required flag(s) \"replicas\" not set\nexit 1\n"),
             (
                 "scale deploy/web --replicas=-1",
-                "! error: The --replicas=-1 flag is required, and COUNT must be greater than or equal to 0\nexit 1\n",
+                "! error: The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0\nexit 1\n",
             ),
             (
                 "scale deploy/no --replicas=1",

@@ -115,12 +115,14 @@ async fn change(
     mut each: impl FnMut(&mut Object) -> Result,
 ) -> Result {
     let dry = f.dry.strategy()?;
-    let mut printer = Printer::new(&f.print, dry)?;
+    let mut printer = Printer::new(&f.print, dry)?.typed();
     for i in found {
         let before = i.object.clone().unwrap_or_default();
         let mut after = before.clone();
         if let Err(e) = each(&mut after) {
-            errors.push(Error::Text(format!("error: {}/{} {e}\n", i.resource.group_resource(), i.name)));
+            // Without a server only the kind is known.
+            let of = if f.local { i.resource.kind.to_lowercase() } else { i.resource.plural.clone() };
+            errors.push(Error::Text(format!("error: {of}/{} {e}\n", i.name)));
             continue;
         }
         if before == after && w.skip_unchanged {

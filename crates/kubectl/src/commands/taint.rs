@@ -143,7 +143,7 @@ fn changes(words: &[String]) -> Result<(Vec<String>, Changes)> {
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let dry = a.dry.strategy()?;
     // The word is the same in a rehearsal, as upstream has it.
-    let mut printer = Printer::new(&a.print, Dry::None)?;
+    let mut printer = Printer::new(&a.print, Dry::None)?.typed();
     let (resources, changes) = changes(&a.words)?;
     let kind = resources[0].to_lowercase();
     let r = k.resource(&kind).await?;

@@ -22,7 +22,7 @@ pub struct Arguments {
     #[arg(long = "for", default_value = "", hide_default_value = true)]
     pub until: String,
     /// How long for each object; negative is a week, 0 is one look.
-    #[arg(long, default_value = "30s", hide_default_value = true)]
+    #[arg(long, default_value = "30s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     #[command(flatten)]
     pub files: FileFlags,
@@ -130,7 +130,7 @@ impl Until {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.until.is_empty() {
-        return text("unrecognized condition: \"\"");
+        return text("unrecognized condition: []");
     }
     let until = Until::parse(&a.until)?;
     let timeout = duration("timeout", &a.timeout)?.unwrap_or(Duration::from_secs(7 * 24 * 3600));
@@ -194,7 +194,10 @@ async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: boo
         return gone(k, i, there.uid(), deadline).await.map(|()| Some(there));
     }
     let what = if once { "condition not met for" } else { "timed out waiting for the condition on" };
-    let timed_out = || text(format!("{what} {}/{}", i.resource.plural, i.name));
+    let timed_out = || match until {
+        Until::Created if !once => text("timed out waiting for the condition"),
+        _ => text(format!("{what} {}/{}", i.resource.plural, i.name)),
+    };
     let fields = format!("metadata.name={}", i.name);
     let look = async {
         let mut seen = false;

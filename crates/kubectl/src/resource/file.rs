@@ -42,7 +42,7 @@ pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document
     Ok(out)
 }
 
-/// The objects of a kustomization directory, in the order of its files.
+/// The objects of a kustomization directory, in an order in which they can be made.
 fn kustomization(k: &Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
     let mut wrong = Vec::new();
     if !flags.filename.is_empty() {
@@ -52,8 +52,7 @@ fn kustomization(k: &Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
         wrong.push(Error::Text("the -k flag can't be used with -f or -R".into()));
     }
     Error::collect(wrong)?;
-    let options = kustomize::Options { order: kustomize::Order::None, ..Default::default() };
-    let built = super::kustomization::build(k, &flags.kustomize, options)?;
+    let built = super::kustomization::build(k, &flags.kustomize, kustomize::Options::default())?;
     let mut out = Vec::new();
     for o in built.0 {
         object(&flags.kustomize, o.into_value(), &mut out);

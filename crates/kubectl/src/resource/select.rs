@@ -39,9 +39,7 @@ pub async fn types(k: &mut Kube, words: &str) -> Result<Vec<Arc<Resource>>> {
     let mut out: Vec<Arc<Resource>> = Vec::new();
     for word in words.split(',') {
         if word.is_empty() {
-            return text(
-                "arguments in resource/name form must have a single resource and name, and no resource may be empty",
-            );
+            return text("the server doesn't have a resource type \"\"");
         }
         let of_category = k.discovery().await?.of_category(word);
         let found = if of_category.is_empty() { vec![k.resource(word).await?] } else { of_category };

@@ -71,6 +71,12 @@ fn diff_maps(
         };
         let member = Member::of(schema, key);
         match (old, new) {
+            // Sent even when nothing has changed, as upstream does.
+            (Value::Object(_), Value::Object(_)) if member.replaces() => {
+                if options.changes {
+                    patch.insert(key.clone(), new.clone());
+                }
+            }
             (Value::Object(old), Value::Object(new)) => {
                 let options = Options { retain_keys: member.retains_keys(), ..options };
                 let sub = diff_maps(old, new, member.schema, options)?;

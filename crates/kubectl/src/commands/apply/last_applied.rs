@@ -86,9 +86,9 @@ pub async fn set(a: Set, k: &mut Kube) -> Result {
     let mut changes = Vec::new();
     for i in from_files(k, &a.files).await? {
         let i = i?;
-        // As the file has it: `apply` writes empty annotations where there are none, this does not.
-        let wanted = i.object.clone().unwrap_or_default().into_value();
-        let wanted = format!("{}\n", codec::json::to_string(&wanted, codec::json::Html::Escape));
+        // The object as the file has it, where `apply` itself always notes annotations.
+        let given = i.object.clone().unwrap_or_default().into_value();
+        let wanted = format!("{}\n", codec::json::to_string(&given, codec::json::Html::Escape));
         let live = i.fetch(k).await?;
         let there = live.annotation(LAST_APPLIED);
         if there.is_none() && !a.create_annotation {

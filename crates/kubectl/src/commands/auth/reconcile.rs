@@ -59,7 +59,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if dry == Dry::Server {
         return text("--dry-run=server for command reconcile is not supported yet");
     }
-    let mut printer = Printer::new(&a.print, dry)?;
+    let mut printer = Printer::new(&a.print, dry)?.typed();
     let mut errors = Vec::new();
     for i in from_files(k, &a.files).await? {
         let done = async {

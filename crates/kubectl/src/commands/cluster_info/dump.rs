@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Of these namespaces.
     #[arg(long, value_delimiter = ',')]
     pub namespaces: Vec<String>,
-    #[arg(long, default_value = "20s", hide_default_value = true)]
+    #[arg(long, default_value = "20s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
     #[command(flatten)]
     pub print: PrintFlags,

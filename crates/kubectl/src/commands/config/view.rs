@@ -56,7 +56,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
         output: if a.print.output.is_empty() { "yaml".into() } else { a.print.output.clone() },
         ..a.print.clone()
     };
-    let mut printer = Printer::new(&flags, Dry::None)?;
+    let mut printer = Printer::new(&flags, Dry::None)?.kubeconfig();
     let merge = match &a.merge {
         Some(m) => crate::flags::go_bool(m).map_err(Error::Text)?,
         None => true,

@@ -54,24 +54,37 @@ fn append_hash(o: &mut Value) {
     o["metadata"]["name"] = format!("{}-{kind}", o["metadata"]["name"].as_str().unwrap_or_default()).into();
 }
 
+/// A key of a secret that is there already.
+fn twice(key: &str) -> String {
+    format!("cannot add key {key}, another key by that name already exists")
+}
+
 impl Sources {
     /// Keys and values in order; a key may be there once only.
-    fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<Vec<(String, Vec<u8>)>> {
+    fn read(
+        &self,
+        environment: &dyn Fn(&str) -> Option<String>,
+        kind: &str,
+        twice: impl Fn(&str) -> String,
+    ) -> Result<Vec<(String, Vec<u8>)>> {
         if !self.from_env_file.is_empty() && (!self.from_literal.is_empty() || !self.from_file.is_empty()) {
             return text("from-env-file cannot be combined with from-file or from-literal");
         }
         let mut out: Vec<(String, Vec<u8>)> = Vec::new();
         let mut add = |key: String, value: Vec<u8>| -> Result {
             if let Some(why) = meta::names::config_map_key(&key).first() {
-                return text(format!("{key:?} is not a valid key name: {why}"));
+                return text(format!("{key:?} is not a valid key name for a {kind}: {why}"));
             }
             if out.iter().any(|(k, _)| *k == key) {
-                return text(format!("cannot add key {key}, another key by that name already exists"));
+                return text(twice(&key));
             }
             out.push((key, value));
             Ok(())
         };
         for f in &self.from_file {
+            if f.matches('=').count() > 1 {
+                return text("key names or file paths cannot contain '='");
+            }
             let (key, path) = match f.split_once('=') {
                 Some(("", _)) => return text(format!("key name for file path {} missing", &f[1..])),
                 Some((k, "")) => return text(format!("file path for key name {k} missing")),
@@ -169,8 +182,12 @@ impl Generator for ConfigMap {
     }
 
     fn make_with(&self, found: Found<'_>) -> Result<Value> {
+        let twice = |key: &str| {
+            let name = &self.name;
+            format!("cannot add key {key:?}, another key by that name already exists in Data for ConfigMap {name:?}")
+        };
         let (mut data, mut binary) = (Map::new(), Map::new());
-        for (k, v) in self.sources.read(&variables(&found))? {
+        for (k, v) in self.sources.read(&variables(&found), "ConfigMap", twice)? {
             match String::from_utf8(v) {
                 Ok(t) => data.insert(k, t.into()),
                 Err(e) => binary.insert(k, base64(e.as_bytes())),
@@ -255,7 +272,7 @@ impl Generator for Generic {
     }
 
     fn make_with(&self, found: Found<'_>) -> Result<Value> {
-        Ok(secret(&self.name, &self.ty, self.sources.read(&variables(&found))?, self.append_hash))
+        Ok(secret(&self.name, &self.ty, self.sources.read(&variables(&found), "Secret", twice)?, self.append_hash))
     }
 }
 
@@ -328,7 +345,8 @@ impl Generator for Registry {
         let ty = "kubernetes.io/dockerconfigjson";
         if !self.from_file.is_empty() {
             let sources = Sources { from_file: self.from_file.clone(), ..Sources::default() };
-            let data = sources.read(&|_| None)?.into_iter().map(|(_, v)| (key.to_owned(), v)).collect();
+            let data =
+                sources.read(&|_| None, "Secret", twice)?.into_iter().map(|(_, v)| (key.to_owned(), v)).collect();
             return Ok(secret(&self.name, ty, data, self.append_hash));
         }
         if self.docker_username.is_empty() || self.docker_password.is_empty() {

@@ -22,7 +22,13 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<
             "*" => (String::new(), "*".to_owned()),
             r => {
                 let Some(of) = found.next() else { continue };
-                let sub = r.split_once('/').map(|(_, s)| format!("/{s}")).unwrap_or_default();
+                for (verb, only) in SPECIAL.iter().filter(|(v, _)| verbs.iter().any(|given| given == v)) {
+                    if !only.contains(&(of.group.as_str(), of.plural.as_str())) {
+                        return text(format!("can not perform '{verb}' on '{}' in group '{}'", of.plural, of.group));
+                    }
+                }
+                let sub = r.split_once('/').filter(|(_, s)| !s.is_empty());
+                let sub = sub.map(|(_, s)| format!("/{s}")).unwrap_or_default();
                 (of.group.clone(), format!("{}{sub}", of.plural))
             }
         };
@@ -71,6 +77,14 @@ const VERBS: [&str; 14] = [
     "bind",
     "escalate",
     "impersonate",
+];
+
+/// Verbs that mean something for a few resources only.
+const SPECIAL: [(&str, &[(&str, &str)]); 4] = [
+    ("use", &[("policy", "podsecuritypolicies"), ("extensions", "podsecuritypolicies")]),
+    ("bind", &[(RBAC, "roles"), (RBAC, "clusterroles")]),
+    ("escalate", &[(RBAC, "roles"), (RBAC, "clusterroles")]),
+    ("impersonate", &[("", "users"), ("", "serviceaccounts"), ("", "groups"), ("authentication.k8s.io", "userextras")]),
 ];
 
 /// Verbs of paths that are no resources.

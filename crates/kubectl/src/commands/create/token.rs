@@ -16,7 +16,7 @@ pub struct Arguments {
     #[arg(long)]
     pub audience: Vec<String>,
     /// How long it should be good; the server may give less.
-    #[arg(long, default_value = "0s", hide_default_value = true)]
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub duration: String,
     /// Pod, Secret or Node: the token ends with this object.
     #[arg(long, default_value = "", hide_default_value = true)]

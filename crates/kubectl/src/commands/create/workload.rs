@@ -102,7 +102,8 @@ impl Generator for Job {
             return text("cannot specify --from and command");
         }
         if c.kind() != "CronJob" {
-            return text(format!("from must be an existing cronjob, not {}", c.kind()));
+            let version = c.api_version().rsplit('/').next().unwrap_or_default();
+            return text(format!("unknown object type *{version}.{}", c.kind()));
         }
         let template = c.at(&["spec", "jobTemplate"]).cloned().unwrap_or_default();
         let mut annotations = template["metadata"]["annotations"].as_object().cloned().unwrap_or_default();

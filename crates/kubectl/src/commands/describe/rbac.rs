@@ -74,10 +74,18 @@ pub fn role(p: &mut Page, o: &Object) {
     p.metadata(o);
     p.line(0, "PolicyRule:\n  Resources\tNon-Resource URLs\tResource Names\tVerbs");
     p.line(1, "---------\t-----------------\t--------------\t-----");
-    for r in rules(o) {
-        let (paths, names) = (r.paths.join(" "), r.names.join(" "));
-        p.line(1, format!("{}\t[{paths}]\t[{names}]\t[{}]", r.resource(), r.verbs.join(" ")));
+    for row in rows(o) {
+        p.line(1, row.join("\t"));
     }
+}
+
+/// The rules of an object, one for each resource and each path: resource, paths, names, verbs.
+pub fn rows(o: &Object) -> Vec<[String; 4]> {
+    let show = |r: Rule| {
+        let list = |l: &[String]| format!("[{}]", l.join(" "));
+        [r.resource(), list(&r.paths), list(&r.names), list(&r.verbs)]
+    };
+    rules(o).into_iter().map(show).collect()
 }
 
 pub fn binding(p: &mut Page, o: &Object) {

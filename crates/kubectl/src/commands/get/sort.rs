@@ -14,7 +14,7 @@ pub fn by(path: &str, items: &mut [Value], of: impl Fn(&Value) -> &Value) -> Res
         keyed.push((key, i.take()));
     }
     if !keyed.is_empty() && keyed.iter().all(|(k, _)| k.is_none()) {
-        return text(format!("couldn't find any field with path {path:?} in the list of objects"));
+        return text(format!("couldn't find any field with path {:?} in the list of objects", shown(path)));
     }
     keyed.sort_by(|(a, _), (b, _)| match (a, b) {
         (None, None) => Ordering::Equal,
@@ -26,6 +26,12 @@ pub fn by(path: &str, items: &mut [Value], of: impl Fn(&Value) -> &Value) -> Res
         *to = v;
     }
     Ok(())
+}
+
+/// The path in braces, as it is read.
+fn shown(path: &str) -> String {
+    let bare = path.trim_start_matches('{').trim_end_matches('}');
+    format!("{{.{}}}", bare.trim_start_matches('.'))
 }
 
 fn compare(a: &Value, b: &Value) -> Ordering {

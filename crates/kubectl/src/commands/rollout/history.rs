@@ -41,7 +41,7 @@ impl Revision {
     }
 
     /// The pod template as it is kept, with the cause of the change.
-    fn shown(&self) -> Value {
+    pub fn shown(&self) -> Value {
         let mut t = self.kept().unwrap_or_default();
         if let Some(cause) = self.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
             t["metadata"]["annotations"][CHANGE_CAUSE] = cause.into();
@@ -65,7 +65,12 @@ pub async fn revisions(k: &mut Kube, i: &Info) -> Result<Vec<Revision>> {
     let word = match i.resource.kind.as_str() {
         "Deployment" => "replicasets.apps",
         "DaemonSet" | "StatefulSet" => "controllerrevisions.apps",
-        other => return text(format!("no history viewer has been implemented for {other:?}")),
+        other => {
+            let group = &i.resource.group;
+            return text(format!(
+                "error retrieving history for {other:?}, no visitor method exists for {{{group} {other}}}"
+            ));
+        }
     };
     let resource: std::sync::Arc<Resource> = k.resource(word).await?;
     let selector = LabelSelector::from_value(o.at(&["spec", "selector"])).map_err(Error::Text)?.to_string();
@@ -96,12 +101,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for i in found {
         let all = revisions(k, &i).await?;
         let name = name_of(&object(&i));
+        if a.revision > 0 && all.is_empty() && a.print.output.is_empty() {
+            k.say(format!("{name} with revision #{}\nNo rollout history found.", a.revision));
+            continue;
+        }
         if a.revision > 0 {
             let Some(r) = all.iter().find(|r| r.number == a.revision) else {
                 return text("unable to find the specified revision");
             };
             if !a.print.output.is_empty() {
-                crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.print(k, &r.keeper, "")?;
+                crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.typed().print(k, &r.keeper, "")?;
                 continue;
             }
             k.say(format!("{name} with revision #{}", a.revision));
@@ -112,7 +121,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             continue;
         }
         if !a.print.output.is_empty() || !a.print.template.is_empty() {
-            let mut printer = crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?;
+            let mut printer = crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.typed();
             all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""))?;
             continue;
         }

@@ -22,7 +22,7 @@ pub struct Arguments {
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub revision: i64,
     /// How long to wait; 0 is for ever.
-    #[arg(long, default_value = "0s", hide_default_value = true)]
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
 }
 

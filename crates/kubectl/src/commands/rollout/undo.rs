@@ -39,7 +39,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("revision must be a positive integer: {}", a.to_revision));
     }
     let dry = a.dry.strategy()?;
-    let mut printer = Printer::new(&a.print, dry)?;
+    let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, mut errors) = a.which.gather(k).await?;
     for i in found {
         match one(&a, k, &i, dry).await {
@@ -68,7 +68,9 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> 
         return Ok(format!("skipped rollback (current template already matches revision {})", to.number));
     }
     if dry == Dry::Client {
-        return Ok("rolled back".into());
+        let mut text = String::from("Pod Template:\n");
+        crate::commands::describe::template(&mut text, &to.shown());
+        return Ok(text);
     }
     let patch = if i.resource.kind == "Deployment" {
         let mut annotations: meta::Map<String, Value> =
@@ -103,6 +105,7 @@ fn pick<'a>(all: &'a [Revision], to: i64, i: &Info) -> Result<&'a Revision> {
     };
     match found {
         Some(r) => Ok(r),
+        None if i.resource.kind != "Deployment" => text("no last revision to roll back to"),
         None => text(format!("no rollout history found for {} {:?}", i.resource.kind.to_lowercase(), i.name)),
     }
 }

@@ -29,7 +29,7 @@ fn quantities(spec: &str) -> Result<Map<String, Value>> {
     let mut out = Map::new();
     for part in spec.split(',').filter(|_| !spec.is_empty()) {
         let Some((name, value)) = part.split_once('=').filter(|(_, v)| !v.contains('=')) else {
-            return text(format!("invalid argument syntax {part}, expected <resource>=<value>"));
+            return text(format!("Invalid argument syntax {part}, expected <resource>=<value>"));
         };
         let q = Quantity::parse(value).map_err(|e| Error::Text(e.to_string()))?;
         out.insert(name.to_owned(), q.to_string().into());

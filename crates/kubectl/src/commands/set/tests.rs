@@ -151,7 +151,7 @@ async fn resources_selectors_and_accounts_change() {
         ),
         (
             "set resources deploy/w --limits=cpu",
-            "! error: invalid argument syntax cpu, expected <resource>=<value>\nexit 1\n",
+            "! error: Invalid argument syntax cpu, expected <resource>=<value>\nexit 1\n",
         ),
         ("set resources deploy/w -c x --limits=cpu=1", "! error: unable to find container named x\nexit 1\n"),
         ("set selector svc v x=y", "service/v selector updated\n"),

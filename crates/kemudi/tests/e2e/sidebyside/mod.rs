@@ -1,0 +1,321 @@
+//! The real kubectl and ours, asked the same, must answer the same: standard output, exit code, and the words of complaints.
+//!
+//! `cases/` has command lines, a file for each test here. A test has two namespaces with the same objects (`files/fixture.yaml`),
+//! one for each program, and runs its lines in order, both programs at the same time. Lines of files whose first line is
+//! `# reads` change nothing and are run several at a time. `NS` in a line is the namespace. What differs from one namespace or
+//! moment to the next is smoothed away before answers are compared ([`smooth`]).
+//!
+//! `differences.txt` lists the lines that may differ, with a reason for each. A difference that is not in it fails the test, and
+//! so does a line of it that no longer differs. It may have two of a hundred lines at most ([`the_list_is_short`]).
+//!
+//! The real program is the one of `KEMUDI_KUBECTL`, or else of `KUBECTL`, or else in `PATH`. v1.36 is asked everything. An older
+//! one is asked the lines that begin with its version or one before it (`20: get pods`), on which they agree.
+
+mod smooth;
+
+use crate::cluster::KEMUDI;
+use crate::runner::Case;
+use crate::story::{Story, Tool};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+pub const TESTS: &[Case] = &[
+    ("sidebyside::the_list_is_short", the_list_is_short),
+    ("sidebyside::gets", |s| agree(s, "gets")),
+    ("sidebyside::tells", |s| agree(s, "tells")),
+    ("sidebyside::changes", |s| agree(s, "changes")),
+    ("sidebyside::sets", |s| agree(s, "sets")),
+    ("sidebyside::writes", |s| agree(s, "writes")),
+    ("sidebyside::makes", |s| agree(s, "makes")),
+    ("sidebyside::talks", |s| agree(s, "talks")),
+];
+
+/// The version that everything is meant for.
+const OURS: u32 = 36;
+
+/// Commands that only read, at the same time.
+const AT_ONCE: usize = 4;
+
+/// No case waits for long by itself.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/sidebyside").join(path)
+}
+
+/// One line of a file of cases.
+struct Line {
+    /// The oldest minor version that answers like v1.36.
+    since: u32,
+    command: String,
+}
+
+fn lines(section: &str) -> (bool, Vec<Line>) {
+    let text = std::fs::read_to_string(data(&format!("cases/{section}.txt"))).unwrap();
+    let reads = text.starts_with("# reads\n");
+    let of = |l: &str| match l.split_once(": ").and_then(|(n, rest)| Some((n.parse().ok()?, rest))) {
+        Some((since, rest)) => Line { since, command: rest.to_owned() },
+        None => Line { since: OURS, command: l.to_owned() },
+    };
+    (reads, text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).map(of).collect())
+}
+
+/// What may differ, and why: a line, and below it, indented, the reason. A line that begins with `words: ` is about standard
+/// error alone.
+fn differences() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(data("differences.txt")).unwrap();
+    let mut out: BTreeMap<String, String> = BTreeMap::new();
+    let mut last = String::new();
+    for l in text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
+        match l.strip_prefix("  ") {
+            Some(reason) => out.entry(last.clone()).or_default().push_str(reason),
+            None => {
+                last = l.to_owned();
+                assert!(out.insert(last.clone(), String::new()).is_none(), "{l} is listed twice");
+            }
+        }
+    }
+    out
+}
+
+fn the_list_is_short(_: &Story) {
+    let sections =
+        TESTS.iter().filter_map(|(n, _)| n.strip_prefix("sidebyside::")).filter(|n| *n != "the_list_is_short");
+    let all: Vec<String> = sections.flat_map(|s| lines(s).1).map(|l| l.command).collect();
+    let listed = differences();
+    for (line, reason) in &listed {
+        let command = line.strip_prefix("words: ").unwrap_or(line);
+        assert!(all.iter().any(|c| c == command), "{line} is no case");
+        assert!(!reason.is_empty(), "{line} has no reason");
+    }
+    let answers = listed.keys().filter(|l| !l.starts_with("words: ")).count();
+    assert!(answers * 50 <= all.len(), "{answers} of {} cases may differ, more than two of a hundred", all.len());
+}
+
+/// The real program and its minor version.
+fn real() -> Option<(PathBuf, u32)> {
+    let given = std::env::var_os("KEMUDI_KUBECTL").map(PathBuf::from);
+    let program = given.or_else(|| Tool::Kubectl.program().map(|c| PathBuf::from(c.get_program())))?;
+    let said = Command::new(&program).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let v: Value = serde_json::from_slice(&said.stdout).ok()?;
+    let minor = v["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse().ok()?;
+    Some((program, minor))
+}
+
+/// One of the two programs, with a namespace, a configuration and a directory of its own.
+struct Side {
+    program: PathBuf,
+    first: Option<&'static str>,
+    ns: String,
+    kubeconfig: PathBuf,
+    dir: PathBuf,
+}
+
+#[derive(PartialEq, Eq)]
+struct Answer {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Side {
+    fn prepare(s: &Story, program: PathBuf, first: Option<&'static str>, letter: char) -> Self {
+        let ns = format!("{}-{letter}", s.ns);
+        s.post("/api/v1/namespaces", serde_json::json!({"metadata": {"name": ns}}));
+        let dir = s.cluster.directory.join(&ns);
+        copy(&data("files"), &dir);
+        let kubeconfig = dir.join(".config");
+        let side = Self { program, first, ns, kubeconfig, dir };
+        side.configure(&s.cluster.kubeconfig);
+        let at = |p: &str| p.replace("NS", &side.ns);
+        s.until_at(&at("/api/v1/namespaces/NS/serviceaccounts/default"), |v| !v.is_null());
+        s.until_at(&at("/api/v1/namespaces/NS/configmaps/kube-root-ca.crt"), |v| !v.is_null());
+        let made = side.command("create -f fixture.yaml").output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // The controllers have had their say.
+        let has = |p: &'static [&'static str]| move |v: &Value| p.iter().try_fold(v, |v, k| v.get(k)).is_some();
+        s.until_at(&at("/apis/discovery.k8s.io/v1/namespaces/NS/endpointslices"), |v| {
+            v["items"].as_array().is_some_and(|l| !l.is_empty())
+        });
+        s.until_at(&at("/apis/apps/v1/namespaces/NS/replicasets"), |v| {
+            v["items"].as_array().is_some_and(|l| l.len() == 2 && l.iter().all(has(&["status", "observedGeneration"])))
+        });
+        for (path, field) in [
+            ("/apis/apps/v1/namespaces/NS/deployments/web", &["status", "conditions"][..]),
+            ("/apis/apps/v1/namespaces/NS/statefulsets/sts", &["status", "observedGeneration"]),
+            ("/apis/apps/v1/namespaces/NS/daemonsets/ds", &["status", "observedGeneration"]),
+            ("/api/v1/namespaces/NS/resourcequotas/quota", &["status", "used", "configmaps"]),
+            ("/apis/policy/v1/namespaces/NS/poddisruptionbudgets/pdb", &["status", "conditions"]),
+            ("/api/v1/namespaces/NS/pods/p1", &["status", "conditions"]),
+            ("/api/v1/namespaces/NS/pods/p2", &["status", "conditions"]),
+            ("/apis/batch/v1/namespaces/NS/jobs/job", &["status", "conditions"]),
+            ("/apis/autoscaling/v2/namespaces/NS/horizontalpodautoscalers/hpa", &["status", "conditions"]),
+        ] {
+            s.until_at(&at(path), |v| field.iter().try_fold(v, |v, k| v.get(k)).is_some());
+        }
+        side
+    }
+
+    /// A configuration with the namespace in its context.
+    fn configure(&self, from: &Path) {
+        let o = Command::new(KEMUDI)
+            .args(["kubectl", "config", "view", "--raw", "-o", "json"])
+            .env("KUBECONFIG", from)
+            .output()
+            .unwrap();
+        let mut v: Value = serde_json::from_slice(&o.stdout).unwrap();
+        for c in v["contexts"].as_array_mut().unwrap() {
+            c["context"]["namespace"] = self.ns.clone().into();
+        }
+        std::fs::write(&self.kubeconfig, v.to_string()).unwrap();
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut c = Command::new(&self.program);
+        let words = words(line).into_iter().map(|w| w.replace("NS", &self.ns));
+        c.args(self.first).args(words).current_dir(&self.dir).stdin(Stdio::null());
+        c.env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.dir).env("EDITOR", "true").env_remove("KUBECTL");
+        c
+    }
+
+    fn ask(&self, line: &str) -> Answer {
+        let mut child = self.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let (done, over) = std::sync::mpsc::channel::<()>();
+        let guard = thread::spawn(move || {
+            if over.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+        });
+        let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let read = thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = std::io::Read::read_to_end(&mut err, &mut text);
+            text
+        });
+        let mut text = Vec::new();
+        std::io::Read::read_to_end(&mut out, &mut text).unwrap();
+        let said = read.join().unwrap();
+        let code = child.wait().unwrap().code();
+        let _ = done.send(());
+        let _ = guard.join();
+        let smooth = |t: &[u8]| smooth::text(&String::from_utf8_lossy(t), &self.ns, &self.dir);
+        Answer { code, out: smooth(&text), err: smooth(&said) }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for e in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(e.file_name());
+        match e.file_type().unwrap().is_dir() {
+            true => copy(&e.path(), &to),
+            false => _ = std::fs::copy(e.path(), to).unwrap(),
+        }
+    }
+}
+
+/// The words of a line, as a shell would take them apart: quotes, no variables.
+fn words(line: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (Some('"'), '\\') | (None, '\\') => word.get_or_insert_default().extend(chars.next()),
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, ' ') => out.extend(word.take()),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    out.extend(word);
+    out
+}
+
+fn agree(s: &Story, section: &str) {
+    let Some((program, minor)) = real() else {
+        println!("sidebyside::{section}: skipped: there is no kubectl on this machine");
+        return;
+    };
+    let (reads, all) = lines(section);
+    let total = all.len();
+    let wanted: Vec<String> = all.into_iter().filter(|l| l.since <= minor).map(|l| l.command).collect();
+    if minor != OURS {
+        println!("sidebyside::{section}: kubectl is v1.{minor}, so {} of {total} cases are asked", wanted.len());
+    }
+    let (ours, theirs) = thread::scope(|t| {
+        let a = t.spawn(|| Side::prepare(s, KEMUDI.into(), Some("kubectl"), 'o'));
+        let b = t.spawn(|| Side::prepare(s, program, None, 'r'));
+        (a.join().unwrap(), b.join().unwrap())
+    });
+    let listed = differences();
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
+    thread::scope(|t| {
+        for _ in 0..if reads { AT_ONCE } else { 1 } {
+            t.spawn(|| {
+                while let Some(line) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (a, b) = thread::scope(|t| {
+                        let real = t.spawn(|| theirs.ask(line));
+                        (ours.ask(line), real.join().unwrap())
+                    });
+                    if let Some(what) = judge(line, &a, &b, &listed) {
+                        wrong.lock().unwrap().push(what);
+                    }
+                }
+            });
+        }
+    });
+    for side in [&ours, &theirs] {
+        let gone = side.command("delete ns NS --wait=false").output();
+        assert!(gone.is_ok());
+    }
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), wanted.len(), wrong.join("\n"));
+}
+
+/// What is wrong with two answers, given what may be.
+fn judge(line: &str, ours: &Answer, real: &Answer, listed: &BTreeMap<String, String>) -> Option<String> {
+    let same = (ours.code, &ours.out) == (real.code, &real.out);
+    let words = listed.contains_key(&format!("words: {line}"));
+    match (same, listed.contains_key(line)) {
+        (true, true) => Some(format!("### {line}\nis listed, and the same again")),
+        (false, true) => None,
+        (false, false) => Some(format!(
+            "### {line}\nexit code: ours {:?}, the real {:?}\n{}{}",
+            ours.code,
+            real.code,
+            both(&ours.out, &real.out),
+            both(&ours.err, &real.err)
+        )),
+        (true, false) if words && ours.err == real.err => {
+            Some(format!("### words: {line}\nis listed, and the same again"))
+        }
+        (true, false) if !words && ours.err != real.err => {
+            Some(format!("### words: {line}\n{}", both(&ours.err, &real.err)))
+        }
+        (true, false) => None,
+    }
+}
+
+/// The lines that only one of two texts has.
+fn both(ours: &str, real: &str) -> String {
+    let only = |a: &str, b: &str, mark: &str| {
+        let b: Vec<&str> = b.lines().collect();
+        a.lines().filter(|l| !b.contains(l)).map(|l| format!("{mark} {l}\n")).collect::<String>()
+    };
+    let text = only(real, ours, "-") + &only(ours, real, "+");
+    if text.is_empty() && ours != real { "the order of lines differs\n".into() } else { text }
+}

@@ -1,0 +1,115 @@
+//! From client-side to server-side apply: what the former owned becomes the latter's, so that fields which leave the file leave
+//! the object (`k8s.io/client-go/util/csaupgrade`).
+//!
+//! Client-side apply is told by the annotation that it writes. kubectl's own manager keeps that annotation, under a manager of
+//! its own, for older clients; any other manager lets it go.
+
+use super::super::create::LAST_APPLIED;
+use crate::error::Result;
+use crate::kube::Kube;
+use crate::resource::Info;
+use client::{Patch, WriteOptions};
+use meta::{Object, Value};
+use serde_json::json;
+
+/// kubectl's manager unless another is named.
+pub const DEFAULT: &str = "kubectl";
+const KEEPER: &str = "kubectl-last-applied";
+
+fn entries(o: &Object) -> Vec<Value> {
+    o.at(&["metadata", "managedFields"]).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn owns_annotation(e: &Value, operation: &str) -> bool {
+    let key = format!("f:{LAST_APPLIED}");
+    e["operation"] == operation && e["fieldsV1"]["f:metadata"]["f:annotations"].get(&key).is_some()
+}
+
+/// All fields of two sets.
+fn union(a: &mut Value, b: &Value) {
+    if let (Value::Object(a), Value::Object(b)) = (a, b) {
+        for (k, v) in b {
+            match a.get_mut(k) {
+                Some(have) => union(have, v),
+                None => _ = a.insert(k.clone(), v.clone()),
+            }
+        }
+    }
+}
+
+/// The managed fields with those of client-side apply given to a manager; `None` when there is nothing to do.
+fn upgraded(all: &[Value], manager: &str) -> Option<Vec<Value>> {
+    let whole = |e: &Value| e["subresource"].as_str().unwrap_or_default().is_empty();
+    let old = |e: &Value| owns_annotation(e, "Update") && whole(e);
+    let mut sum = json!({});
+    all.iter().filter(|e| old(e)).for_each(|e| union(&mut sum, &e["fieldsV1"]));
+    let first = all.iter().find(|e| old(e))?;
+    let mut out: Vec<Value> = all.iter().filter(|e| !old(e)).cloned().collect();
+    let own = out.iter_mut().find(|e| e["operation"] == "Apply" && e["manager"] == manager && whole(e));
+    match own {
+        Some(own) => union(&mut own["fieldsV1"], &sum),
+        None => {
+            let mut new = first.clone();
+            new["manager"] = manager.into();
+            new["operation"] = "Apply".into();
+            new["fieldsV1"] = sum;
+            out.push(new);
+        }
+    }
+    Some(out)
+}
+
+/// Brings an object over that was just applied. Whether there was something to do, so that it has to be applied again.
+pub async fn migrate(k: &mut Kube, i: &Info, applied: &Object, manager: &str, options: &WriteOptions) -> Result<bool> {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let all = entries(applied);
+    if manager == DEFAULT
+        && let Some(text) = applied.annotation(LAST_APPLIED)
+        && !all.iter().any(|e| owns_annotation(e, "Apply"))
+    {
+        let mut only = json!({
+            "apiVersion": i.resource.group_version(), "kind": i.resource.kind,
+            "metadata": {"name": i.name, "annotations": {LAST_APPLIED: text}},
+        });
+        if !i.namespace.is_empty() {
+            only["metadata"]["namespace"] = i.namespace.clone().into();
+        }
+        let keep = WriteOptions { field_manager: KEEPER.into(), ..options.clone() };
+        let _: Object = api.patch(&i.name, &keep, &Patch::Apply(only)).await?;
+    }
+    if upgraded(&all, manager).is_none() {
+        return Ok(false);
+    }
+    let now = api.get(&i.name).await?;
+    let Some(new) = upgraded(&entries(&now), manager) else { return Ok(false) };
+    let patch = Patch::Json(json!([
+        {"op": "replace", "path": "/metadata/managedFields", "value": new},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": now.resource_version()},
+    ]));
+    let _: Object = api.patch(&i.name, &WriteOptions::default(), &patch).await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_client_become_the_servers() {
+        let annotation =
+            json!({"f:metadata": {"f:annotations": {format!("f:{LAST_APPLIED}"): {}}}, "f:data": {"f:a": {}}});
+        let entry =
+            |m: &str, op: &str, fields: &Value| json!({"manager": m, "operation": op, "fieldsV1": fields.clone()});
+        let other = entry("x", "Update", &json!({"f:data": {"f:z": {}}}));
+        let own = entry("kubectl", "Apply", &json!({"f:data": {"f:b": {}}}));
+        let old = entry("kubectl-client-side-apply", "Update", &annotation);
+        let mut sum = annotation.clone();
+        sum["f:data"]["f:b"] = json!({});
+        assert_eq!(upgraded(&[other.clone(), own.clone()], "kubectl"), None);
+        assert_eq!(
+            upgraded(&[old.clone(), other.clone(), own], "kubectl"),
+            Some(vec![other.clone(), entry("kubectl", "Apply", &sum)])
+        );
+        assert_eq!(upgraded(&[old, other.clone()], "y"), Some(vec![other, entry("y", "Apply", &annotation)]));
+    }
+}
