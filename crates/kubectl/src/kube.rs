@@ -2,7 +2,7 @@
 
 use crate::cli::GlobalFlags;
 use crate::discovery::{Discovery, Resource, TTL};
-use crate::error::{Error, Result, text};
+use crate::error::{Result, text};
 use crate::shell::{Connect, Shell, Stream};
 use client::kubeconfig::{Overrides, Resolved, Sources};
 use client::{Api, Client, Impersonation};
@@ -254,8 +254,8 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
     match d {
         Some(d) if d.is_zero() => Ok(None),
         Some(d) => Ok(Some(d)),
-        None => Err(Error::Text(format!(
-            "Invalid timeout value. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)"
-        ))),
+        None => text(
+            "Invalid timeout value. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)",
+        ),
     }
 }

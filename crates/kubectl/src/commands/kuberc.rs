@@ -10,7 +10,7 @@ use crate::printer::{Formats, Output, document};
 use meta::{Object, Value};
 use serde_json::json;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -129,7 +129,7 @@ fn write(k: &Kube, path: &Path, p: &Value) -> Result {
     Ok(())
 }
 
-fn view(v: View, k: &mut Kube, path: &PathBuf) -> Result {
+fn view(v: View, k: &mut Kube, path: &Path) -> Result {
     let Some(mut p) = read(path)? else {
         k.say(format!("kuberc file not found at {}", path.display()));
         k.out.write(b"Would you like to generate a default kuberc file with recommended options? (y/N): ");
@@ -238,7 +238,8 @@ fn entry(s: &Set) -> Result<Value> {
     if !alias && !s.name.is_empty() {
         return text("--name should not be specified when --section=defaults");
     }
-    if !alias && !(s.prependarg.is_empty() && s.appendarg.is_empty()) {
+    let arguments = s.prependarg.iter().chain(&s.appendarg);
+    if !alias && arguments.count() > 0 {
         return text("--prependarg and --appendarg are only valid for --section=aliases");
     }
     let mut options = Vec::new();
