@@ -37,6 +37,11 @@ fn directives_are_carried_out() {
             json!({"spec": {"replicas": 2}}),
         ),
         (json!({"data": {"a": "1"}}), json!({"data": {"$patch": "delete"}}), json!({"data": {}})),
+        (
+            json!({"spec": {"budget": {"a": "1"}}}),
+            json!({"spec": {"budget": {"b": "1"}}}),
+            json!({"spec": {"budget": {"b": "1"}}}),
+        ),
         (json!({}), json!({"data": {"$patch": "delete"}}), json!({})),
         (json!({}), json!({"data": {"a": null, "b": "1"}}), json!({"data": {"b": "1"}})),
         (

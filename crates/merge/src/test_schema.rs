@@ -88,6 +88,7 @@ pub fn workload() -> Schema {
         "spec":{"type":"object","properties":{
             "replicas":{"type":"integer"},"minReadySeconds":{"type":"integer"},"paused":{"type":"boolean"},
             "selector":{"type":"object","x-kubernetes-map-type":"atomic","properties":{"matchLabels":{"type":"object","additionalProperties":{"type":"string"}}}},
+            "budget":{"type":"object","x-kubernetes-patch-strategy":"replace","additionalProperties":{"type":"string"}},
             "strategy":{"type":"object","x-kubernetes-patch-strategy":"retainKeys","properties":{
                 "type":{"type":"string"},"rollingUpdate":{"type":"object","properties":{"maxSurge":{"type":"string","format":"int-or-string"},"maxUnavailable":{"type":"string","format":"int-or-string"}}}}},
             "template":{"type":"object","properties":{"metadata":{"$ref":"#/Meta"},"spec":{"type":"object","properties":{

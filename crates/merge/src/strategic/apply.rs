@@ -68,6 +68,7 @@ pub(super) fn merge_map(
         let member = Member::of(schema, &key);
         let slot = original.entry(key).or_insert(Value::Null);
         *slot = match (slot.take(), value) {
+            (Value::Object(_), Value::Object(new)) if member.replaces() => Value::Object(new),
             (Value::Object(old), Value::Object(new)) => Value::Object(merge_map(old, new, member.schema, into)?),
             (Value::Array(old), Value::Array(new)) if member.merges() || deletes => {
                 Value::Array(merge_list(old, new, &member, deletes, into)?)
