@@ -79,6 +79,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                     Err(e) => return Err(Error::from(e).about("deleting", &i.source)),
                 }
             }
+            // Kinds that are updated only at a version are updated at the newest.
+            if !a.force
+                && o.resource_version().is_empty()
+                && let Some(live) = api.get_opt(&i.name).await?
+            {
+                o.set(&["metadata", "resourceVersion"], live.resource_version());
+            }
             let answer = if a.force { api.create(&options, &o).await } else { api.update(&i.name, &options, &o).await };
             let o = answer.map_err(|e| Error::from(e).about("replacing", &i.source))?;
             printer.print(k, &o, "replaced")

@@ -121,7 +121,7 @@ async fn change(
         let mut after = before.clone();
         if let Err(e) = each(&mut after) {
             // Without a server only the kind is known.
-            let of = if f.local { i.resource.kind.to_lowercase() } else { i.resource.plural.clone() };
+            let of = if f.local { i.resource.group_kind() } else { i.resource.plural.clone() };
             errors.push(Error::Text(format!("error: {of}/{} {e}\n", i.name)));
             continue;
         }

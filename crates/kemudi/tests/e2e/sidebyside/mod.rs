@@ -148,14 +148,9 @@ impl Side {
         });
         for (path, field) in [
             ("/apis/apps/v1/namespaces/NS/deployments/web", &["status", "conditions"][..]),
-            ("/apis/apps/v1/namespaces/NS/statefulsets/sts", &["status", "observedGeneration"]),
-            ("/apis/apps/v1/namespaces/NS/daemonsets/ds", &["status", "observedGeneration"]),
             ("/api/v1/namespaces/NS/resourcequotas/quota", &["status", "used", "configmaps"]),
-            ("/apis/policy/v1/namespaces/NS/poddisruptionbudgets/pdb", &["status", "conditions"]),
             ("/api/v1/namespaces/NS/pods/p1", &["status", "conditions"]),
             ("/api/v1/namespaces/NS/pods/p2", &["status", "conditions"]),
-            ("/apis/batch/v1/namespaces/NS/jobs/job", &["status", "conditions"]),
-            ("/apis/autoscaling/v2/namespaces/NS/horizontalpodautoscalers/hpa", &["status", "conditions"]),
         ] {
             s.until_at(&at(path), |v| field.iter().try_fold(v, |v, k| v.get(k)).is_some());
         }
