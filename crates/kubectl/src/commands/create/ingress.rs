@@ -26,7 +26,7 @@ pub struct Ingress {
 
 fn backend(s: &str) -> Result<Value> {
     let Some((service, port)) = s.split_once(':') else {
-        return text(format!("default-backend should be in format servicename:serviceport"));
+        return text("default-backend should be in format servicename:serviceport".to_owned());
     };
     let port = match port.parse::<i64>() {
         Ok(n) => json!({"number": n}),
