@@ -278,6 +278,8 @@ fn without_status(code: StatusCode, body: &[u8]) -> Status {
     let said = String::from_utf8_lossy(&body[..body.len().min(2048)]);
     let message = match said.trim() {
         "" => text.to_owned(),
+        // Nobody is there who could say more.
+        _ if code == StatusCode::NOT_FOUND => text.to_owned(),
         said => format!("{text}: {said}"),
     };
     Status::new(code.as_u16(), reason, message)

@@ -122,7 +122,9 @@ async fn change(
         if let Err(e) = each(&mut after) {
             // Without a server only the kind is known.
             let of = if f.local { i.resource.group_kind() } else { i.resource.plural.clone() };
-            errors.push(Error::Text(format!("error: {of}/{} {e}\n", i.name)));
+            // With a group, upstream's name of the object ends a line.
+            let end = if f.local && of.contains('.') { "\n" } else { "" };
+            errors.push(Error::Text(format!("error: {of}/{}{end} {e}\n", i.name)));
             continue;
         }
         if before == after && w.skip_unchanged {
