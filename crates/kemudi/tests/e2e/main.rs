@@ -37,7 +37,7 @@ mod terminal;
 mod view;
 mod volumes;
 
-use runner::{Test, alone, both, own, real};
+use runner::{Test, alone, both, both_since, own, real};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
@@ -47,16 +47,16 @@ fn tests() -> Vec<Test> {
         own(probes::TESTS),
         both(rollout::TESTS),
         both(apply::TESTS),
-        both(server_side::TESTS),
-        both(merging::TESTS),
-        both(handover::TESTS),
-        both(imperative::TESTS),
-        both(inquiry::TESTS),
-        both(kubeconfig::TESTS),
-        both(terminal::TESTS),
+        both_since(32, server_side::TESTS),
+        both_since(32, merging::TESTS),
+        both_since(32, handover::TESTS),
+        both_since(32, imperative::TESTS),
+        both_since(36, inquiry::TESTS),
+        both_since(36, kubeconfig::TESTS),
+        both_since(32, terminal::TESTS),
         own(terminal::OWN),
-        both(preview::TESTS),
-        both(applyset::TESTS),
+        both_since(32, preview::TESTS),
+        both_since(36, applyset::TESTS),
         both(commands::TESTS),
         both(namespaces::TESTS),
         both(replicas::TESTS),

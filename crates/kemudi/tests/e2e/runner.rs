@@ -2,7 +2,7 @@
 //! program: `--list`, `--exact`, `--test-threads`, and parts of names.
 
 use crate::cluster::Cluster;
-use crate::story::{Story, Tool};
+use crate::story::{Story, Tool, minor};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -17,6 +17,8 @@ pub type Case = (&'static str, fn(&Story));
 pub struct Test {
     name: String,
     tool: Tool,
+    /// The oldest minor version of the real program that knows what is asked.
+    since: u32,
     /// Runs when no other does.
     alone: bool,
     body: fn(&Story),
@@ -40,6 +42,11 @@ pub fn both(cases: &[Case]) -> Vec<Test> {
     [named(cases, Tool::Kemudi), named(cases, Tool::Kubectl)].concat()
 }
 
+/// Like [`both`], but older versions of the real program do not know what is asked.
+pub fn both_since(since: u32, cases: &[Case]) -> Vec<Test> {
+    both(cases).into_iter().map(|t| Test { since, ..t }).collect()
+}
+
 /// Driven by our own program, after all others and by themselves.
 pub fn alone(cases: &[Case]) -> Vec<Test> {
     named(cases, Tool::Kemudi).into_iter().map(|t| Test { alone: true, ..t }).collect()
@@ -52,7 +59,7 @@ fn named(cases: &[Case], tool: Tool) -> Vec<Test> {
     };
     cases
         .iter()
-        .map(|(name, body)| Test { name: format!("{name}::{suffix}"), tool, alone: false, body: *body })
+        .map(|(name, body)| Test { name: format!("{name}::{suffix}"), tool, since: 0, alone: false, body: *body })
         .collect()
 }
 
@@ -107,10 +114,16 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
         println!("e2e: skipped {} tests: containers and packet rules want root", tests.len());
         return ExitCode::SUCCESS;
     }
-    if Tool::Kubectl.program().is_none() {
-        let before = tests.len();
-        tests.retain(|t| t.tool == Tool::Kemudi);
-        println!("e2e: skipped {} tests: there is no kubectl on this machine", before - tests.len());
+    let before = tests.len();
+    match Tool::Kubectl.program().map(|p| minor(p.get_program()).unwrap_or(0)) {
+        None => {
+            tests.retain(|t| t.tool == Tool::Kemudi);
+            println!("e2e: skipped {} tests: there is no kubectl on this machine", before - tests.len());
+        }
+        Some(minor) => {
+            tests.retain(|t| t.tool == Tool::Kemudi || t.since <= minor);
+            println!("e2e: skipped {} tests of newer versions: kubectl is v1.{minor}", before - tests.len());
+        }
     }
     let started = Instant::now();
     let cluster = match Cluster::start() {

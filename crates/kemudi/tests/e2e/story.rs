@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, KEMUDI};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,6 +40,13 @@ impl Tool {
             }
         }
     }
+}
+
+/// Of version 1.N of the real program, N.
+pub fn minor(program: impl AsRef<OsStr>) -> Option<u32> {
+    let said = Command::new(program).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let v: Value = serde_json::from_slice(&said.stdout).ok()?;
+    v["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse().ok()
 }
 
 pub struct Story {

@@ -15,7 +15,7 @@ mod smooth;
 
 use crate::cluster::KEMUDI;
 use crate::runner::Case;
-use crate::story::{Story, Tool};
+use crate::story::{Story, Tool, minor};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -102,9 +102,7 @@ fn the_list_is_short(_: &Story) {
 fn real() -> Option<(PathBuf, u32)> {
     let given = std::env::var_os("KEMUDI_KUBECTL").map(PathBuf::from);
     let program = given.or_else(|| Tool::Kubectl.program().map(|c| PathBuf::from(c.get_program())))?;
-    let said = Command::new(&program).args(["version", "--client", "-o", "json"]).output().ok()?;
-    let v: Value = serde_json::from_slice(&said.stdout).ok()?;
-    let minor = v["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse().ok()?;
+    let minor = minor(&program)?;
     Some((program, minor))
 }
 
