@@ -4,6 +4,7 @@ use crate::handover::editor;
 use crate::runner::Case;
 use crate::story::{Story, text};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 pub const TESTS: &[Case] = &[
     ("imperative::set_changes_workloads", set_changes_workloads),
