@@ -165,7 +165,8 @@ mod tests {
             ("attach", "! error: at least 1 argument is required for attach\nexit 1\n".to_owned()),
             (
                 "attach a -c x",
-                "! error: cannot attach to the container: container x not found in pod a\nexit 1\n".to_owned(),
+                "! error: cannot attach to the container: container x is not valid for pod a out of: c\nexit 1\n"
+                    .to_owned(),
             ),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");

@@ -309,7 +309,7 @@ mod tests {
                 "explain pods.nope",
                 "KIND:       Pod\nVERSION:    v1\n\n! error: field \"nope\" does not exist\nexit 1\n",
             ),
-            ("explain bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
+            ("explain bananas", "! the server doesn't have a resource type \"bananas\"\nexit 1\n"),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");
         }

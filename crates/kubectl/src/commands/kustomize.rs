@@ -164,8 +164,8 @@ mod tests {
             .on(&format!("GET {base}/services/s-x"), 200, object("Service", "s-x"))
             .on(&format!("GET {base}/configmaps/c-x"), 200, object("ConfigMap", "c-x"));
         let made = snapshot(&s, &format!("create -k {dir}"), "").await;
-        assert_eq!(made, "service/s-x created\nconfigmap/c-x created\n");
-        assert_eq!(snapshot(&s, &format!("get -k {dir} -o name"), "").await, "service/s-x\nconfigmap/c-x\n");
+        assert_eq!(made, "configmap/c-x created\nservice/s-x created\n");
+        assert_eq!(snapshot(&s, &format!("get -k {dir} -o name"), "").await, "configmap/c-x\nservice/s-x\n");
         let both = snapshot(&s, &format!("create -k {dir} -f x -R"), "").await;
         assert!(
             both.contains("only one of -f or -k can be specified")

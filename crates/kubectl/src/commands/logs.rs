@@ -271,7 +271,7 @@ mod tests {
             ("logs a d -p --timestamps --tail=5 --since=90s", "x\n".into()),
             ("logs -l app=x -c c", "A\nB\n".into()),
             ("logs deploy/w -c c", "one\ntwo\n! Found 2 pods, using pod/a\n".into()),
-            ("logs a -c zz", "! error: container zz is not valid for pod a\nexit 1\n".into()),
+            ("logs a -c zz", "! error: container zz is not valid for pod a out of: c, d, i (init)\nexit 1\n".into()),
             ("logs nope", "! error: error from server (NotFound): pods \"nope\" not found in namespace \"default\"\nexit 1\n".into()),
             ("logs a -l x=y", "! error: only a selector (-l) or a POD name is allowed\nexit 1\n".into()),
             ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),

@@ -72,7 +72,7 @@ async fn variables_come_and_go() {
         ("set env deploy/w --list --resolve", "# Deployment w, container c\nA=1\nB=x\n"),
         (
             "set env deploy/w A=2 --overwrite=false",
-            "! error: deployments.apps/w 'A' already has a value (1), and --overwrite is false\nexit 1\n",
+            "! error: deployments/w 'A' already has a value (1), and --overwrite is false\nexit 1\n",
         ),
         (
             "set env deploy/w A=2 A-",
