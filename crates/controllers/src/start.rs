@@ -74,7 +74,7 @@ pub fn service_accounts() -> impl Iterator<Item = &'static str> {
 
 /// Starts all controllers. `client_for` makes a client that acts as the service account of that name. They end with `shutdown`;
 /// the set is empty then.
-pub fn start(options: &Options, client_for: impl Fn(&str) -> Client) -> JoinSet<()> {
+pub fn start(options: &Options, client_for: &dyn Fn(&str) -> Client) -> JoinSet<()> {
     let mut set = JoinSet::new();
     for (name, run) in ALL {
         let context = Context {

@@ -68,7 +68,7 @@ pub fn start(parts: &Parts) -> Informers {
         }),
         terminated_pods: TERMINATED_PODS,
     };
-    let mut running = controllers::start(&options, |name| parts.controller(name));
+    let mut running = controllers::start(&options, &|name| parts.controller(name));
     tokio::spawn(async move { while running.join_next().await.is_some() {} });
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
     let options = scheduler::Options::new(client, informers.clone(), parts.clock.clone(), parts.rng.clone());

@@ -57,10 +57,10 @@ fn main() -> ExitCode {
     // `kemudi kubectl …`, or a link named kubectl.
     let own = std::env::args_os().next().map(std::path::PathBuf::from);
     if own.as_deref().and_then(std::path::Path::file_name).is_some_and(|n| n == "kubectl") {
-        return kubectl::main_blocking(std::env::args_os());
+        return kubectl::main(std::env::args_os().collect());
     }
     if std::env::args_os().nth(1).is_some_and(|a| a == "kubectl") {
-        return kubectl::main_blocking(std::env::args_os().skip(1));
+        return kubectl::main(std::env::args_os().skip(1).collect());
     }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Down(o) => up::down(&o),
         Command::Bench(o) => return bench::main(&o),
         Command::Man(o) => return man::main(&o, Cli::command()),
-        Command::Kubectl => return kubectl::main_blocking(std::env::args_os().skip(1)),
+        Command::Kubectl => return kubectl::main(std::env::args_os().skip(1).collect()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,5 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 fn main() -> std::process::ExitCode {
-    kubectl::main_blocking(std::env::args_os())
+    kubectl::main(std::env::args_os().collect())
 }

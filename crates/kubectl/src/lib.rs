@@ -32,19 +32,14 @@ use std::process::ExitCode;
 /// What this kubectl says it is.
 pub const VERSION: &str = "v1.36.0";
 
-/// Runs a command line, the program's name first. Needs a tokio runtime with time and I/O.
-pub async fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
-    ExitCode::from(run(args.collect(), Shell::process()).await)
-}
-
-/// [`main`] on a runtime of its own, on this thread.
-pub fn main_blocking(args: impl Iterator<Item = OsString>) -> ExitCode {
+/// Runs a command line of this process, the program's name first, on a runtime of its own, on this thread.
+pub fn main(args: Vec<OsString>) -> ExitCode {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
-            let code = runtime.block_on(main(args));
+            let code = runtime.block_on(run(args, Shell::process()));
             // A thread that waits for standard input must not hold the process.
             runtime.shutdown_background();
-            code
+            ExitCode::from(code)
         }
         Err(e) => {
             eprintln!("error: starting: {e}");

@@ -74,7 +74,7 @@ fn goes_on_after_a_bad_object(s: &Story) {
     assert_eq!(there, ["a", "b"]);
 }
 
-const SIMPLE: &str = "
+pub const SIMPLE: &str = "
 apiVersion: apps/v1
 kind: Deployment
 metadata:

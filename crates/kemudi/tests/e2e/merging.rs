@@ -345,9 +345,9 @@ fn directives_mean_what_they_say(s: &Story) {
 /// The seed's list of fields that the server fills, and what becomes of them.
 /// Clauses: A11.visible A11.kept
 fn defaults_become_visible(s: &Story) {
-    let simple = crate::preview::SIMPLE.replace("  minReadySeconds: 5\n", "  minReadySeconds: 5\n  replicas: 0\n");
+    let simple = crate::apply::SIMPLE.replace("  minReadySeconds: 5\n", "  minReadySeconds: 5\n  replicas: 0\n");
     // One replica is a default as well; what runs is not what this is about.
-    s.file("simple.yaml", &crate::preview::SIMPLE.replace("nginx:1.7.9", "kemudi.local/demo:none"));
+    s.file("simple.yaml", &crate::apply::SIMPLE.replace("nginx:1.7.9", "kemudi.local/demo:none"));
     s.ok(&["apply", "-f", "simple.yaml"]);
     let shown = s.ok(&["get", "-f", "simple.yaml", "-o", "json"]);
     let live: Value = serde_json::from_str(&shown).unwrap();
@@ -393,9 +393,8 @@ fn defaults_become_visible(s: &Story) {
 /// The seed foresees an error; v1.36 has learnt to keep only what the new strategy may have.
 /// Clauses: A11.strategy A11.conflict
 fn strategy_can_be_switched(s: &Story) {
-    let manifest = |strategy: &str| {
-        crate::preview::SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{strategy}"))
-    };
+    let manifest =
+        |strategy: &str| crate::apply::SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{strategy}"));
     let strategy = || s.get("deployments/nginx-deployment")["spec"]["strategy"].clone();
     s.apply(&manifest(""));
     assert_eq!(strategy()["rollingUpdate"]["maxSurge"], "25%");

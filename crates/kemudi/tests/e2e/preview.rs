@@ -1,5 +1,6 @@
 //! `kubectl diff`: what apply would change, and apply's `--prune`, which it can show as well.
 
+use crate::apply::SIMPLE;
 use crate::runner::Case;
 use crate::story::{Story, text};
 use std::process::Output;
@@ -13,28 +14,6 @@ pub const TESTS: &[Case] = &[
     ("preview::prune_keeps_to_the_selector", prune_keeps_to_the_selector),
     ("preview::prune_keeps_to_its_kinds", prune_keeps_to_its_kinds),
 ];
-
-pub const SIMPLE: &str = "
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: nginx-deployment
-spec:
-  selector:
-    matchLabels:
-      app: nginx
-  minReadySeconds: 5
-  template:
-    metadata:
-      labels:
-        app: nginx
-    spec:
-      containers:
-      - name: nginx
-        image: nginx:1.7.9
-        ports:
-        - containerPort: 80
-";
 
 pub fn update() -> String {
     SIMPLE.replace("  minReadySeconds: 5\n", "").replace("nginx:1.7.9", "nginx:1.11.9 # update the image")

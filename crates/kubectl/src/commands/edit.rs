@@ -102,12 +102,7 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, json: bool, options
         if wrong.as_deref().is_some_and(|w| editor::stripped(w) == edited) {
             return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
         }
-        if editor::stripped(&original) == edited {
-            k.warn("Edit cancelled, no changes made.");
-            return Ok(());
-        }
-        if edited.trim().is_empty() {
-            k.warn("Edit cancelled, saved file was empty.");
+        if draft.changed(k, &original).is_none() {
             return Ok(());
         }
         reasons.clear();

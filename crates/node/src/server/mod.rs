@@ -18,6 +18,7 @@ mod stream;
 mod upgrade;
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -136,8 +137,8 @@ impl Handle {
     }
 
     /// Answers one request. One that asks for another protocol must carry a [`hyper::upgrade::OnUpgrade`] in its extensions.
-    pub async fn handle(&self, request: Request<Bytes>) -> Response<Body> {
-        self.route(request).await.unwrap_or_else(|e| e.response())
+    pub fn handle(&self, request: Request<Bytes>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
+        Box::pin(async move { self.route(request).await.unwrap_or_else(|e| e.response()) })
     }
 
     async fn route(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {

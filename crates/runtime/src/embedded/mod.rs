@@ -11,6 +11,7 @@ mod streams;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -80,7 +81,11 @@ struct ContainerEntry {
 
 impl Embedded {
     /// Opens a root directory, adopts the shims that live and finds out how the others ended.
-    pub async fn open(options: Options) -> Result<Embedded> {
+    pub fn open(options: Options) -> Pin<Box<dyn Future<Output = Result<Embedded>> + Send>> {
+        Box::pin(Self::opened(options))
+    }
+
+    async fn opened(options: Options) -> Result<Embedded> {
         let root = std::path::absolute(&options.root).map_err(Error::io("root directory"))?;
         std::fs::create_dir_all(root.join("pods")).map_err(Error::io(root.display().to_string()))?;
         let prefix = &options.cgroup_prefix;
@@ -124,8 +129,8 @@ impl Embedded {
 
     /// Ends every process of the runtime under `options` and removes its mounts, cgroups, pods and images. Works without
     /// [`Embedded::open`], and on what an interrupted purge left. Log files stay.
-    pub async fn purge(options: &Options) -> Result<()> {
-        purge::purge(options).await
+    pub fn purge(options: &Options) -> Pin<Box<dyn Future<Output = Result<()>> + Send + '_>> {
+        Box::pin(purge::purge(options))
     }
 }
 

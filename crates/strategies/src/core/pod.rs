@@ -35,8 +35,7 @@ impl Strategy for Pod {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        let spec = o.get("spec").cloned().unwrap_or_default();
-        pod_template::spec(&spec, &FieldPath::new("spec"), errors);
+        pod_template::spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
     }
 
     fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {

@@ -10,7 +10,7 @@ static REFERENCE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let domain = format!(r"(?:{host}(?:\.{host})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?");
     let name = format!("(?:{domain}/)?{part}(?:/{part})*");
     let digest = "[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}";
-    Regex::new(&format!(r"^({name})(?::([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(?:@({digest}))?$")).ok()
+    Regex::new(&format!("^{name}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@{digest})?$")).ok()
 });
 
 /// The longest name that is one.
@@ -18,22 +18,32 @@ const NAME_MAX: usize = 255;
 
 /// `Always` for the tag `latest` or none, else `IfNotPresent`, also for what is no reference.
 pub fn pull_policy(image: &str) -> &'static str {
-    let latest = REFERENCE.as_ref().and_then(|r| r.captures(image)).is_some_and(|c| {
-        let name = c.get(1).map_or("", |m| m.as_str());
-        let is_id = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
-        // Without a registry, the first part belongs to the path, which has no capitals.
-        let first = name.split('/').next().unwrap_or_default();
-        let registry = name.contains('/')
-            && (first.contains(['.', ':']) || first == "localhost" || first.chars().any(|c| c.is_ascii_uppercase()));
-        let path = if registry { name.split_once('/').map_or("", |(_, p)| p) } else { name };
-        let named = name.len() <= NAME_MAX && !is_id && !path.bytes().any(|b| b.is_ascii_uppercase());
-        named
-            && match (c.get(2), c.get(3)) {
-                (Some(tag), _) => tag.as_str() == "latest",
-                (None, digest) => digest.is_none(),
-            }
-    });
-    if latest { "Always" } else { "IfNotPresent" }
+    if is_latest(image) { "Always" } else { "IfNotPresent" }
+}
+
+fn is_latest(image: &str) -> bool {
+    // Whether it matches is known in one pass; where the parts lie would take the slower search, and follows from `@`, `/` and `:`.
+    if !REFERENCE.as_ref().is_some_and(|r| r.is_match(image)) {
+        return false;
+    }
+    let (named, digest) = image.split_once('@').map_or((image, false), |(n, _)| (n, true));
+    let last = named.rfind('/').map_or(0, |i| i + 1);
+    let (name, tag) = match named[last..].find(':') {
+        Some(i) => (&named[..last + i], Some(&named[last + i + 1..])),
+        None => (named, None),
+    };
+    let is_id = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    // Without a registry, the first part belongs to the path, which has no capitals.
+    let path = match name.split_once('/') {
+        Some((first, path))
+            if first.contains(['.', ':']) || first == "localhost" || first.contains(|c: char| c.is_ascii_uppercase()) =>
+        {
+            path
+        }
+        _ => name,
+    };
+    let is_name = name.len() <= NAME_MAX && !is_id && !path.contains(|c: char| c.is_ascii_uppercase());
+    is_name && tag.map_or(!digest, |t| t == "latest")
 }
 
 #[cfg(test)]
@@ -42,7 +52,8 @@ mod tests {
 
     #[test]
     fn only_the_latest_is_pulled_each_time() {
-        for image in ["nginx", "nginx:latest", "r.example.com:5000/a/b", "localhost/x:latest"] {
+        for image in ["nginx", "nginx:latest", "r.example.com:5000/a/b", "localhost/x:latest", "a/b:latest@sha256:LONG"] {
+            let image = &image.replace("LONG", &"a".repeat(64));
             assert_eq!(pull_policy(image), "Always", "{image}");
         }
         let digest = format!("nginx@sha256:{}", "a".repeat(64));

@@ -2,7 +2,7 @@
 
 use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
-use super::super::edit::editor::{Draft, stripped};
+use super::super::edit::editor::Draft;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
@@ -75,15 +75,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let page = if json { body.clone() } else { format!("{HEAD}{body}") };
     let page = if a.windows_line_endings { page.replace('\n', "\r\n") } else { page };
     let draft = Draft::edit(k, &page, json)?;
-    let edited = stripped(draft.text());
-    if edited == stripped(&body) {
-        k.warn("Edit cancelled, no changes made.");
-        return Ok(());
-    }
-    if edited.trim().is_empty() {
-        k.warn("Edit cancelled, saved file was empty.");
-        return Ok(());
-    }
+    let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
     let mut read = Vec::new();
     documents("edited-file", edited.as_bytes(), &mut read);
     let read: Result<Vec<_>> = read.into_iter().collect();

@@ -1,6 +1,6 @@
 //! `kubectl create --edit`: each object of the files goes through an editor before it is made. What is saved unchanged is not made.
 
-use super::super::edit::editor::{Draft, page, stripped};
+use super::super::edit::editor::{Draft, page};
 use super::{Arguments, annotate};
 use crate::error::{Error, Result, text};
 use crate::flags::Dry;
@@ -35,15 +35,7 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, json: bool, printer: &mut Pr
     let v = i.object.clone().unwrap_or_default().into_value();
     let body = if json { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
     let draft = Draft::edit(k, &page(&body, &[], !json, a.windows_line_endings), json)?;
-    let edited = stripped(draft.text());
-    if edited == stripped(&body) {
-        k.warn("Edit cancelled, no changes made.");
-        return Ok(());
-    }
-    if edited.trim().is_empty() {
-        k.warn("Edit cancelled, saved file was empty.");
-        return Ok(());
-    }
+    let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
     let mut read = Vec::new();
     documents("edited-file", edited.as_bytes(), &mut read);
     for d in read {

@@ -90,6 +90,20 @@ impl Draft {
         &self.text
     }
 
+    /// What was made of `body`, without comments. None, and somebody was told: nothing, or nothing is left of it.
+    pub fn changed(&self, k: &Kube, body: &str) -> Option<String> {
+        let edited = stripped(&self.text);
+        if edited == stripped(body) {
+            k.warn("Edit cancelled, no changes made.");
+            return None;
+        }
+        if edited.trim().is_empty() {
+            k.warn("Edit cancelled, saved file was empty.");
+            return None;
+        }
+        Some(edited)
+    }
+
     /// Leaves the file where it is.
     pub fn keep_file(&self) -> String {
         self.kept.set(true);
