@@ -36,7 +36,9 @@ fn is_latest(image: &str) -> bool {
     // Without a registry, the first part belongs to the path, which has no capitals.
     let path = match name.split_once('/') {
         Some((first, path))
-            if first.contains(['.', ':']) || first == "localhost" || first.contains(|c: char| c.is_ascii_uppercase()) =>
+            if first.contains(['.', ':'])
+                || first == "localhost"
+                || first.contains(|c: char| c.is_ascii_uppercase()) =>
         {
             path
         }
@@ -52,7 +54,8 @@ mod tests {
 
     #[test]
     fn only_the_latest_is_pulled_each_time() {
-        for image in ["nginx", "nginx:latest", "r.example.com:5000/a/b", "localhost/x:latest", "a/b:latest@sha256:LONG"] {
+        for image in ["nginx", "nginx:latest", "r.example.com:5000/a/b", "localhost/x:latest", "a/b:latest@sha256:LONG"]
+        {
             let image = &image.replace("LONG", &"a".repeat(64));
             assert_eq!(pull_policy(image), "Always", "{image}");
         }
