@@ -161,7 +161,7 @@ impl Host for Admission<'_> {
         let mut v = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
         if kind == "DeleteOptions" {
             // It was read before, or the deletion would not have come so far.
-            let sent = crate::content::read(self.call.media_type(), &self.call.body).map(|s| s.value);
+            let sent = self.call.sent().map(|s| s.value);
             for (k, x) in sent.ok().as_ref().and_then(Value::as_object).into_iter().flatten() {
                 if !matches!(k.as_str(), "kind" | "apiVersion") {
                     v[k] = x.clone();

@@ -17,6 +17,8 @@ pub enum Encoding {
     Json,
     Yaml,
     Protobuf,
+    /// Only where the server offers it.
+    Cbor,
 }
 
 /// What shape of answer is wanted.
@@ -35,17 +37,17 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Negotiates the answer. Nothing acceptable is 406.
-    pub fn negotiate(headers: &HeaderMap) -> Result<Self, Status> {
-        Self::first(headers, |_| true)
+    /// Negotiates the answer. Nothing acceptable is 406. `cbor`: whether it is offered.
+    pub fn negotiate(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
+        Self::first(headers, cbor, |_| true)
     }
 
     /// Negotiates where there are no tables.
-    pub fn without_tables(headers: &HeaderMap) -> Result<Self, Status> {
-        Self::first(headers, |shape| shape != Shape::Table)
+    pub fn without_tables(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
+        Self::first(headers, cbor, |shape| shape != Shape::Table)
     }
 
-    fn first(headers: &HeaderMap, served: impl Fn(Shape) -> bool) -> Result<Self, Status> {
+    fn first(headers: &HeaderMap, cbor: bool, served: impl Fn(Shape) -> bool) -> Result<Self, Status> {
         let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
         let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         // People looking with a browser or curl get indentation.
@@ -56,7 +58,8 @@ impl Wanted {
             let encoding = match media {
                 "*/*" | "application/*" | "application/json" | "" => Encoding::Json,
                 "application/yaml" => Encoding::Yaml,
-                "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
+                PROTOBUF => Encoding::Protobuf,
+                CBOR if cbor => Encoding::Cbor,
                 _ => continue,
             };
             let parameters: Vec<(&str, &str)> = parts.filter_map(|p| p.split_once('=')).collect();
@@ -74,9 +77,8 @@ impl Wanted {
             }
             return Ok(Self { encoding, shape, pretty });
         }
-        Err(Status::not_acceptable(
-            "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf",
-        ))
+        let list = documents(cbor).join(", ");
+        Err(Status::not_acceptable(format!("only the following media types are accepted: {list}")))
     }
 
     pub fn json() -> Self {
@@ -98,14 +100,28 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     if media.is_empty() { "application/json" } else { media }
 }
 
-/// Reads a body as JSON or YAML.
-pub fn read(media: &str, body: &[u8]) -> Result<Sent, Status> {
+/// The media types of whole objects.
+fn documents(cbor: bool) -> &'static [&'static str] {
+    let all = &[JSON, "application/yaml", PROTOBUF, CBOR];
+    if cbor { all } else { &all[..3] }
+}
+
+/// Reads a body that holds an object. `cbor`: whether that is spoken.
+pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<Sent, Status> {
     match media {
-        "application/json" | "*/*" => json(body),
+        JSON | "*/*" => json(body),
         "application/yaml" => yaml(body),
         PROTOBUF => protobuf(body),
-        _ => Err(unsupported(&["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])),
+        CBOR if cbor => read_cbor(body),
+        _ => Err(unsupported(documents(cbor))),
     }
+}
+
+/// Reads a patch, or parts of an object, in CBOR.
+pub fn read_cbor(body: &[u8]) -> Result<Sent, Status> {
+    let value = codec::cbor::decode(body, DEEP)
+        .map_err(|e| Status::bad_request(format!("unable to determine group/version/kind: {e}")))?;
+    Ok(Sent { value, duplicates: Vec::new() })
 }
 
 pub fn unsupported(supported: &[&str]) -> Status {
@@ -115,7 +131,8 @@ pub fn unsupported(supported: &[&str]) -> Status {
     ))
 }
 
-fn json(body: &[u8]) -> Result<Sent, Status> {
+/// Reads a body as JSON.
+pub fn json(body: &[u8]) -> Result<Sent, Status> {
     let depth = depth(body);
     if depth > schema::decode::MAX_DEPTH {
         return Err(Status::bad_request("json: exceeded max depth"));
@@ -158,6 +175,7 @@ fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Se
 }
 
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+pub const CBOR: &str = "application/cbor";
 
 /// The schema of a kind in any version, for messages that carry no field names.
 fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
@@ -170,7 +188,8 @@ fn protobuf(body: &[u8]) -> Result<Sent, Status> {
     Ok(Sent { value: object.into_value(), duplicates: Vec::new() })
 }
 
-fn yaml(body: &[u8]) -> Result<Sent, Status> {
+/// Reads a body as YAML.
+pub fn yaml(body: &[u8]) -> Result<Sent, Status> {
     // What is JSON as well is read as such, ten times as fast. A key that comes twice is told in YAML's words.
     if codec::json::is_json(body)
         && depth(body) <= DEEP
@@ -232,6 +251,7 @@ pub fn write(wanted: &Wanted, v: &Value) -> (&'static str, Vec<u8>) {
             }
             (JSON, v.to_string().into_bytes())
         }
+        Encoding::Cbor => (CBOR, codec::cbor::to_vec(v)),
         Encoding::Json => {
             let mut bytes = Vec::with_capacity(1024);
             // Writing to memory does not fail.

@@ -29,6 +29,8 @@ pub(crate) struct Call {
     pub wanted: Wanted,
     pub warnings: Warnings,
     pub trace: Arc<Trace>,
+    /// Whether CBOR is spoken.
+    pub cbor: bool,
 }
 
 impl Call {
@@ -44,6 +46,11 @@ impl Call {
 
     pub fn media_type(&self) -> &str {
         content::media_type(&self.parts.headers)
+    }
+
+    /// The object that was sent.
+    pub fn sent(&self) -> Result<content::Sent, Status> {
+        content::read(self.media_type(), &self.body, self.cbor)
     }
 }
 
@@ -63,7 +70,7 @@ impl Server {
         if self.lifecycle.refuses(parts.uri.path()) {
             return lifecycle::refusal();
         }
-        let mut wanted = Wanted::negotiate(&parts.headers);
+        let mut wanted = Wanted::negotiate(&parts.headers, self.options.cbor);
         if let (Ok(w), true) = (&mut wanted, info.query.has("pretty")) {
             w.pretty = info.query.is_true("pretty");
         }
@@ -166,7 +173,7 @@ impl Server {
             Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
             // What can only be created is no row of a table; the next clause may be something else.
             Ok(w) if w.shape == Shape::Table && !row.kind.is_read(&target.subresource) => {
-                match Wanted::without_tables(&parts.headers) {
+                match Wanted::without_tables(&parts.headers, self.options.cbor) {
                     Ok(other) => Wanted { pretty: w.pretty, ..other },
                     // What nobody serves is told before how it would be shown.
                     Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
@@ -183,7 +190,9 @@ impl Server {
             warnings.push(w.to_string());
             trace.annotate("k8s.io/deprecated", &true);
         }
-        let call = Call { parts, body, query, target, user, wanted, warnings: warnings.clone(), trace: trace.clone() };
+        let (warned, trace) = (warnings.clone(), trace.clone());
+        let cbor = self.options.cbor;
+        let call = Call { parts, body, query, target, user, wanted, warnings: warned, trace, cbor };
         let answer = verbs::dispatch(self, call, row, watch).await;
         let warnings = warnings.take();
         if warnings.is_empty() {

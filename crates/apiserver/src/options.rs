@@ -22,6 +22,8 @@ pub struct Options {
     pub flags: BTreeMap<String, String>,
     /// What is written down of requests; nothing without it.
     pub audit: Option<Audit>,
+    /// Whether CBOR is read and written, beside the other encodings.
+    pub cbor: bool,
 }
 
 impl Default for Options {
@@ -35,6 +37,7 @@ impl Default for Options {
             proxy_client: None,
             flags: BTreeMap::new(),
             audit: None,
+            cbor: false,
         }
     }
 }

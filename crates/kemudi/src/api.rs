@@ -15,7 +15,12 @@ pub enum Error {
     Policy { path: PathBuf, source: audit::Error },
     #[error("{0}")]
     Audit(String),
+    #[error("invalid argument {0:?} for \"--feature-gates\" flag: {1}")]
+    Gate(String, String),
 }
+
+/// Answers and bodies in CBOR. The store keeps JSON whatever the name of the gate says.
+const CBOR: &str = "CBORServingAndStorage";
 
 #[derive(Args)]
 #[group(id = "api")]
@@ -49,6 +54,9 @@ pub struct Flags {
     /// with `=true` or `=false`.
     #[arg(long, value_delimiter = ',')]
     pub runtime_config: Vec<String>,
+    /// Features that are off by default, as `CBORServingAndStorage=true`. `AllAlpha` and `AllBeta` mean all of that stage.
+    #[arg(long, value_delimiter = ',')]
+    pub feature_gates: Vec<String>,
     /// How long an event is kept after it was last written; 0 for ever.
     #[arg(long, default_value = "1h", value_parser = apiserver::duration)]
     pub event_ttl: Duration,
@@ -74,7 +82,33 @@ impl Flags {
             proxy_client: self.proxy_client()?,
             audit: self.audit.audit().await?,
             flags: BTreeMap::new(),
+            cbor: self.gate(CBOR)?,
         })
+    }
+
+    /// Whether a feature is on. All of them are alpha so far.
+    fn gate(&self, name: &str) -> Result<bool, Error> {
+        let (mut said, mut alpha) = (None, false);
+        for given in &self.feature_gates {
+            let wrong = |why: String| Error::Gate(self.feature_gates.join(","), why);
+            let (k, v) =
+                given.trim().split_once('=').ok_or_else(|| wrong(format!("missing bool value for {given}")))?;
+            let v = match v {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                _ => {
+                    let why = format!("strconv.ParseBool: parsing {v:?}: invalid syntax");
+                    return Err(wrong(format!("invalid value of {k}={v}, err: {why}")));
+                }
+            };
+            match k {
+                _ if k == name => said = Some(v),
+                "AllAlpha" => alpha = v,
+                "AllBeta" | CBOR => {}
+                _ => return Err(wrong(format!("unrecognized feature gate: {k}"))),
+            }
+        }
+        Ok(said.unwrap_or(alpha))
     }
 
     fn proxy_client(&self) -> Result<Option<ClientIdentity>, Error> {
@@ -83,5 +117,32 @@ impl Flags {
         };
         let read = |path: &PathBuf| std::fs::read(path).map_err(|source| Error::File { path: path.clone(), source });
         Ok(Some(ClientIdentity { certificates: read(crt)?, key: read(key)? }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CBOR, Flags};
+    use clap::{Args, FromArgMatches};
+
+    fn gate(given: &str) -> Result<bool, String> {
+        let command = Flags::augment_args(clap::Command::new("up"));
+        let matches = command.get_matches_from(["up", "--feature-gates", given]);
+        Flags::from_arg_matches(&matches).unwrap().gate(CBOR).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn gates_are_read_as_upstream_reads_them() {
+        assert_eq!(gate("CBORServingAndStorage=true"), Ok(true));
+        assert_eq!(gate("AllAlpha=true"), Ok(true));
+        assert_eq!(gate("AllAlpha=true,CBORServingAndStorage=false"), Ok(false), "the name itself weighs more");
+        assert_eq!(gate("AllBeta=true"), Ok(false));
+        let refused = |given: &str| gate(given).unwrap_err();
+        assert!(refused("Nosuch=true").ends_with("unrecognized feature gate: Nosuch"));
+        assert!(refused("CBORServingAndStorage").ends_with("missing bool value for CBORServingAndStorage"));
+        assert!(
+            refused("AllAlpha=yes")
+                .ends_with("invalid value of AllAlpha=yes, err: strconv.ParseBool: parsing \"yes\": invalid syntax")
+        );
     }
 }

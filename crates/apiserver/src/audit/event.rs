@@ -193,7 +193,7 @@ pub(super) fn read(media: &str, body: &[u8]) -> Option<Value> {
         m if m.ends_with("+json") => "application/json",
         m => m,
     };
-    content::read(media, body).ok().map(|s| s.value)
+    content::read(media, body, true).ok().map(|s| s.value)
 }
 
 pub(super) fn raw(mut v: Value, without_managed_fields: bool) -> Option<Box<RawValue>> {

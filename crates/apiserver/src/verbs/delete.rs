@@ -75,7 +75,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
 fn options(call: &Call) -> Result<DeleteOptions, Status> {
     let mut options = DeleteOptions::default();
     if !call.body.is_empty() {
-        let sent = content::read(call.media_type(), &call.body)?;
+        let sent = call.sent()?;
         let schema = kinds::catalog().definitions.get("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
         let mut value = sent.value;
         if let Some(schema) = schema {

@@ -173,7 +173,7 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
     let row = &request.resource;
     let spoken = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
     let want = spoken.unwrap_or_else(|| row.kind.gvk());
-    let sent = content::read(call.media_type(), &call.body)?;
+    let sent = call.sent()?;
     let Value::Object(mut map) = sent.value else {
         return Err(Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {})",

@@ -14,14 +14,23 @@ use meta::{Object, Status, Value};
 use registry::{Request, Target, Updated, WriteOptions};
 use std::sync::Arc;
 
-const SUPPORTED: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/apply-patch+yaml",
-    "application/strategic-merge-patch+json",
-];
-
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
+const APPLY_CBOR: &str = "application/apply-patch+cbor";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// What a patch of this kind of resource may be.
+fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
+    let mut all = vec![JSON, MERGE, APPLY];
+    if request.resource.bare_items {
+        all.push(STRATEGIC);
+    }
+    if call.cbor {
+        all.push(APPLY_CBOR);
+    }
+    all
+}
 
 enum Patch {
     Json(json_patch::Patch),
@@ -30,11 +39,11 @@ enum Patch {
 }
 
 pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    if call.media_type() == APPLY {
+    if call.media_type() == APPLY || call.media_type() == APPLY_CBOR && call.cbor {
         return apply_configuration(server, call, request).await;
     }
     let options = write_options(call)?;
-    if call.query.has("force") && call.media_type() != "application/apply-patch+yaml" {
+    if call.query.has("force") {
         let why = "may not be specified for non-apply patch";
         let e = meta::FieldError::forbidden(&meta::FieldPath::new("force"), why);
         let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
@@ -83,7 +92,8 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         return Err(Status::invalid(&gk, "", &[e]));
     }
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
-    let sent = content::read("application/yaml", &call.body)?;
+    let sent =
+        if call.media_type() == APPLY_CBOR { content::read_cbor(&call.body)? } else { content::yaml(&call.body)? };
     for why in &sent.duplicates {
         match field_validation(call)? {
             FieldValidation::Strict => return Err(Status::bad_request(format!("error strict decoding YAML: {why}"))),
@@ -153,16 +163,14 @@ fn exists(server: &Arc<Server>, call: &Call) -> bool {
 fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> {
     let media = call.media_type();
     let sent = match media {
-        "application/json-patch+json" | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
-            content::read("application/json", &call.body)?
-        }
-        _ => return Err(content::unsupported(&SUPPORTED)),
+        JSON | MERGE | STRATEGIC => content::json(&call.body)?,
+        _ => return Err(content::unsupported(&supported(call, request))),
     };
     let patch = match (media, sent.value) {
-        ("application/json-patch+json", v) => Patch::Json(json_patch::Patch::decode(v).map_err(|e| e.status())?),
-        ("application/merge-patch+json", v) => Patch::Merge(v),
+        (JSON, v) => Patch::Json(json_patch::Patch::decode(v).map_err(|e| e.status())?),
+        (MERGE, v) => Patch::Merge(v),
         (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
-        (_, Value::Object(_)) => return Err(content::unsupported(&SUPPORTED[..3])),
+        (_, Value::Object(_)) => return Err(content::unsupported(&supported(call, request))),
         (_, _) => return Err(Status::bad_request("the patch is no object")),
     };
     Ok((patch, sent.duplicates))

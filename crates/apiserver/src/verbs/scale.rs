@@ -32,7 +32,7 @@ pub async fn scale(
         }
         Method::PATCH => {
             let media = call.media_type().to_owned();
-            let patch = content::read("application/json", &call.body)?.value;
+            let patch = content::json(&call.body)?.value;
             let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, paths));
             write(server, call, request, paths, change).await
         }

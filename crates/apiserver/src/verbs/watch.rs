@@ -71,6 +71,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     let media = match call.wanted.encoding {
         Encoding::Yaml => "application/yaml;stream=watch",
         Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Encoding::Cbor => "application/cbor-seq",
         Encoding::Json => "application/json",
     };
     Ok(bytes(200, media, Body::stream(receiver)))
@@ -203,6 +204,9 @@ impl Stream {
             });
             out.extend_from_slice(&bytes.unwrap_or_default());
             return;
+        }
+        if self.wanted.encoding == Encoding::Cbor {
+            return codec::cbor::write_event(out, kind, &object);
         }
         let event = json!({"type": kind, "object": object});
         if self.wanted.encoding == Encoding::Yaml {

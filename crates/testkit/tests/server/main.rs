@@ -5,6 +5,7 @@
 mod aggregation;
 mod audit;
 mod audit_webhook;
+mod cbor;
 mod expiry;
 mod extension;
 mod fairness;
