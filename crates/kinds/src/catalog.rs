@@ -52,6 +52,8 @@ pub struct Kind {
     pub generation: Option<Generation>,
     /// An update must name the revision it is of.
     pub needs_revision: bool,
+    /// How often an update says what is wrong with labels, annotations and owners: every check that looks says it.
+    pub said: u8,
     /// Said to everyone who uses the kind.
     pub warning: Option<Str>,
     pub verbs: Vec<Str>,

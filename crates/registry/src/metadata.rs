@@ -168,6 +168,18 @@ fn managed_fields(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// An update looks at the same metadata several times, and every look is a cause of its own.
+pub fn say_again(times: u8, errors: &mut ErrorList) {
+    let again = |e: &&FieldError| {
+        let path = e.path.strip_prefix("metadata.").unwrap_or_default();
+        ["labels", "annotations", "ownerReferences"].iter().any(|f| path.starts_with(f))
+    };
+    let once: Vec<FieldError> = errors.iter().filter(again).cloned().collect();
+    for _ in 1..times {
+        errors.extend(once.iter().cloned());
+    }
+}
+
 /// What an update may not change in the metadata.
 pub fn validate_update(new: &Object, old: &Object, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");

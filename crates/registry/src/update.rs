@@ -156,6 +156,7 @@ impl Registry {
         }
         let mut errors = Vec::new();
         metadata::validate(&new, row, &mut errors);
+        metadata::say_again(row.kind.said, &mut errors);
         metadata::validate_update(&new, old, &mut errors);
         if request.subresource.is_empty() {
             schema::rules::validate(&new.0, &row.kind.schema, &mut errors);

@@ -360,6 +360,7 @@ fn illegal(e: &base64::DecodeError) -> String {
 fn zero(s: &Schema) -> Value {
     match s.ty {
         Type::Struct => Value::Object(Map::new()),
+        Type::Bytes => "".into(),
         _ => zero_of_type(s.ty),
     }
 }

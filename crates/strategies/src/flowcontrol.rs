@@ -101,6 +101,15 @@ fn resource_rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// Bits of a hash that a hand of queues may take.
+const ENTROPY_MAX: i64 = 60;
+
+/// How many bits it takes to choose a hand from a deck.
+fn entropy(deck: i64, hand: i64) -> i64 {
+    let choices = (0..hand.clamp(0, deck)).map(|i| ((deck - i) as f64).log2());
+    choices.sum::<f64>().ceil() as i64
+}
+
 pub fn priority_level(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
@@ -131,6 +140,13 @@ pub fn priority_level(o: &Object, errors: &mut ErrorList) {
     let number = |k: &str| queuing[k].as_i64().unwrap_or(0);
     if queuing.is_object() && number("handSize") > number("queues") {
         let why = format!("should not be greater than queues ({})", number("queues"));
+        errors.push(FieldError::invalid(&at.child("handSize"), number("handSize"), why));
+    } else if queuing.is_object() && entropy(number("queues"), number("handSize")) > ENTROPY_MAX {
+        let why = format!(
+            "required entropy bits of deckSize {} and handSize {} should not be greater than {ENTROPY_MAX}",
+            number("queues"),
+            number("handSize")
+        );
         errors.push(FieldError::invalid(&at.child("handSize"), number("handSize"), why));
     }
 }

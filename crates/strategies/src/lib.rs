@@ -11,6 +11,7 @@ pub mod authorization;
 pub mod autoscaling;
 pub mod batch;
 pub mod certificates;
+mod conditions;
 pub mod core;
 pub mod flowcontrol;
 pub mod networking;

@@ -29,17 +29,29 @@ pub fn label_selector(o: &Object) -> String {
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
+    /// Of an update of the status.
+    pub status: fn(&Object, &Object, &mut ErrorList),
     pub names: NameRule,
     pub fixed_by_status: &'static [&'static str],
 }
 
 impl Ruled {
     pub fn new(validate: fn(&Object, &mut ErrorList)) -> Self {
-        Self { validate, update: |_, _, _| {}, names: NameRule::DnsSubdomain, fixed_by_status: &[] }
+        Self {
+            validate,
+            update: |_, _, _| {},
+            status: |_, _, _| {},
+            names: NameRule::DnsSubdomain,
+            fixed_by_status: &[],
+        }
     }
 
     pub fn with_update(self, update: fn(&Object, &Object, &mut ErrorList)) -> Self {
         Self { update, ..self }
+    }
+
+    pub fn with_status(self, status: fn(&Object, &Object, &mut ErrorList)) -> Self {
+        Self { status, ..self }
     }
 
     pub fn named(self, names: NameRule) -> Self {
@@ -63,6 +75,12 @@ impl Strategy for Ruled {
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         (self.update)(o, old, errors);
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            (self.status)(o, old, errors);
+        }
     }
 
     fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {

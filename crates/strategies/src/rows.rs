@@ -159,12 +159,16 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("settings.k8s.io", "podpresets") => Ruled::new(settings::pod_preset),
         ("node.k8s.io", "runtimeclasses") => Ruled::new(limits::runtime_class),
-        ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate),
+        ("networking.k8s.io", "ingresses") => {
+            Ruled::new(networking::ingress::validate).with_status(networking::ingress::status)
+        }
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
         ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
         ("networking.k8s.io", "servicecidrs") => {
             Ruled::new(networking::service_cidr).with_update(networking::service_cidr_update)
         }
+        ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver),
+        ("storage.k8s.io", "csistoragecapacities") => Ruled::new(storage::capacity),
         ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
         ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment).with_whole_status(),
@@ -174,10 +178,13 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("resource.k8s.io", "deviceclasses") => {
             Ruled::new(resource::device_class).with_update(resource::device_class_update)
         }
-        ("resource.k8s.io", "resourceclaims") => {
-            Ruled::new(resource::claim).with_update(resource::claim_update).with_whole_status()
+        ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim)
+            .with_update(resource::claim_update)
+            .with_status(resource::claim_status)
+            .with_whole_status(),
+        ("resource.k8s.io", "resourceclaimtemplates") => {
+            Ruled::new(resource::claim_template).with_update(resource::claim_update)
         }
-        ("resource.k8s.io", "resourceclaimtemplates") => Ruled::new(resource::claim_template),
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema).with_whole_status(),
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => {
             Ruled::new(flowcontrol::priority_level).with_whole_status()

@@ -6,6 +6,7 @@ use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
 
 pub fn storage_class(o: &Object, errors: &mut ErrorList) {
+    parameters(o, errors);
     let all = o.clone().into_value();
     let path = FieldPath::new("allowedTopologies");
     let mut terms: HashSet<String> = HashSet::new();
@@ -48,14 +49,77 @@ pub fn storage_class(o: &Object, errors: &mut ErrorList) {
     let binding = o.str_at(&["provisioner"]).unwrap_or_default();
     if !binding.is_empty() && binding.to_lowercase() != binding {
         // Upper case is no mistake in a provisioner.
-        errors.retain(|e| e.path != "provisioner");
+        errors.retain(|e| e.path != "provisioner" || e.body.ends_with(IMMUTABLE));
         let lower = binding.to_lowercase();
         let at = FieldPath::new("provisioner");
         errors.extend(names::qualified_name(&lower).into_iter().map(|m| FieldError::invalid(&at, lower.as_str(), m)));
     }
 }
 
+const PARAMETERS_MAX: usize = 512;
+const PARAMETERS_SIZE_MAX: usize = 256 * 1024;
+
+/// What a driver is told of a class: not too much, and nothing without a name.
+fn parameters(o: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("parameters");
+    let Some(all) = o.get("parameters").and_then(Value::as_object) else { return };
+    if all.len() > PARAMETERS_MAX {
+        errors.push(FieldError::too_long(&at, PARAMETERS_MAX));
+        return;
+    }
+    if all.contains_key("") {
+        errors.push(FieldError::invalid(&at, "", "field can not be empty."));
+    }
+    let size: usize = all.iter().map(|(k, v)| k.len() + v.as_str().unwrap_or_default().len()).sum();
+    if size > PARAMETERS_SIZE_MAX {
+        errors.push(FieldError::too_long(&at, PARAMETERS_SIZE_MAX));
+    }
+}
+
+/// Ten minutes, in seconds.
+const TOKEN_MIN: i64 = 600;
+const TOKEN_MAX: i64 = 1 << 32;
+const PERIOD_MIN: i64 = 10;
+
+/// A driver: the tokens it asks for, each audience once.
+pub fn csi_driver(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    let mut audiences = HashSet::new();
+    for (i, t) in items(spec, "tokenRequests").iter().enumerate() {
+        let at = path.child("tokenRequests").index(i);
+        if !audiences.insert(text(t, "audience")) {
+            errors.push(FieldError::duplicate(&at.child("audience"), text(t, "audience")));
+            continue;
+        }
+        let Some(seconds) = t["expirationSeconds"].as_i64() else { continue };
+        let why = match seconds {
+            ..TOKEN_MIN => "may not specify a duration less than 10 minutes",
+            TOKEN_MIN..=TOKEN_MAX => continue,
+            _ => "may not specify a duration larger than 2^32 seconds",
+        };
+        errors.push(FieldError::invalid(&at.child("expirationSeconds"), seconds, why));
+    }
+    if let Some(n) = spec["nodeAllocatableUpdatePeriodSeconds"].as_i64().filter(|n| *n < PERIOD_MIN) {
+        let at = path.child("nodeAllocatableUpdatePeriodSeconds");
+        errors.push(FieldError::invalid(&at, n, "must be greater than or equal to 10 seconds"));
+    }
+}
+
+/// How much room there is, and for how large a volume: never less than nothing.
+pub fn capacity(o: &Object, errors: &mut ErrorList) {
+    for key in ["capacity", "maximumVolumeSize"] {
+        let Some(text) = o.str_at(&[key]) else { continue };
+        if meta::Quantity::parse(text).is_ok_and(|q| q.sign() < 0) {
+            errors.push(FieldError::invalid(&FieldPath::new(key), text, "must be greater than or equal to 0"));
+        }
+    }
+}
+
+const IMMUTABLE: &str = "field is immutable";
+
 pub fn attributes_class(o: &Object, errors: &mut ErrorList) {
+    parameters(o, errors);
     let driver = o.str_at(&["driverName"]).unwrap_or_default().to_lowercase();
     if !driver.is_empty() {
         let at = FieldPath::new("driverName");
@@ -91,7 +155,7 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
 }
 
 /// The name of a CSI driver: a domain, in any case, of at most 63 bytes.
-fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+pub fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     if name.is_empty() {
         return;
     }

@@ -13,12 +13,8 @@ pub fn webhook(h: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 fn conditions(v: &Value, env: &Env, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child("matchConditions");
-    let all = items(v, "matchConditions");
-    for (i, c) in all.iter().enumerate() {
+    for (i, c) in items(v, "matchConditions").iter().enumerate() {
         check(c, "expression", env, Wanted::Bool, &at.index(i), errors);
-        if all[..i].iter().any(|b| !text(c, "name").is_empty() && text(b, "name") == text(c, "name")) {
-            errors.push(FieldError::duplicate(&at.index(i).child("name"), text(c, "name")));
-        }
     }
 }
 
@@ -27,6 +23,9 @@ pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let params = if is_set(spec, "paramKind") { Params::Some } else { Params::None };
     let (mut env, mut quiet) = (policy_env(params), message_env(params));
     for (i, v) in items(spec, "variables").iter().enumerate() {
+        if text(v, "expression").trim().is_empty() {
+            continue;
+        }
         let ty = check(v, "expression", &env, Wanted::Any, &path.child("variables").index(i), errors);
         let name = format!("variables.{}", text(v, "name"));
         env = env.with(&name, ty.clone());

@@ -125,14 +125,13 @@ fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let all: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
     let mut whole_resource: Vec<&str> = Vec::new();
     let mut whole_sub: Vec<&str> = Vec::new();
-    for (i, r) in all.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
-        let (resource, sub) = r.split_once('/').unwrap_or((r, ""));
-        if *r == "*/*" && all.len() > 1 && i > 0 {
-            errors.push(FieldError::invalid(&at.index(i), *r, "if '*/*' is present, must not specify other resources"));
-        } else if whole_resource.contains(&resource) {
+    for (i, r) in all.iter().enumerate() {
+        let Some((resource, sub)) = r.split_once('/') else { continue };
+        if whole_resource.contains(&resource) {
             let why = format!("if '{resource}/*' is present, must not specify {r}");
             errors.push(FieldError::invalid(&at.index(i), *r, why));
-        } else if whole_sub.contains(&sub) {
+        }
+        if whole_sub.contains(&sub) {
             let why = format!("if '*/{sub}' is present, must not specify {r}");
             errors.push(FieldError::invalid(&at.index(i), *r, why));
         }

@@ -79,6 +79,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         namespaced: o.str_at(&["spec", "scope"]) == Some("Namespaced"),
         generation: Some(Generation::Content),
         needs_revision: true,
+        said: 3,
         warning: deprecation(v, &gvk).map(Into::into),
         verbs: verbs.iter().map(|v| (*v).into()).collect(),
         short_names: list("shortNames"),

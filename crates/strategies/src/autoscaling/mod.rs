@@ -44,7 +44,7 @@ impl Strategy for HorizontalPodAutoscaler {
 
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         if to.version == "v2" {
-            if let Some(n) = o.remove(&["spec", "targetCPUUtilizationPercentage"]) {
+            if let Some(n) = o.remove(&["spec", "targetCPUUtilizationPercentage"]).filter(|n| !n.is_null()) {
                 let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
                     "target": {"type": "Utilization", "averageUtilization": n}}}]);
                 o.set(&["spec", "metrics"], cpu);

@@ -158,6 +158,63 @@ pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
     if (has("BestEffort") && has("NotBestEffort")) || (has("Terminating") && has("NotTerminating")) {
         errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), "conflicting scopes"));
     }
+    let hard = &spec["hard"];
+    if scopes.iter().filter(|s| known(s)).any(|s| !applies(s.as_str().unwrap_or_default(), hard)) {
+        let why = "unsupported scope applied to resource";
+        errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), why));
+    }
+    if spec["scopeSelector"].is_object() {
+        scope_selector(&spec["scopeSelector"], hard, &path.child("scopeSelector"), errors);
+    }
+}
+
+/// What of a pod, and of a claim, a scope can be said of.
+const OF_PODS: [&str; 7] = ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+const OF_CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
+
+/// Whether a scope makes sense for everything that is limited.
+fn applies(scope: &str, hard: &Value) -> bool {
+    let mut limited = hard.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).filter(|k| QUOTA.contains(k));
+    limited.all(|k| match scope {
+        "BestEffort" => k == "pods",
+        "VolumeAttributesClass" => OF_CLAIMS.contains(&k),
+        _ => OF_PODS.contains(&k),
+    })
+}
+
+/// Upstream does not number what it finds wrong.
+fn scope_selector(s: &Value, hard: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let at = path.child("matchExpressions");
+    let expressions = items(s, "matchExpressions");
+    for e in expressions {
+        let (scope, operator, values) = (text(e, "scopeName"), text(e, "operator"), items(e, "values"));
+        if !SCOPES.contains(&scope) {
+            errors.push(FieldError::invalid(&at.child("scopeName"), scope, "unsupported scope"));
+        } else if !applies(scope, hard) {
+            errors.push(FieldError::invalid(&at, s.clone(), "unsupported scope applied to resource"));
+        }
+        let valued = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
+        if !valued && SCOPES.contains(&scope) && operator != "Exists" {
+            let why = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            errors.push(FieldError::invalid(&at.child("operator"), operator, why));
+        }
+        match operator {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
+                errors.push(FieldError::required(&at.child("values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
+                errors.push(FieldError::invalid(&at.child("values"), values.to_vec(), why));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
+        }
+    }
+    let has = |s: &str| expressions.iter().any(|e| e["scopeName"] == s);
+    if (has("BestEffort") && has("NotBestEffort")) || (has("Terminating") && has("NotTerminating")) {
+        errors.push(FieldError::invalid(path, s.clone(), "conflicting scopes"));
+    }
 }
 
 pub fn runtime_class(o: &Object, errors: &mut ErrorList) {

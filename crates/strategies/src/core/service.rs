@@ -138,13 +138,31 @@ impl Strategy for Service {
         }
     }
 
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        if !matches!(o.str_at(&["spec", "type"]), Some("NodePort" | "LoadBalancer")) {
+            return;
+        }
+        // Ports of one number share the port of the nodes that they are given.
+        let ports = o.at(&["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let same = |a: &Value, b: &Value| a["protocol"] == b["protocol"] && a["port"] == b["port"];
+        for (i, p) in ports.iter().enumerate() {
+            let given = p["nodePort"].as_i64().unwrap_or(0) == 0;
+            if given && ports[..i].iter().any(|before| same(before, p)) {
+                let at = FieldPath::new("spec.ports").index(i).child("nodePort");
+                errors.push(FieldError::duplicate(&at, 0));
+            }
+        }
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let (new, was) = (
             o.str_at(&["spec", "clusterIP"]).unwrap_or_default(),
             old.str_at(&["spec", "clusterIP"]).unwrap_or_default(),
         );
         let external = |o: &Object| o.str_at(&["spec", "type"]) == Some("ExternalName");
-        if !was.is_empty() && new != was && !external(o) && !external(old) {
+        // Of what is no address nothing more is said.
+        let from_none = was == "None" && new.parse::<std::net::IpAddr>().is_err();
+        if !was.is_empty() && new != was && !from_none && !external(o) && !external(old) {
             let path = FieldPath::new("spec.clusterIPs").index(0);
             let value = o.at(&["spec", "clusterIPs"]).cloned().unwrap_or_default();
             errors.push(FieldError::invalid(&path, value, "may not change once set"));

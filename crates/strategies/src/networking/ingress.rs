@@ -39,6 +39,41 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
+/// An update of the status: what a controller says of how it is reached.
+pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    let balancer = o.at(&["status", "loadBalancer"]).unwrap_or(&Value::Null);
+    let path = FieldPath::new("status.loadBalancer.ingress");
+    for (i, point) in items(balancer, "ingress").iter().enumerate() {
+        let (ip, name) = (text(point, "ip"), text(point, "hostname"));
+        if !ip.is_empty() && ip.parse::<std::net::IpAddr>().is_err() {
+            let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            errors.push(FieldError::invalid(&path.index(i).child("ip"), ip, why));
+        }
+        if !name.is_empty() {
+            let at = path.index(i).child("hostname");
+            errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+            if name.parse::<std::net::IpAddr>().is_ok() {
+                errors.push(FieldError::invalid(&at, name, "must be a DNS name, not an IP address"));
+            }
+        }
+    }
+}
+
+/// An object by group, kind and name.
+pub fn reference(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    if let Some(group) = r["apiGroup"].as_str() {
+        let at = at.child("apiGroup");
+        errors.extend(names::dns_subdomain(group).into_iter().map(|m| FieldError::invalid(&at, group, m)));
+    }
+    for key in ["kind", "name"] {
+        let (v, at) = (text(r, key), at.child(key));
+        if v.is_empty() {
+            errors.push(FieldError::required(&at, ""));
+        }
+        errors.extend(names::path_segment(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
+    }
+}
+
 fn host(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let plain = name.strip_prefix("*.").unwrap_or(name);
     errors.extend(names::dns_subdomain(plain).into_iter().map(|m| FieldError::invalid(at, name, m)));
@@ -68,7 +103,7 @@ fn backend(b: &Value, at: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(at, "", "cannot set both resource and service backends"));
         }
         (false, false) => errors.push(FieldError::invalid(at, "", "resource or service backend is required")),
-        (true, false) => {}
+        (true, false) => reference(&b["resource"], &at.child("resource"), errors),
         (false, true) => {
             let port = &b["service"]["port"];
             let name = text(port, "name");

@@ -133,12 +133,35 @@ pub fn ingress_class(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.controller");
     if controller.is_empty() {
         errors.push(FieldError::required(&at, ""));
-        return;
+    } else {
+        if controller.len() > 250 {
+            errors.push(FieldError::too_long(&at, 250));
+        }
+        domain_prefixed(controller, &at, errors);
     }
-    if controller.len() > 250 {
-        errors.push(FieldError::too_long(&at, 250));
+    let parameters = o.at(&["spec", "parameters"]).unwrap_or(&Value::Null);
+    if parameters.is_object() {
+        class_parameters(parameters, &FieldPath::new("spec.parameters"), errors);
     }
-    domain_prefixed(controller, &at, errors);
+}
+
+/// An object of the cluster, or of a namespace that is named.
+fn class_parameters(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    ingress::reference(p, at, errors);
+    let within = at.child("namespace");
+    match (text(p, "scope"), p["namespace"].as_str()) {
+        ("Namespace", None) => {
+            errors.push(FieldError::required(&within, "`parameters.scope` is set to 'Namespace'"));
+        }
+        ("Namespace", Some(ns)) => {
+            errors.extend(names::dns_label(ns).into_iter().map(|m| FieldError::invalid(&within, ns, m)));
+        }
+        ("Cluster", Some(_)) => {
+            errors.push(FieldError::forbidden(&within, "`parameters.scope` is set to 'Cluster'"));
+        }
+        ("Cluster", None) => {}
+        (other, _) => errors.push(FieldError::not_supported(&at.child("scope"), other, &["Cluster", "Namespace"])),
+    }
 }
 
 /// `domain/path`.

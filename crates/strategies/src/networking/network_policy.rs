@@ -4,6 +4,7 @@ use crate::read::{is_set, items};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
+use std::net::IpAddr;
 
 pub struct NetworkPolicy;
 
@@ -50,7 +51,7 @@ fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         start => {
             if start.as_i64().is_some_and(|s| s > end) {
-                errors.push(FieldError::invalid(&at, start.clone(), "must be greater than or equal to `port`"));
+                errors.push(FieldError::invalid(&at, end, "must be greater than or equal to `port`"));
             }
         }
     }
@@ -64,4 +65,32 @@ fn peer(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     } else if is_set(p, "ipBlock") && kinds > 1 {
         errors.push(FieldError::forbidden(at, "may not specify both ipBlock and another peer"));
     }
+    except(&p["ipBlock"], &at.child("ipBlock").child("except"), errors);
+}
+
+/// What a range leaves out lies within it, and is not all of it.
+fn except(block: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let Some((whole, bits)) = range(&block["cidr"]) else { return };
+    for (i, e) in items(block, "except").iter().enumerate() {
+        let within = range(e).is_none_or(|(part, n)| match (whole, part) {
+            (IpAddr::V4(w), IpAddr::V4(p)) => bits < n && same_start(w.to_bits().into(), p.to_bits().into(), 32 - bits),
+            (IpAddr::V6(w), IpAddr::V6(p)) => bits < n && same_start(w.to_bits(), p.to_bits(), 128 - bits),
+            _ => false,
+        });
+        if !within {
+            errors.push(FieldError::invalid(&at.index(i), e.clone(), "must be a strict subset of `cidr`"));
+        }
+    }
+}
+
+fn range(v: &Value) -> Option<(IpAddr, u32)> {
+    let (ip, bits) = v.as_str()?.split_once('/')?;
+    let ip: IpAddr = ip.parse().ok()?;
+    let bits = bits.parse().ok().filter(|b| *b <= if ip.is_ipv4() { 32 } else { 128 })?;
+    Some((ip, bits))
+}
+
+/// Whether two addresses differ in nothing but their last bits.
+fn same_start(a: u128, b: u128, rest: u32) -> bool {
+    rest >= 128 || a >> rest == b >> rest
 }

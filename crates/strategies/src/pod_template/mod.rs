@@ -4,7 +4,7 @@
 mod containers;
 mod reference;
 mod resources;
-mod scheduling;
+pub mod scheduling;
 mod security;
 mod volumes;
 mod warnings;

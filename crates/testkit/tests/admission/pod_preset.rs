@@ -145,3 +145,15 @@ async fn the_kind_is_served_on_request() {
     let p = created(&c, PODS, pod("a", "frontend", json!({}))).await;
     assert_eq!(p["metadata"].get("annotations"), None);
 }
+
+/// Presets do nothing by themselves: it is the plugin that puts them into pods.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_put_into_pods_without_the_plugin() {
+    for (plugins, applied) in [(vec!["PodPreset".to_owned()], true), (vec![], false)] {
+        let c = Cluster::serving(1, "settings.k8s.io/v1alpha1=true", admission::chain(&plugins, &[]).unwrap()).await;
+        created(&c, PRESETS, database()).await;
+        let p = created(&c, PODS, pod("a", "frontend", json!({}))).await;
+        assert_eq!(p["metadata"].get("annotations").is_some(), applied, "{p}");
+        assert_eq!(p["spec"]["containers"][0].get("envFrom").is_some(), applied, "{p}");
+    }
+}

@@ -33,7 +33,7 @@ impl Plane {
             issue: Arc::new(|_, _| Err("no tokens are made here".into())),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
         };
-        controllers::start(&options, |name| client.clone().with_user_agent(name)).detach_all();
+        controllers::start(&options, &|name| client.clone().with_user_agent(name)).detach_all();
         Self { c, _trigger: trigger }
     }
 

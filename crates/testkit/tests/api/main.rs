@@ -7,6 +7,7 @@ mod authorization;
 mod bad_input;
 mod concurrency;
 mod custom;
+mod devices;
 mod documents;
 mod escalation;
 #[path = "../admission/hook.rs"]
@@ -14,5 +15,6 @@ mod escalation;
 mod hook;
 mod matrix;
 mod reading;
+mod rules;
 mod served;
 mod stream;

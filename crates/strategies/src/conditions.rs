@@ -1,0 +1,54 @@
+//! `metav1.Condition` (`k8s.io/apimachinery/pkg/apis/meta/v1/validation`), for the statuses whose conditions are looked at.
+
+use crate::read::{is_set, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value, names};
+
+const MESSAGE_MAX: usize = 32 * 1024;
+const REASON_MAX: usize = 1024;
+const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+
+pub fn validate(conditions: &[Value], path: &FieldPath, errors: &mut ErrorList) {
+    for (i, c) in conditions.iter().enumerate() {
+        let at = path.index(i);
+        let (kind, status, reason) = (text(c, "type"), text(c, "status"), text(c, "reason"));
+        if kind.is_empty() {
+            errors.push(FieldError::required(&at.child("type"), "must be set"));
+        } else {
+            let bad = names::qualified_name(kind);
+            errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
+        }
+        if conditions[..i].iter().any(|o| text(o, "type") == kind) {
+            errors.push(FieldError::duplicate(&at.child("type"), kind));
+        }
+        if !matches!(status, "True" | "False" | "Unknown") {
+            errors.push(FieldError::not_supported(&at.child("status"), status, &["False", "True", "Unknown"]));
+        }
+        if c["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
+            let why = "must be greater than or equal to zero";
+            errors.push(FieldError::invalid(&at.child("observedGeneration"), c["observedGeneration"].clone(), why));
+        }
+        if !is_set(c, "lastTransitionTime") {
+            errors.push(FieldError::required(&at.child("lastTransitionTime"), "must be set"));
+        }
+        let at_reason = at.child("reason");
+        if reason.is_empty() {
+            errors.push(FieldError::required(&at_reason, "must be set"));
+        } else if reason.len() > REASON_MAX {
+            errors.push(FieldError::too_long(&at_reason, REASON_MAX));
+        } else if !is_reason(reason) {
+            errors.push(FieldError::invalid(&at_reason, reason, REASON));
+        }
+        if text(c, "message").len() > MESSAGE_MAX {
+            errors.push(FieldError::too_long(&at.child("message"), MESSAGE_MAX));
+        }
+    }
+}
+
+fn is_reason(s: &str) -> bool {
+    let b = s.as_bytes();
+    let inner = |c: &u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b',' | b':');
+    b.first().is_some_and(u8::is_ascii_alphabetic)
+        && b.iter().all(inner)
+        && b.last().is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_')
+}

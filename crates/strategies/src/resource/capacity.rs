@@ -1,0 +1,104 @@
+//! How much of a device may be asked for, where several may share it.
+
+use crate::read::{is_set, items};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Quantity, Value};
+
+const VALUES_MAX: usize = 10;
+
+fn quantity(v: &Value) -> Option<Quantity> {
+    v.as_str().and_then(|s| Quantity::parse(s).ok())
+}
+
+/// One capacity of a device.
+pub fn capacity(c: &Value, shared: bool, at: &FieldPath, errors: &mut ErrorList) {
+    let policy = &c["requestPolicy"];
+    if policy.is_null() {
+        return;
+    }
+    let at = at.child("requestPolicy");
+    if !shared {
+        errors.push(FieldError::forbidden(&at, "allowMultipleAllocations must be true"));
+        return;
+    }
+    let Some(whole) = quantity(&c["value"]) else { return };
+    let (values, range) = (items(policy, "validValues"), &policy["validRange"]);
+    let usual = quantity(&policy["default"]);
+    let missing = |name: &str| FieldError::required(&at.child("default"), &format!("required when {name} is defined"));
+    match (values.is_empty(), range.is_null(), usual) {
+        (false, false, _) => {
+            let why = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
+            errors.push(FieldError::forbidden(&at, why));
+        }
+        (false, true, None) => errors.push(missing("validValues")),
+        (true, false, None) => errors.push(missing("validRange")),
+        (false, true, Some(usual)) => one_of(values, usual, whole, &at.child("validValues"), errors),
+        (true, false, Some(usual)) => within(range, usual, whole, &at.child("validRange"), errors),
+        (true, true, _) => {}
+    }
+}
+
+fn one_of(values: &[Value], usual: Quantity, whole: Quantity, at: &FieldPath, errors: &mut ErrorList) {
+    let all: Vec<Quantity> = values.iter().filter_map(quantity).collect();
+    for (i, _) in all.windows(2).enumerate().filter(|(_, w)| w[0] > w[1]) {
+        let why = "values must be sorted in ascending order";
+        errors.push(FieldError::invalid(&at.index(i + 1), all[i + 1].to_string(), why));
+    }
+    if all.len() > VALUES_MAX {
+        errors.push(FieldError::too_many(at, all.len(), VALUES_MAX));
+    } else {
+        for (i, q) in all.iter().enumerate().filter(|(_, q)| **q > whole) {
+            let why = format!("option is larger than capacity value: {whole}");
+            errors.push(FieldError::invalid(&at.index(i), q.to_string(), why));
+        }
+        for (i, q) in all.iter().enumerate().filter(|(i, q)| all[..*i].contains(q)) {
+            errors.push(FieldError::duplicate(&at.index(i), q.value().to_string()));
+        }
+    }
+    if !all.contains(&usual) {
+        let why = "default value is not valid according to the requestPolicy";
+        errors.push(FieldError::invalid(at, usual.to_string(), why));
+    }
+}
+
+fn within(range: &Value, usual: Quantity, whole: Quantity, at: &FieldPath, errors: &mut ErrorList) {
+    let Some(min) = quantity(&range["min"]) else {
+        errors.push(FieldError::required(&at.child("min"), "required when validRange is defined"));
+        return;
+    };
+    let mut wrong = |field: &str, q: Quantity, why: String| {
+        errors.push(FieldError::invalid(&at.child(field), q.to_string(), why));
+    };
+    if min > whole {
+        wrong("min", min, format!("min is larger than capacity value: {whole}"));
+    }
+    if usual < min {
+        wrong("default", usual, format!("default is less than min: {min}"));
+    }
+    let max = quantity(&range["max"]);
+    if let Some(max) = max {
+        if min > max {
+            wrong("max", min, format!("min is larger than max: {max}"));
+        }
+        if max > whole {
+            wrong("max", max, format!("max is larger than capacity value: {whole}"));
+        }
+        if usual > max {
+            wrong("default", usual, format!("default is more than max: {max}"));
+        }
+    }
+    let Some(step) = quantity(&range["step"]).filter(|_| is_set(range, "step")) else { return };
+    if step.sign() <= 0 {
+        wrong("step", step, "must be greater than zero".to_owned());
+        return;
+    }
+    let first = min + step;
+    if first > whole {
+        wrong("step", step, format!("one step {first} is larger than capacity value: {whole}"));
+    }
+    for q in [Some(usual), max].into_iter().flatten() {
+        if (q.nano_value() - min.nano_value()) % step.nano_value() != 0 {
+            wrong("step", q, format!("value is not a multiple of a given step ({step}) from ({min})"));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `ResourceClaim` and its template: which devices a pod wants.
+
+use super::parts::{configuration, every, fully_qualified, messages, toleration};
+use super::selectors;
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::collections::{HashMap, HashSet};
+
+const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
+const REFERENCE: &str =
+    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+
+pub fn claim(o: &Object, errors: &mut ErrorList) {
+    spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+}
+
+pub fn claim_template(o: &Object, errors: &mut ErrorList) {
+    spec(o.at(&["spec", "spec"]).unwrap_or(&Value::Null), &FieldPath::new("spec.spec"), errors);
+}
+
+/// What may not change need not be right as well.
+pub fn claim_update(_o: &Object, _old: &Object, errors: &mut ErrorList) {
+    errors.retain(|e| !e.path.starts_with("spec."));
+}
+
+/// The names of requests, each with those of its alternatives.
+pub struct Requests<'a>(HashMap<&'a str, HashSet<&'a str>>);
+
+impl<'a> Requests<'a> {
+    pub fn of(devices: &'a Value) -> Self {
+        let alternatives = |r: &'a Value| items(r, "firstAvailable").iter().map(|s| text(s, "name")).collect();
+        Self(items(devices, "requests").iter().map(|r| (text(r, "name"), alternatives(r))).collect())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match name.split_once('/') {
+            None => self.0.contains_key(name),
+            Some((request, alternative)) => self.0.get(request).is_some_and(|s| s.contains(alternative)),
+        }
+    }
+
+    pub fn check(&self, name: &str, at: &FieldPath, errors: &mut ErrorList) {
+        if name.split('/').count() <= 2 {
+            for part in name.split('/') {
+                messages(names::dns_label(part), at, part, errors);
+            }
+            if self.has(name) {
+                return;
+            }
+        }
+        errors.push(FieldError::invalid(at, name, REFERENCE));
+    }
+
+    /// All that `requests` of something names.
+    pub fn check_all(&self, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+        every(v, "requests", at, |r, at| self.check(r.as_str().unwrap_or_default(), at, errors));
+    }
+}
+
+fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let devices = &spec["devices"];
+    let path = path.child("devices");
+    let requests = Requests::of(devices);
+    every(devices, "requests", &path, |r, at| match (is_set(r, "exactly"), items(r, "firstAvailable").is_empty()) {
+        (false, true) => errors.push(FieldError::required(at, ONE)),
+        (true, false) => {
+            let why = format!("{ONE}, but multiple fields are set");
+            errors.push(FieldError::invalid(at, Value::Null, why));
+        }
+        (true, true) => request(&r["exactly"], &at.child("exactly"), errors),
+        (false, false) => every(r, "firstAvailable", at, |s, at| request(s, at, errors)),
+    });
+    every(devices, "constraints", &path, |c, at| {
+        requests.check_all(c, at, errors);
+        match ["matchAttribute", "distinctAttribute"].into_iter().find_map(|k| Some((k, c[k].as_str()?))) {
+            Some((key, name)) => fully_qualified(name, &at.child(key), errors),
+            None => {
+                let why = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+                errors.push(FieldError::required(at, why));
+            }
+        }
+    });
+    every(devices, "config", &path, |c, at| {
+        requests.check_all(c, at, errors);
+        configuration(c, at, errors);
+    });
+}
+
+fn request(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    selectors(r, at, errors);
+    let count = r["count"].as_i64().unwrap_or_default();
+    let why = match text(r, "allocationMode") {
+        "All" if count != 0 => Some("must not be specified when allocationMode is 'All'"),
+        "ExactCount" if count <= 0 => Some("must be greater than zero"),
+        _ => None,
+    };
+    if let Some(why) = why {
+        errors.push(FieldError::invalid(&at.child("count"), count, why));
+    }
+    every(r, "tolerations", at, |t, at| toleration(t, at, errors));
+}

@@ -1,0 +1,78 @@
+//! `resource.k8s.io`: devices, and claims to them (`pkg/apis/resource/validation`).
+//!
+//! Left out: what an expression over a device may cost.
+
+mod capacity;
+mod claim;
+mod parts;
+mod slice;
+mod status;
+
+pub use claim::{claim, claim_template, claim_update};
+pub use slice::slice;
+pub use status::claim_status;
+
+use crate::read::{is_set, items, text};
+use cel::{Decl, Env, Field, Type};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::sync::{Arc, LazyLock};
+
+const EXPRESSION_MAX: usize = 10 * 1024;
+
+pub fn device_class(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    selectors(spec, &path, errors);
+    parts::every(spec, "config", &path, |c, at| parts::configuration(c, at, errors));
+    if let Some(name) = spec["extendedResourceName"].as_str().filter(|n| !is_extended_resource(n)) {
+        let at = path.child("extendedResourceName");
+        errors.push(FieldError::invalid(&at, name, "must be a valid extended resource name"));
+    }
+}
+
+/// A resource of a domain other than Kubernetes' own, which a quota can count.
+fn is_extended_resource(name: &str) -> bool {
+    let own = !name.contains('/') || name.contains("kubernetes.io/");
+    !own && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// What was taken once may stay, whatever it is.
+pub fn device_class_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let of = |o: &Object| o.at(&["spec", "selectors"]).cloned();
+    if of(o) == of(old) {
+        errors.retain(|e| !e.path.starts_with("spec.selectors"));
+    }
+}
+
+/// Expressions over one device that say whether it is wanted.
+fn selectors(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (i, s) in items(v, "selectors").iter().enumerate().filter(|(_, s)| is_set(s, "cel")) {
+        let at = at.child("selectors").index(i).child("cel").child("expression");
+        let expression = text(&s["cel"], "expression");
+        if expression.len() > EXPRESSION_MAX {
+            errors.push(FieldError::too_long(&at, EXPRESSION_MAX));
+            continue;
+        }
+        let why = match DEVICE.compile(expression) {
+            Ok(c) if matches!(c.ty, Type::Bool | Type::Dyn) => continue,
+            Ok(c) => format!("must evaluate to bool or the unknown type, not {}", c.ty),
+            Err(e) => format!("compilation failed: {e}"),
+        };
+        errors.push(FieldError::invalid(&at, expression, why));
+    }
+}
+
+/// What an expression knows of a device: attributes and capacities by domain and name.
+static DEVICE: LazyLock<Env> = LazyLock::new(|| {
+    let by_name = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
+    let fields = [
+        ("driver", Type::String),
+        ("attributes", by_name(Type::Dyn)),
+        ("capacity", by_name(Type::Opaque("kubernetes.Quantity"))),
+        ("allowMultipleAllocations", Type::Bool),
+    ];
+    let fields = fields.map(|(n, t)| (n.to_owned(), Field { json: n.to_owned(), decl: Decl::from(t) })).into();
+    let device = cel::Object { name: "kubernetes.DRADevice".into(), fields, open: false };
+    Env::default().with_bindings().with("device", Type::Object(Arc::new(device)))
+});

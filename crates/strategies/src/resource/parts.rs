@@ -1,0 +1,153 @@
+//! What claims, classes and slices have in common: names, sets, opaque parameters.
+
+use crate::read::{items, text};
+use crate::storage::driver_name;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value, names};
+
+const POOL_MAX: usize = 253;
+const DOMAIN_AND_NAME: &str = "a fully qualified name must be a domain and a name separated by a slash";
+const NAME_MAX: usize = 32;
+/// Bytes of what is only meant for a driver.
+pub const OPAQUE_MAX: usize = 10 * 1024;
+
+pub fn messages(of: Vec<String>, at: &FieldPath, value: &str, errors: &mut ErrorList) {
+    errors.extend(of.into_iter().map(|m| FieldError::invalid(at, value, m)));
+}
+
+/// Who makes devices: a domain, in any case.
+pub fn driver(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if name.is_empty() {
+        errors.push(FieldError::required(at, ""));
+    }
+    driver_name(name, at, errors);
+}
+
+/// Domains with slashes between.
+pub fn pool(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if name.is_empty() {
+        errors.push(FieldError::required(at, ""));
+        return;
+    }
+    if name.len() > POOL_MAX {
+        errors.push(FieldError::too_long(at, POOL_MAX));
+    }
+    for part in name.split('/') {
+        messages(names::dns_subdomain(part), at, part, errors);
+    }
+}
+
+/// `name` or `domain/name`, where the name is an identifier of C.
+pub fn qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let Some((domain, id)) = name.split_once('/') else { return identifier(name, at, errors) };
+    if id.contains('/') {
+        errors.push(FieldError::invalid(at, name, "must not contain more than one slash"));
+        return;
+    }
+    match domain {
+        "" => errors.push(FieldError::invalid(at, "", "the domain must not be empty")),
+        _ => driver_name(domain, at, errors),
+    }
+    match id {
+        "" => errors.push(FieldError::invalid(at, "", "the name must not be empty")),
+        _ => identifier(id, at, errors),
+    }
+}
+
+pub fn fully_qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    qualified(name, at, errors);
+    if !name.contains('/') {
+        errors.push(FieldError::invalid(at, name, DOMAIN_AND_NAME));
+    }
+}
+
+fn identifier(id: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if id.len() > NAME_MAX {
+        errors.push(FieldError::too_long(at, NAME_MAX));
+    }
+    let starts = id.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if !starts || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        let why = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '[A-Za-z_][A-Za-z0-9_]*')";
+        errors.push(FieldError::invalid(at, id, why));
+    }
+}
+
+/// A UUID in its usual form.
+pub fn uid(uid: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let shaped = uid.len() == 36
+        && uid.bytes().enumerate().all(|(i, b)| match i {
+            8 | 13 | 18 | 23 => b == b'-',
+            _ => b.is_ascii_digit() || (b'a'..=b'f').contains(&b),
+        });
+    if !shaped {
+        let why = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters";
+        errors.push(FieldError::invalid(at, uid, why));
+    }
+}
+
+/// A JSON object that only a driver reads.
+pub fn raw(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    match v {
+        Value::Null => errors.push(FieldError::required(at, "")),
+        v if v.to_string().len() > OPAQUE_MAX => errors.push(FieldError::too_long(at, OPAQUE_MAX)),
+        Value::Object(_) => {}
+        _ => errors.push(FieldError::invalid(at, "<value omitted>", "must be a valid JSON object")),
+    }
+}
+
+/// What a class or a claim says to the driver, one per item of `config`.
+pub fn configuration(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let opaque = &c["opaque"];
+    if opaque.is_object() {
+        let at = at.child("opaque");
+        driver(text(opaque, "driver"), &at.child("driver"), errors);
+        raw(&opaque["parameters"], &at.child("parameters"), errors);
+    }
+}
+
+/// `each` for every item, with where it is.
+pub fn every(v: &Value, key: &str, at: &FieldPath, mut each: impl FnMut(&Value, &FieldPath)) {
+    let at = at.child(key);
+    for (i, item) in items(v, key).iter().enumerate() {
+        each(item, &at.index(i));
+    }
+}
+
+/// Of devices and of the results that name them: conditions for binding, which come with conditions of failing.
+pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let (good, bad) = ("bindingConditions", "bindingFailureConditions");
+    for key in [good, bad] {
+        let at = at.child(key);
+        let all = items(v, key);
+        for (i, c) in all.iter().enumerate() {
+            if all[..i].contains(c) {
+                errors.push(FieldError::duplicate(&at.index(i), c.clone()));
+            }
+        }
+    }
+    every(v, bad, at, |c, at| {
+        if items(v, good).contains(c) {
+            let why = "bindingFailureConditions must not overlap with bindingConditions";
+            errors.push(FieldError::invalid(at, c.clone(), why));
+        }
+    });
+    for (missing, other) in [(good, bad), (bad, good)] {
+        if items(v, missing).is_empty() && !items(v, other).is_empty() {
+            let why = format!("{missing} are required to use {other}");
+            errors.push(FieldError::invalid(&at.child(missing), Value::Null, why));
+        }
+    }
+}
+
+/// Values of labels, with operators that need them or not.
+pub fn toleration(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let value = text(t, "value");
+    let at = at.child("value");
+    match text(t, "operator") {
+        "Exists" if !value.is_empty() => {
+            errors.push(FieldError::invalid(&at, value, "must be empty for operator `Exists`"));
+        }
+        "Equal" => messages(names::label_value(value), &at, value, errors),
+        _ => {}
+    }
+}

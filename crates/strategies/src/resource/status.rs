@@ -1,0 +1,162 @@
+//! The status of a `ResourceClaim`: what was allocated, for whom, and what drivers say of it.
+
+use super::claim::Requests;
+use super::parts::{binding_conditions, configuration, driver, every, messages, pool, raw, toleration, uid};
+use crate::conditions;
+use crate::pod_template::scheduling::node_selector_terms;
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::net::IpAddr;
+
+const RESERVED_MAX: usize = 256;
+const RESULTS_MAX: usize = 32;
+/// Of the class and of the claim.
+const CONFIG_MAX: usize = 64;
+const CONDITIONS_MAX: usize = 8;
+const ADDRESSES_MAX: usize = 16;
+const INTERFACE_MAX: usize = 256;
+const HARDWARE_MAX: usize = 128;
+
+pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let status = o.get("status").unwrap_or(&Value::Null);
+    let before = old.get("status").unwrap_or(&Value::Null);
+    let path = FieldPath::new("status");
+    let allocation = &status["allocation"];
+    reserved(status, before, o.is_deleting(), &path, errors);
+    let results = items(&allocation["devices"], "results");
+    unique(status, "devices", &path, identity, errors);
+    every(status, "devices", &path, |d, at| device(d, results, at, errors));
+    if allocation.is_null() {
+        return;
+    }
+    let at = path.child("allocation");
+    if before["allocation"].is_null() {
+        let requests = Requests::of(o.at(&["spec", "devices"]).unwrap_or(&Value::Null));
+        allocated(allocation, &requests, &at, errors);
+    } else if before["allocation"] != *allocation {
+        errors.push(FieldError::invalid(&at, allocation.clone(), "field is immutable"));
+    }
+}
+
+/// Whether there are no more than so many; of too many nothing else is said.
+fn few(v: &Value, key: &str, max: usize, at: &FieldPath, errors: &mut ErrorList) -> bool {
+    let n = items(v, key).len();
+    if n > max {
+        errors.push(FieldError::too_many(&at.child(key), n, max));
+    }
+    n <= max
+}
+
+fn unique(v: &Value, key: &str, at: &FieldPath, of: impl Fn(&Value) -> Value, errors: &mut ErrorList) {
+    let all: Vec<Value> = items(v, key).iter().map(of).collect();
+    for (i, id) in all.iter().enumerate().filter(|(i, id)| all[..*i].contains(id)) {
+        errors.push(FieldError::duplicate(&at.child(key).index(i), id.clone()));
+    }
+}
+
+fn reserved(status: &Value, before: &Value, deleting: bool, path: &FieldPath, errors: &mut ErrorList) {
+    if few(status, "reservedFor", RESERVED_MAX, path, errors) {
+        every(status, "reservedFor", path, |r, at| {
+            for field in ["resource", "name", "uid"] {
+                if text(r, field).is_empty() {
+                    errors.push(FieldError::required(&at.child(field), ""));
+                }
+            }
+        });
+        unique(status, "reservedFor", path, |r| r["uid"].clone(), errors);
+    }
+    let (now, then) = (items(status, "reservedFor"), items(before, "reservedFor"));
+    let at = path.child("reservedFor");
+    if now.is_empty() {
+    } else if status["allocation"].is_null() {
+        errors.push(FieldError::forbidden(&at, "may not be specified when `allocated` is not set"));
+    } else if deleting && now.iter().any(|r| !then.contains(r)) {
+        let why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+        errors.push(FieldError::forbidden(&at, why));
+    }
+}
+
+/// Which device, and which share of it.
+fn identity(d: &Value) -> Value {
+    let id = [text(d, "driver"), text(d, "pool"), text(d, "device")].join("/");
+    match d["shareID"].as_str() {
+        Some(share) => format!("{id}/{share}").into(),
+        None => id.into(),
+    }
+}
+
+fn device(d: &Value, results: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+    place(d, at, errors);
+    if !results.iter().any(|r| identity(r) == identity(d)) {
+        errors.push(FieldError::invalid(at, identity(d), "must be an allocated device in the claim"));
+    }
+    few(d, "conditions", CONDITIONS_MAX, at, errors);
+    conditions::validate(items(d, "conditions"), &at.child("conditions"), errors);
+    if !d["data"].is_null() {
+        raw(&d["data"], &at.child("data"), errors);
+    }
+    let (network, at) = (&d["networkData"], at.child("networkData"));
+    for (field, max) in [("interfaceName", INTERFACE_MAX), ("hardwareAddress", HARDWARE_MAX)] {
+        if text(network, field).len() > max {
+            errors.push(FieldError::too_long(&at.child(field), max));
+        }
+    }
+    if few(network, "ips", ADDRESSES_MAX, &at, errors) {
+        every(network, "ips", &at, |ip, at| {
+            let text = ip.as_str().unwrap_or_default();
+            if !is_interface_address(text) {
+                let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+                errors.push(FieldError::invalid(at, text, why));
+            }
+        });
+        unique(network, "ips", &at, Clone::clone, errors);
+    }
+}
+
+fn is_interface_address(text: &str) -> bool {
+    let Some((ip, bits)) = text.split_once('/') else { return false };
+    let Ok(ip) = ip.parse::<IpAddr>() else { return false };
+    bits.parse::<u8>().is_ok_and(|b| b <= if ip.is_ipv4() { 32 } else { 128 })
+}
+
+/// Which device of which driver.
+fn place(d: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    driver(text(d, "driver"), &at.child("driver"), errors);
+    pool(text(d, "pool"), &at.child("pool"), errors);
+    let name = text(d, "device");
+    messages(names::dns_label(name), &at.child("device"), name, errors);
+    if let Some(share) = d["shareID"].as_str() {
+        uid(share, &at.child("shareID"), errors);
+    }
+}
+
+fn allocated(allocation: &Value, requests: &Requests<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    let (devices, within) = (&allocation["devices"], at.child("devices"));
+    if few(devices, "results", RESULTS_MAX, &within, errors) {
+        every(devices, "results", &within, |r, at| {
+            requests.check(text(r, "request"), &at.child("request"), errors);
+            place(r, at, errors);
+            binding_conditions(r, at, errors);
+            every(r, "tolerations", at, |t, at| toleration(t, at, errors));
+        });
+    }
+    if few(devices, "config", CONFIG_MAX, &within, errors) {
+        every(devices, "config", &within, |c, at| {
+            let source = at.child("source");
+            match text(c, "source") {
+                "" => errors.push(FieldError::required(&source, "")),
+                "FromClaim" | "FromClass" => {}
+                other => errors.push(FieldError::not_supported(&source, other, &["FromClaim", "FromClass"])),
+            }
+            requests.check_all(c, at, errors);
+            if c["opaque"].is_null() {
+                errors.push(FieldError::required(&at.child("opaque"), ""));
+            }
+            configuration(c, at, errors);
+        });
+    }
+    if allocation["nodeSelector"].is_object() {
+        node_selector_terms(&allocation["nodeSelector"], &at.child("nodeSelector"), errors);
+    }
+}

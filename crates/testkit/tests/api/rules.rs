@@ -1,0 +1,182 @@
+//! Rules of single kinds, as tables: what is put where, and which fields are blamed.
+
+use crate::devices::{Case, check};
+use kemudi_testkit::Cluster;
+use serde_json::{Value, json};
+
+const NETWORKING: &str = "/apis/networking.k8s.io/v1";
+const STORAGE: &str = "/apis/storage.k8s.io/v1";
+
+#[tokio::test]
+async fn ingresses_their_classes_and_policies() {
+    let c = Cluster::start(1).await;
+    let class = json!({"metadata": {"name": "c"}, "spec": {"controller": "example.com/c",
+        "parameters": {"kind": "K", "name": "n"}}});
+    let parameters = |v: Value| {
+        let mut all = json!({"kind": "K", "name": "n"});
+        all.as_object_mut().unwrap().extend(v.as_object().unwrap().clone());
+        all
+    };
+    let cases: Vec<Case> = vec![
+        ("/spec/parameters", json!({}), &["spec.parameters.kind", "spec.parameters.name"]),
+        ("/spec/parameters", json!({"kind": "a/b", "name": ".."}), &["spec.parameters.kind", "spec.parameters.name"]),
+        ("/spec/parameters", parameters(json!({"apiGroup": "A"})), &["spec.parameters.apiGroup"]),
+        ("/spec/parameters", parameters(json!({"scope": "Planet"})), &["spec.parameters.scope"]),
+        ("/spec/parameters", parameters(json!({"namespace": "n"})), &["spec.parameters.namespace"]),
+        ("/spec/parameters", parameters(json!({"scope": "Namespace"})), &["spec.parameters.namespace"]),
+        ("/spec/parameters", parameters(json!({"scope": "Namespace", "namespace": "n"})), &[]),
+    ];
+    check(&c, "POST", &format!("{NETWORKING}/ingressclasses"), &class, cases).await;
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}, "ingress": [{"from": [
+        {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]}]}});
+    let at = "/spec/ingress/0/from/0/ipBlock/except";
+    let cases: Vec<Case> = vec![
+        (
+            at,
+            json!(["11.0.0.0/16", "10.0.0.0/8", "::/64", "10.255.255.255/32"]),
+            &[
+                "spec.ingress[0].from[0].ipBlock.except[0]",
+                "spec.ingress[0].from[0].ipBlock.except[1]",
+                "spec.ingress[0].from[0].ipBlock.except[2]",
+            ],
+        ),
+        ("/spec/ingress/0/from/0/ipBlock", json!({"cidr": "::/0", "except": ["fe80::/10"]}), &[]),
+    ];
+    check(&c, "POST", &format!("{NETWORKING}/namespaces/golden/networkpolicies"), &policy, cases).await;
+    let ingresses = format!("{NETWORKING}/namespaces/golden/ingresses");
+    let ingress =
+        json!({"metadata": {"name": "i"}, "spec": {"defaultBackend": {"resource": {"kind": "K", "name": "n"}}}});
+    let cases: Vec<Case> = vec![(
+        "/spec/defaultBackend/resource",
+        json!({"apiGroup": "", "kind": "", "name": ""}),
+        &[
+            "spec.defaultBackend.resource.apiGroup",
+            "spec.defaultBackend.resource.kind",
+            "spec.defaultBackend.resource.name",
+        ],
+    )];
+    check(&c, "POST", &ingresses, &ingress, cases).await;
+    let mut made = c.call("POST", &ingresses, ingress).await.body;
+    made["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}, {"hostname": "a.example.com"}]}});
+    let cases: Vec<Case> = vec![
+        ("/status/loadBalancer/ingress/0", json!({"ip": "x"}), &["status.loadBalancer.ingress[0].ip"]),
+        (
+            "/status/loadBalancer/ingress/1",
+            json!({"hostname": "10.0.0.1"}),
+            &["status.loadBalancer.ingress[1].hostname"],
+        ),
+        ("/status/loadBalancer/ingress/1", json!({"hostname": "A_"}), &["status.loadBalancer.ingress[1].hostname"]),
+    ];
+    check(&c, "PUT", &format!("{ingresses}/i/status"), &made, cases).await;
+}
+
+#[tokio::test]
+async fn drivers_and_classes_of_storage() {
+    let c = Cluster::start(1).await;
+    let driver = json!({"metadata": {"name": "d.example.com"}, "spec": {"tokenRequests": [{"audience": "a"}]}});
+    let requests = |seconds: i64| json!([{"audience": "a", "expirationSeconds": seconds}]);
+    let cases: Vec<Case> = vec![
+        ("/spec/tokenRequests", requests(600), &[]),
+        ("/spec/tokenRequests", requests(599), &["spec.tokenRequests[0].expirationSeconds"]),
+        ("/spec/tokenRequests", requests((1 << 32) + 1), &["spec.tokenRequests[0].expirationSeconds"]),
+        ("/spec/tokenRequests", json!([{"audience": "a"}, {"audience": "a"}]), &["spec.tokenRequests[1].audience"]),
+        ("/spec/nodeAllocatableUpdatePeriodSeconds", json!(9), &["spec.nodeAllocatableUpdatePeriodSeconds"]),
+    ];
+    check(&c, "POST", &format!("{STORAGE}/csidrivers"), &driver, cases).await;
+    let class = json!({"metadata": {"name": "c"}, "provisioner": "example.com/p", "parameters": {"a": "b"}});
+    let many: serde_json::Map<String, Value> = (0..513).map(|i| (i.to_string(), "v".into())).collect();
+    let cases: Vec<Case> = vec![
+        ("/parameters", json!({"": "v"}), &["parameters"]),
+        ("/parameters", many.into(), &["parameters"]),
+        ("/parameters", json!({"a": "v".repeat(256 * 1024)}), &["parameters"]),
+    ];
+    check(&c, "POST", &format!("{STORAGE}/storageclasses"), &class, cases).await;
+    let capacity = json!({"metadata": {"name": "c"}, "storageClassName": "s", "capacity": "1Gi"});
+    let cases: Vec<Case> =
+        vec![("/capacity", json!("-1"), &["capacity"]), ("/maximumVolumeSize", json!("-1Gi"), &["maximumVolumeSize"])];
+    check(&c, "POST", &format!("{STORAGE}/namespaces/golden/csistoragecapacities"), &capacity, cases).await;
+}
+
+#[tokio::test]
+async fn scopes_of_quotas() {
+    let c = Cluster::start(1).await;
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}});
+    let of = |scope: &str, operator: &str, values: Value| json!({"matchExpressions": [{"scopeName": scope, "operator": operator, "values": values}]});
+    const AT: &str = "/spec/scopeSelector";
+    let cases: Vec<Case> = vec![
+        (AT, of("PriorityClass", "In", json!(["high"])), &[]),
+        (AT, of("PriorityClass", "In", json!([])), &["spec.scopeSelector.matchExpressions.values"]),
+        (AT, of("PriorityClass", "Exists", json!(["high"])), &["spec.scopeSelector.matchExpressions.values"]),
+        (AT, of("Terminating", "In", json!(["x"])), &["spec.scopeSelector.matchExpressions.operator"]),
+        (AT, of("Nothing", "Exists", json!([])), &["spec.scopeSelector.matchExpressions.scopeName"]),
+        (AT, of("VolumeAttributesClass", "Exists", json!([])), &["spec.scopeSelector.matchExpressions"]),
+        ("/spec", json!({"hard": {"configmaps": "1"}, "scopes": ["BestEffort"]}), &["spec.scopes"]),
+        ("/spec", json!({"hard": {"cpu": "1"}, "scopes": ["BestEffort"]}), &["spec.scopes"]),
+        ("/spec", json!({"hard": {"cpu": "1"}, "scopes": ["Terminating"]}), &[]),
+        ("/spec", json!({"hard": {"example.com/gpu": "1"}, "scopes": ["BestEffort"]}), &[]),
+    ];
+    check(&c, "POST", "/api/v1/namespaces/golden/resourcequotas", &quota, cases).await;
+}
+
+/// Everything that looks at metadata during an update says what is wrong with it.
+#[tokio::test]
+async fn an_update_says_it_as_often_as_it_looks() {
+    let c = Cluster::start(1).await;
+    let kinds = [
+        ("/api/v1/namespaces/golden/configmaps", json!({}), 4),
+        ("/apis/coordination.k8s.io/v1/namespaces/golden/leases", json!({}), 3),
+        ("/apis/rbac.authorization.k8s.io/v1/namespaces/golden/roles", json!({}), 5),
+        ("/apis/policy/v1/namespaces/golden/poddisruptionbudgets", json!({"spec": {"minAvailable": 1}}), 2),
+    ];
+    for (path, mut body, times) in kinds {
+        body["metadata"] = json!({"name": "a", "labels": {"a": "b"}});
+        let mut made = c.call("POST", path, body).await.body;
+        made["metadata"]["labels"]["a"] = "-".into();
+        let a = c.call("PUT", &format!("{path}/a"), made).await;
+        let causes = a.body["details"]["causes"].as_array().unwrap();
+        assert_eq!(causes.iter().filter(|c| c["field"] == "metadata.labels").count(), times, "{}", a.body);
+        let message = a.body["message"].as_str().unwrap();
+        assert_eq!(message.matches("metadata.labels").count(), 1, "{message}");
+    }
+}
+
+/// The server does not need to serve what it uses itself.
+#[tokio::test(start_paused = true)]
+async fn groups_that_are_off_take_nothing_along() {
+    let groups = [
+        "admissionregistration.k8s.io/v1",
+        "apiextensions.k8s.io/v1",
+        "apiregistration.k8s.io/v1",
+        "apps/v1",
+        "authentication.k8s.io/v1",
+        "authorization.k8s.io/v1",
+        "certificates.k8s.io/v1",
+        "coordination.k8s.io/v1",
+        "discovery.k8s.io/v1",
+        "events.k8s.io/v1",
+        "flowcontrol.apiserver.k8s.io/v1",
+        "networking.k8s.io/v1",
+        "node.k8s.io/v1",
+        "policy/v1",
+        "rbac.authorization.k8s.io/v1",
+        "resource.k8s.io/v1",
+        "scheduling.k8s.io/v1",
+        "storage.k8s.io/v1",
+    ];
+    for group in groups {
+        let plugins = admission::chain(&[], &[]).unwrap();
+        let c = Cluster::serving(1, &format!("{group}=false"), plugins).await;
+        assert_eq!(c.call("GET", &format!("/apis/{group}"), Value::Null).await.code, 404, "{group}");
+        assert_eq!(c.call("GET", "/readyz", Value::Null).await.code, 200, "{group}");
+        let account = json!({"metadata": {"name": "default"}});
+        c.call("POST", "/api/v1/namespaces/golden/serviceaccounts", account).await;
+        let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}});
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        for (path, body) in [("services", service), ("pods", pod)] {
+            let a = c.call("POST", &format!("/api/v1/namespaces/golden/{path}"), body).await;
+            assert_eq!(a.code, 201, "{group} {path}: {}", a.body);
+            let a = c.call("DELETE", &format!("/api/v1/namespaces/golden/{path}/{}", &path[..1]), Value::Null).await;
+            assert_eq!(a.code, 200, "{group} {path}: {}", a.body);
+        }
+    }
+}
