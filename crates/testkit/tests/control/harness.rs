@@ -63,7 +63,7 @@ impl Plane {
             }),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
         };
-        controllers::start(&options, |name| client.clone().with_user_agent(name)).detach_all();
+        controllers::start(&options, &|name| client.clone().with_user_agent(name)).detach_all();
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
         tokio::spawn(scheduler::run(s, shutdown));
         let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };
