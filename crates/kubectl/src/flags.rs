@@ -50,6 +50,7 @@ impl SelectFlags {
             all: self.all,
             all_namespaces: self.all_namespaces,
             bare_type_is_all: false,
+            page: None,
         }
     }
 }

@@ -259,3 +259,28 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn a_server_of_another_version_can_be_refused() {
+        for (version, want) in [
+            (crate::VERSION, "pod/p\n".to_owned()),
+            (
+                "v1.35.1",
+                format!("! error: server version (v1.35.1) differs from client version ({})\nexit 1\n", crate::VERSION),
+            ),
+        ] {
+            let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}});
+            let s = Server::new().on("GET /version", 200, json!({"gitVersion": version})).on(
+                "GET /api/v1/namespaces/default/pods/p",
+                200,
+                pod,
+            );
+            assert_eq!(snapshot(&s, "get pod p -o name --match-server-version", "").await, want);
+        }
+    }
+}

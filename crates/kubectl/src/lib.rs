@@ -69,7 +69,10 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
         return commands::completion::instead(&words, shell).await.unwrap_or(1);
     }
     let result = match cli::parse(args) {
-        Ok((global, command)) => command.run(&mut kube::Kube::new(shell, global)).await,
+        Ok((global, command)) => match cli::profile(&global.profile, &command) {
+            Ok(()) => command.run(&mut kube::Kube::new(shell, global)).await,
+            Err(e) => Err(e),
+        },
         Err(cli::Refusal::Help(text)) => {
             out.write(text.as_bytes());
             Ok(())

@@ -2,7 +2,7 @@
 
 pub mod columns;
 mod go_template;
-mod kyaml;
+pub mod kyaml;
 pub mod shape;
 pub mod table;
 pub mod tabwriter;

@@ -32,6 +32,9 @@ pub struct Arguments {
     /// name or kind.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub sort_by: String,
+    /// Kept for scripts: resources have no managed fields.
+    #[arg(long)]
+    pub show_managed_fields: bool,
     /// Use what was learnt before.
     #[arg(long)]
     pub cached: bool,
@@ -75,7 +78,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             "resources": all.iter().map(|r| document(r)).collect::<Vec<_>>(),
         });
         let list = Object::from_value(list).unwrap_or_default();
-        k.out.write(ordered(&output, list, false, Order::ByType)?.as_bytes());
+        k.out.write(ordered(&output, list, a.show_managed_fields, Order::ByType)?.as_bytes());
         return Ok(());
     }
     let wide = a.output == "wide";

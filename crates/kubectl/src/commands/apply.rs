@@ -6,20 +6,20 @@ mod conflict;
 mod edit_last_applied;
 mod last_applied;
 mod migrate;
+pub mod object;
 pub mod patch;
 pub mod prune;
 
-use super::create::{LAST_APPLIED, annotate};
-use super::delete::{cascade, gone, uid};
+use super::delete::cascade;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{Formats, Output, Printer, document};
-use crate::resource::{Info, from_files};
-use client::{DeleteOptions, Patch, WriteOptions};
+use crate::resource::from_files;
+use client::WriteOptions;
 use meta::Object;
+use object::Apply;
 use serde_json::json;
-use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -54,7 +54,8 @@ pub struct Arguments {
     /// With --force, wait until the deleted object is gone.
     #[arg(long)]
     pub wait: bool,
-    #[arg(long, default_value = "0s", hide = true, value_parser = crate::flags::duration_text)]
+    /// With --force, how long to wait; with --atomic, how long objects may take to be ready.
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     /// What the file says wins over what others changed.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
@@ -73,7 +74,8 @@ pub struct Arguments {
     pub confirm: bool,
     #[command(flatten)]
     pub pruning: prune::Flags,
-    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide = true)]
+    /// Kept for scripts: lists are merged by their keys, which this program knows without asking.
+    #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub openapi_patch: bool,
 }
 
@@ -216,162 +218,6 @@ fn options(a: &Arguments, dry: Dry) -> Result<WriteOptions> {
         force: a.force_conflicts,
     })
 }
-
-struct Apply {
-    a: Arguments,
-    dry: Dry,
-    options: WriteOptions,
-}
-
-impl Apply {
-    async fn one(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
-        if i.name.is_empty() {
-            let generate = i.object.as_ref().map(Object::generate_name).unwrap_or_default();
-            if !generate.is_empty() {
-                return text(format!("from {generate}: cannot use generate name with apply"));
-            }
-            return text(format!(
-                "error when retrieving current configuration of:\n{}\nfrom server for: {:?}: resource name may not be empty",
-                shown(i),
-                i.source
-            ));
-        }
-        if self.a.server_side { self.on_server(k, i).await } else { self.on_client(k, i).await }
-    }
-
-    async fn on_server(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
-        let api = k.api(&i.resource, &i.namespace).await?;
-        let mut o = i.object.clone().unwrap_or_default();
-        o.remove(&["metadata", "managedFields"]);
-        let patch = Patch::Apply(o.into_value());
-        let done = match self.a.subresource.as_str() {
-            "" => api.patch(&i.name, &self.options, &patch).await,
-            sub => api.patch_subresource(&i.name, sub, &self.options, &patch).await,
-        };
-        match done {
-            Ok(mut o) => {
-                warn_if_deleting(k, i, &o);
-                if self.dry == Dry::None && self.a.subresource.is_empty() {
-                    match migrate::migrate(k, i, &o, &self.options.field_manager, &self.options).await {
-                        Ok(true) => o = api.patch(&i.name, &self.options, &patch).await?,
-                        Ok(false) => {}
-                        Err(e) => k.warn(format!(
-                            "Warning: server rejected managed fields migration to Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"
-                        )),
-                    }
-                }
-                Ok((o, "serverside-applied"))
-            }
-            Err(e) if e.is_conflict() => {
-                let both = conflict::explain(k, i, &e, &self.options.field_manager).await;
-                text(format!("{e}\n{both}{CONFLICT_ADVICE}"))
-            }
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    async fn on_client(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
-        let api = k.api(&i.resource, &i.namespace).await?;
-        let mut modified = i.object.clone().unwrap_or_default();
-        annotate(&mut modified);
-        let Some(live) = api.get_opt(&i.name).await.map_err(|e| {
-            let doing = format!("retrieving current configuration of:\n{}\nfrom server for:", shown(i));
-            Error::from(e).about(doing, &i.source)
-        })?
-        else {
-            if self.dry == Dry::Client {
-                return Ok((modified, "created"));
-            }
-            let made = api.create(&self.options, &modified).await;
-            return match made {
-                Ok(o) => {
-                    if i.resource.group == "apiextensions.k8s.io" || i.resource.group == "apiregistration.k8s.io" {
-                        k.forget_discovery();
-                    }
-                    Ok((o, "created"))
-                }
-                Err(e) => Err(Error::from(e).about("creating", &i.source)),
-            };
-        };
-        if live.annotation(LAST_APPLIED).is_none() {
-            k.warn(format!(
-                "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
-                i.resource.plural, i.name
-            ));
-        }
-        let mut current = live;
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            let made = patch::three_way(i, &current, &modified, self.a.overwrite)?;
-            if made.text == "{}" {
-                warn_if_deleting(k, i, &current);
-                return Ok((current, "unchanged"));
-            }
-            if self.dry == Dry::Client {
-                return Ok((super::patch::locally(&current, &made.patch)?, "configured"));
-            }
-            let failed = match api.patch(&i.name, &self.options, &made.patch).await {
-                Ok(o) => {
-                    warn_if_deleting(k, i, &o);
-                    return Ok((o, "configured"));
-                }
-                Err(e) => e,
-            };
-            if failed.is_conflict() && attempt < ATTEMPTS {
-                current = api.get(&i.name).await?;
-            } else if self.a.force && (failed.is_conflict() || failed.is_invalid()) {
-                return self.replace(k, i, &modified).await;
-            } else {
-                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
-                return Err(Error::from(failed).about("patching", &i.source).about(doing, &i.source));
-            }
-        }
-    }
-
-    /// Deletes the object and creates it anew.
-    async fn replace(&self, k: &mut Kube, i: &Info, modified: &Object) -> Result<(Object, &'static str)> {
-        let api = k.api(&i.resource, &i.namespace).await?;
-        let mut options = DeleteOptions::propagation(cascade(&self.a.cascade)?);
-        if self.a.grace_period >= 0 {
-            options.grace_period_seconds = Some(self.a.grace_period);
-        }
-        let answer = api.delete(&i.name, &options).await?;
-        let timeout = duration("timeout", &self.a.timeout)?.filter(|d| !d.is_zero());
-        let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(300));
-        gone(k, i, &uid(&answer), limit).await?;
-        Ok((api.create(&self.options, modified).await?, "configured"))
-    }
-}
-
-pub fn warn_if_deleting(k: &Kube, i: &Info, o: &Object) {
-    if o.is_deleting() {
-        k.warn(format!("Warning: Detected changes to resource {} which is currently being deleted.", i.name));
-    }
-}
-
-/// The object as long messages describe it.
-fn shown(i: &Info) -> String {
-    let r = &i.resource;
-    let group = &r.group;
-    format!(
-        "Resource: \"{group}/{}, Resource={}\", GroupVersionKind: \"{group}/{}, Kind={}\"\nName: {:?}, Namespace: {:?}",
-        r.version, r.plural, r.version, r.kind, i.name, i.namespace
-    )
-}
-
-/// What kubectl says behind a conflict; scripts and people know it.
-const CONFLICT_ADVICE: &str = "Please review the fields above--they currently have other managers. Here
-are the ways you can resolve this warning:
-* If you intend to manage all of these fields, please re-run the apply
-  command with the `--force-conflicts` flag.
-* If you do not intend to manage all of the fields, please edit your
-  manifest to remove references to the fields that should keep their
-  current managers.
-* You may co-own fields by updating your manifest to match the existing
-  value; in this case, you'll become the manager if the other manager(s)
-  stop managing the field (remove it from their configuration).
-See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
 
 #[cfg(test)]
 mod tests {

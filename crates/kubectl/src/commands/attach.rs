@@ -1,9 +1,9 @@
 //! `kubectl attach`: the streams of a container that runs already.
 
-use super::exec::{Wants, stream, terminal};
+use super::exec::{Wants, detach, stream, terminal};
 use super::pods;
 use crate::error::{Error, Result, text};
-use crate::flags::{SessionFlags, duration};
+use crate::flags::{FileFlags, SessionFlags, duration};
 use crate::kube::Kube;
 use crate::resource::Info;
 use client::{Query, WatchEvent, WatchOptions};
@@ -17,6 +17,9 @@ pub struct Arguments {
     pub target: Vec<String>,
     #[command(flatten)]
     pub session: SessionFlags,
+    /// Keys that leave the session while the container goes on: characters and ctrl-CHARACTER, with commas.
+    #[arg(long, default_value = detach::KEYS, hide_default_value = true)]
+    pub detach_keys: String,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -33,22 +36,24 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if duration("pod-running-timeout", &a.session.pod_running_timeout)?.is_none_or(|d| d.is_zero()) {
         return text("--pod-running-timeout must be higher than zero");
     }
-    let pod = pods::one(k, &a.target, &a.session.pod_running_timeout).await?;
+    let pod = pods::one(k, &a.target, &FileFlags::default(), &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot attach a container in a completed pod; current phase is {phase}"));
     }
     let container = pods::container(k, &o, &a.session.container, a.session.quiet)
         .map_err(|e| Error::Text(format!("cannot attach to the container: {e}")))?;
-    let options = Options { stdin: a.session.stdin, tty: a.session.tty, quiet: a.session.quiet };
-    attach(k, &pod, &container, options).await
+    let (stdin, tty, quiet) = (a.session.stdin, a.session.tty, a.session.quiet);
+    let options = Options { stdin, tty, quiet, detach_keys: a.detach_keys };
+    attach(k, &pod, &container, &options).await
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     pub stdin: bool,
     pub tty: bool,
     pub quiet: bool,
+    pub detach_keys: String,
 }
 
 /// The container of that name, of whatever kind it is.
@@ -60,7 +65,7 @@ fn described<'a>(o: &'a Object, name: &str) -> Option<(&'static str, &'a Value)>
 }
 
 /// Attaches until the container or the user ends it.
-pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: Options) -> Result {
+pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: &Options) -> Result {
     let o = pod.object.clone().unwrap_or_default();
     let (of, c) = described(&o, container).unwrap_or(("containers", &Value::Null));
     // Whether there is a terminal was decided when the container was made.
@@ -72,9 +77,10 @@ pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: Options) -> Re
     if !w.quiet {
         k.warn("All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\nIf you don't see a command prompt, try pressing enter.");
     }
+    let detach = if raw { Some(detach::Detach::parse(&w.detach_keys)?) } else { None };
     let mut q = Query::default();
     q.add("container", container);
-    stream(k, pod, &o, "attach", q, Wants { stdin: w.stdin, tty: raw }).await?;
+    stream(k, pod, &o, "attach", q, Wants { stdin: w.stdin, tty: raw, detach }).await?;
     if !w.quiet && raw {
         let (pod, namespace) = (o.name(), o.namespace());
         let command = format!("kubectl attach {pod} -c {container} -n {namespace} -i -t");
@@ -96,7 +102,7 @@ fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
 }
 
 /// Waits for the container and attaches to it; one that has ended already is read instead.
-pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: Options) -> Result {
+pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options) -> Result {
     let api = k.api(&pod.resource, &pod.namespace).await?;
     let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
     let ready = |o: &Object| {

@@ -37,7 +37,7 @@ pub struct Arguments {
     pub write: WriteFlags,
 }
 
-pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.max < 1 {
         return text(format!("--max=MAXPODS is required and must be at least 1, max: {}", a.max));
     }
@@ -49,9 +49,6 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     if a.cpu_percent != -1 && !a.cpu.is_empty() {
         return text("--cpu-percent and --cpu are mutually exclusive");
-    }
-    if a.write.field_manager == "kubectl-create" {
-        a.write.field_manager = "kubectl-autoscale".into();
     }
     let dry = a.write.dry.strategy()?;
     let metrics = metrics(&a)?;

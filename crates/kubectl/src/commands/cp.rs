@@ -5,6 +5,7 @@
 use super::exec::{Wants, stream};
 use super::pods;
 use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::resource::Info;
 use crate::resource::file::os;
@@ -79,7 +80,7 @@ async fn target(a: &Arguments, k: &mut Kube, p: &Place) -> Result<Target> {
     if !p.namespace.is_empty() {
         k.global.namespace.clone_from(&p.namespace);
     }
-    let pod = pods::one(k, std::slice::from_ref(&p.pod), "1m").await?;
+    let pod = pods::one(k, std::slice::from_ref(&p.pod), &FileFlags::default(), "1m").await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot exec into a container in a completed pod; current phase is {phase}"));
@@ -99,7 +100,7 @@ async fn execute(
     let mut q = Query::default();
     command.iter().for_each(|c| q.add("command", c));
     q.add("container", &t.container);
-    let wants = Wants { stdin: input.is_some(), tty: false };
+    let wants = Wants { stdin: input.is_some(), tty: false, detach: None };
     let old = (k.out.clone(), k.err.clone());
     (k.out, k.err) = streams;
     if let Some(i) = input {

@@ -41,8 +41,9 @@ pub struct Arguments {
     /// With the events about each object.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub show_events: Option<bool>,
-    #[arg(long, default_value = "500", hide = true)]
-    pub chunk_size: u32,
+    /// Lists come in pages of so many.
+    #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
+    pub chunk_size: i64,
 }
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -71,6 +72,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         labels: &a.selector,
         all_namespaces: a.all_namespaces,
         bare_type_is_all: true,
+        page: Some(a.chunk_size),
         ..Selection::default()
     };
     let mut errors = Vec::new();

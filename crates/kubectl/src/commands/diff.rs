@@ -6,7 +6,8 @@
 pub mod secret;
 mod unified;
 
-use super::apply::{CLIENT_SIDE, patch, prune, warn_if_deleting};
+use super::apply::object::warn_if_deleting;
+use super::apply::{CLIENT_SIDE, patch, prune};
 use super::create::LAST_APPLIED;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
@@ -49,7 +50,8 @@ pub struct Arguments {
     /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
     #[arg(long, value_name = "GVK")]
     pub prune_allowlist: Vec<String>,
-    #[arg(long, default_value = "1", hide = true)]
+    /// Kept for scripts: objects are compared one after the other.
+    #[arg(long, default_value = "1", hide_default_value = true)]
     pub concurrency: u32,
 }
 

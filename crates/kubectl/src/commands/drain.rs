@@ -47,8 +47,8 @@ pub struct Arguments {
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub skip_wait_for_delete_timeout: i64,
     /// How many objects a page of a list has.
-    #[arg(long, default_value = "500", hide = true)]
-    pub chunk_size: u32,
+    #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
+    pub chunk_size: i64,
     #[command(flatten)]
     pub dry: DryRunFlag,
 }
@@ -57,6 +57,8 @@ pub struct Arguments {
 struct Drain {
     rules: Rules,
     pod_selector: String,
+    /// How many pods a page of the list has.
+    page: i64,
     grace: Option<i64>,
     timeout: Option<Duration>,
     disable_eviction: bool,
@@ -88,6 +90,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             now: k.now(),
         },
         pod_selector: a.pod_selector.clone(),
+        page: a.chunk_size,
         grace: (a.grace_period >= 0).then_some(a.grace_period),
         timeout: duration("timeout", &a.timeout)?.filter(|t| !t.is_zero()),
         disable_eviction: a.disable_eviction,
@@ -96,7 +99,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         look: Duration::from_secs(1),
     };
     let words: Vec<String> = std::iter::once("nodes".to_owned()).chain(a.nodes.clone()).collect();
-    let s = Selection { labels: &a.selector, ..Selection::default() };
+    let s = Selection { labels: &a.selector, page: Some(a.chunk_size), ..Selection::default() };
     let (nodes, errors) = gather(k, &words, &Default::default(), &s).await?;
     Error::collect(errors)?;
     for i in &nodes {
@@ -168,7 +171,8 @@ impl Drain {
     async fn choose(&self, k: &mut Kube, node: &str) -> Result<Choice> {
         let resource = k.resource("pods").await?;
         let fields = format!("spec.nodeName={node}");
-        let s = Selection { labels: &self.pod_selector, fields: &fields, ..Selection::default() };
+        let s =
+            Selection { labels: &self.pod_selector, fields: &fields, page: Some(self.page), ..Selection::default() };
         let all = list(k, &Collection { resource, namespace: String::new() }, &s).await?;
         let mut choice = Choice::default();
         for p in all.into_iter().filter_map(|i| i.object) {

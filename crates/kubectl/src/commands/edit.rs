@@ -7,14 +7,14 @@ pub mod editor;
 use super::create::annotate;
 use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
-use crate::flags::{FileFlags, ValidateFlag};
+use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{name_of, without_managed_fields};
 use crate::resource::Info;
 use crate::resource::file::documents;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
-use editor::{Draft, Reason};
+use editor::{Draft, Form, Reason};
 use meta::{Map, Object, Reason as Why, Value};
 use serde_json::json;
 
@@ -24,15 +24,12 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// yaml or json.
-    #[arg(short = 'o', long, default_value = "yaml", hide_default_value = true)]
-    pub output: String,
+    /// `-o`: yaml, kyaml or json, yaml if none; managed fields are edited only if they are shown.
+    #[command(flatten)]
+    pub print: PrintFlags,
     /// Print the patch.
     #[arg(long)]
     pub output_patch: bool,
-    /// Edit managed fields as well.
-    #[arg(long)]
-    pub show_managed_fields: bool,
     /// Of this subresource: status, scale.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
@@ -42,7 +39,8 @@ pub struct Arguments {
     /// Keep what was saved in the annotation of `apply`.
     #[arg(long)]
     pub save_config: bool,
-    #[arg(long, default_value = "kubectl-edit", hide = true)]
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "kubectl-edit", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
     pub validate: ValidateFlag,
@@ -52,15 +50,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text(NOTHING_GIVEN);
     }
-    let json = match a.output.as_str() {
-        "json" => true,
-        "yaml" => false,
-        other => {
-            return text(format!(
-                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,kyaml,yaml"
-            ));
-        }
-    };
+    let form = editor::Form::parse(&a.print.output)?;
     let s = Selection { bare_type_is_all: true, ..Selection::default() };
     let (mut found, errors) = gather(k, &a.resources, &a.files, &s).await?;
     Error::collect(errors)?;
@@ -75,10 +65,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let options =
         WriteOptions { field_validation: a.validate.validation()?, ..WriteOptions::manager(&a.field_manager) };
-    edit(&a, k, found, json, &options).await
+    edit(&a, k, found, form, &options).await
 }
 
-fn written(found: &[Info], json: bool, managed: bool) -> String {
+fn written(found: &[Info], form: Form, managed: bool) -> String {
     let mut all: Vec<Object> = found.iter().filter_map(|i| i.object.clone()).collect();
     if !managed {
         all.iter_mut().for_each(without_managed_fields);
@@ -87,17 +77,17 @@ fn written(found: &[Info], json: bool, managed: bool) -> String {
         1 => all.remove(0).into_value(),
         _ => json!({"apiVersion": "v1", "items": all, "kind": "List", "metadata": {}}),
     };
-    if json { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) }
+    form.write(&v)
 }
 
-async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, json: bool, options: &WriteOptions) -> Result {
+async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options: &WriteOptions) -> Result {
     let mut reasons: Vec<Reason> = Vec::new();
     // What the editor was left with last, once something was wrong with it.
     let mut wrong: Option<String> = None;
     loop {
-        let body = wrong.clone().unwrap_or_else(|| written(&found, json, a.show_managed_fields));
-        let original = written(&found, json, a.show_managed_fields);
-        let draft = Draft::edit(k, &editor::page(&body, &reasons, !json, a.windows_line_endings), json)?;
+        let body = wrong.clone().unwrap_or_else(|| written(&found, form, a.print.show_managed_fields));
+        let original = written(&found, form, a.print.show_managed_fields);
+        let draft = Draft::edit(k, &editor::page(&body, &reasons, form, a.windows_line_endings), form)?;
         let edited = editor::stripped(draft.text());
         if wrong.as_deref().is_some_and(|w| editor::stripped(w) == edited) {
             return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
@@ -201,7 +191,7 @@ async fn one(
     options: &WriteOptions,
 ) -> std::result::Result<(), Failure> {
     let mut before = i.object.clone().unwrap_or_default();
-    if !a.show_managed_fields {
+    if !a.print.show_managed_fields {
         without_managed_fields(&mut before);
         without_managed_fields(&mut edited);
     }

@@ -2,10 +2,17 @@
 
 use crate::commands::describe::events::{interval, last};
 use crate::error::{Result, text};
+use crate::flags::{Dry, PrintFlags};
 use crate::kube::Kube;
+use crate::printer::shape::Order;
 use crate::printer::table::Aligner;
+use crate::printer::{Formats, Output, Printer, ordered};
 use crate::resource::Collection;
 use crate::resource::select::{Selection, list};
+use client::{WatchEvent, WatchOptions};
+use futures::StreamExt as _;
+use meta::Object;
+use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -20,60 +27,148 @@ pub struct Arguments {
     pub all_namespaces: bool,
     #[arg(long)]
     pub no_headers: bool,
+    /// Go on with events as they come.
+    #[arg(short = 'w', long)]
+    pub watch: bool,
+    /// Lists come in pages of so many; 0 is all at once.
+    #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
+    pub chunk_size: i64,
+    #[command(flatten)]
+    pub print: PrintFlags,
 }
 
-pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    if a.types.iter().any(|t| !t.eq_ignore_ascii_case("Normal") && !t.eq_ignore_ascii_case("Warning")) {
-        return text("valid --types are Normal or Warning");
+impl Arguments {
+    fn wants(&self, e: &Object) -> bool {
+        let ty = e.str_at(&["type"]).unwrap_or_default();
+        self.types.is_empty() || self.types.iter().any(|t| t.eq_ignore_ascii_case(ty))
     }
-    let mut fields = Vec::new();
-    if !a.about.is_empty() {
-        let Some((word, name)) = a.about.split_once('/') else {
-            return text("--for must be in resource/name form");
-        };
-        let r = k.resource(word).await?;
-        fields.push(format!("involvedObject.kind={},involvedObject.name={name}", r.kind));
-    }
-    let resource = k.resource("events").await?;
-    let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
-    let c = Collection { resource, namespace: namespace.clone() };
-    let fields = fields.join(",");
-    let mut all = list(k, &c, &Selection { fields: &fields, ..Selection::default() }).await?;
-    all.retain(|e| {
-        let ty = e.object.as_ref().and_then(|o| o.str_at(&["type"])).unwrap_or_default();
-        a.types.is_empty() || a.types.iter().any(|t| t.eq_ignore_ascii_case(ty))
-    });
-    all.sort_by_key(|e| e.object.as_ref().map(last));
-    if all.is_empty() {
-        match a.all_namespaces {
-            true => k.warn("No events found."),
-            false => k.warn(format!("No events found in {namespace} namespace.")),
-        }
-        return Ok(());
-    }
-    let mut rows = Vec::new();
-    if !a.no_headers {
+
+    fn header(&self) -> Vec<String> {
         let mut h = vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
-        if a.all_namespaces {
+        if self.all_namespaces {
             h.insert(0, "NAMESPACE");
         }
-        rows.push(h.into_iter().map(str::to_owned).collect());
+        h.into_iter().map(str::to_owned).collect()
     }
-    for e in all {
-        let Some(o) = e.object else { continue };
+
+    fn row(&self, o: &Object, now: jiff::Timestamp) -> Vec<String> {
         let at = |p: &[&str]| o.str_at(p).unwrap_or_default().to_owned();
         let mut row = vec![
-            interval(&o, k.now()),
+            interval(o, now),
             at(&["type"]),
             at(&["reason"]),
             format!("{}/{}", at(&["involvedObject", "kind"]), at(&["involvedObject", "name"])),
             at(&["message"]).trim().to_owned(),
         ];
-        if a.all_namespaces {
+        if self.all_namespaces {
             row.insert(0, o.namespace().to_owned());
         }
-        rows.push(row);
+        row
     }
+}
+
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let output = Output::parse(&a.print, Formats::Objects, true)?;
+    if a.types.iter().any(|t| !t.eq_ignore_ascii_case("Normal") && !t.eq_ignore_ascii_case("Warning")) {
+        return text("valid --types are Normal or Warning");
+    }
+    let mut fields = String::new();
+    if !a.about.is_empty() {
+        let Some((word, name)) = a.about.split_once('/') else {
+            return text("--for must be in resource/name form");
+        };
+        if name.contains('/') {
+            return text("arguments in resource/name form may not have more than one slash");
+        }
+        let r = k.resource(word).await?;
+        fields = format!("involvedObject.kind={},involvedObject.name={name}", r.kind);
+    }
+    let resource = k.resource("events").await?;
+    let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
+    let c = Collection { resource, namespace };
+    if a.watch {
+        return watch(&a, k, &c, fields, &output).await;
+    }
+    let selection = Selection { fields: &fields, page: Some(a.chunk_size), ..Selection::default() };
+    let mut all: Vec<Object> = list(k, &c, &selection).await?.into_iter().filter_map(|i| i.object).collect();
+    all.retain(|e| a.wants(e));
+    all.sort_by_key(last);
+    if all.is_empty() {
+        match a.all_namespaces {
+            true => k.warn("No events found."),
+            false => k.warn(format!("No events found in {} namespace.", c.namespace)),
+        }
+        return Ok(());
+    }
+    if !output.is_human() {
+        let list = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": all});
+        let list = Object::from_value(list).unwrap_or_default();
+        k.out.write(ordered(&output, list, a.print.show_managed_fields, Order::ByType)?.as_bytes());
+        return Ok(());
+    }
+    let header = (!a.no_headers).then(|| a.header());
+    let rows: Vec<_> = header.into_iter().chain(all.iter().map(|o| a.row(o, k.now()))).collect();
     k.out.write(Aligner::default().lines(&rows).as_bytes());
     Ok(())
+}
+
+/// Events that are there, and then those that come. What goes away by itself after an hour is not told.
+async fn watch(a: &Arguments, k: &mut Kube, c: &Collection, fields: String, output: &Output) -> Result {
+    let api = k.api(&c.resource, &c.namespace).await?;
+    let options = WatchOptions { field_selector: fields, ..WatchOptions::default() };
+    let mut printer = Printer::new(&a.print, Dry::None)?.typed();
+    let mut aligner = Aligner::default();
+    let mut header = (!a.no_headers).then(|| a.header());
+    let mut events = std::pin::pin!(api.watch(&options).await?);
+    while let Some(e) = events.next().await {
+        let mut o = match e? {
+            WatchEvent::Added(o) | WatchEvent::Modified(o) if a.wants(&o) => o,
+            _ => continue,
+        };
+        o.set_gvk(&c.resource.gvk());
+        if output.is_human() {
+            let rows: Vec<_> = header.take().into_iter().chain([a.row(&o, k.now())]).collect();
+            k.out.write(aligner.lines(&rows).as_bytes());
+        } else {
+            printer.print(k, &o, "events")?;
+        }
+        k.out.flush();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn events_are_listed_and_watched() {
+        let event = |reason: &str, ty: &str| json!({"metadata": {"name": reason, "namespace": "default"}, "type": ty, "reason": reason, "message": "m ", "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "Pod", "name": "p"}});
+        let change = |t: &str, o: meta::Value| format!("{}\n", json!({"type": t, "object": o}));
+        let changes = change("ADDED", event("B", "Normal"))
+            + &change("ADDED", event("C", "Warning"))
+            + &change("DELETED", event("D", "Warning"));
+        let path = "GET /api/v1/namespaces/default/events";
+        let s = Server::new().on(&format!("{path}?limit=7"), 200, json!({"items": [event("A", "Normal")]})).on_bytes(
+            &format!("{path}?watch=true"),
+            200,
+            changes.into_bytes(),
+        );
+        for (line, want) in [
+            (
+                "events --chunk-size=7",
+                "LAST SEEN   TYPE     REASON   OBJECT   MESSAGE\n60s         Normal   A        Pod/p    m\n",
+            ),
+            ("events --chunk-size=7 -o jsonpath={.items[*].reason}", "A"),
+            ("events --chunk-size=7 --types=Warning", "! No events found in default namespace.\n"),
+            (
+                "events -w --types=warning",
+                "LAST SEEN   TYPE      REASON   OBJECT   MESSAGE\n60s         Warning   C        Pod/p    m\n",
+            ),
+            ("events -w -o name --types=Warning", "event/C\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
 }

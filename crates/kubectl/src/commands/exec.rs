@@ -1,11 +1,12 @@
 //! `kubectl exec`: a command in a container, over a WebSocket with channels.
 
 pub mod channels;
+pub mod detach;
 pub mod terminal;
 
 use super::pods;
 use crate::error::{Error, Result, text};
-use crate::flags::SessionFlags;
+use crate::flags::{FileFlags, SessionFlags};
 use crate::kube::Kube;
 use client::Query;
 use http::Method;
@@ -18,23 +19,27 @@ pub struct Arguments {
     /// The command and its arguments.
     #[arg(last = true)]
     pub command: Vec<String>,
+    /// A file with the pod, or with what has pods.
+    #[arg(short = 'f', long, value_delimiter = ',')]
+    pub filename: Vec<String>,
     #[command(flatten)]
     pub session: SessionFlags,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    if a.target.is_empty() {
+    if a.target.is_empty() && a.filename.is_empty() {
         return text("pod, type/name or --filename must be specified");
     }
     if a.command.is_empty() {
-        if a.target.len() > 1 {
+        if a.target.len() > 1 || !a.filename.is_empty() {
             return text(
                 "exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead\nSee 'kubectl exec -h' for help and examples",
             );
         }
         return text("you must specify at least one command for the container");
     }
-    let pod = pods::one(k, &a.target, &a.session.pod_running_timeout).await?;
+    let files = FileFlags { filename: a.filename.clone(), ..FileFlags::default() };
+    let pod = pods::one(k, &a.target, &files, &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")) {
         let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
@@ -54,14 +59,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         q.add("command", c);
     }
     q.add("container", &container);
-    stream(k, &pod, &o, "exec", q, Wants { stdin: a.session.stdin, tty }).await
+    stream(k, &pod, &o, "exec", q, Wants { stdin: a.session.stdin, tty, detach: None }).await
 }
 
 /// Which streams are wanted besides output.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Wants {
     pub stdin: bool,
     pub tty: bool,
+    /// Keys that leave the session.
+    pub detach: Option<detach::Detach>,
 }
 
 /// Runs `exec` or `attach` to its end; the exit code of the command becomes our own.

@@ -13,12 +13,13 @@ pub struct Arguments {
     /// TYPE, or TYPE.FIELD.FIELD….
     pub field: Vec<String>,
     /// All fields below, with their types only.
-    #[arg(long)]
+    #[arg(short = 'R', long)]
     pub recursive: bool,
     /// GROUP/VERSION, when not the preferred one.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub api_version: String,
-    #[arg(long, default_value = "plaintext", hide = true)]
+    /// plaintext or plaintext-openapiv2.
+    #[arg(short = 'o', long, default_value = "plaintext", hide_default_value = true)]
     pub output: String,
 }
 

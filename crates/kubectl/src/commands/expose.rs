@@ -1,6 +1,7 @@
 //! `kubectl expose`: a service for what has pods.
 
 use super::create::{WriteFlags, submit};
+use super::run::Overrides;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
@@ -35,8 +36,13 @@ pub struct Arguments {
     pub cluster_ip: String,
     #[arg(long, default_value = "", hide_default_value = true)]
     pub external_ip: String,
+    /// The address that a load balancer is asked for.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub load_balancer_ip: String,
     #[arg(long, default_value = "", hide_default_value = true)]
     pub session_affinity: String,
+    #[command(flatten)]
+    pub overrides: Overrides,
     #[command(flatten)]
     pub write: WriteFlags,
 }
@@ -52,12 +58,9 @@ fn pairs(s: &str) -> Result<Map<String, Value>> {
     Ok(out)
 }
 
-pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text(super::delete::NOTHING_GIVEN);
-    }
-    if a.write.field_manager == "kubectl-create" {
-        a.write.field_manager = "kubectl-expose".into();
     }
     let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?.typed();
     let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
@@ -65,7 +68,8 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     for i in found {
         let done = async {
             let from = i.object.clone().unwrap_or_default();
-            let mut o = Object::from_value(service(&a, &from, &i.resource.kind)?).unwrap_or_default();
+            let o = a.overrides.apply(service(&a, &from, &i.resource.kind)?)?;
+            let mut o = Object::from_value(o).unwrap_or_default();
             if explicit {
                 o.set_namespace(&i.namespace);
             }
@@ -125,6 +129,9 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
         if !v.is_empty() {
             spec[key] = v.clone().into();
         }
+    }
+    if a.ty == "LoadBalancer" && !a.load_balancer_ip.is_empty() {
+        spec["loadBalancerIP"] = a.load_balancer_ip.clone().into();
     }
     if !a.external_ip.is_empty() {
         spec["externalIPs"] = json!([a.external_ip]);

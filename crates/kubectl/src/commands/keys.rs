@@ -29,7 +29,8 @@ pub struct Arguments {
     /// Ask no server: change what the files say, and print it.
     #[arg(long)]
     pub local: bool,
-    #[arg(long, default_value = "", hide = true)]
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
     pub print: PrintFlags,
@@ -73,7 +74,12 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
             None if out.is_empty() => resources.push(w.clone()),
             None => return text(format!("all resources must be specified before {} changes: {w}", keys.word())),
             Some((k, _)) if out.iter().any(|(o, _)| *o == k) => {
-                return text(format!("can not both modify and remove a {} in the same command", keys.word()));
+                return text(match keys {
+                    Keys::Labels => "can not both modify and remove a label in the same command".to_owned(),
+                    Keys::Annotations => {
+                        format!("can not both modify and remove the following annotation(s) in the same command: {k}")
+                    }
+                });
             }
             Some((k, v)) => {
                 if keys == Keys::Labels
@@ -187,12 +193,7 @@ async fn one(
     if !a.resource_version.is_empty() {
         patch["metadata"]["resourceVersion"] = a.resource_version.clone().into();
     }
-    let manager = match a.field_manager.as_str() {
-        "" if keys == Keys::Labels => "kubectl-label",
-        "" => "kubectl-annotate",
-        m => m,
-    };
-    let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(manager) };
+    let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
     let api = k.api(&i.resource, &i.namespace).await?;
     Ok((api.patch(&i.name, &options, &Patch::Merge(patch)).await?, said))
 }

@@ -29,23 +29,32 @@ pub struct Arguments {
     /// Refused: programs of others are not run.
     #[arg(long)]
     pub enable_alpha_plugins: bool,
-    #[arg(long, hide = true)]
+    /// Refused: programs are not run here.
+    #[arg(long)]
     pub as_current_user: bool,
-    #[arg(short = 'e', long, hide = true)]
+    /// For programs, which are not run here; may be repeated.
+    #[arg(short = 'e', long)]
     pub env: Vec<String>,
-    #[arg(long, default_value = "helm", hide = true)]
+    /// For charts, which are not rendered here.
+    #[arg(long, default_value = "helm", hide_default_value = true)]
     pub helm_command: String,
-    #[arg(long, hide = true)]
+    /// For charts, which are not rendered here; may be repeated.
+    #[arg(long)]
     pub helm_api_versions: Vec<String>,
-    #[arg(long, default_value = "", hide = true)]
+    /// For charts, which are not rendered here.
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub helm_kube_version: String,
-    #[arg(long, hide = true)]
+    /// For charts, which are not rendered here.
+    #[arg(long)]
     pub helm_debug: bool,
-    #[arg(long, hide = true)]
+    /// For programs, which are not run here; may be repeated.
+    #[arg(long)]
     pub mount: Vec<String>,
-    #[arg(long, hide = true)]
+    /// For programs, which are not run here.
+    #[arg(long)]
     pub network: bool,
-    #[arg(long, default_value = "bridge", hide = true)]
+    /// For programs, which are not run here.
+    #[arg(long, default_value = "bridge", hide_default_value = true)]
     pub network_name: String,
 }
 

@@ -59,9 +59,11 @@ pub struct Arguments {
     /// With -f, an error of one stream does not end the others.
     #[arg(long)]
     pub ignore_errors: bool,
-    #[arg(long, default_value = "20s", hide = true, value_parser = crate::flags::duration_text)]
+    /// How long to wait for a pod of the target.
+    #[arg(long, default_value = "20s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
-    #[arg(long, hide = true)]
+    /// Let the server trust any certificate of the node. Whoever is in between can read and change everything.
+    #[arg(long)]
     pub insecure_skip_tls_verify_backend: bool,
 }
 
@@ -178,6 +180,7 @@ fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
 fn query(a: &Arguments) -> Result<Query> {
     let mut q = Query::default();
     let mut flag = |name: &str, on: bool| q.add(name, if on { "true" } else { "" });
+    flag("insecureSkipTLSVerifyBackend", a.insecure_skip_tls_verify_backend);
     flag("follow", a.follow);
     flag("previous", a.previous);
     flag("timestamps", a.timestamps);

@@ -27,7 +27,8 @@ pub struct Arguments {
     /// Of this subresource: status, scale.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
-    #[arg(long, default_value = "kubectl-patch", hide = true)]
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "kubectl-patch", hide_default_value = true)]
     pub field_manager: String,
     /// Ask no server: patch what the files say, and print it.
     #[arg(long)]
@@ -61,7 +62,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text("must specify a resource by argument or filename");
     }
-    let mut printer = Printer::new(&a.print, dry)?;
+    // As upstream has it, this command does not say that it was a rehearsal.
+    let mut printer = Printer::new(&a.print, Dry::None)?;
     let (found, mut errors) = match a.local {
         true => gather_alone(k, &a.resources, &a.files).await?,
         false => gather(k, &a.resources, &a.files, &Selection::default()).await?,
@@ -85,8 +87,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         .await;
         match done {
             Ok(o) => {
-                let said =
-                    if o == before && !a.local && dry != Dry::Client { "patched (no change)" } else { "patched" };
+                let said = if o == before && !a.local { "patched (no change)" } else { "patched" };
                 printer.print(k, &o, said)?;
             }
             Err(e) => errors.push(e),

@@ -1,9 +1,10 @@
 //! Which pod and which container `logs`, `exec` and `attach` mean.
 
 use crate::error::{Error, Result, text};
+use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::resource::select::{Selection, list, targets};
-use crate::resource::{Collection, Info, Target};
+use crate::resource::{Collection, Info, Target, from_files};
 use meta::{LabelSelector, Object, Value};
 
 /// Which container is meant where none is named.
@@ -104,11 +105,29 @@ pub async fn target(k: &mut Kube, words: &[String]) -> Result<Info> {
     }
 }
 
+/// The one thing that files hold.
+async fn of_files(k: &mut Kube, words: &[String], files: &FileFlags) -> Result<Info> {
+    if !words.is_empty() {
+        return text("resource/name arguments cannot be provided when a path is specified");
+    }
+    let mut found = from_files(k, files).await?;
+    match (found.pop(), found.is_empty()) {
+        (Some(i), true) => i,
+        (None, _) => text("no resources were found in the files"),
+        _ => text("cannot exec into multiple objects at a time"),
+    }
+}
+
 /// The pod to talk to.
-pub async fn one(k: &mut Kube, words: &[String], patience: &str) -> Result<Info> {
-    let info = target(k, words).await?;
+pub async fn one(k: &mut Kube, words: &[String], files: &FileFlags, patience: &str) -> Result<Info> {
+    let info = match files.is_empty() {
+        true => target(k, words).await?,
+        false => of_files(k, words, files).await?,
+    };
     let pods = of(k, &info, For::Attaching, patience).await?;
     match pods.into_iter().next() {
+        // Of a file there is no more than what is wanted.
+        Some(p) if !files.is_empty() => Ok(Info { object: Some(p.fetch(k).await?), ..p }),
         Some(p) => Ok(p),
         None => text(format!("unable to find a pod of {}", info.to_name())),
     }

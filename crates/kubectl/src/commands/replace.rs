@@ -1,13 +1,14 @@
 //! `kubectl replace`.
 
 use super::create::{LAST_APPLIED, annotate, done};
-use super::delete::{gone, uid};
+use super::delete::{cascade, gone, tell, uid};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::from_files;
+use crate::resource::{Info, from_files};
 use client::{DeleteOptions, Propagation, WriteOptions};
+use meta::Object;
 use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -17,6 +18,18 @@ pub struct Arguments {
     /// Delete and create anew.
     #[arg(long)]
     pub force: bool,
+    /// With --force, what becomes of what the objects own: background, foreground or orphan.
+    #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
+    pub cascade: String,
+    /// With --force, how long to wait until an object is gone; 0 is five minutes.
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
+    pub timeout: String,
+    /// With --force, wait until an object is gone, which is done in any case.
+    #[arg(long)]
+    pub wait: bool,
+    /// Of this subresource: status, scale.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub subresource: String,
     /// PUT the file to this path.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
@@ -25,7 +38,8 @@ pub struct Arguments {
     /// Keep the configuration in an annotation.
     #[arg(long)]
     pub save_config: bool,
-    #[arg(long, default_value = "kubectl-replace", hide = true)]
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "kubectl-replace", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
     pub validate: ValidateFlag,
@@ -35,15 +49,29 @@ pub struct Arguments {
     pub dry: DryRunFlag,
 }
 
+/// How long a forced replacement waits for the end of an object when nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    let propagation = cascade(&a.cascade)?;
     if a.files.is_empty() {
         return text("must specify one of -f and -k");
+    }
+    let timeout = duration("timeout", &a.timeout)?.filter(|t| !t.is_zero());
+    if a.grace_period >= 0 && !a.force {
+        return text("--grace-period must have --force specified");
+    }
+    if timeout.is_some() && !a.force {
+        return text("--timeout must have --force specified");
     }
     if !a.raw.is_empty() {
         super::raw::check(&a.raw, &a.files, &[("--output", !a.print.output.is_empty())])?;
         return super::raw::send(k, http::Method::PUT, &a.raw, &a.files).await;
     }
     let dry = a.dry.strategy()?;
+    if a.force && dry != Dry::None {
+        return text("--dry-run can not be used when --force is set");
+    }
     let mut printer = Printer::new(&a.print, dry)?;
     let options = WriteOptions {
         dry_run: dry.option(),
@@ -52,47 +80,107 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     };
     let mut errors = Vec::new();
     let mut count = 0;
+    let mut found = Vec::new();
     for i in from_files(k, &a.files).await? {
         count += 1;
-        let put = async {
-            let i = i?;
-            let mut o = i.object.clone().unwrap_or_default();
-            if a.save_config || o.annotation(LAST_APPLIED).is_some() {
-                annotate(&mut o);
-            }
-            if dry == Dry::Client {
-                return printer.print(k, &o, "replaced");
-            }
-            let api = k.api(&i.resource, &i.namespace).await?;
-            if a.force {
-                let mut d = DeleteOptions::propagation(Propagation::Background);
-                if a.grace_period >= 0 {
-                    d.grace_period_seconds = Some(a.grace_period);
-                }
-                match api.delete(&i.name, &d).await {
-                    Ok(answer) => {
-                        let limit = tokio::time::Instant::now() + Duration::from_secs(300);
-                        gone(k, &i, &uid(&answer), limit).await?;
-                        super::delete::tell(k, &i, -1, dry);
-                    }
-                    Err(e) if e.is_not_found() => {}
-                    Err(e) => return Err(Error::from(e).about("deleting", &i.source)),
-                }
-            }
-            // Kinds that are updated only at a version are updated at the newest.
-            if !a.force
-                && o.resource_version().is_empty()
-                && let Some(live) = api.get_opt(&i.name).await?
-            {
-                o.set(&["metadata", "resourceVersion"], live.resource_version());
-            }
-            let answer = if a.force { api.create(&options, &o).await } else { api.update(&i.name, &options, &o).await };
-            let o = answer.map_err(|e| Error::from(e).about("replacing", &i.source))?;
-            printer.print(k, &o, "replaced")
-        };
-        if let Err(e) = put.await {
-            errors.push(e);
+        match i {
+            Ok(i) => found.push(i),
+            Err(e) => errors.push(e),
         }
     }
+    if a.force {
+        // Nothing is made anew before everything is gone.
+        delete(&a, k, &found, propagation, timeout.unwrap_or(PATIENCE)).await?;
+    }
+    for i in found {
+        let mut o = i.object.clone().unwrap_or_default();
+        if a.save_config || o.annotation(LAST_APPLIED).is_some() {
+            annotate(&mut o);
+        }
+        if dry != Dry::Client {
+            match put(&a, k, &i, o, &options).await {
+                Ok(answer) => o = answer,
+                Err(e) => {
+                    errors.push(e.about("replacing", &i.source));
+                    continue;
+                }
+            }
+        }
+        printer.print(k, &o, "replaced")?;
+    }
     done(count, "replace", errors)
+}
+
+async fn put(a: &Arguments, k: &mut Kube, i: &Info, mut o: Object, options: &WriteOptions) -> Result<Object> {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    if a.force {
+        return Ok(api.create(options, &o).await?);
+    }
+    // Kinds that are updated only at a version are updated at the newest.
+    if o.resource_version().is_empty()
+        && let Some(live) = api.get_opt(&i.name).await?
+    {
+        o.set(&["metadata", "resourceVersion"], live.resource_version());
+    }
+    Ok(match a.subresource.as_str() {
+        "" => api.update(&i.name, options, &o).await?,
+        sub => api.update_subresource(&i.name, sub, options, &o).await?,
+    })
+}
+
+async fn delete(a: &Arguments, k: &mut Kube, all: &[Info], propagation: Propagation, patience: Duration) -> Result {
+    // A grace period of nothing would lose data, as upstream has it.
+    let grace = if a.grace_period == 0 { 1 } else { a.grace_period };
+    let mut options = DeleteOptions::propagation(propagation);
+    if grace >= 0 {
+        options.grace_period_seconds = Some(grace);
+    }
+    let mut waiting = Vec::new();
+    for i in all {
+        match k.api(&i.resource, &i.namespace).await?.delete(&i.name, &options).await {
+            Ok(answer) => {
+                tell(k, i, grace, Dry::None);
+                waiting.push((i, uid(&answer)));
+            }
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(Error::from(e).about("deleting", &i.source)),
+        }
+    }
+    k.out.flush();
+    let limit = tokio::time::Instant::now() + patience;
+    for (i, uid) in waiting {
+        gone(k, i, &uid, limit).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    /// What is made anew could need what is still to be deleted.
+    #[tokio::test]
+    async fn by_force_everything_goes_first() {
+        let path = "/api/v1/namespaces/default/configmaps";
+        let cm =
+            |n: &str| json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}});
+        let post = format!("POST {path}?fieldManager=kubectl-replace&fieldValidation=Strict");
+        let s = Server::new()
+            .on(&format!("DELETE {path}/a"), 200, json!({}))
+            .on(&format!("DELETE {path}/b"), 200, json!({}))
+            .on(&format!("GET {path}?fieldSelector=metadata.name%3Da"), 200, json!({"items": []}))
+            .on(&format!("GET {path}?fieldSelector=metadata.name%3Db"), 200, json!({"items": []}))
+            .on(&post, 201, cm("a"))
+            .on(&post, 201, cm("b"));
+        let files = format!("{}{}", cm("a"), cm("b"));
+        assert_eq!(
+            snapshot(&s, "replace --force --grace-period=0 -f -", &files).await,
+            "configmap \"a\" deleted from default namespace\nconfigmap \"b\" deleted from default namespace\nconfigmap/a replaced\nconfigmap/b replaced\n"
+        );
+        assert_eq!(s.body_of(&format!("DELETE {path}/a"))["gracePeriodSeconds"], 1);
+        let verbs: Vec<String> =
+            s.asked().iter().filter_map(|l| l.split(' ').next()).filter(|v| *v != "GET").map(str::to_owned).collect();
+        assert_eq!(verbs, ["DELETE", "DELETE", "POST", "POST"]);
+    }
 }

@@ -56,7 +56,8 @@ pub struct Simple {
     pub print: PrintFlags,
     #[command(flatten)]
     pub dry: DryRunFlag,
-    #[arg(long, default_value = "kubectl-rollout", hide = true)]
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "kubectl-rollout", hide_default_value = true)]
     pub field_manager: String,
 }
 

@@ -2,12 +2,14 @@
 
 use super::attach::{Options, join};
 use super::create::{WriteFlags, annotate_made, submit};
+use super::delete::cascade;
+use super::exec::detach;
 use crate::error::{Error, Result, text};
-use crate::flags::Dry;
+use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
-use client::{DeleteOptions, Patch, Propagation, WatchEvent, WatchOptions};
+use client::{DeleteOptions, Patch, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use meta::{Map, Object, Value};
 use serde_json::json;
@@ -40,9 +42,8 @@ pub struct Arguments {
     pub image_pull_policy: String,
     #[arg(long)]
     pub privileged: bool,
-    /// A merge patch of the pod, JSON.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub overrides: String,
+    #[command(flatten)]
+    pub overrides: Overrides,
     #[arg(short = 'i', long)]
     pub stdin: bool,
     #[arg(short = 't', long)]
@@ -59,9 +60,11 @@ pub struct Arguments {
     /// Make a service for the port as well.
     #[arg(long)]
     pub expose: bool,
-    /// How --overrides is laid over the pod: merge, strategic or json.
-    #[arg(long, default_value = "merge", hide_default_value = true)]
-    pub override_type: String,
+    /// Keys that leave the session while the container goes on: characters and ctrl-CHARACTER, with commas.
+    #[arg(long, default_value = detach::KEYS, hide_default_value = true)]
+    pub detach_keys: String,
+    #[command(flatten)]
+    pub replaced: Replaced,
     #[arg(short = 'q', long)]
     pub quiet: bool,
     #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
@@ -70,6 +73,56 @@ pub struct Arguments {
     pub args: Vec<String>,
     #[command(flatten)]
     pub write: WriteFlags,
+}
+
+/// What is laid over an object that was made from arguments.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Overrides {
+    /// A patch of the object, JSON.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub overrides: String,
+    /// How --overrides is laid over it: merge, strategic or json.
+    #[arg(long, default_value = "merge", hide_default_value = true)]
+    pub override_type: String,
+}
+
+impl Overrides {
+    pub fn apply(&self, o: Value) -> Result<Value> {
+        if self.overrides.is_empty() {
+            return Ok(o);
+        }
+        let Ok(patch) = serde_json::from_str::<Value>(&self.overrides) else { return text("Invalid JSON Patch") };
+        let patch = match self.override_type.as_str() {
+            "merge" => Patch::Merge(patch),
+            "strategic" => Patch::Strategic(patch),
+            "json" => Patch::Json(patch),
+            other => return text(format!("invalid override type: {other}")),
+        };
+        let o = Object::from_value(o).unwrap_or_default();
+        Ok(super::patch::locally(&o, &patch)?.into_value())
+    }
+}
+
+/// Flags of a deletion. Upstream's `run` has all of them, and with `--rm` sets those of time and force itself.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Replaced {
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// With --rm, what becomes of what the pod owns: background, foreground or orphan.
+    #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
+    pub cascade: String,
+    /// Kept for scripts: without effect here.
+    #[arg(long)]
+    pub force: bool,
+    /// Kept for scripts: without effect here.
+    #[arg(long, default_value = "-1", hide_default_value = true)]
+    pub grace_period: i64,
+    /// Kept for scripts: without effect here.
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
+    pub timeout: String,
+    /// Kept for scripts: without effect here.
+    #[arg(long)]
+    pub wait: bool,
 }
 
 fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Value>> {
@@ -83,16 +136,14 @@ fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Valu
     Ok(out)
 }
 
-pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.name.is_empty() {
         return text("NAME is required for run\nSee 'kubectl run -h' for help and examples");
     }
     if a.image.is_empty() {
         return text("--image is required");
     }
-    if a.write.field_manager == "kubectl-create" {
-        a.write.field_manager = "kubectl-run".into();
-    }
+    cascade(&a.replaced.cascade)?;
     let dry = a.write.dry.strategy()?;
     let attached = match &a.attach {
         Some(given) => crate::flags::go_bool(given).map_err(Error::Text)?,
@@ -172,9 +223,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !annotations.is_empty() {
         pod["metadata"]["annotations"] = annotations.into();
     }
-    if !a.overrides.is_empty() {
-        pod = overridden(pod, &a.overrides, &a.override_type)?;
-    }
+    pod = a.overrides.apply(pod)?;
     let (namespace, explicit) = k.namespace()?;
     let mut o = Object::from_value(pod).unwrap_or_default();
     if explicit {
@@ -207,19 +256,6 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
     }
     done
-}
-
-/// An object with what the flag says laid over it.
-fn overridden(o: Value, overrides: &str, ty: &str) -> Result<Value> {
-    let Ok(patch) = serde_json::from_str::<Value>(overrides) else { return text("Invalid JSON Patch") };
-    let patch = match ty {
-        "merge" => Patch::Merge(patch),
-        "strategic" => Patch::Strategic(patch),
-        "json" => Patch::Json(patch),
-        other => return text(format!("invalid override type: {other}")),
-    };
-    let o = Object::from_value(o).unwrap_or_default();
-    Ok(super::patch::locally(&o, &patch)?.into_value())
 }
 
 /// Whether a text names an image: a host, a path in small letters, a tag and a digest.
@@ -260,8 +296,8 @@ async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
         ready || matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"))
     };
     until(k, &info, limit, started).await?;
-    let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet };
-    join(k, info.clone(), &a.name, options).await?;
+    let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: a.detach_keys.clone() };
+    join(k, info.clone(), &a.name, &options).await?;
     if a.leave_stdin_open || a.restart == "Always" {
         return Ok(());
     }
@@ -319,7 +355,7 @@ async fn until(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -
 
 async fn remove(k: &mut Kube, a: &Arguments, o: &Object) -> Result {
     let Some(r) = k.resource_of(&o.gvk().unwrap_or_default()).await? else { return Ok(()) };
-    let options = DeleteOptions::propagation(Propagation::Background);
+    let options = DeleteOptions::propagation(cascade(&a.replaced.cascade)?);
     match k.api(&r, o.namespace()).await?.delete(o.name(), &options).await {
         Err(e) if e.is_not_found() => return Ok(()),
         done => done?,

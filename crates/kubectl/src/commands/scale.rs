@@ -1,13 +1,15 @@
 //! `kubectl scale`.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
+use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -30,7 +32,8 @@ pub struct Arguments {
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    #[arg(long, default_value = "0s", hide = true, value_parser = crate::flags::duration_text)]
+    /// How long to wait until there are so many; 0 does not wait.
+    #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     #[command(flatten)]
     pub print: PrintFlags,
@@ -46,6 +49,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(super::delete::NOTHING_GIVEN);
     }
     let dry = a.dry.strategy()?;
+    let timeout = duration("timeout", &a.timeout)?.filter(|t| !t.is_zero());
     let mut printer = Printer::new(&a.print, dry)?;
     let selection = Selection { labels: &a.selector, all: a.all, ..Selection::default() };
     let (found, mut errors) = gather(k, &a.resources, &a.files, &selection).await?;
@@ -80,7 +84,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let _: Value = api.update_subresource(&i.name, "scale", &options, &scale).await?;
             Ok(())
         };
-        match scaled.await {
+        let scaled = match (scaled.await, timeout) {
+            (Ok(()), Some(limit)) if dry == Dry::None => settled(k, &i, a.replicas, limit).await,
+            (done, _) => done,
+        };
+        match scaled {
             Ok(()) => printer.print(k, i.object.as_ref().unwrap_or(&Object::default()), "scaled")?,
             Err(e) => {
                 errors.push(e);
@@ -89,6 +97,25 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     Error::collect(errors)
+}
+
+/// Waits until there are as many as were asked for, or somebody else asked for another number.
+async fn settled(k: &mut Kube, i: &Info, replicas: i64, limit: Duration) -> Result {
+    let api = k.api(&i.resource, &i.namespace).await?;
+    let look = async {
+        loop {
+            let scale: Object = api.get_subresource(&i.name, "scale").await?;
+            let of = |p: &str| scale.int_at(&[p, "replicas"]).unwrap_or(0);
+            if of("spec") != replicas || of("status") == replicas {
+                return Ok(());
+            }
+            tokio::time::sleep(super::wait::AGAIN).await;
+        }
+    };
+    match tokio::time::timeout(limit, look).await {
+        Ok(done) => done,
+        Err(_) => text(format!("timed out waiting for {:?} to be synced", i.name)),
+    }
 }
 
 #[cfg(test)]

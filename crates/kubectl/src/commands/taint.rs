@@ -23,7 +23,8 @@ pub struct Arguments {
     /// A taint that is there with another value gets the new one.
     #[arg(long)]
     pub overwrite: bool,
-    #[arg(long, default_value = "kubectl-taint", hide = true)]
+    /// Who the fields will belong to.
+    #[arg(long, default_value = "kubectl-taint", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
     pub validate: ValidateFlag,

@@ -5,7 +5,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::select::{Selection, list, targets};
+use crate::resource::select::{Selection, gather_alone, list, targets};
 use crate::resource::{Info, Target, from_files};
 use client::{ListOptions, WatchEvent, WatchOptions};
 use codec::jsonpath::{Missing, Template};
@@ -40,6 +40,9 @@ pub struct Arguments {
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
+    /// Ask no server: look at what the files say.
+    #[arg(long)]
+    pub local: bool,
 }
 
 /// Between two looks.
@@ -140,8 +143,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         fields: &a.field_selector,
         all: a.all,
         all_namespaces: a.all_namespaces,
-        bare_type_is_all: false,
+        ..Selection::default()
     };
+    if a.local {
+        return locally(&a, k, &until, &mut printer).await;
+    }
     let deadline = Instant::now() + timeout;
     let mut errors = Vec::new();
     let mut all = Vec::new();
@@ -180,6 +186,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             Err(e) => errors.push(e),
         }
         k.out.flush();
+    }
+    Error::collect(errors)
+}
+
+/// One look at the objects of files.
+async fn locally(a: &Arguments, k: &mut Kube, until: &Until, printer: &mut Printer) -> Result {
+    let (found, mut errors) = gather_alone(k, &a.resources, &a.files).await?;
+    for i in found {
+        let o = i.object.clone().unwrap_or_default();
+        match until.holds(&o) {
+            Ok(true) => printer.print(k, &o, "condition met")?,
+            Ok(false) => errors.push(Error::Text(format!("condition not met for {}/{}", i.resource.plural, i.name))),
+            Err(e) => errors.push(e),
+        }
     }
     Error::collect(errors)
 }

@@ -18,6 +18,8 @@ pub struct Selection<'a> {
     pub all_namespaces: bool,
     /// A type alone means all of it (`get`, `describe`).
     pub bare_type_is_all: bool,
+    /// How many objects a page of a list has, if not the usual number; 0 is all at once.
+    pub page: Option<i64>,
 }
 
 impl Selection<'_> {
@@ -154,7 +156,7 @@ const PAGE: u32 = 500;
 
 pub async fn list(k: &mut Kube, c: &Collection, s: &Selection<'_>) -> Result<Vec<Info>> {
     let api = k.api(&c.resource, &c.namespace).await?;
-    let options = ListOptions { limit: PAGE, ..s.options() };
+    let options = ListOptions { limit: s.page.map_or(PAGE, |p| u32::try_from(p).unwrap_or(0)), ..s.options() };
     let all = api.list_all(&options).await.map_err(|e| unlisted(&c.resource, s.labels, s.fields, e))?;
     Ok(all.items.into_iter().map(|o| info(&c.resource, o)).collect())
 }

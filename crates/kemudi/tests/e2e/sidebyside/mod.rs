@@ -11,6 +11,7 @@
 //! The real program is the one of `KEMUDI_KUBECTL`, or else of `KUBECTL`, or else in `PATH`. v1.36 is asked everything. An older
 //! one is asked the lines that begin with its version or one before it (`20: get pods`), on which they agree.
 
+mod flags;
 mod smooth;
 
 use crate::cluster::KEMUDI;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub const TESTS: &[Case] = &[
     ("sidebyside::the_list_is_short", the_list_is_short),
+    ("sidebyside::flags", flags::agree),
     ("sidebyside::gets", |s| agree(s, "gets")),
     ("sidebyside::tells", |s| agree(s, "tells")),
     ("sidebyside::changes", |s| agree(s, "changes")),
@@ -34,6 +36,7 @@ pub const TESTS: &[Case] = &[
     ("sidebyside::writes", |s| agree(s, "writes")),
     ("sidebyside::makes", |s| agree(s, "makes")),
     ("sidebyside::talks", |s| agree(s, "talks")),
+    ("sidebyside::uses", |s| agree(s, "uses")),
 ];
 
 /// The version that everything is meant for.
@@ -41,6 +44,9 @@ const OURS: u32 = 36;
 
 /// Commands that only read, at the same time.
 const AT_ONCE: usize = 4;
+
+/// Lines that the real one answers in any order: it walks over limits as Go's maps give them.
+const ANY_ORDER: [&str; 2] = ["describe limits lr", "describe -f fixture.yaml --show-events=false"];
 
 /// No case waits for long by itself.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -66,10 +72,14 @@ fn lines(section: &str) -> (bool, Vec<Line>) {
     (reads, text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).map(of).collect())
 }
 
-/// What may differ, and why: a line, and below it, indented, the reason. A line that begins with `words: ` is about standard
-/// error alone.
+/// What may differ. A line that begins with `words: ` is about standard error alone.
 fn differences() -> BTreeMap<String, String> {
-    let text = std::fs::read_to_string(data("differences.txt")).unwrap();
+    listed("differences.txt")
+}
+
+/// Lines, and below each, indented, the reason.
+fn listed(file: &str) -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(data(file)).unwrap();
     let mut out: BTreeMap<String, String> = BTreeMap::new();
     let mut last = String::new();
     for l in text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -85,8 +95,8 @@ fn differences() -> BTreeMap<String, String> {
 }
 
 fn the_list_is_short(_: &Story) {
-    let sections =
-        TESTS.iter().filter_map(|(n, _)| n.strip_prefix("sidebyside::")).filter(|n| *n != "the_list_is_short");
+    let of_cases = |n: &&str| !matches!(*n, "the_list_is_short" | "flags");
+    let sections = TESTS.iter().filter_map(|(n, _)| n.strip_prefix("sidebyside::")).filter(of_cases);
     let all: Vec<String> = sections.flat_map(|s| lines(s).1).map(|l| l.command).collect();
     let listed = differences();
     for (line, reason) in &listed {
@@ -144,9 +154,12 @@ impl Side {
         s.until_at(&at("/apis/apps/v1/namespaces/NS/replicasets"), |v| {
             v["items"].as_array().is_some_and(|l| l.len() == 2 && l.iter().all(has(&["status", "observedGeneration"])))
         });
+        s.until_at(&at("/apis/apps/v1/namespaces/NS/deployments/web"), |v| {
+            let all = v["status"]["conditions"].as_array();
+            all.is_some_and(|l| l.iter().any(|c| c["type"] == "Available" && c["status"] == "True"))
+        });
         for (path, field) in [
-            ("/apis/apps/v1/namespaces/NS/deployments/web", &["status", "conditions"][..]),
-            ("/api/v1/namespaces/NS/resourcequotas/quota", &["status", "used", "configmaps"]),
+            ("/api/v1/namespaces/NS/resourcequotas/quota", &["status", "used", "configmaps"][..]),
             ("/api/v1/namespaces/NS/pods/p1", &["status", "conditions"]),
             ("/api/v1/namespaces/NS/pods/p2", &["status", "conditions"]),
         ] {
@@ -281,7 +294,14 @@ fn agree(s: &Story, section: &str) {
 
 /// What is wrong with two answers, given what may be.
 fn judge(line: &str, ours: &Answer, real: &Answer, listed: &BTreeMap<String, String>) -> Option<String> {
-    let same = (ours.code, &ours.out) == (real.code, &real.out);
+    let lines = |a: &Answer| {
+        let mut all: Vec<String> = a.out.lines().map(str::to_owned).collect();
+        if ANY_ORDER.contains(&line) {
+            all.sort();
+        }
+        (a.code, a.out.ends_with('\n'), all)
+    };
+    let same = lines(ours) == lines(real);
     let words = listed.contains_key(&format!("words: {line}"));
     match (same, listed.contains_key(line)) {
         (true, true) => Some(format!("### {line}\nis listed, and the same again")),

@@ -2,9 +2,9 @@
 
 use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
-use super::super::edit::editor::Draft;
+use super::super::edit::editor::{Draft, Form};
 use crate::error::{Error, Result, text};
-use crate::flags::FileFlags;
+use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::name_of;
 use crate::resource::file::documents;
@@ -19,9 +19,11 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// yaml or json.
-    #[arg(short = 'o', long, default_value = "yaml", hide_default_value = true)]
-    pub output: String,
+    /// `-o`: yaml, kyaml or json, yaml if none.
+    #[command(flatten)]
+    pub print: PrintFlags,
+    #[command(flatten)]
+    pub validate: ValidateFlag,
     /// Lines end as on Windows.
     #[arg(long)]
     pub windows_line_endings: bool,
@@ -35,15 +37,7 @@ const HEAD: &str = "# Please edit the 'last-applied-configuration' annotations b
 ";
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    let json = match a.output.as_str() {
-        "json" => true,
-        "yaml" => false,
-        other => {
-            return text(format!(
-                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
-            ));
-        }
-    };
+    let validation = a.validate.validation()?;
     if a.resources.is_empty() && a.files.is_empty() {
         return text(NOTHING_GIVEN);
     }
@@ -71,10 +65,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {}})
         }
     };
-    let body = if json { codec::json::to_string_indent(&shown) } else { codec::yaml::to_string(&shown) };
-    let page = if json { body.clone() } else { format!("{HEAD}{body}") };
+    let form = Form::parse(&a.print.output)?;
+    let body = form.write(&shown);
+    let page = if form == Form::Json { body.clone() } else { format!("{HEAD}{body}") };
     let page = if a.windows_line_endings { page.replace('\n', "\r\n") } else { page };
-    let draft = Draft::edit(k, &page, json)?;
+    let draft = Draft::edit(k, &page, form)?;
     let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
     let mut read = Vec::new();
     documents("edited-file", edited.as_bytes(), &mut read);
@@ -98,7 +93,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let wanted = format!("{}\n", codec::json::to_string(&d.object.into_value(), codec::json::Html::Escape));
         let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}}));
         let api = k.api(&i.resource, &i.namespace).await?;
-        match api.patch(&i.name, &WriteOptions::manager(&a.field_manager), &patch).await {
+        let options = WriteOptions { field_validation: validation, ..WriteOptions::manager(&a.field_manager) };
+        match api.patch(&i.name, &options, &patch).await {
             Ok(o) => k.say(format!("{} edited", name_of(&o))),
             Err(e) => return draft.keep(k, e.into()),
         }
@@ -119,7 +115,7 @@ mod tests {
         let text =
             "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n";
         let cm = |annotations| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default", "annotations": annotations}});
-        let patch = format!("PATCH {path}?fieldManager=kubectl-client-side-apply");
+        let patch = format!("PATCH {path}?fieldManager=kubectl-client-side-apply&fieldValidation=Strict");
         let s = Server::new().on(&format!("GET {path}"), 200, cm(json!({LAST_APPLIED: text}))).on(
             &patch,
             200,

@@ -43,12 +43,6 @@ pub struct Set {
 }
 
 pub async fn view(a: View, k: &mut Kube) -> Result {
-    if !matches!(a.output.as_str(), "yaml" | "json") {
-        return text(format!(
-            "Unexpected -o output mode: {}, the flag 'output' must be one of yaml|json\nSee 'kubectl apply view-last-applied -h' for help and examples",
-            a.output
-        ));
-    }
     if a.resources.is_empty() && a.files.is_empty() {
         return text(NOTHING_GIVEN);
     }
@@ -68,7 +62,12 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
             match a.output.as_str() {
                 // Two spaces, where other commands have four.
                 "json" => format!("{v:#}\n"),
-                _ => codec::yaml::to_string(&v),
+                "yaml" => codec::yaml::to_string(&v),
+                other => {
+                    return text(format!(
+                        "Unexpected -o output mode: {other}, the flag 'output' must be one of yaml|json\nSee 'kubectl apply view-last-applied -h' for help and examples"
+                    ));
+                }
             }
             .as_bytes(),
         );
@@ -163,9 +162,10 @@ mod tests {
                 "apply view-last-applied cm a",
                 "! Warning: no last-applied-configuration annotation found on resource: a\n",
             ),
+            // A format is looked at only when there is something to show.
             (
                 "apply view-last-applied cm a -o x",
-                "! error: Unexpected -o output mode: x, the flag 'output' must be one of yaml|json\n! See 'kubectl apply view-last-applied -h' for help and examples\nexit 1\n",
+                "! Warning: no last-applied-configuration annotation found on resource: a\n",
             ),
         ] {
             assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");

@@ -1,8 +1,8 @@
 //! `kubectl create --edit`: each object of the files goes through an editor before it is made. What is saved unchanged is not made.
 
-use super::super::edit::editor::{Draft, page};
+use super::super::edit::editor::{Draft, Form, page};
 use super::{Arguments, annotate};
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result};
 use crate::flags::Dry;
 use crate::kube::Kube;
 use crate::printer::Printer;
@@ -10,20 +10,12 @@ use crate::resource::file::documents;
 use crate::resource::{Info, from_files, locate};
 
 pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
-    let json = match a.write.print.output.as_str() {
-        "json" => true,
-        "" | "yaml" => false,
-        other => {
-            return text(format!(
-                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
-            ));
-        }
-    };
+    let form = Form::parse(&a.write.print.output)?;
     let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?;
     let mut errors = Vec::new();
     for i in from_files(k, &a.files).await? {
         let made = match i {
-            Ok(i) => one(a, k, &i, json, &mut printer).await,
+            Ok(i) => one(a, k, &i, form, &mut printer).await,
             Err(e) => Err(e),
         };
         errors.extend(made.err());
@@ -31,10 +23,10 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn one(a: &Arguments, k: &mut Kube, i: &Info, json: bool, printer: &mut Printer) -> Result {
+async fn one(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Printer) -> Result {
     let v = i.object.clone().unwrap_or_default().into_value();
-    let body = if json { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
-    let draft = Draft::edit(k, &page(&body, &[], !json, a.windows_line_endings), json)?;
+    let body = form.write(&v);
+    let draft = Draft::edit(k, &page(&body, &[], form, a.windows_line_endings), form)?;
     let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
     let mut read = Vec::new();
     documents("edited-file", edited.as_bytes(), &mut read);

@@ -141,8 +141,8 @@ pub struct CronJob {
     /// When, in cron's five fields.
     #[arg(long, required = true)]
     pub schedule: String,
-    /// OnFailure or Never.
-    #[arg(long, default_value = "OnFailure", hide_default_value = true)]
+    /// OnFailure (if nothing is said) or Never.
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub restart: String,
     /// The command of the container.
     #[arg(last = true)]
@@ -157,7 +157,7 @@ impl Generator for CronJob {
             "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": self.name},
             "spec": {
                 "jobTemplate": {"metadata": {"name": self.name}, "spec": {"template": {"metadata": {}, "spec": {
-                    "containers": [container(&self.name, &self.image, &self.command)], "restartPolicy": self.restart,
+                    "containers": [container(&self.name, &self.image, &self.command)], "restartPolicy": if self.restart.is_empty() { "OnFailure" } else { &self.restart },
                 }}}},
                 "schedule": self.schedule,
             },

@@ -156,6 +156,7 @@ mod tests {
         let d = Drain {
             rules,
             pod_selector: String::new(),
+            page: 500,
             grace: None,
             timeout: None,
             disable_eviction: false,

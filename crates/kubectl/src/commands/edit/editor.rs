@@ -1,11 +1,44 @@
 //! The file in the editor, and the editor.
 
 use super::super::diff::unique;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, text};
 use crate::kube::Kube;
+use crate::printer::kyaml;
+use crate::printer::shape::{Order, Shape};
+use meta::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The format of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Yaml,
+    Kyaml,
+    Json,
+}
+
+impl Form {
+    /// `-o`, where nothing is YAML.
+    pub fn parse(output: &str) -> Result<Self> {
+        match output {
+            "" | "yaml" => Ok(Self::Yaml),
+            "kyaml" => Ok(Self::Kyaml),
+            "json" => Ok(Self::Json),
+            other => text(format!(
+                "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,kyaml,yaml"
+            )),
+        }
+    }
+
+    pub fn write(self, v: &Value) -> String {
+        match self {
+            Self::Yaml => codec::yaml::to_string(v),
+            Self::Kyaml => kyaml::document(&Shape::of(v, Order::ByName)),
+            Self::Json => codec::json::to_string_indent(v),
+        }
+    }
+}
 
 /// Why a file comes back.
 pub struct Reason {
@@ -14,9 +47,9 @@ pub struct Reason {
 }
 
 /// What is edited, below an explanation and the reasons for editing it again.
-pub fn page(body: &str, reasons: &[Reason], comments: bool, windows: bool) -> String {
+pub fn page(body: &str, reasons: &[Reason], form: Form, windows: bool) -> String {
     let mut out = String::new();
-    if comments {
+    if form != Form::Json {
         out.push_str(
             "# Please edit the object below. Lines beginning with a '#' will be ignored,
 # and an empty file will abort the edit. If an error occurs while saving this file will be
@@ -59,9 +92,9 @@ impl Drop for Draft {
 
 impl Draft {
     /// Writes a page, has it edited, and reads it again.
-    pub fn edit(k: &Kube, page: &str, json: bool) -> Result<Self> {
+    pub fn edit(k: &Kube, page: &str, form: Form) -> Result<Self> {
         let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
-        let ending = if json { "json" } else { "yaml" };
+        let ending = if form == Form::Json { "json" } else { "yaml" };
         let mut draft = Self { path: PathBuf::new(), text: String::new(), kept: false.into() };
         let mut file = None;
         // The file of an earlier round may have been kept: then another name is taken.

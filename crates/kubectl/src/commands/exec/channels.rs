@@ -1,5 +1,6 @@
 //! The channels of `v5.channel.k8s.io` and its forerunner: the first byte of a frame says which stream it is of.
 
+use super::detach::Detach;
 use super::{Wants, terminal};
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
@@ -32,7 +33,7 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
     let (sender, mut input) = mpsc::channel::<Message>(16);
     if wants.stdin {
         let ends = (protocol == V5).then(|| Message::Binary(vec![CLOSE, STDIN].into()));
-        read_input(k, sender.clone(), ends);
+        read_input(k, sender.clone(), ends, wants.detach);
     }
     if wants.tty {
         watch_size(sender.clone());
@@ -42,6 +43,11 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
     loop {
         tokio::select! {
             m = input.recv(), if !input.is_closed() || !input.is_empty() => {
+                // The user left; the command goes on without.
+                if matches!(m, Some(Message::Close(_))) {
+                    code = Some(0);
+                    break;
+                }
                 if let Some(m) = m
                     && to.send(m).await.is_err()
                 {
@@ -119,7 +125,7 @@ pub async fn socket(
 }
 
 /// Reads standard input on a thread of its own: a terminal cannot be read without blocking.
-fn read_input(k: &mut Kube, to: mpsc::Sender<Message>, ends: Option<Message>) {
+fn read_input(k: &mut Kube, to: mpsc::Sender<Message>, ends: Option<Message>, mut detach: Option<Detach>) {
     let mut input = std::mem::replace(&mut k.shell.input, Box::new(std::io::empty()));
     std::thread::spawn(move || {
         let mut buffer = vec![0u8; 16 * 1024];
@@ -127,9 +133,20 @@ fn read_input(k: &mut Kube, to: mpsc::Sender<Message>, ends: Option<Message>) {
             match input.read(&mut buffer) {
                 Ok(0) | Err(_) => break,
                 Ok(n) => {
-                    let mut frame = Vec::with_capacity(n + 1);
+                    let (typed, left) = match &mut detach {
+                        Some(d) => d.pass(&buffer[..n]),
+                        None => (buffer[..n].to_vec(), false),
+                    };
+                    if left {
+                        let _ = to.blocking_send(Message::Close(None));
+                        return;
+                    }
+                    if typed.is_empty() {
+                        continue;
+                    }
+                    let mut frame = Vec::with_capacity(typed.len() + 1);
                     frame.push(STDIN);
-                    frame.extend_from_slice(&buffer[..n]);
+                    frame.extend_from_slice(&typed);
                     if to.blocking_send(Message::Binary(frame.into())).is_err() {
                         return;
                     }

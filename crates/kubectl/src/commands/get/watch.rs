@@ -1,6 +1,7 @@
 //! `kubectl get --watch`: the list, then what happens to it.
 
-use super::{Arguments, Show, append, as_table, list_page, namespace};
+use super::Arguments;
+use super::show::{Show, append, as_table, list_page, namespace};
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::printer::table::{self, Aligner};

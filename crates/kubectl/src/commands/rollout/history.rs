@@ -65,6 +65,9 @@ pub async fn revisions(k: &mut Kube, i: &Info) -> Result<Vec<Revision>> {
     let word = match i.resource.kind.as_str() {
         "Deployment" => "replicasets.apps",
         "DaemonSet" | "StatefulSet" => "controllerrevisions.apps",
+        kind @ ("Pod" | "ReplicaSet" | "ReplicationController" | "Job" | "CronJob") => {
+            return text(format!("no history viewer has been implemented for {kind:?}"));
+        }
         other => {
             let group = &i.resource.group;
             return text(format!(

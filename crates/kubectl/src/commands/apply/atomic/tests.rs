@@ -1,3 +1,4 @@
+use crate::commands::create::LAST_APPLIED;
 use crate::testing::{Server, run_in};
 use meta::Value;
 use serde_json::json;
@@ -86,7 +87,7 @@ async fn an_apply_without_changes_is_not_kept() {
     let home = tempfile::tempdir().unwrap();
     let applied = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"c\",\"namespace\":\"default\"}}\n";
     let mut there = object("ConfigMap", "c", "u1", "5", &json!({"data": {"k": "v"}}));
-    there["metadata"]["annotations"] = json!({super::super::LAST_APPLIED: applied});
+    there["metadata"]["annotations"] = json!({LAST_APPLIED: applied});
     let s = Server::new().on(&format!("GET {BASE}/configmaps/c"), 200, there);
     let file = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: v}\n";
     let (code, out, err) = run(&s, &home, "apply --atomic -f -", file).await;
@@ -157,7 +158,7 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
     let applied = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"old\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"c\",\"namespace\":\"default\"}}\n";
     let with = |version: &str, data: Value, applied: &str| {
         let mut v = object("ConfigMap", "c", "u1", version, &json!({"data": data}));
-        v["metadata"]["annotations"] = json!({super::super::LAST_APPLIED: applied});
+        v["metadata"]["annotations"] = json!({LAST_APPLIED: applied});
         v
     };
     let old = with("1", json!({"k": "old", "theirs": "1"}), applied);
@@ -185,7 +186,7 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
     let s = Server::new().on(&get, 200, now).on(&undo, 200, old.clone());
     let (code, out, err) = run(&s, &home, "undo", "").await;
     assert_eq!((code, out.as_str(), err.as_str()), (0, "configmap/c restored\n", ""));
-    let metadata = json!({"resourceVersion": "9", "annotations": {super::super::LAST_APPLIED: applied}});
+    let metadata = json!({"resourceVersion": "9", "annotations": {LAST_APPLIED: applied}});
     assert_eq!(s.body_of(&undo), json!({"data": {"k": "old", "n": null}, "metadata": metadata}));
 }
 

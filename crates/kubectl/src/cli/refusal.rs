@@ -1,0 +1,159 @@
+//! Command lines that are not understood, in kubectl's words.
+//!
+//! The parser says what is wrong; here it gets the words that scripts and people know from Go's flags and from cobra.
+
+use super::{Refusal, command};
+use crate::error::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// The command that words lead to (`kubectl create job`), and the words behind it that are no flags.
+fn place(words: &[String]) -> (String, Vec<&str>) {
+    let mut at = command();
+    let mut path = String::from("kubectl");
+    let mut rest = Vec::new();
+    let mut words = words.iter();
+    while let Some(w) = words.next() {
+        if w == "--" {
+            break;
+        }
+        if let Some(flag) = w.strip_prefix('-').filter(|f| !f.is_empty()) {
+            let takes = |a: &clap::Arg| {
+                let is = match flag.strip_prefix('-') {
+                    Some(long) => a.get_long() == Some(long),
+                    None => flag.len() == 1 && a.get_short() == flag.chars().next(),
+                };
+                is && a.get_action().takes_values() && !a.is_require_equals_set()
+            };
+            if at.get_arguments().any(takes) || command().get_arguments().any(takes) {
+                words.next();
+            }
+            continue;
+        }
+        let sub = at.get_subcommands().find(|s| s.get_name() == w || s.get_all_aliases().any(|a| a == w)).cloned();
+        match sub.filter(|_| rest.is_empty()) {
+            Some(s) => {
+                path.push(' ');
+                path.push_str(s.get_name());
+                at = s;
+            }
+            None => rest.push(w.as_str()),
+        }
+    }
+    (path, rest)
+}
+
+/// The flags that are not there but have to be, in quotes.
+fn missing_flags(e: &clap::Error) -> Vec<String> {
+    let all = match e.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(s)) => s.clone(),
+        Some(ContextValue::String(s)) => vec![s.clone()],
+        _ => Vec::new(),
+    };
+    let long = all.iter().filter_map(|a| a.strip_prefix("--"));
+    let mut out: Vec<String> = long.map(|a| format!("{:?}", a.split([' ', '=']).next().unwrap_or_default())).collect();
+    out.sort();
+    out
+}
+
+/// Why a number is none, in the words of Go.
+fn as_go(why: &str, value: &str) -> String {
+    if why.contains("invalid digit") || why.contains("empty string") || why.contains("cannot parse integer") {
+        return format!("strconv.ParseInt: parsing {value:?}: invalid syntax");
+    }
+    if why.contains("too large") || why.contains("too small") || why.contains("is not in") {
+        return format!("strconv.ParseInt: parsing {value:?}: value out of range");
+    }
+    why.to_owned()
+}
+
+/// The letter of a flag of the command that is meant.
+fn short_of(words: &[String], flag: &str) -> Option<char> {
+    let mut at = command();
+    let global = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).and_then(clap::Arg::get_short);
+    for w in words {
+        match at.find_subcommand(w).cloned() {
+            Some(s) => at = s,
+            None => break,
+        }
+    }
+    let own = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--"));
+    own.and_then(clap::Arg::get_short).or(global)
+}
+
+/// A complaint of the parser in kubectl's words, or the help that was asked for.
+pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
+    let (command, rest) = place(words);
+    let see_for_help = format!("See '{command} -h' for help and examples");
+    let generates = command.starts_with("kubectl create ");
+    let of = |kind: ContextKind| match e.get(kind) {
+        Some(ContextValue::String(s)) => s.clone(),
+        Some(ContextValue::Strings(s)) => s.join(" "),
+        _ => String::new(),
+    };
+    let see = format!("See '{command} --help' for usage.");
+    let arg = of(ContextKind::InvalidArg);
+    // `--flag <VALUE>` is how the parser names a flag.
+    let flag = arg.split([' ', '=', '[']).next().unwrap_or_default().to_owned();
+    let text = match e.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand if command != "kubectl" => {
+            return Refusal::Wrong(Error::Bare(e.to_string()));
+        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
+            return Refusal::Help(e.to_string());
+        }
+        ErrorKind::MissingRequiredArgument if generates && rest.is_empty() && missing_flags(e).is_empty() => {
+            format!("exactly one NAME is required, got 0\n{see_for_help}")
+        }
+        ErrorKind::UnknownArgument if generates && !flag.starts_with('-') => {
+            format!("exactly one NAME is required, got {}\n{see_for_help}", rest.len())
+        }
+        ErrorKind::UnknownArgument
+            if !flag.starts_with('-')
+                && matches!(command.as_str(), "kubectl api-resources" | "kubectl api-versions") =>
+        {
+            format!("unexpected arguments: [{}]\n{see_for_help}", rest.join(" "))
+        }
+        ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
+        ErrorKind::UnknownArgument if flag.starts_with('-') => {
+            let c = flag.chars().nth(1).unwrap_or('-');
+            let given = words.iter().find(|p| p.starts_with('-') && !p.starts_with("--") && p.contains(c));
+            format!("unknown shorthand flag: '{c}' in {}\n{see}", given.unwrap_or(&flag))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = of(ContextKind::InvalidSubcommand);
+            match command.as_str() {
+                "kubectl" => format!("unknown command {word:?} for \"kubectl\""),
+                "kubectl create" | "kubectl apply" => {
+                    format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" "))
+                }
+                _ if rest.is_empty() => format!("unknown command {word:?}\n{see_for_help}"),
+                _ => format!("unknown command {:?}\n{see_for_help}", rest.join(" ")),
+            }
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let flags = missing_flags(e);
+            if flags.is_empty() {
+                format!("{arg} must be specified\n{see}")
+            } else {
+                format!("required flag(s) {} not set", flags.join(", "))
+            }
+        }
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
+            let value = of(ContextKind::InvalidValue);
+            if value.is_empty() {
+                format!("flag needs an argument: {flag}\n{see}")
+            } else {
+                let why = std::error::Error::source(e).map(|s| format!(": {}", as_go(&s.to_string(), &value)));
+                let short = short_of(words, &flag).map(|s| format!("-{s}, ")).unwrap_or_default();
+                let flag = format!("{short}{flag}");
+                format!("invalid argument {value:?} for {flag:?} flag{}\n{see}", why.unwrap_or_default())
+            }
+        }
+        _ => {
+            let all = e.to_string();
+            let line = all.lines().next().unwrap_or_default();
+            format!("{}\n{see}", line.strip_prefix("error: ").unwrap_or(line))
+        }
+    };
+    Refusal::Wrong(Error::Text(text))
+}

@@ -1,0 +1,146 @@
+//! What commands make of flags that they share with others.
+//!
+//! A set of flags ([`crate::flags`]) is flattened into many commands, of which one may have another default for a flag, or lack
+//! it. Both are rows here, so that the parser, the help, completion and manual pages agree. A flag that a command lacks is
+//! refused as unknown.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+/// Command, flag, default.
+const DEFAULTS: [(&str, &str, &str); 10] = [
+    ("annotate", "field_manager", "kubectl-annotate"),
+    ("autoscale", "field_manager", "kubectl-autoscale"),
+    ("cluster-info dump", "output", "json"),
+    ("config view", "output", "yaml"),
+    ("expose", "field_manager", "kubectl-expose"),
+    ("kuberc view", "output", "yaml"),
+    ("label", "field_manager", "kubectl-label"),
+    ("run", "field_manager", "kubectl-run"),
+    ("set selector", "recursive", "true"),
+    ("wait", "recursive", "true"),
+];
+
+/// Command, and flags that it lacks.
+const LACKS: [(&str, &[&str]); 10] = [
+    ("apply set-last-applied", &["kustomize", "recursive"]),
+    ("autoscale", &["validate"]),
+    ("debug", &["kustomize", "recursive"]),
+    ("expose", &["validate"]),
+    ("rollout pause", &["dry_run"]),
+    ("rollout restart", &["dry_run"]),
+    ("rollout resume", &["dry_run"]),
+    ("run", &["validate"]),
+    ("set selector", &["kustomize"]),
+    ("wait", &["kustomize"]),
+];
+
+fn at<'a>(mut c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
+    for name in path.split(' ') {
+        c = c.find_subcommand_mut(name)?;
+    }
+    Some(c)
+}
+
+/// Writes the rows into the commands.
+pub fn adjust(mut c: Command) -> Command {
+    for (path, flag, default) in DEFAULTS {
+        if let Some(sub) = at(&mut c, path) {
+            *sub = std::mem::take(sub).mut_arg(flag, |a| a.default_value(default).hide_default_value(true));
+        }
+    }
+    for (path, flags) in LACKS {
+        if let Some(sub) = at(&mut c, path) {
+            for flag in flags {
+                *sub = std::mem::take(sub).mut_arg(flag, |a| a.hide(true));
+            }
+        }
+    }
+    c
+}
+
+/// Refuses flags that the command lacks.
+pub fn withheld(m: &ArgMatches, words: &[String]) -> Result<(), clap::Error> {
+    let (mut m, mut path) = (m, Vec::new());
+    while let Some((name, sub)) = m.subcommand() {
+        path.push(name);
+        m = sub;
+    }
+    let path = path.join(" ");
+    let lacks = LACKS.iter().find(|(p, _)| *p == path).map_or(&[][..], |(_, flags)| flags);
+    let given = |id: &&&str| m.value_source(id) == Some(ValueSource::CommandLine);
+    let Some(id) = lacks.iter().find(given) else { return Ok(()) };
+    let long = format!("--{}", id.replace('_', "-"));
+    // Those of them that have a letter.
+    let letter = if *id == "recursive" { "-R" } else { "-k" };
+    let said_long = words.iter().any(|w| *w == long || w.starts_with(&format!("{long}=")));
+    let said = if said_long { long } else { letter.to_owned() };
+    let mut e = clap::Error::new(ErrorKind::UnknownArgument);
+    e.insert(ContextKind::InvalidArg, ContextValue::String(said));
+    Err(e)
+}
+
+/// `--vmodule`: pairs of a pattern and a number. What Go's files would say is not said here.
+pub fn vmodule(s: &str) -> Result<String, String> {
+    let fits = |pair: &str| pair.split_once('=').is_some_and(|(p, n)| !p.is_empty() && n.parse::<i32>().is_ok());
+    match s.split(',').filter(|p| !p.is_empty()).all(fits) {
+        true => Ok(s.to_owned()),
+        false => Err("syntax error: expect comma-separated list of filename=N".into()),
+    }
+}
+
+/// `--log-flush-frequency`, refused in words of its own.
+pub fn frequency(s: &str) -> Result<String, String> {
+    crate::flags::duration_text(s).map_err(|_| "parse error".into())
+}
+
+/// `--profile`: nothing to do, or why it cannot be done. The flag of `debug` is another one of the same name.
+pub fn profile(name: &str, command: &super::Command) -> crate::error::Result {
+    match name {
+        _ if matches!(command, super::Command::Debug(_)) => Ok(()),
+        "none" => Ok(()),
+        "cpu" | "trace" | "heap" | "allocs" | "goroutine" | "threadcreate" | "block" | "mutex" => crate::error::text(
+            format!("--profile={name} asks for a profile of a Go runtime, and this program has none"),
+        ),
+        other => crate::error::text(format!("unknown profile '{other}'")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    #[test]
+    fn every_row_names_a_command_and_a_flag() {
+        let mut c = crate::cli::command();
+        let rows = super::DEFAULTS.iter().map(|(p, f, _)| (*p, *f));
+        let lacks = super::LACKS.iter().flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
+        for (path, flag) in rows.chain(lacks) {
+            let found = super::at(&mut c, path).is_some_and(|c| c.get_arguments().any(|a| a.get_id() == flag));
+            assert!(found, "{path} {flag}");
+        }
+    }
+
+    #[tokio::test]
+    async fn flags_that_a_command_lacks_are_unknown() {
+        let s = Server::new();
+        for (line, want) in [
+            (
+                "wait -k x",
+                "! error: unknown shorthand flag: 'k' in -k\n! See 'kubectl wait --help' for usage.\nexit 1\n",
+            ),
+            (
+                "rollout pause deploy/x --dry-run=client",
+                "! error: unknown flag: --dry-run\n! See 'kubectl rollout pause --help' for usage.\nexit 1\n",
+            ),
+            ("get pods --profile=x", "! error: unknown profile 'x'\nexit 1\n"),
+            (
+                "get pods --profile=heap",
+                "! error: --profile=heap asks for a profile of a Go runtime, and this program has none\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+}

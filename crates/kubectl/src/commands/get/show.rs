@@ -1,0 +1,266 @@
+//! What `get` found: tables that the server made, or documents.
+
+use super::{Arguments, sort};
+use crate::discovery::Resource;
+use crate::error::{Error, Result};
+use crate::kube::Kube;
+use crate::printer::table::{self, Aligner};
+use crate::printer::{Output, document};
+use crate::resource::select::{info, unlisted};
+use crate::resource::{Collection, Info, Target};
+use client::Query;
+use client::client::{JSON, TABLE, request};
+use http::Method;
+use meta::{Object, Value};
+use serde_json::json;
+use std::sync::Arc;
+
+/// How this command shows what it fetches.
+pub struct Show<'a> {
+    a: &'a Arguments,
+    pub table: table::Options,
+    namespace: String,
+    namespaced: bool,
+    single: bool,
+}
+
+/// One resource's table, growing by pages and names.
+struct Group {
+    resource: Arc<Resource>,
+    table: Value,
+}
+
+impl<'a> Show<'a> {
+    pub fn new(a: &'a Arguments, k: &mut Kube, all: &[Target]) -> Result<Self> {
+        let of = |t: &Target| match t {
+            Target::Named(i) => i.resource.clone(),
+            Target::All(c) => c.resource.clone(),
+        };
+        let mut resources: Vec<Arc<Resource>> = all.iter().map(of).collect();
+        resources.dedup();
+        let namespaced = resources.iter().any(|r| r.namespaced);
+        Ok(Self {
+            a,
+            table: table::Options {
+                no_headers: a.no_headers,
+                wide: a.print.output == "wide",
+                with_namespace: a.all_namespaces && namespaced,
+                with_kind: a.show_kind.then(String::new),
+                show_labels: a.show_labels,
+                label_columns: a.label_columns.clone(),
+            },
+            namespace: k.namespace()?.0,
+            namespaced,
+            single: matches!(all, [Target::Named(_)]),
+        })
+    }
+
+    pub fn options_for(&self, r: &Resource) -> table::Options {
+        let mut o = self.table.clone();
+        o.with_kind = o.with_kind.map(|_| r.group_kind());
+        o.with_namespace &= r.namespaced;
+        o
+    }
+
+    pub async fn tables(&mut self, k: &mut Kube, all: Vec<Target>, errors: &mut Vec<Error>) {
+        let mut groups: Vec<Group> = Vec::new();
+        for t in all {
+            let resource = match &t {
+                Target::Named(i) => i.resource.clone(),
+                Target::All(c) => c.resource.clone(),
+            };
+            let table = match t {
+                Target::Named(i) => self.named_table(k, &i).await,
+                Target::All(c) => self.collection_table(k, &c).await,
+            };
+            match table {
+                Ok(table) => match groups.last_mut().filter(|g| g.resource == resource) {
+                    Some(g) => append(&mut g.table, table),
+                    None => groups.push(Group { resource, table }),
+                },
+                Err(e) if e.is_not_found() && self.a.ignore_not_found => {}
+                Err(e) => errors.push(e),
+            }
+        }
+        if groups.iter().any(|g| g.resource != groups[0].resource) {
+            self.table.with_kind = Some(String::new());
+        }
+        groups.retain(|g| g.table["rows"].as_array().is_some_and(|r| !r.is_empty()));
+        // Tables of several kinds are sorted as wholes, and have next to nothing to be sorted by.
+        if !self.a.sort_by.is_empty() && groups.len() > 1 {
+            let mut tables: Vec<Value> = groups.iter().map(|g| g.table.clone()).collect();
+            if let Err(e) = sort::by(&self.a.sort_by, &mut tables, |t| t) {
+                return errors.push(e);
+            }
+        }
+        let mut first = true;
+        for mut g in groups {
+            // Upstream forgets that the sorting of a table failed, and then has nothing to show.
+            if !self.a.sort_by.is_empty()
+                && !self.single
+                && let Some(Value::Array(rows)) = g.table.get_mut("rows")
+                && sort::by(&self.a.sort_by, rows, |row| &row["object"]).is_err()
+            {
+                continue;
+            }
+            if !std::mem::take(&mut first) && !self.table.no_headers {
+                k.out.write(b"\n");
+            }
+            let rows = table::rows(&g.table, &self.options_for(&g.resource));
+            k.out.write(Aligner::default().lines(&rows).as_bytes());
+        }
+        if first && errors.is_empty() && !self.a.ignore_not_found {
+            self.nothing(k);
+        }
+    }
+
+    fn nothing(&self, k: &Kube) {
+        if self.namespaced && !self.a.all_namespaces {
+            k.warn(format!("No resources found in {} namespace.", self.namespace));
+        } else {
+            k.warn("No resources found");
+        }
+    }
+
+    fn query(&self) -> Query {
+        let mut q = Query::default();
+        if !self.a.sort_by.is_empty() {
+            q.add("includeObject", "Object");
+        }
+        q
+    }
+
+    pub fn accept(&self) -> &'static str {
+        if self.a.server_print { TABLE } else { JSON }
+    }
+
+    async fn named_table(&self, k: &mut Kube, i: &Info) -> Result<Value> {
+        let sub = (!self.a.subresource.is_empty()).then_some(self.a.subresource.as_str());
+        let path = i.resource.api().path(namespace(&i.namespace), Some(&i.name), sub)?;
+        let path = format!("{path}{}", self.query().as_str());
+        let v = k.client().await?.json(request(Method::GET, &path, self.accept(), None)?).await?;
+        Ok(as_table(v, k.now()))
+    }
+
+    async fn collection_table(&self, k: &mut Kube, c: &Collection) -> Result<Value> {
+        let mut whole: Option<Value> = None;
+        let mut go_on = String::new();
+        loop {
+            let page = list_page(k, self.a, c, self.accept(), self.query(), &go_on).await?;
+            go_on = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            let page = as_table(page, k.now());
+            match &mut whole {
+                Some(t) => append(t, page),
+                None => whole = Some(page),
+            }
+            if go_on.is_empty() {
+                return Ok(whole.unwrap_or_default());
+            }
+        }
+    }
+
+    pub async fn documents(
+        &mut self,
+        k: &mut Kube,
+        output: &Output,
+        all: Vec<Target>,
+        errors: &mut Vec<Error>,
+    ) -> Result {
+        let mut objects: Vec<Value> = Vec::new();
+        for t in all {
+            let found = match t {
+                Target::Named(i) => self.named(k, &i).await.map(|o| vec![o.into_value()]),
+                Target::All(c) => self.collection(k, &c).await,
+            };
+            match found {
+                Ok(o) => objects.extend(o),
+                Err(e) if e.is_not_found() && self.a.ignore_not_found => {}
+                Err(e) => errors.push(e),
+            }
+        }
+        if self.single {
+            if let Some(o) = objects.pop().and_then(Object::from_value) {
+                k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
+            }
+            return Ok(());
+        }
+        if !self.a.sort_by.is_empty() {
+            sort::by(&self.a.sort_by, &mut objects, |o| o)?;
+        }
+        if objects.is_empty() && (self.a.ignore_not_found || !errors.is_empty()) {
+            return Ok(());
+        }
+        let list = json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}});
+        if let Some(o) = Object::from_value(list) {
+            k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
+        }
+        Ok(())
+    }
+
+    async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
+        let api = k.api(&i.resource, &i.namespace).await?;
+        if self.a.subresource.is_empty() {
+            return Ok(api.get(&i.name).await?);
+        }
+        Ok(api.get_subresource(&i.name, &self.a.subresource).await?)
+    }
+
+    async fn collection(&self, k: &mut Kube, c: &Collection) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        let mut go_on = String::new();
+        loop {
+            let mut page = list_page(k, self.a, c, JSON, Query::default(), &go_on).await?;
+            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
+                let objects = items.into_iter().filter_map(Object::from_value);
+                out.extend(objects.filter_map(|o| info(&c.resource, o).object).map(Object::into_value));
+            }
+            go_on = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            if go_on.is_empty() {
+                return Ok(out);
+            }
+        }
+    }
+}
+
+pub fn namespace(n: &str) -> Option<&str> {
+    (!n.is_empty()).then_some(n)
+}
+
+pub async fn list_page(
+    k: &mut Kube,
+    a: &Arguments,
+    c: &Collection,
+    accept: &str,
+    mut q: Query,
+    go_on: &str,
+) -> Result<Value> {
+    q.add("labelSelector", &a.selector);
+    q.add("fieldSelector", &a.field_selector);
+    if a.chunk_size > 0 {
+        q.add("limit", &a.chunk_size.to_string());
+    }
+    q.add("continue", go_on);
+    let path = format!("{}{}", c.resource.api().path(namespace(&c.namespace), None, None)?, q.as_str());
+    let asked = k.client().await?.json(request(Method::GET, &path, accept, None)?).await;
+    asked.map_err(|e| unlisted(&c.resource, &a.selector, &a.field_selector, e))
+}
+
+/// What a server without tables answered, as a table of names and ages.
+pub fn as_table(v: Value, now: jiff::Timestamp) -> Value {
+    if v["kind"] == "Table" {
+        return v;
+    }
+    let objects: Vec<Object> = match v.get("items").and_then(Value::as_array) {
+        Some(items) => items.iter().cloned().filter_map(Object::from_value).collect(),
+        None => Object::from_value(v).into_iter().collect(),
+    };
+    table::generic(&objects, now)
+}
+
+pub fn append(to: &mut Value, mut more: Value) {
+    if let (Some(Value::Array(rows)), Some(Value::Array(more))) =
+        (to.get_mut("rows"), more.get_mut("rows").map(Value::take))
+    {
+        rows.extend(more);
+    }
+}
