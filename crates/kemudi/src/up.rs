@@ -143,13 +143,13 @@ async fn run(options: Options) -> Result<(), Error> {
             return Err(Error::Privileges(missing));
         }
     }
+    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
     std::fs::create_dir_all(&options.data_dir).map_err(directory)?;
     // First everything that may say no: what comes after it touches the network of this machine.
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
-    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = (!options.disable_agent).then(|| agent::Config {
         data_dir: options.data_dir.clone(),

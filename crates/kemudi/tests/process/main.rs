@@ -128,6 +128,17 @@ async fn a_port_in_use_is_said_before_anything_is_made() {
     assert!(!data.join("store").exists() && !data.join("pki").exists() && !data.join("admin.token").exists());
 }
 
+#[tokio::test]
+async fn values_that_mean_nothing_are_said_before_anything_is_made() {
+    let d = directory();
+    let data = d.path().join("data");
+    for flag in ["--feature-gates=Nosuch=true", "--enable-admission-plugins=Nosuch", "--audit-policy-file=nosuch"] {
+        let says = failed(up(&data).arg(flag)).await;
+        assert!(says.starts_with("error: ") && says.to_lowercase().contains("nosuch"), "{says}");
+        assert!(!data.exists(), "{flag} left a directory");
+    }
+}
+
 /// The bytes of the format's record, as the store writes it: the key, then the number.
 fn format_record(number: u64) -> Vec<u8> {
     [&b"format"[..], &number.to_le_bytes()].concat()
