@@ -314,9 +314,10 @@ impl Lookup for Stored<'_> {
     }
 
     fn fingerprint(&self, group: &str, resource: &str) -> u64 {
-        let name = registry::row::storage_name(group, resource);
+        let rows = self.registry.rows();
+        let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
         let snapshot = self.registry.store.snapshot();
-        let mut all = snapshot.range(&name, None, None).peekable();
+        let mut all = snapshot.range(name, None, None).peekable();
         if all.peek().is_none() {
             return 0;
         }

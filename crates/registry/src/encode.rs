@@ -4,7 +4,7 @@
 use crate::pool::Pool;
 use bytes::Bytes;
 use meta::{Map, Object, Value};
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -150,7 +150,14 @@ pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
     let plans: HashMap<String, Wanted> = selectable.into_iter().map(|(k, v)| (k, Wanted::of(&v))).collect();
     let none = Wanted::of(&[]);
     let pool = Pool::default();
-    Arc::new(move |key: &Key, value: &[u8]| index(value, plans.get(&*key.resource).unwrap_or(&none), &pool))
+    Arc::new(move |key: &Key, value: &[u8]| {
+        let wanted = plans.get(&*key.resource).unwrap_or(&none);
+        index(value, wanted, &pool, |path| match path {
+            NAME => Some(key.name.clone()),
+            NAMESPACE => Some(key.namespace.clone()),
+            _ => None,
+        })
+    })
 }
 
 /// The offset behind the brace that opens `metadata` in a stored object.
@@ -158,21 +165,32 @@ pub fn mark(value: &[u8]) -> usize {
     value.windows(METADATA.len()).position(|w| w == METADATA).map_or(0, |i| i + METADATA.len())
 }
 
-fn index(value: &[u8], wanted: &Wanted, pool: &Pool) -> Index {
+/// Fields that the key says.
+const NAME: &str = "metadata.name";
+const NAMESPACE: &str = "metadata.namespace";
+
+fn index(value: &[u8], wanted: &Wanted, pool: &Pool, known: impl Fn(&str) -> Option<Str>) -> Index {
     let mark = mark(value);
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool };
-    let mut d = serde_json::Deserializer::from_slice(value);
-    let _ = Pick { wanted, found: &mut found }.deserialize(&mut d);
+    let said = wanted.said.iter().filter_map(|path| Some((path.clone(), known(path)?)));
+    found.fields.extend(said.filter(|(_, text)| !text.is_empty()));
+    pick(value, wanted, &mut found);
     Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
+}
+
+fn pick(value: &[u8], wanted: &Wanted, found: &mut Found<'_>) {
+    let mut d = serde_json::Deserializer::from_slice(value);
+    // What ends it early is that everything was found.
+    let _ = Pick { wanted, found, last: true, root: true }.deserialize(&mut d);
 }
 
 /// The text of one field of a stored object; empty when it has none.
 pub fn field(value: &[u8], path: &str) -> String {
-    let wanted = Wanted::of(&[path.to_owned()]);
+    let mut wanted = Wanted::default();
+    wanted.field(path);
     let pool = Pool::default();
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool: &pool };
-    let mut d = serde_json::Deserializer::from_slice(value);
-    let _ = Pick { wanted: &wanted, found: &mut found }.deserialize(&mut d);
+    pick(value, &wanted, &mut found);
     found.fields.first().map(|(_, v)| v.to_string()).unwrap_or_default()
 }
 
@@ -182,6 +200,8 @@ struct Wanted {
     children: Vec<(String, Wanted)>,
     field: Option<Str>,
     labels: bool,
+    /// Of the root: fields that need not be looked for.
+    said: Vec<Str>,
 }
 
 impl Wanted {
@@ -189,13 +209,20 @@ impl Wanted {
         let mut root = Self::default();
         root.child("metadata").child("labels").labels = true;
         for f in fields {
-            let mut at = &mut root;
-            for step in f.split('.') {
-                at = at.child(step);
+            match f.as_str() {
+                NAME | NAMESPACE => root.said.push(f.as_str().into()),
+                _ => root.field(f),
             }
-            at.field = Some(f.as_str().into());
         }
         root
+    }
+
+    fn field(&mut self, path: &str) {
+        let mut at = self;
+        for step in path.split('.') {
+            at = at.child(step);
+        }
+        at.field = Some(path.into());
     }
 
     fn child(&mut self, name: &str) -> &mut Self {
@@ -219,6 +246,10 @@ struct Found<'p> {
 struct Pick<'a, 'p> {
     wanted: &'a Wanted,
     found: &'a mut Found<'p>,
+    /// Nothing is wanted behind this value.
+    last: bool,
+    /// The object itself, whose members are not sorted.
+    root: bool,
 }
 
 impl Pick<'_, '_> {
@@ -285,12 +316,25 @@ impl<'de> Visitor<'de> for Pick<'_, '_> {
             }
             return Ok(());
         }
+        let mut left = self.wanted.children.len();
         while let Some(k) = map.next_key::<std::borrow::Cow<'de, str>>()? {
             match self.wanted.children.iter().find(|(n, _)| *n == *k) {
-                Some((_, w)) => map.next_value_seed(Pick { wanted: w, found: self.found })?,
-                None => {
-                    map.next_value::<IgnoredAny>()?;
+                Some((_, wanted)) => {
+                    left = left.saturating_sub(1);
+                    let last = self.last && left == 0;
+                    map.next_value_seed(Pick { wanted, found: self.found, last, root: false })?;
                 }
+                None => {
+                    if !self.root && self.wanted.children.iter().all(|(n, _)| **n < *k) {
+                        left = 0;
+                    }
+                    if left > 0 || !self.last {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+            }
+            if left == 0 && self.last {
+                return Err(A::Error::custom("everything was found"));
             }
         }
         Ok(())
@@ -327,5 +371,23 @@ mod tests {
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
         assert_eq!(&*e.index().labels, &[("b".into(), "c".into())]);
         assert_eq!(&*e.index().fields, &[("spec.x.y".into(), "true".into())]);
+    }
+
+    #[test]
+    fn no_more_is_read_than_is_wanted() {
+        let made = |fields: &[&str], value: &'static str| {
+            let f = index_fn(HashMap::from([("r".to_owned(), fields.iter().map(|f| (*f).to_owned()).collect())]));
+            let key = Key { resource: "r".into(), namespace: "s".into(), name: "n".into() };
+            Entry::new(key, Bytes::from_static(value.as_bytes()), 7, f)
+        };
+        // What comes behind the labels is no JSON: whoever reads on finds nothing more.
+        let e = made(&[NAME, NAMESPACE], r#"{"kind":"K","metadata":{"labels":{"b":"c"},"managedFields":..."#);
+        assert_eq!(&*e.index().labels, &[("b".into(), "c".into())]);
+        assert_eq!(&*e.index().fields, &[(NAME.into(), "n".into()), (NAMESPACE.into(), "s".into())]);
+        let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":"u"},"spec":{"w":1,"x":"y","z":..."#);
+        assert_eq!((e.index().labels.len(), &*e.index().fields), (1, &[("spec.x".into(), "y".into())][..]));
+        let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":...},"spec":{"x":"y"}}"#);
+        assert_eq!((e.index().labels.len(), e.index().fields.len()), (1, 0), "all of the metadata lies before the spec");
+        assert_eq!(field(br#"{"metadata":{"name":"n","uid":..."#, NAME), "n");
     }
 }

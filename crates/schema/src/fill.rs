@@ -110,10 +110,8 @@ fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
             }
         }
     }
-    for f in &schema.fields {
-        if wants_fill(&f.schema)
-            && let Some(v) = m.get_mut(&*f.name)
-        {
+    for (f, v) in schema.beside(m.iter_mut()) {
+        if let Some(v) = v.filter(|_| wants_fill(&f.schema)) {
             fill(v, &f.schema);
         }
     }

@@ -133,8 +133,8 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schem
 }
 
 fn fields(m: &Map<String, Value>, schema: &Schema, path: &FieldPath, errors: &mut ErrorList) {
-    for f in &schema.fields {
-        let v = m.get(&*f.name).filter(|v| !v.is_null());
+    for (f, v) in schema.beside(m.iter()) {
+        let v = v.filter(|v| !v.is_null());
         let deeper = matches!(f.schema.ty, Type::Struct | Type::Array | Type::Map);
         if f.rules.is_empty() && (!deeper || v.is_none()) {
             continue;
@@ -464,8 +464,7 @@ fn unchanged(
     path: &FieldPath,
     errors: &mut ErrorList,
 ) {
-    for f in &schema.fields {
-        let (n, o) = (new.get(&*f.name), old.get(&*f.name));
+    for ((f, n), (_, o)) in schema.beside(new.iter()).zip(schema.beside(old.iter())) {
         if n == o {
             continue;
         }

@@ -41,8 +41,8 @@ pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
 
 /// Makes none of empty lists that are always written, as conversion does once it is known who wrote them.
 pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
-    for f in &schema.fields {
-        let Some(v) = m.get_mut(&*f.name) else { continue };
+    for (f, v) in schema.beside(m.iter_mut()) {
+        let Some(v) = v else { continue };
         match v {
             Value::Array(a) if a.is_empty() && f.presence == Presence::Always => *v = Value::Null,
             Value::Array(a) => {
@@ -232,7 +232,7 @@ impl<'a> Walk<'a> {
     }
 
     fn fields(&mut self, m: &mut Map<String, Value>, schema: &'a Schema) -> Result<(), TypeError> {
-        if !schema.preserve_unknown && m.keys().any(|k| schema.field(k).is_none()) {
+        if !schema.preserve_unknown && !schema.has_fields(m.keys()) {
             let unknown: Vec<String> = m.keys().filter(|k| schema.field(k).is_none()).cloned().collect();
             for k in unknown {
                 let path = self.path(Some(&k));
@@ -240,40 +240,36 @@ impl<'a> Walk<'a> {
                 m.remove(&k);
             }
         }
-        for f in &schema.fields {
-            match m.get_mut(&*f.name) {
+        // What comes in its place; nothing for what goes.
+        let mut changed: Vec<(&Field, Option<Value>)> = Vec::new();
+        for (f, v) in schema.beside(m.iter_mut()) {
+            match v {
                 Some(v) if !v.is_null() => {
                     self.path.push(Step::Name(&f.name));
                     self.value(v, &f.schema)?;
                     self.path.pop();
-                    let drop = match f.presence {
-                        Presence::OmitZero => is_zero(v, f),
-                        // A slice or map behind a pointer does not exist in the API.
-                        Presence::Pointer => false,
-                        Presence::Always | Presence::Struct => false,
-                    };
-                    if drop {
-                        m.remove(&*f.name);
+                    // A slice or map behind a pointer does not exist in the API.
+                    if f.presence == Presence::OmitZero && is_zero(v, f) {
+                        changed.push((f, None));
                     }
                 }
-                null => {
-                    let there = null.is_some();
-                    match f.presence {
-                        Presence::Struct => {
-                            let mut inner = Map::new();
-                            self.fields(&mut inner, &f.schema)?;
-                            m.insert(f.name.to_string(), inner.into());
-                        }
-                        Presence::Always => {
-                            m.insert(f.name.to_string(), zero_of(&f.schema));
-                        }
-                        _ if there => {
-                            m.remove(&*f.name);
-                        }
-                        _ => {}
+                null => match f.presence {
+                    Presence::Struct => {
+                        let mut inner = Map::new();
+                        self.fields(&mut inner, &f.schema)?;
+                        changed.push((f, Some(inner.into())));
                     }
-                }
+                    Presence::Always => changed.push((f, Some(zero_of(&f.schema)))),
+                    Presence::OmitZero | Presence::Pointer if null.is_some() => changed.push((f, None)),
+                    Presence::OmitZero | Presence::Pointer => {}
+                },
             }
+        }
+        for (f, v) in changed {
+            match v {
+                Some(v) => m.insert(f.name.to_string(), v),
+                None => m.remove(&*f.name),
+            };
         }
         Ok(())
     }

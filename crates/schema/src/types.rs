@@ -215,6 +215,25 @@ impl Schema {
         self.fields.binary_search_by(|f| (*f.name).cmp(name)).ok().map(|i| &self.fields[i])
     }
 
+    /// The fields of a struct, each with the member of that name if there is one. Fields and members are both sorted, so that
+    /// nothing is searched.
+    pub fn beside<'s, 'm, V>(
+        &'s self,
+        members: impl Iterator<Item = (&'m String, V)>,
+    ) -> impl Iterator<Item = (&'s Field, Option<V>)> {
+        let mut members = members.peekable();
+        self.fields.iter().map(move |f| {
+            while members.next_if(|(k, _)| k.as_str() < &*f.name).is_some() {}
+            (f, members.next_if(|(k, _)| k.as_str() == &*f.name).map(|(_, v)| v))
+        })
+    }
+
+    /// Whether all of these names, which are sorted, are fields.
+    pub fn has_fields<'m>(&self, names: impl Iterator<Item = &'m String>) -> bool {
+        let mut fields = self.fields.iter();
+        names.into_iter().all(|n| fields.find(|f| *f.name >= **n).is_some_and(|f| *f.name == **n))
+    }
+
     /// The schema of a member of an object: a field, or a map's value.
     pub fn member(&self, name: &str) -> Option<&Schema> {
         self.field(name).map(|f| f.schema.get()).or(self.additional.as_deref())
