@@ -81,6 +81,11 @@ impl Wanted {
         Err(Status::not_acceptable(format!("only the following media types are accepted: {list}")))
     }
 
+    /// The object itself as JSON, in one line: what the store holds but for the resource version.
+    pub fn is_plain(&self) -> bool {
+        self.shape == Shape::Object && self.encoding == Encoding::Json && !self.pretty
+    }
+
     pub fn json() -> Self {
         Self { encoding: Encoding::Json, shape: Shape::Object, pretty: false }
     }

@@ -150,6 +150,9 @@ impl Flags {
             let path = path.clone();
             move |source| Error::File { path, source }
         };
+        // Also what is sent nowhere has to be right.
+        let text = std::fs::read_to_string(policy).map_err(file(policy))?;
+        let policy = Policy::parse(&text).map_err(|source| Error::Policy { path: policy.clone(), source })?;
         let mut to = Vec::new();
         if let Some(path) = &self.audit_log_path {
             let rotation = Rotation {
@@ -168,12 +171,7 @@ impl Flags {
             let (mode, limits) = (self.webhook.mode()?, self.webhook.limits()?);
             to.push(Place { sink: Sink::Webhook(webhook), mode, limits });
         }
-        if to.is_empty() {
-            return Ok(None);
-        }
-        let text = std::fs::read_to_string(policy).map_err(file(policy))?;
-        let policy = Policy::parse(&text).map_err(|source| Error::Policy { path: policy.clone(), source })?;
-        Ok(Some(Audit { policy, to }))
+        Ok(Some(Audit { policy, to }).filter(|a| !a.to.is_empty()))
     }
 }
 

@@ -4,6 +4,7 @@ use crate::admit::{Admit, Mutated, Operation};
 use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::Request;
+use crate::update::Written;
 use crate::{Registry, managed, metadata};
 use kinds::Generation;
 use meta::{Object, Status, random, time};
@@ -22,12 +23,12 @@ impl Registry {
         mut object: Object,
         options: &WriteOptions,
         admit: &dyn Admit,
-    ) -> Result<Object, Status> {
+    ) -> Result<Written, Status> {
         let row = &request.resource;
         if let Backend::Function(f) = &row.backend {
             admit.mutate(Operation::Create, &mut object, None).await?;
             admit.validate(Operation::Create, Some(&object), None).await?;
-            return f.create(self.env(), request, object, options).await;
+            return f.create(self.env(), request, object, options).await.map(Written::from);
         }
         self.stamp(request, &mut object);
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
@@ -74,7 +75,7 @@ impl Registry {
         mut object: Object,
         options: &WriteOptions,
         admit: &dyn Admit,
-    ) -> Result<Object, Status> {
+    ) -> Result<Written, Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
         managed::on_create(self, request, &mut object, options).await;
@@ -113,7 +114,7 @@ impl Registry {
             // Allocations are made to be seen, and forgotten.
             strategy.allocate(self.env(), &mut object, None)?;
             admit.charge(Operation::Create, &object, None).await?;
-            return Ok(object);
+            return Ok(object.into());
         }
         let untouched = strategy.allocates().then(|| object.clone());
         let mut candidate = object;
@@ -128,10 +129,7 @@ impl Registry {
             ops.extend(with);
             ops.extend(charge.ops);
             match self.commit(row, "create", ops).await {
-                Ok(done) => {
-                    candidate.set_resource_version(&done.revision.to_string());
-                    return Ok(candidate);
-                }
+                Ok(done) => return Ok(Written::of(candidate, &done)),
                 Err(CommitError::Conflict { op: 0, .. }) => {
                     return Err(Status::already_exists(&row.group_resource(), candidate.name()));
                 }

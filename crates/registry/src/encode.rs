@@ -387,7 +387,11 @@ mod tests {
         let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":"u"},"spec":{"w":1,"x":"y","z":..."#);
         assert_eq!((e.index().labels.len(), &*e.index().fields), (1, &[("spec.x".into(), "y".into())][..]));
         let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":...},"spec":{"x":"y"}}"#);
-        assert_eq!((e.index().labels.len(), e.index().fields.len()), (1, 0), "all of the metadata lies before the spec");
+        assert_eq!(
+            (e.index().labels.len(), e.index().fields.len()),
+            (1, 0),
+            "all of the metadata lies before the spec"
+        );
         assert_eq!(field(br#"{"metadata":{"name":"n","uid":..."#, NAME), "n");
     }
 }

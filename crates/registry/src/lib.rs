@@ -31,7 +31,7 @@ pub use row::{Backend, Function, Resource, Rows};
 pub use strategy::{
     ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings, take_field,
 };
-pub use update::{Target, Updated};
+pub use update::{Target, Updated, Written};
 pub use versions::Conversions;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 pub use witness::Witness;

@@ -9,7 +9,8 @@ use crate::{Registry, managed, metadata};
 use bytes::Bytes;
 use kinds::Generation;
 use meta::{FieldError, FieldPath, Object, Status};
-use store::{Action, CommitError, Expect, Key, Op};
+use std::sync::Arc;
+use store::{Action, CommitError, Committed, Entry, Expect, Key, Op};
 
 /// How often an update that nobody tied to a revision is tried again after losing a race.
 const TRIES: usize = 12;
@@ -22,19 +23,41 @@ pub enum Target {
 }
 
 pub enum Updated {
-    Changed(Object),
+    Changed(Written),
     /// Nothing was written, since nothing would change.
-    Same(Object),
-    Created(Object),
+    Same(Written),
+    Created(Written),
     /// The last finalizer of an object that was being deleted is gone, and so is the object.
     Removed(Object),
 }
 
 impl Updated {
-    pub fn into_object(self) -> Object {
+    pub fn into_written(self) -> Written {
         match self {
-            Self::Changed(o) | Self::Same(o) | Self::Created(o) | Self::Removed(o) => o,
+            Self::Changed(w) | Self::Same(w) | Self::Created(w) => w,
+            Self::Removed(o) => o.into(),
         }
+    }
+}
+
+/// An object after a write.
+pub struct Written {
+    pub object: Object,
+    /// Where it is kept, in its stored version. None after a dry run, and of what only a function answers.
+    pub entry: Option<Arc<Entry>>,
+}
+
+impl From<Object> for Written {
+    fn from(object: Object) -> Self {
+        Self { object, entry: None }
+    }
+}
+
+impl Written {
+    /// What the commit made of the first operation, which wrote this object.
+    pub(crate) fn of(mut object: Object, done: &Committed) -> Self {
+        object.set_resource_version(&done.revision.to_string());
+        Self { object, entry: done.entries.first().cloned().flatten() }
     }
 }
 
@@ -79,24 +102,20 @@ impl Registry {
             match self.update_once(request, new, &old, options, admit).await? {
                 Step::Write { object, key, bytes, allocated, charge } => {
                     if options.dry_run {
-                        return Ok(Updated::Changed(*object));
+                        return Ok(Updated::Changed((*object).into()));
                     }
                     let expect = Expect::Revision(entry.revision);
                     let mut ops = vec![Op { key, expect, action: Action::Put(bytes) }];
                     ops.extend(allocated);
                     ops.extend(charge.ops);
-                    let mut object = *object;
                     match self.commit(row, "update", ops).await {
-                        Ok(done) => {
-                            object.set_resource_version(&done.revision.to_string());
-                            return Ok(Updated::Changed(object));
-                        }
+                        Ok(done) => return Ok(Updated::Changed(Written::of(*object, &done))),
                         // What is tied to a revision is refused when it is looked at again.
                         Err(CommitError::Conflict { .. }) => {}
                         Err(e) => return Err(commit_status(&e)),
                     }
                 }
-                Step::Same(o) => return Ok(Updated::Same(*o)),
+                Step::Same(object) => return Ok(Updated::Same(Written { object: *object, entry: Some(entry) })),
                 Step::Remove(o) => {
                     if options.dry_run {
                         return Ok(Updated::Removed(*o));

@@ -1,6 +1,6 @@
 //! Create, also of what only a function answers.
 
-use super::{admission, answer, read_object, take_namespace, write_options};
+use super::{admission, answer, read_object, take_namespace, write_options, written};
 use crate::Server;
 use crate::body::Body;
 use crate::handle::Call;
@@ -15,8 +15,8 @@ pub async fn create(server: &Arc<Server>, call: &Call, mut request: Request) -> 
     take_namespace(&request, &mut object)?;
     request.name = object.name().to_owned();
     let admit = admission(server, call, &request, &options);
-    let object = server.registry.create(&request, object, &options, &admit).await?;
-    Ok(answer(server, call, &request, 201, &object))
+    let made = server.registry.create(&request, object, &options, &admit).await?;
+    Ok(written(server, call, &request, 201, &made))
 }
 
 /// A subresource whose store is a function (`binding`, `eviction`, `token`).

@@ -18,8 +18,9 @@ use crate::{admit::Admission, connect, table};
 use auth::Attributes;
 use http::{Method, Response};
 use meta::{GroupVersion, Object, Status, Value};
-use registry::{Preconditions, Request, Resource, Sub, WriteOptions};
+use registry::{Preconditions, Request, Resource, Sub, WriteOptions, Written, encode};
 use std::sync::Arc;
+use store::Entry;
 
 /// Subresources that answer with streams and negotiate for themselves.
 pub fn is_stream(subresource: &str) -> bool {
@@ -276,6 +277,21 @@ fn take_namespace(request: &Request, object: &mut Object) -> Result<(), Status> 
         ));
     }
     Ok(())
+}
+
+/// A written object as an answer. Where the store has it as it was asked for, it is not encoded once more.
+fn written(server: &Server, call: &Call, request: &Request, code: u16, written: &Written) -> Response<Body> {
+    match &written.entry {
+        Some(entry) if call.wanted.is_plain() && request.resource.serves_bytes(entry) => spliced(code, entry),
+        _ => answer(server, call, request, code, &written.object),
+    }
+}
+
+/// An object as it is kept, in its stored version.
+fn spliced(code: u16, entry: &Entry) -> Response<Body> {
+    let mut out = Vec::new();
+    encode::splice(&mut out, entry);
+    bytes(code, "application/json", out)
 }
 
 /// An object as an answer, in the shape that was asked for.

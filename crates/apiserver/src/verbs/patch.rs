@@ -1,7 +1,7 @@
 //! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
 
 use super::{
-    FieldValidation, admission, answer, field_validation, preconditions, take_namespace, to_typed, write_options,
+    FieldValidation, admission, field_validation, preconditions, take_namespace, to_typed, write_options, written,
 };
 use crate::Server;
 use crate::body::Body;
@@ -70,7 +70,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     let admit = admission(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
-    Ok(answer(server, call, &request, code, &updated.into_object()))
+    Ok(written(server, call, &request, code, &updated.into_written()))
 }
 
 /// What was patched cannot be read as the kind any more: the patch is to blame, and shown.
@@ -136,7 +136,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
     let admit = admission(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
-    Ok(answer(server, call, &request, code, &updated.into_object()))
+    Ok(written(server, call, &request, code, &updated.into_written()))
 }
 
 /// Applying or putting what is not there creates it, which must be allowed as well.

@@ -115,7 +115,7 @@ async fn write(
     };
     let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &apply, &Preconditions::default(), &options, &admit).await?;
-    Ok(answer(server, call, &request, 200, &scale_of(&updated.into_object(), paths)))
+    Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }
 
 /// Admission sees what the client sees.

@@ -1,6 +1,6 @@
 //! Update (PUT).
 
-use super::{admission, answer, preconditions, read_object, take_namespace, write_options};
+use super::{admission, preconditions, read_object, take_namespace, write_options, written};
 use crate::Server;
 use crate::body::Body;
 use crate::handle::Call;
@@ -38,5 +38,5 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     let admit = admission(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
-    Ok(answer(server, call, &request, code, &updated.into_object()))
+    Ok(written(server, call, &request, code, &updated.into_written()))
 }
