@@ -91,8 +91,10 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
             if kind == "Pod" && part.starts_with("default") {
                 let why = "may not be specified when `type` is 'Pod'";
                 errors.push(FieldError::forbidden(&at.child(part), why));
-            } else {
+            } else if matches!(kind, "Pod" | "Container") {
                 resource_name(k, &at.child(part).key(k), errors);
+            } else {
+                counted_name(k, &at.child(part).key(k), errors);
             }
             all.insert(k);
         }
@@ -130,6 +132,20 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// The name of a resource of anything but containers: one of Kubernetes' own, or somebody's.
+fn counted_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let bad = names::qualified_name(name);
+    errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
+    let own = QUOTA.contains(&name) || matches!(name, "storage" | "services.loadbalancers");
+    if !name.contains('/') && !own && !is_huge(name) {
+        errors.push(FieldError::invalid(at, name, "must be a standard resource type or fully qualified"));
+    }
+}
+
+fn is_huge(name: &str) -> bool {
+    ["hugepages-", "requests.hugepages-", "limits.hugepages-"].iter().any(|p| name.starts_with(p))
+}
+
 pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
@@ -137,8 +153,7 @@ pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
         let at = path.child("hard").key(k);
         let bad = names::qualified_name(k);
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
-        let huge = ["hugepages-", "requests.hugepages-", "limits.hugepages-"].iter().any(|p| k.starts_with(p));
-        if !k.contains('/') && !QUOTA.contains(&k.as_str()) && k != "services.loadbalancers" && !huge {
+        if !k.contains('/') && !QUOTA.contains(&k.as_str()) && k != "services.loadbalancers" && !is_huge(k) {
             for why in ["must be a standard resource type or fully qualified", "must be a standard resource for quota"]
             {
                 errors.push(FieldError::invalid(&at, k.as_str(), why));

@@ -180,3 +180,26 @@ async fn groups_that_are_off_take_nothing_along() {
         }
     }
 }
+
+#[tokio::test]
+async fn limits_of_claims_and_of_others() {
+    let c = Cluster::start(1).await;
+    let limits = json!({"metadata": {"name": "l"}, "spec": {"limits": [
+        {"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "2Gi"}}]}});
+    let cases: Vec<Case> = vec![
+        ("/spec/limits/0/max", json!({"storage": "1Mi"}), &["spec.limits[0].min[storage]"]),
+        ("/spec/limits/0/max", json!({"space": "2Gi"}), &["spec.limits[0].max[space]"]),
+        (
+            "/spec/limits/0/type",
+            json!("Pod"),
+            &[
+                "spec.limits[0].max[storage]",
+                "spec.limits[0].max[storage]",
+                "spec.limits[0].min[storage]",
+                "spec.limits[0].min[storage]",
+            ],
+        ),
+        ("/spec/limits/0/type", json!("example.com/disk"), &[]),
+    ];
+    check(&c, "POST", "/api/v1/namespaces/golden/limitranges", &limits, cases).await;
+}
