@@ -231,6 +231,11 @@ pub trait Strategy: Send + Sync {
     /// Checks of an update through a subresource.
     fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
+    /// Whether a write through `subresource` (empty: of the object itself) changes what is asked for, and so the generation.
+    fn counts_generation(&self, subresource: &str) -> bool {
+        subresource.is_empty()
+    }
+
     /// What is asked after all this, of new objects, updates and parts alike, knowing what was found so far. It may warn.
     fn examine(&self, _request: &Request, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 

@@ -170,7 +170,7 @@ impl Registry {
         }
         strategy.permit(self.env(), request, &new, Some(old))?;
         strategy.prepare_for_update(self.env(), request, &mut new, old);
-        if request.subresource.is_empty() {
+        if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);
         }
         let mut errors = Vec::new();

@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod node;
 pub mod persistent_volume;
 pub mod pod;
+pub mod pod_parts;
 pub mod pod_template;
 pub mod proxy;
 pub mod replication_controller;

@@ -1,6 +1,6 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
-use super::{binding, eviction, proxy};
+use super::{binding, eviction, pod_parts, proxy};
 use crate::pod_template;
 use crate::read::text;
 use meta::field::ErrorList;
@@ -100,6 +100,23 @@ impl Strategy for Pod {
         }
     }
 
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let rule = match subresource {
+            "ephemeralcontainers" => pod_parts::ephemeral_containers,
+            "resize" => pod_parts::resize,
+            _ => return,
+        };
+        if let Some(schema) = kinds::catalog().schema_of(&meta::Gvk::new("", "v1", "Pod")) {
+            schema::rules::validate(&o.0, schema, errors);
+        }
+        self.validate(o, errors);
+        rule(o, old, errors);
+    }
+
+    fn counts_generation(&self, subresource: &str) -> bool {
+        matches!(subresource, "" | "ephemeralcontainers" | "resize")
+    }
+
     fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
         let of_status: &[&[&str]] = &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]];
         (subresource == "status").then_some(of_status)
@@ -112,18 +129,17 @@ impl Strategy for Pod {
             "ephemeralcontainers" => {
                 let list = o.at(&["spec", "ephemeralContainers"]).cloned();
                 *o = old.clone();
-                if let Some(l) = list {
-                    o.set(&["spec", "ephemeralContainers"], l);
+                match list {
+                    Some(l) => o.set(&["spec", "ephemeralContainers"], l),
+                    None => {
+                        o.remove(&["spec", "ephemeralContainers"]);
+                    }
                 }
                 pod_template::default(o, &["spec"]);
             }
             "resize" => {
-                let resources: Vec<Value> = items(o, "containers").iter().map(|c| c["resources"].clone()).collect();
-                *o = old.clone();
-                if let Some(Value::Array(mut all)) = o.remove(&["spec", "containers"]) {
-                    all.iter_mut().zip(resources).for_each(|(c, r)| c["resources"] = r);
-                    o.set(&["spec", "containers"], all);
-                }
+                let sent = std::mem::replace(o, old.clone());
+                pod_parts::take_resources(o, &sent);
             }
             _ => {
                 take_field(subresource, o, old, &["ownerReferences"]);
@@ -187,7 +203,7 @@ fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
     }
 }
 
-fn items<'a>(o: &'a Object, list: &str) -> &'a [Value] {
+pub(super) fn items<'a>(o: &'a Object, list: &str) -> &'a [Value] {
     o.at(&["spec", list]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 

@@ -14,6 +14,7 @@ mod escalation;
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;
 mod matrix;
+mod parts;
 mod reading;
 mod rules;
 mod served;

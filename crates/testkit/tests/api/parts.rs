@@ -1,0 +1,78 @@
+//! What may be written through the parts of a pod.
+
+use kemudi_testkit::{Answer, Cluster};
+use serde_json::{Value, json};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+async fn patch(c: &Cluster, path: &str, media: &str, body: Value) -> Answer {
+    c.send("PATCH", path, Some(media), "application/json", body.to_string().into()).await
+}
+
+fn fields(a: &Answer) -> Vec<&str> {
+    let causes = a.body["details"]["causes"].as_array();
+    let mut all: Vec<&str> = causes.into_iter().flatten().filter_map(|c| c["field"].as_str()).collect();
+    all.sort_unstable();
+    all
+}
+
+async fn pod(c: &Cluster) {
+    let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}});
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}});
+    assert_eq!(c.call("POST", PODS, pod).await.code, 201);
+}
+
+#[tokio::test]
+async fn ephemeral_containers_come_and_stay() {
+    let c = Cluster::start(1).await;
+    pod(&c).await;
+    let path = format!("{PODS}/p/ephemeralcontainers");
+    let with = |x: Value| json!({"spec": {"ephemeralContainers": [x]}});
+    let a = patch(&c, &path, STRATEGIC, with(json!({"name": "d", "image": "i", "targetContainerName": "c"}))).await;
+    assert_eq!((a.code, &a.body["metadata"]["generation"]), (200, &json!(2)), "{}", a.body);
+    let list = "spec.ephemeralContainers";
+    let cases = [
+        (MERGE, json!({"spec": {"ephemeralContainers": null}}), vec![list]),
+        (STRATEGIC, with(json!({"name": "d", "image": "j"})), vec![list]),
+        (STRATEGIC, with(json!({"name": "c", "image": "i"})), vec!["spec.ephemeralContainers[1].name"]),
+        (STRATEGIC, with(json!({"name": "e"})), vec!["spec.ephemeralContainers[1].image"]),
+        (
+            STRATEGIC,
+            with(json!({"name": "e", "image": "i", "ports": [{"containerPort": 1}]})),
+            vec!["spec.ephemeralContainers[1].ports"],
+        ),
+    ];
+    for (media, body, want) in cases {
+        let a = patch(&c, &path, media, body).await;
+        let mut found = fields(&a);
+        found.dedup();
+        // A strategic patch puts what is new first.
+        let found: Vec<String> = found.iter().map(|f| f.replace("[0]", "[1]")).collect();
+        assert_eq!((a.code, found), (422, want.iter().map(|w| (*w).to_owned()).collect()), "{}", a.body);
+    }
+}
+
+#[tokio::test]
+async fn a_resize_changes_amounts_only() {
+    let c = Cluster::start(1).await;
+    pod(&c).await;
+    let path = format!("{PODS}/p/resize");
+    let with = |r: Value| json!({"spec": {"containers": [{"name": "c", "image": "other", "resources": r}]}});
+    let a = patch(&c, &path, STRATEGIC, with(json!({"requests": {"cpu": "500m"}}))).await;
+    assert_eq!((a.code, &a.body["metadata"]["generation"]), (200, &json!(2)), "{}", a.body);
+    let container = &a.body["spec"]["containers"][0];
+    assert_eq!((&container["image"], &container["resources"]["requests"]["cpu"]), (&json!("i"), &json!("500m")));
+    let cases = [
+        (json!({"limits": {"cpu": null}}), vec!["spec.containers[0].resources.limits"]),
+        (json!({"requests": {"memory": null}}), vec!["spec.containers[0].resources.requests"]),
+        (json!({"limits": {"ephemeral-storage": "1Gi"}}), vec!["spec"]),
+        (json!({"requests": {"cpu": "2"}, "limits": {"cpu": "2", "memory": "1Gi"}}), vec!["spec"]),
+        (json!({"requests": {"cpu": "3"}}), vec!["spec.containers[0].resources.requests"]),
+    ];
+    for (resources, want) in cases {
+        let a = patch(&c, &path, STRATEGIC, with(resources.clone())).await;
+        assert_eq!((a.code, fields(&a)), (422, want), "{resources} {}", a.body);
+    }
+}
