@@ -119,22 +119,29 @@ fn write_options(call: &Call) -> Result<WriteOptions, Status> {
     if let Some(bad) = dry.iter().find(|v| **v != "All") {
         let path = meta::FieldPath::new("dryRun");
         let e = meta::FieldError::not_supported(&path, *bad, &["All"]);
-        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "CreateOptions".into() };
-        return Err(Status::invalid(&gk, "", &[e]));
+        return Err(Status::invalid(&options_kind(call), "", &[e]));
     }
     let manager = call.query.get("fieldManager");
     if manager.len() > 128 {
         let e = meta::FieldError::too_long(&meta::FieldPath::new("fieldManager"), 128);
-        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
-        return Err(Status::invalid(&gk, "", &[e]));
+        return Err(Status::invalid(&options_kind(call), "", &[e]));
     }
     if manager.chars().any(char::is_control) {
         let why = "should only contain printable characters";
         let e = meta::FieldError::invalid(&meta::FieldPath::new("fieldManager"), manager, why);
-        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
-        return Err(Status::invalid(&gk, "", &[e]));
+        return Err(Status::invalid(&options_kind(call), "", &[e]));
     }
     Ok(WriteOptions { dry_run: !dry.is_empty(), manager: call.manager(), ..WriteOptions::default() })
+}
+
+/// The kind that the query of a write is read as.
+fn options_kind(call: &Call) -> meta::GroupKind {
+    let kind = match call.parts.method {
+        http::Method::PUT => "UpdateOptions",
+        http::Method::PATCH => "PatchOptions",
+        _ => "CreateOptions",
+    };
+    meta::GroupKind { group: "meta.k8s.io".into(), kind: kind.into() }
 }
 
 /// `If-Match`: the revision that the object must have, as the documentation of managed fields uses it. Quotes are allowed.
@@ -163,8 +170,7 @@ fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
                 other,
                 &["Ignore", "Strict", "Warn"],
             );
-            let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "CreateOptions".into() };
-            Err(Status::invalid(&gk, "", &[e]))
+            Err(Status::invalid(&options_kind(call), "", &[e]))
         }
     }
 }
@@ -234,12 +240,11 @@ fn to_typed(
         && row.stored().is_some()
         && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let found = schema::typed(&mut value, schema).map_err(|e| cannot(e.to_string()))?;
-    let problems: Vec<String> = found
-        .unknown
-        .iter()
-        .map(|p| format!("unknown field {p:?}"))
-        .chain(duplicates.iter().map(|p| if p.contains(' ') { p.clone() } else { format!("duplicate field {p:?}") }))
-        .collect();
+    // What is said of the text (YAML, a patch) comes before what is said of its fields.
+    let (said, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
+    let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
+    let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
+    let problems: Vec<String> = said.into_iter().chain(unknown).chain(twice).collect();
     if !problems.is_empty() {
         match field_validation(call)? {
             FieldValidation::Strict => return Err(cannot(format!("strict decoding error: {}", problems.join(", ")))),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
-const APPLY: &str = "application/apply-patch+yaml";
+pub(super) const APPLY: &str = "application/apply-patch+yaml";
 const APPLY_CBOR: &str = "application/apply-patch+cbor";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
@@ -50,10 +50,9 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         return Err(Status::invalid(&gk, "", &[e]));
     }
     let (patch, duplicates) = read(call, &request)?;
-    if field_validation(call)? == FieldValidation::Strict && !duplicates.is_empty() {
-        let list: Vec<String> = duplicates.iter().map(|d| format!("duplicate field {d:?}")).collect();
-        return Err(Status::bad_request(format!("strict decoding error: {}", list.join(", "))));
-    }
+    field_validation(call)?;
+    let whose = if matches!(patch, Patch::Json(_)) { "json patch " } else { "" };
+    let found: Vec<String> = duplicates.iter().map(|d| format!("{whose}duplicate field {d:?}")).collect();
     let change = |live: Option<&Object>| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
@@ -61,7 +60,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         let patched = apply(&patch, live, &request)?;
         let kind = request.resource.kind.gvk();
         let sent = || String::from_utf8_lossy(&call.body).into_owned();
-        let mut object = to_typed(call, &request, &kind, patched, Vec::new()).map_err(|s| not_typed(sent(), &s))?;
+        let mut object = to_typed(call, &request, &kind, patched, found.clone()).map_err(|s| not_typed(sent(), &s))?;
         if object.namespace().is_empty() && request.resource.kind.namespaced {
             object.set_namespace(&request.namespace);
         }
@@ -82,8 +81,15 @@ fn not_typed(patch: String, s: &Status) -> Status {
     Status::invalid(&meta::GroupKind::default(), "", &[e])
 }
 
-/// Server-side apply: creates or merges, and tracks who manages what.
-async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+/// What is applied, by whom.
+pub(super) struct Applied<'a> {
+    pub configuration: Object,
+    pub manager: &'a str,
+    pub force: Force,
+}
+
+/// Reads a configuration that is to be applied, and how.
+pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = WriteOptions { applied: true, ..write_options(call)? };
     let manager = call.query.get("fieldManager");
     if manager.is_empty() {
@@ -111,6 +117,12 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         );
         return Err(Status::bad_request(why));
     }
+    Ok((options, Applied { configuration, manager, force }))
+}
+
+/// Server-side apply: creates or merges, and tracks who manages what.
+async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    let (options, Applied { configuration, manager, force }) = applied(call, &request)?;
     if call.target.subresource.is_empty() {
         authorize_create(server, call).await?;
     }

@@ -15,6 +15,7 @@ mod escalation;
 mod hook;
 mod matrix;
 mod parts;
+mod patches;
 mod reading;
 mod rules;
 mod served;
