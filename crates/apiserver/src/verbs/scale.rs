@@ -15,6 +15,10 @@ use registry::{Admit, Mutated, Operation, Preconditions, Request, Scale, Target,
 use serde_json::json;
 use std::sync::Arc;
 
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
 pub async fn scale(
     server: &Arc<Server>,
     call: &Call,
@@ -30,8 +34,12 @@ pub async fn scale(
             let sent = read_object(call, &request)?;
             write(server, call, request, paths, |_| Ok(sent.clone())).await
         }
+        Method::PATCH if call.media_type() == super::patch::APPLY => apply(server, call, request, paths).await,
         Method::PATCH => {
             let media = call.media_type().to_owned();
+            if media == STRATEGIC && !request.resource.bare_items {
+                return Err(content::unsupported(&[JSON, MERGE, super::patch::APPLY]));
+            }
             let patch = content::json(&call.body)?.value;
             let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, paths));
             write(server, call, request, paths, change).await
@@ -63,13 +71,13 @@ fn scale_of(o: &Object, paths: &Scale) -> Object {
 fn patched(media: &str, patch: Value, scale: Object) -> Result<Object, Status> {
     let mut doc = scale.into_value();
     match media {
-        "application/json-patch+json" => {
+        JSON => {
             json_patch::Patch::decode(patch).and_then(|p| p.apply(&mut doc)).map_err(|e| e.status())?;
         }
-        "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+        MERGE | STRATEGIC => {
             merge_patch::apply(&mut doc, patch).map_err(|e| Status::bad_request(e.to_string()))?;
         }
-        _ => return Err(content::unsupported(&["application/merge-patch+json"])),
+        _ => return Err(content::unsupported(&[JSON, MERGE, STRATEGIC, super::patch::APPLY])),
     }
     let schema = kinds::catalog().schema_of(&meta::Gvk::new("autoscaling", "v1", "Scale"));
     if let Some(schema) = schema {
@@ -86,26 +94,11 @@ async fn write(
     change: impl Fn(&Object) -> Result<Object, Status> + Send + Sync,
 ) -> Result<Response<Body>, Status> {
     let options = WriteOptions { through: Some(("scale", paths.spec_replicas.clone())), ..write_options(call)? };
-    // The object itself is updated: it is a scale only towards the client.
-    let whole = Request {
-        user: request.user.clone(),
-        resource: request.resource.clone(),
-        subresource: String::new(),
-        namespace: request.namespace.clone(),
-        name: request.name.clone(),
-        warnings: request.warnings.clone(),
-        conversions: registry::Conversions::default(),
-    };
+    let whole = seen_as(&request, "");
     let apply = |live: Option<&Object>| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
         let scale = change(live)?;
-        let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
-        if replicas < 0 {
-            let path = FieldPath::new("spec.replicas");
-            let e = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
-            let gk = meta::GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
-            return Err(Status::invalid(&gk, live.name(), &[e]));
-        }
+        let replicas = replicas_of(&scale, live.name())?;
         let mut object = live.clone();
         let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
@@ -115,6 +108,57 @@ async fn write(
     };
     let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &apply, &Preconditions::default(), &options, &admit).await?;
+    Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
+}
+
+/// The same request, of the object itself (it is a scale only towards the client) or of another part of it.
+fn seen_as(request: &Request, subresource: &str) -> Request {
+    Request {
+        user: request.user.clone(),
+        resource: request.resource.clone(),
+        subresource: subresource.into(),
+        namespace: request.namespace.clone(),
+        name: request.name.clone(),
+        warnings: request.warnings.clone(),
+        conversions: registry::Conversions::default(),
+    }
+}
+
+fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
+    let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
+    if replicas < 0 {
+        let path = FieldPath::new("spec.replicas");
+        let e = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
+        let gk = meta::GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
+        return Err(Status::invalid(&gk, name, &[e]));
+    }
+    Ok(replicas)
+}
+
+/// Server-side apply of a scale: a configuration of the object that has nothing but the replicas, whose owner is remembered
+/// with the subresource.
+async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
+    let (options, applied) = super::patch::applied(call, &request)?;
+    let scale = patched(MERGE, applied.configuration.into_value(), Object::default())?;
+    let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
+    let mut configuration = Object::default();
+    configuration.set_gvk(&request.resource.kind.gvk());
+    configuration.set_name(&request.name);
+    configuration.set_namespace(&request.namespace);
+    let replicas = replicas_of(&scale, &request.name)?;
+    if scale.int_at(&["spec", "replicas"]).is_some() {
+        configuration.set(&path, replicas);
+    }
+    let (whole, part) = (seen_as(&request, ""), seen_as(&request, "scale"));
+    let change = |live: Option<&Object>| {
+        let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
+        let merged = server.registry.apply(&part, Some(live), &configuration, applied.manager, applied.force)?;
+        let mut object = merged.unwrap_or_else(|| live.clone());
+        object.set_resource_version(scale.resource_version());
+        Ok(Target::Object(Box::new(object)))
+    };
+    let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
+    let updated = server.registry.update(&whole, &change, &Preconditions::default(), &options, &admit).await?;
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }
 

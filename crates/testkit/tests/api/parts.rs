@@ -1,11 +1,13 @@
-//! What may be written through the parts of a pod.
+//! What may be written through the parts of a pod, and of a scale that is applied.
 
 use kemudi_testkit::{Answer, Cluster};
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 
 async fn patch(c: &Cluster, path: &str, media: &str, body: Value) -> Answer {
     c.send("PATCH", path, Some(media), "application/json", body.to_string().into()).await
@@ -75,4 +77,29 @@ async fn a_resize_changes_amounts_only() {
         let a = patch(&c, &path, STRATEGIC, with(resources.clone())).await;
         assert_eq!((a.code, fields(&a)), (422, want), "{resources} {}", a.body);
     }
+}
+
+/// Who applies a scale owns the replicas, through the subresource.
+#[tokio::test]
+async fn a_scale_is_applied() {
+    let c = Cluster::start(1).await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    assert_eq!(c.call("POST", DEPLOYMENTS, deployment).await.code, 201);
+    let path = format!("{DEPLOYMENTS}/d/scale");
+    let scale = |n: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": n}});
+    let a = patch(&c, &path, APPLY, scale(3)).await;
+    assert_eq!(a.code, 422, "nobody applies: {}", a.body);
+    let a = patch(&c, &format!("{path}?fieldManager=hand"), APPLY, scale(3)).await;
+    assert_eq!(a.code, 409, "{}", a.body);
+    assert_eq!(a.body["details"]["causes"][0]["field"], ".spec.replicas", "{}", a.body);
+    let a = patch(&c, &format!("{path}?fieldManager=hand&force=true"), APPLY, scale(3)).await;
+    assert_eq!((a.code, &a.body["kind"], &a.body["spec"]["replicas"]), (200, &json!("Scale"), &json!(3)), "{}", a.body);
+    let d = c.call("GET", &format!("{DEPLOYMENTS}/d"), Value::Null).await.body;
+    let owner = d["metadata"]["managedFields"].as_array().unwrap().iter().find(|m| m["manager"] == "hand").unwrap();
+    assert_eq!((&owner["operation"], &owner["subresource"]), (&json!("Apply"), &json!("scale")), "{owner}");
+    assert_eq!(owner["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
+    assert_eq!(d["metadata"]["generation"], 2);
+    let a = patch(&c, &format!("{path}?fieldManager=hand&force=true"), APPLY, scale(-1)).await;
+    assert_eq!((a.code, fields(&a)), (422, vec!["spec.replicas"]), "{}", a.body);
 }
