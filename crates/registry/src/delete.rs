@@ -36,6 +36,7 @@ impl Registry {
             };
             let live = self.from_stored(row, &entry).await?;
             check_preconditions(&options.preconditions, &live, request)?;
+            row.strategy.validate_delete(&live)?;
             admit.validate(Operation::Delete, None, Some(&live)).await?;
             let next = self.begin(request, &live, options);
             let done = match next {

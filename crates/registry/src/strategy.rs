@@ -289,6 +289,11 @@ pub trait Strategy: Send + Sync {
         None
     }
 
+    /// Whether an object may be deleted at all.
+    fn validate_delete(&self, _object: &Object) -> Result<(), Status> {
+        Ok(())
+    }
+
     /// A deletion must wait for more than finalizers of the metadata (a namespace's own).
     fn keeps_alive(&self, _object: &Object) -> bool {
         false

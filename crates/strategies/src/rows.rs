@@ -130,6 +130,7 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
+        ("scheduling.k8s.io", "priorityclasses") => Arc::new(scheduling::PriorityClass),
         ("certificates.k8s.io", "certificatesigningrequests") => Arc::new(certificates::CertificateSigningRequest),
         _ => match ruled(group, plural) {
             Some(r) => Arc::new(r),
@@ -150,9 +151,6 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("", "resourcequotas") => Ruled::new(limits::resource_quota),
         ("", "endpoints") => Ruled::new(endpoints::validate),
-        ("scheduling.k8s.io", "priorityclasses") => {
-            Ruled::new(scheduling::priority_class).with_update(scheduling::priority_class_update)
-        }
         ("discovery.k8s.io", "endpointslices") => Ruled::new(endpoints::slice),
         ("apps", "controllerrevisions") => {
             Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)

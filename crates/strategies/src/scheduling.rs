@@ -1,28 +1,67 @@
-//! PriorityClass.
+//! PriorityClass: the two of the system are what they are, and stay.
 
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object};
+use meta::{FieldError, FieldPath, GroupResource, Object, Status};
+use registry::Strategy;
 
 const POLICIES: [&str; 2] = ["Never", "PreemptLowerPriority"];
 /// The highest value a user may give.
 const VALUE_MAX: i64 = 1_000_000_000;
+/// Names that begin so are the system's.
+const RESERVED: &str = "system-";
+const SYSTEM: [(&str, i64); 2] = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-pub fn priority_class(o: &Object, errors: &mut ErrorList) {
-    let system = o.name().starts_with("system-");
-    let value = o.int_at(&["value"]).unwrap_or(0);
-    if value > VALUE_MAX && !system {
-        let why = format!("maximum allowed value of a user defined priority is {VALUE_MAX}");
-        errors.push(FieldError::forbidden(&FieldPath::new("value"), &why));
+pub struct PriorityClass;
+
+impl Strategy for PriorityClass {
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        if o.name().starts_with(RESERVED) {
+            if let Some(why) = unlike_the_system(o) {
+                let why = format!(
+                    "priority class names with '{RESERVED}' prefix are reserved for system use only. error: {why}"
+                );
+                errors.push(FieldError::forbidden(&FieldPath::new("metadata.name"), &why));
+            }
+        } else if value(o) > VALUE_MAX {
+            let why = format!("maximum allowed value of a user defined priority is {VALUE_MAX}");
+            errors.push(FieldError::forbidden(&FieldPath::new("value"), &why));
+        }
+        let at = FieldPath::new("preemptionPolicy");
+        match o.str_at(&["preemptionPolicy"]).unwrap_or_default() {
+            "" => errors.push(FieldError::required(&at, "")),
+            p if !POLICIES.contains(&p) => errors.push(FieldError::not_supported(&at, p, &POLICIES)),
+            _ => {}
+        }
     }
-    let at = FieldPath::new("preemptionPolicy");
-    match o.str_at(&["preemptionPolicy"]).unwrap_or_default() {
-        "" => errors.push(FieldError::required(&at, "")),
-        p if !POLICIES.contains(&p) => errors.push(FieldError::not_supported(&at, p, &POLICIES)),
-        _ => {}
+
+    /// What may not change need not be right as well.
+    fn validate_update(&self, _o: &Object, _old: &Object, errors: &mut ErrorList) {
+        errors.retain(|e| e.path != "preemptionPolicy" || e.body.contains("field is immutable"));
+        errors.retain(|e| e.path != "metadata.name");
+    }
+
+    fn validate_delete(&self, o: &Object) -> Result<(), Status> {
+        if SYSTEM.iter().any(|(name, _)| *name == o.name()) {
+            let gr = GroupResource { group: "scheduling.k8s.io".into(), resource: "priorityclasses".into() };
+            return Err(Status::forbidden(&gr, o.name(), "this is a system priority class and cannot be deleted"));
+        }
+        Ok(())
     }
 }
 
-/// What may not change need not be right as well.
-pub fn priority_class_update(_o: &Object, _old: &Object, errors: &mut ErrorList) {
-    errors.retain(|e| e.path != "preemptionPolicy" || e.body.contains("field is immutable"));
+fn value(o: &Object) -> i64 {
+    o.int_at(&["value"]).unwrap_or(0)
+}
+
+/// How a class with a reserved name differs from the system's class of that name.
+fn unlike_the_system(o: &Object) -> Option<String> {
+    let name = o.name();
+    let Some((_, fixed)) = SYSTEM.iter().find(|(n, _)| *n == name) else {
+        return Some(format!("{name} is not a known system priority class"));
+    };
+    if value(o) != *fixed {
+        return Some(format!("value of {name} PriorityClass must be {fixed}"));
+    }
+    let default = o.get("globalDefault").and_then(meta::Value::as_bool).unwrap_or(false);
+    default.then(|| format!("globalDefault of {name} PriorityClass must be false"))
 }

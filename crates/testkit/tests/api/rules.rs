@@ -203,3 +203,23 @@ async fn limits_of_claims_and_of_others() {
     ];
     check(&c, "POST", "/api/v1/namespaces/golden/limitranges", &limits, cases).await;
 }
+
+/// Names of priority classes that begin as the system's are the system's, which nobody deletes.
+#[tokio::test]
+async fn the_systems_priority_classes() {
+    const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let c = Cluster::start(1).await;
+    let class = json!({"metadata": {"name": "system-cluster-critical"}, "value": 2_000_000_000});
+    let cases: Vec<Case> = vec![
+        ("/metadata/name", json!("system-mine"), &["metadata.name"]),
+        ("/value", json!(5), &["metadata.name"]),
+        ("/globalDefault", json!(true), &["metadata.name"]),
+        ("/metadata/name", json!("mine"), &["value"]),
+    ];
+    check(&c, "POST", CLASSES, &class, cases).await;
+    assert_eq!(c.call("POST", CLASSES, class).await.code, 201);
+    let a = c.call("DELETE", &format!("{CLASSES}/system-cluster-critical"), Value::Null).await;
+    assert_eq!((a.code, &a.body["reason"]), (403, &json!("Forbidden")), "{}", a.body);
+    assert_eq!(c.call("POST", CLASSES, json!({"metadata": {"name": "mine"}, "value": 5})).await.code, 201);
+    assert_eq!(c.call("DELETE", &format!("{CLASSES}/mine"), Value::Null).await.code, 200);
+}
