@@ -1,6 +1,7 @@
 //! Namespace: its label, its own finalizer, its phase.
 
-use meta::{Object, Value};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{Env, NameRule, Request, Strategy, Sub, take_field};
 use serde_json::json;
 
@@ -42,6 +43,16 @@ impl Strategy for Namespace {
         }
     }
 
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        finalizers(o, errors);
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
+        if subresource == "finalize" {
+            finalizers(o, errors);
+        }
+    }
+
     fn take_part(&self, subresource: &str, o: &mut Object, old: &Object) {
         match subresource {
             "finalize" => {
@@ -70,5 +81,20 @@ impl Strategy for Namespace {
 
     fn subresource(&self, name: &str) -> Option<Sub> {
         matches!(name, "status" | "finalize").then_some(Sub::Part)
+    }
+}
+
+/// Names of finalizers that belong to nobody's domain.
+const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+fn finalizers(o: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("spec.finalizers");
+    for (i, f) in o.at(&["spec", "finalizers"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let (f, at) = (f.as_str().unwrap_or_default(), at.index(i));
+        errors.extend(names::qualified_name(f).into_iter().map(|m| FieldError::invalid(&at, f, m)));
+        if !f.contains('/') && !STANDARD.contains(&f) {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&at, f, why));
+        }
     }
 }

@@ -223,3 +223,15 @@ async fn the_systems_priority_classes() {
     assert_eq!(c.call("POST", CLASSES, json!({"metadata": {"name": "mine"}, "value": 5})).await.code, 201);
     assert_eq!(c.call("DELETE", &format!("{CLASSES}/mine"), Value::Null).await.code, 200);
 }
+
+#[tokio::test]
+async fn finalizers_of_a_namespace_have_a_domain() {
+    let c = Cluster::start(1).await;
+    let body = json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes", "example.com/mine"]}});
+    let cases: Vec<Case> = vec![("/spec/finalizers", json!(["mine"]), &["spec.finalizers[0]"])];
+    check(&c, "POST", "/api/v1/namespaces", &body, cases).await;
+    let mut made = c.call("POST", "/api/v1/namespaces", body).await.body;
+    made["spec"]["finalizers"] = json!(["kubernetes", "mine"]);
+    let a = c.call("PUT", "/api/v1/namespaces/n/finalize", made).await;
+    assert_eq!((a.code, &a.body["details"]["causes"][0]["field"]), (422, &json!("spec.finalizers[1]")), "{}", a.body);
+}
