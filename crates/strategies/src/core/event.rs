@@ -56,20 +56,33 @@ impl Strategy for Event {
         NameRule::PathSegment
     }
 
-    /// An event of the newer kind says once what happened; only its series goes on.
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        if o.api_version() != "v1" {
+            fresh(o, errors);
+        }
+    }
+
+    /// Written in the newer group, an event says once what happened; only its series goes on.
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        errors.retain(|e| !matches!(e.path.as_str(), "eventTime" | "type"));
-        if old.str_at(&["eventTime"]).unwrap_or_default().is_empty() {
+        if o.api_version() == "v1" {
             return;
+        }
+        if o.get("series") != old.get("series") {
+            series(o, errors);
         }
         let pairs = [
             ("involvedObject", "regarding"),
             ("reason", "reason"),
             ("reason", "reason"),
             ("message", "note"),
+            ("source", "deprecatedSource"),
+            ("firstTimestamp", "deprecatedFirstTimestamp"),
+            ("lastTimestamp", "deprecatedLastTimestamp"),
+            ("count", "deprecatedCount"),
             ("type", "type"),
-            ("action", "action"),
             ("eventTime", "eventTime"),
+            ("action", "action"),
+            ("related", "related"),
             ("reportingComponent", "reportingController"),
             ("reportingInstance", "reportingInstance"),
         ];
@@ -85,8 +98,10 @@ impl Strategy for Event {
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         place(o, errors);
-        if o.api_version() != "v1" {
+        if is_timed(o) {
             complete(o, errors);
+        }
+        if o.api_version() != "v1" {
             let bad = names::dns_subdomain(o.name()).into_iter().filter(|_| !o.name().is_empty());
             let at = FieldPath::new("metadata.name");
             let fresh: Vec<FieldError> = bad.map(|m| FieldError::invalid(&at, o.name(), m)).collect();
@@ -97,13 +112,18 @@ impl Strategy for Event {
     }
 }
 
+/// Events that have a time of their own are of the newer kind, in whichever group they are written.
+fn is_timed(o: &Object) -> bool {
+    o.str_at(&["eventTime"]).is_some_and(|t| !t.is_empty())
+}
+
 /// An event lies with what it is about; about something without a namespace, in `default`. With a time of its own it is of the
 /// newer kind, of which less is asked.
 fn place(o: &Object, errors: &mut ErrorList) {
     let about = ["involvedObject", "regarding"].iter().find_map(|k| o.str_at(&[k, "namespace"])).unwrap_or_default();
-    let timed = o.str_at(&["eventTime"]).is_some_and(|t| !t.is_empty());
-    let ok = match (about.is_empty(), timed) {
-        (true, _) => matches!(o.namespace(), "default" | "kube-system"),
+    let ok = match (about.is_empty(), is_timed(o)) {
+        (true, true) => matches!(o.namespace(), "default" | "kube-system"),
+        (true, false) => o.namespace() == "default",
         (false, true) => true,
         (false, false) => about == o.namespace(),
     };
@@ -116,12 +136,47 @@ fn place(o: &Object, errors: &mut ErrorList) {
 const WORD_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
 
-/// What the newer kind wants to be said.
-fn complete(o: &Object, errors: &mut ErrorList) {
-    let text = |k: &str| o.str_at(&[k]).unwrap_or_default();
-    if text("eventTime").is_empty() {
+/// What a new event of the newer group says, and no longer says.
+fn fresh(o: &Object, errors: &mut ErrorList) {
+    series(o, errors);
+    if !is_timed(o) {
         errors.push(FieldError::required(&FieldPath::new("eventTime"), ""));
     }
+    let kind = o.str_at(&["type"]).unwrap_or_default();
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.push(FieldError::invalid(&FieldPath::new("type"), "", format!("has invalid value: {kind}")));
+    }
+    let set = |v: &Value| match v {
+        Value::Null => false,
+        Value::Number(n) => n.as_i64() != Some(0),
+        Value::Object(m) => m.values().any(|v| v.as_str().is_some_and(|s| !s.is_empty())),
+        _ => true,
+    };
+    for name in ["firstTimestamp", "lastTimestamp", "count", "source"] {
+        let modern = FIELDS.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new);
+        if o.get(modern).is_some_and(set) {
+            errors.push(FieldError::invalid(&FieldPath::new(name), "", "needs to be unset"));
+        }
+    }
+}
+
+/// A series is more than one.
+fn series(o: &Object, errors: &mut ErrorList) {
+    let Some(s) = o.get("series").filter(|s| s.is_object()) else { return };
+    if s["count"].as_i64().unwrap_or(0) < 2 {
+        errors.push(FieldError::invalid(&FieldPath::new("series.count"), "", "should be at least 2"));
+    }
+    if s["lastObservedTime"].as_str().unwrap_or_default().is_empty() {
+        errors.push(FieldError::required(&FieldPath::new("series.lastObservedTime"), ""));
+    }
+}
+
+/// What is asked of an event with a time of its own.
+fn complete(o: &Object, errors: &mut ErrorList) {
+    let text = |k: &str| {
+        let old = FIELDS.iter().find(|(_, new)| *new == k).map_or(k, |(old, _)| old);
+        o.str_at(&[k]).or_else(|| o.str_at(&[old])).unwrap_or_default()
+    };
     let controller = text("reportingController");
     let at = FieldPath::new("reportingController");
     if controller.is_empty() {
@@ -139,9 +194,5 @@ fn complete(o: &Object, errors: &mut ErrorList) {
     if text("note").len() > NOTE_MAX {
         let why = format!("can have at most {NOTE_MAX} characters");
         errors.push(FieldError::invalid(&FieldPath::new("message"), "", why));
-    }
-    if !matches!(text("type"), "Normal" | "Warning") {
-        let why = format!("has invalid value: {}", text("type"));
-        errors.push(FieldError::invalid(&FieldPath::new("type"), "", why));
     }
 }

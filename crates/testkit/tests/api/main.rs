@@ -10,6 +10,7 @@ mod custom;
 mod devices;
 mod documents;
 mod escalation;
+mod events;
 #[path = "../admission/hook.rs"]
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;
