@@ -28,6 +28,8 @@ pub fn label_selector(o: &Object) -> String {
 /// A kind with rules that take more than one field, and nothing else of its own.
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
+    /// Of a new object.
+    pub create: fn(&Object, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
     /// Of an update of the status.
     pub status: fn(&Object, &Object, &mut ErrorList),
@@ -39,11 +41,16 @@ impl Ruled {
     pub fn new(validate: fn(&Object, &mut ErrorList)) -> Self {
         Self {
             validate,
+            create: |_, _| {},
             update: |_, _, _| {},
             status: |_, _, _| {},
             names: NameRule::DnsSubdomain,
             fixed_by_status: &[],
         }
+    }
+
+    pub fn with_create(self, create: fn(&Object, &mut ErrorList)) -> Self {
+        Self { create, ..self }
     }
 
     pub fn with_update(self, update: fn(&Object, &Object, &mut ErrorList)) -> Self {
@@ -71,6 +78,10 @@ impl Strategy for Ruled {
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         (self.validate)(o, errors);
+    }
+
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        (self.create)(o, errors);
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {

@@ -157,9 +157,9 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("settings.k8s.io", "podpresets") => Ruled::new(settings::pod_preset),
         ("node.k8s.io", "runtimeclasses") => Ruled::new(limits::runtime_class),
-        ("networking.k8s.io", "ingresses") => {
-            Ruled::new(networking::ingress::validate).with_status(networking::ingress::status)
-        }
+        ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
+            .with_create(networking::ingress::validate_new)
+            .with_status(networking::ingress::status),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
         ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
         ("networking.k8s.io", "servicecidrs") => {
@@ -181,7 +181,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             .with_status(resource::claim_status)
             .with_whole_status(),
         ("resource.k8s.io", "resourceclaimtemplates") => {
-            Ruled::new(resource::claim_template).with_update(resource::claim_update)
+            Ruled::new(resource::claim_template).with_permit(resource::admin_access).with_update(resource::claim_update)
         }
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema).with_whole_status(),
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => {

@@ -4,6 +4,18 @@ use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
+/// The annotation that named the class before there was a field for it.
+const CLASS: &str = "kubernetes.io/ingress.class";
+
+/// A new ingress names its class in one place.
+pub fn validate_new(o: &Object, errors: &mut ErrorList) {
+    let Some(class) = o.str_at(&["metadata", "annotations", CLASS]) else { return };
+    if o.at(&["spec", "ingressClassName"]).is_some_and(|c| !c.is_null()) {
+        let at = FieldPath::new("annotations").child(CLASS);
+        errors.push(FieldError::invalid(&at, class, "can not be set when the class field is also set"));
+    }
+}
+
 pub fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");

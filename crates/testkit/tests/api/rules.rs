@@ -235,3 +235,18 @@ async fn finalizers_of_a_namespace_have_a_domain() {
     let a = c.call("PUT", "/api/v1/namespaces/n/finalize", made).await;
     assert_eq!((a.code, &a.body["details"]["causes"][0]["field"]), (422, &json!("spec.finalizers[1]")), "{}", a.body);
 }
+
+/// The class of an ingress is named by the annotation or by the field, once.
+#[tokio::test]
+async fn an_ingress_names_its_class_once() {
+    let c = Cluster::start(1).await;
+    let path = format!("{NETWORKING}/namespaces/golden/ingresses");
+    let mut ingress = json!({"metadata": {"name": "i", "annotations": {"kubernetes.io/ingress.class": "old"}},
+        "spec": {"defaultBackend": {"resource": {"kind": "K", "name": "n"}}}});
+    let cases: Vec<Case> = vec![("/spec/ingressClassName", json!("new"), &["annotations.kubernetes.io/ingress.class"])];
+    check(&c, "POST", &path, &ingress, cases).await;
+    // Who has both from before may go on.
+    assert_eq!(c.call("POST", &path, ingress.clone()).await.code, 201);
+    ingress["spec"]["ingressClassName"] = json!("new");
+    assert_eq!(c.call("PUT", &format!("{path}/i"), ingress).await.code, 200);
+}
