@@ -1,8 +1,8 @@
 //! A kind without peculiarities.
 
 use meta::field::ErrorList;
-use meta::{FieldError, Object};
-use registry::{NameRule, Strategy, Sub};
+use meta::{FieldError, Object, Status};
+use registry::{Env, NameRule, Request, Strategy, Sub};
 
 pub struct Plain;
 
@@ -25,9 +25,13 @@ pub fn label_selector(o: &Object) -> String {
     parsed.map(|s| s.to_string()).unwrap_or_default()
 }
 
+/// Whether something may be written, knowing the rest of the cluster.
+type Permit = fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status>;
+
 /// A kind with rules that take more than one field, and nothing else of its own.
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
+    pub permit: Permit,
     /// Of a new object.
     pub create: fn(&Object, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
@@ -41,12 +45,17 @@ impl Ruled {
     pub fn new(validate: fn(&Object, &mut ErrorList)) -> Self {
         Self {
             validate,
+            permit: |_, _, _, _| Ok(()),
             create: |_, _| {},
             update: |_, _, _| {},
             status: |_, _, _| {},
             names: NameRule::DnsSubdomain,
             fixed_by_status: &[],
         }
+    }
+
+    pub fn with_permit(self, permit: Permit) -> Self {
+        Self { permit, ..self }
     }
 
     pub fn with_create(self, create: fn(&Object, &mut ErrorList)) -> Self {
@@ -78,6 +87,10 @@ impl Strategy for Ruled {
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         (self.validate)(o, errors);
+    }
+
+    fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
+        (self.permit)(env, request, o, old)
     }
 
     fn validate_create(&self, o: &Object, errors: &mut ErrorList) {

@@ -177,6 +177,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(resource::device_class).with_update(resource::device_class_update)
         }
         ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim)
+            .with_permit(resource::admin_access)
             .with_update(resource::claim_update)
             .with_status(resource::claim_status)
             .with_whole_status(),

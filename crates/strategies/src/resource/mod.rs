@@ -2,12 +2,14 @@
 //!
 //! Left out: what an expression over a device may cost.
 
+mod admin;
 mod capacity;
 mod claim;
 mod parts;
 mod slice;
 mod status;
 
+pub use admin::admin_access;
 pub use claim::{claim, claim_template, claim_update};
 pub use slice::slice;
 pub use status::claim_status;

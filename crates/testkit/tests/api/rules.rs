@@ -250,3 +250,25 @@ async fn an_ingress_names_its_class_once() {
     ingress["spec"]["ingressClassName"] = json!("new");
     assert_eq!(c.call("PUT", &format!("{path}/i"), ingress).await.code, 200);
 }
+
+/// Access to devices in use is for namespaces that an administrator marked.
+#[tokio::test]
+async fn admin_access_to_devices_needs_a_label() {
+    const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/golden";
+    let c = Cluster::start(1).await;
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "c.example.com", "adminAccess": true}});
+    let spec = json!({"devices": {"requests": [request]}});
+    let bodies = [("resourceclaims", spec.clone()), ("resourceclaimtemplates", json!({"spec": spec}))];
+    for (resource, spec) in &bodies {
+        let a = c.call("POST", &format!("{CLAIMS}/{resource}"), json!({"metadata": {"name": "x"}, "spec": spec})).await;
+        let field = &a.body["details"]["causes"][0]["field"];
+        assert_eq!((a.code, field), (422, &json!("spec.devices.requests[0].adminAccess")), "{}", a.body);
+    }
+    let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}).to_string();
+    let media = Some("application/merge-patch+json");
+    assert_eq!(c.send("PATCH", "/api/v1/namespaces/golden", media, "application/json", label.into()).await.code, 200);
+    for (resource, spec) in &bodies {
+        let a = c.call("POST", &format!("{CLAIMS}/{resource}"), json!({"metadata": {"name": "x"}, "spec": spec})).await;
+        assert_eq!(a.code, 201, "{}", a.body);
+    }
+}

@@ -1,0 +1,25 @@
+//! Access to devices that are in use, for those who look after them: only namespaces that an administrator marked may ask for it.
+
+use crate::read::items;
+use meta::{FieldError, FieldPath, Object, Status, Value};
+use registry::{Env, Request, encode};
+
+const LABEL: &str = "resource.kubernetes.io/admin-access";
+
+/// Of a new claim or template of claims; what they ask for does not change later.
+pub fn admin_access(env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let spec = o.at(&["spec", "spec"]).or_else(|| o.get("spec")).unwrap_or(&Value::Null);
+    let asks = |r: &Value| r["exactly"]["adminAccess"] == true;
+    let Some(i) = items(&spec["devices"], "requests").iter().position(asks).filter(|_| old.is_none()) else {
+        return Ok(());
+    };
+    let rows = env.registry.rows();
+    let key = rows.stored("", "namespaces").and_then(|r| r.key("", &request.namespace));
+    let namespace = key.and_then(|k| env.registry.store.snapshot().get(&k)).map(|e| encode::decode(&e));
+    if namespace.is_some_and(|n| n.label(LABEL) == Some("true")) {
+        return Ok(());
+    }
+    let at = FieldPath::new("spec.devices.requests").index(i).child("adminAccess");
+    let why = format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");
+    Err(Status::invalid(&request.resource.group_kind(), o.name(), &[FieldError::forbidden(&at, &why)]))
+}
