@@ -2,6 +2,7 @@
 
 use super::job_spec;
 use crate::pod_template;
+use crate::read::is_set;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
@@ -42,7 +43,16 @@ impl Strategy for CronJob {
             ));
         }
         let spec = o.at(&["spec", "jobTemplate", "spec"]).unwrap_or(&Value::Null);
-        job_spec::validate(spec, &path.child("jobTemplate").child("spec"), errors);
+        let path = path.child("jobTemplate").child("spec");
+        job_spec::validate(spec, &path, errors);
+        // Its jobs find their pods by labels that are made with them.
+        if is_set(spec, "selector") {
+            let why = "`selector` will be auto-generated";
+            errors.push(FieldError::invalid(&path.child("selector"), spec["selector"].clone(), why));
+        }
+        if spec["manualSelector"] == true {
+            errors.push(FieldError::not_supported(&path.child("manualSelector"), true, &["nil", "false"]));
+        }
     }
 }
 

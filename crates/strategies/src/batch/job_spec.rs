@@ -1,6 +1,7 @@
 //! What a Job says of its pods, also inside a CronJob.
 
-use super::pod_failure_policy;
+use super::{pod_failure_policy, success_policy};
+use crate::networking::domain_prefixed;
 use crate::pod_template;
 use crate::read::{is_set, text};
 use meta::field::ErrorList;
@@ -8,6 +9,11 @@ use meta::{FieldError, FieldPath, Object, Value};
 
 /// The most indexes whose failures can be told apart.
 const COMPLETIONS_MAX_PER_INDEX: i64 = 100_000;
+/// The most pods of an indexed job at a time, and indexes that may fail.
+const INDEXED_MAX: i64 = 100_000;
+/// The same for more indexes than that, with limits per index.
+const MANY_MAX: i64 = 10_000;
+const MANAGER_MAX: usize = 63;
 
 pub fn default(o: &mut Object, path: &[&str]) {
     let at = |k: &'static str| -> Vec<&str> { path.iter().copied().chain([k]).collect() };
@@ -47,6 +53,24 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if is_set(spec, "podFailurePolicy") {
         pod_failure_policy::validate(spec, &path.child("podFailurePolicy"), errors);
     }
+    if is_set(spec, "successPolicy") {
+        success_policy::validate(spec, &path.child("successPolicy"), errors);
+    }
+    if let Some(manager) = spec["managedBy"].as_str() {
+        let at = path.child("managedBy");
+        domain_prefixed(manager, &at, errors);
+        if manager.len() > MANAGER_MAX {
+            errors.push(FieldError::too_long(&at, MANAGER_MAX));
+        }
+    }
+    // A failed pod counts when it has ended, so it is not replaced before.
+    let when: &[&str] = match is_set(spec, "podFailurePolicy") {
+        true => &["Failed"],
+        false => &["Failed", "TerminatingOrFailed"],
+    };
+    if let Some(policy) = spec["podReplacementPolicy"].as_str().filter(|p| !when.contains(p)) {
+        errors.push(FieldError::not_supported(&path.child("podReplacementPolicy"), policy, when));
+    }
     let at = path.child("template");
     pod_template::validate(spec.get("template"), &at, errors);
     let policy = text(&spec["template"]["spec"], "restartPolicy");
@@ -70,6 +94,23 @@ fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let most = &spec["maxFailedIndexes"];
     let completions = spec["completions"].as_i64();
     let why = "requires indexed completion mode";
+    let parallelism = spec["parallelism"].as_i64().unwrap_or(0);
+    if indexed && parallelism > INDEXED_MAX {
+        let why = format!("must be less than or equal to {INDEXED_MAX} when completion mode is Indexed");
+        errors.push(FieldError::invalid(&path.child("parallelism"), parallelism, why));
+    }
+    let many = indexed && !limit.is_null() && completions.is_some_and(|c| c > COMPLETIONS_MAX_PER_INDEX);
+    if many && parallelism > MANY_MAX {
+        let why = format!(
+            "must be less than or equal to {MANY_MAX} when completions are above {COMPLETIONS_MAX_PER_INDEX} and used with backoff limit per index"
+        );
+        errors.push(FieldError::invalid(&path.child("parallelism"), parallelism, why));
+    }
+    if let Some(m) = most.as_i64().filter(|m| many && *m > MANY_MAX) {
+        let why =
+            format!("must be less than or equal to {MANY_MAX} when completions is above {COMPLETIONS_MAX_PER_INDEX}");
+        errors.push(FieldError::invalid(&path.child("maxFailedIndexes"), m, why));
+    }
     if !limit.is_null() && !indexed {
         errors.push(FieldError::invalid(&path.child("backoffLimitPerIndex"), limit.clone(), why));
     }
@@ -90,5 +131,8 @@ fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         && m > c
     {
         errors.push(FieldError::invalid(&at, m, "must be less than or equal to completions"));
+    }
+    if let Some(m) = most.as_i64().filter(|m| indexed && *m > INDEXED_MAX) {
+        errors.push(FieldError::invalid(&at, m, format!("must be less than or equal to {INDEXED_MAX}")));
     }
 }

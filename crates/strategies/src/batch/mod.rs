@@ -4,3 +4,4 @@ pub mod cron_job;
 pub mod job;
 mod job_spec;
 mod pod_failure_policy;
+mod success_policy;

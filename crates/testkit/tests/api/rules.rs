@@ -272,3 +272,53 @@ async fn admin_access_to_devices_needs_a_label() {
         assert_eq!(a.code, 201, "{}", a.body);
     }
 }
+
+#[tokio::test]
+async fn jobs_their_indexes_and_who_runs_them() {
+    let c = Cluster::start(1).await;
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let rules = json!({"rules": [{"succeededIndexes": "0,2-4", "succeededCount": 3}]});
+    let spec = json!({"completionMode": "Indexed", "completions": 5, "parallelism": 2, "template": template,
+        "successPolicy": rules, "managedBy": "example.com/runner"});
+    let job = json!({"metadata": {"name": "j"}, "spec": spec.clone()});
+    let rule = |v: Value| json!({"rules": [v]});
+    let indexes = |s: &str| rule(json!({"succeededIndexes": s}));
+    const INDEXES: &[&str] = &["spec.successPolicy.rules[0].succeededIndexes"];
+    const COUNT: &[&str] = &["spec.successPolicy.rules[0].succeededCount"];
+    let failure =
+        json!({"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]});
+    let mut failing = spec.clone();
+    failing["podFailurePolicy"] = failure;
+    failing["podReplacementPolicy"] = json!("TerminatingOrFailed");
+    let mut many = spec.clone();
+    for (k, v) in
+        [("completions", 200_000), ("parallelism", 10_001), ("maxFailedIndexes", 10_001), ("backoffLimitPerIndex", 1)]
+    {
+        many[k] = json!(v);
+    }
+    let cases: Vec<Case> = vec![
+        ("/spec/completionMode", json!("NonIndexed"), &["spec.successPolicy"]),
+        ("/spec/successPolicy", json!({"rules": []}), &["spec.successPolicy.rules"]),
+        ("/spec/successPolicy", rule(json!({})), &["spec.successPolicy.rules[0]"]),
+        ("/spec/successPolicy", indexes("5"), INDEXES),
+        ("/spec/successPolicy", indexes("2-2"), INDEXES),
+        ("/spec/successPolicy", indexes("1,1"), INDEXES),
+        ("/spec/successPolicy", indexes("1-2-3"), INDEXES),
+        ("/spec/successPolicy", indexes("a"), INDEXES),
+        ("/spec/successPolicy", rule(json!({"succeededCount": 6})), COUNT),
+        ("/spec/successPolicy", rule(json!({"succeededCount": -1})), COUNT),
+        ("/spec/successPolicy", rule(json!({"succeededIndexes": "1-2", "succeededCount": 3})), COUNT),
+        ("/spec/managedBy", json!("runner"), &["spec.managedBy"]),
+        ("/spec/parallelism", json!(100_001), &["spec.parallelism"]),
+        ("/spec/podReplacementPolicy", json!("Soon"), &["spec.podReplacementPolicy"]),
+        ("/spec", failing, &["spec.podReplacementPolicy"]),
+        ("/spec", many, &["spec.maxFailedIndexes", "spec.parallelism"]),
+    ];
+    check(&c, "POST", "/apis/batch/v1/namespaces/golden/jobs", &job, cases).await;
+    let cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": spec}}});
+    let cases: Vec<Case> = vec![
+        ("/spec/jobTemplate/spec/selector", json!({"matchLabels": {"a": "b"}}), &["spec.jobTemplate.spec.selector"]),
+        ("/spec/jobTemplate/spec/manualSelector", json!(true), &["spec.jobTemplate.spec.manualSelector"]),
+    ];
+    check(&c, "POST", "/apis/batch/v1/namespaces/golden/cronjobs", &cron, cases).await;
+}
