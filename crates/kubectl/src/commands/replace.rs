@@ -89,6 +89,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     if a.force {
+        if count == 0 {
+            k.say("No resources found");
+        }
         // Nothing is made anew before everything is gone.
         delete(&a, k, &found, propagation, timeout.unwrap_or(PATIENCE)).await?;
     }
@@ -158,6 +161,13 @@ async fn delete(a: &Arguments, k: &mut Kube, all: &[Info], propagation: Propagat
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn of_nothing_nothing_is_made() {
+        let s = Server::new();
+        let line = "replace --force -f -";
+        assert_eq!(snapshot(&s, line, "").await, "No resources found\n! error: no objects passed to replace\nexit 1\n");
+    }
 
     /// What is made anew could need what is still to be deleted.
     #[tokio::test]
