@@ -6,7 +6,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::{Info, from_files};
+use crate::resource::{Info, from_files_validated};
 use client::{DeleteOptions, Propagation, WriteOptions};
 use meta::Object;
 use std::time::Duration;
@@ -78,14 +78,14 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         field_validation: a.validate.validation()?,
         ..WriteOptions::manager(&a.field_manager)
     };
-    let mut errors = Vec::new();
+    let (mut errors, mut unread) = (Vec::new(), Vec::new());
     let mut count = 0;
     let mut found = Vec::new();
-    for i in from_files(k, &a.files).await? {
+    for i in from_files_validated(k, &a.files, options.field_validation).await? {
         count += 1;
         match i {
             Ok(i) => found.push(i),
-            Err(e) => errors.push(e),
+            Err(e) => unread.push(e),
         }
     }
     if a.force {
@@ -111,6 +111,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
         printer.print(k, &o, "replaced")?;
     }
+    errors.extend(unread);
     done(count, "replace", errors)
 }
 
