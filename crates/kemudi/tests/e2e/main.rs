@@ -14,6 +14,7 @@ mod environment;
 mod garbage;
 mod handover;
 mod imperative;
+mod incluster;
 mod inquiry;
 mod kubeconfig;
 mod lifecycle;
@@ -53,6 +54,8 @@ fn tests() -> Vec<Test> {
         both_since(32, imperative::TESTS),
         both_since(36, inquiry::TESTS),
         both_since(36, kubeconfig::TESTS),
+        both_since(36, incluster::TESTS),
+        own(incluster::OWN),
         both_since(32, terminal::TESTS),
         own(terminal::OWN),
         both_since(32, preview::TESTS),
