@@ -35,6 +35,7 @@ mod states;
 mod story;
 mod streams;
 mod terminal;
+mod top;
 mod view;
 mod volumes;
 
@@ -57,6 +58,7 @@ fn tests() -> Vec<Test> {
         both_since(36, incluster::TESTS),
         own(incluster::OWN),
         both_since(32, terminal::TESTS),
+        both_since(36, top::TESTS),
         own(terminal::OWN),
         both_since(32, preview::TESTS),
         both_since(36, applyset::TESTS),
