@@ -75,6 +75,15 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
         }
     }
     let conditions = list(o.at(&["status", "conditions"]));
+    let gates = list(o.at(&["spec", "readinessGates"]));
+    if !gates.is_empty() {
+        p.line(0, "Readiness Gates:\n  Type\tStatus");
+        for g in gates {
+            let found = conditions.iter().find(|c| c["type"] == g["conditionType"]);
+            let status = found.map_or("<none>".to_owned(), |c| show(&c["status"]));
+            p.line(1, format!("{} \t{status} ", show(&g["conditionType"])));
+        }
+    }
     if !conditions.is_empty() {
         p.line(0, "Conditions:\n  Type\tStatus");
         for c in conditions {
@@ -89,8 +98,10 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
 }
 
 fn constraints(p: &mut Page, level: usize, v: Option<&Value>) {
-    let all: Vec<String> = list(v)
-        .iter()
+    let mut all: Vec<&Value> = list(v).iter().collect();
+    all.sort_by_key(|c| show(&c["topologyKey"]));
+    let all: Vec<String> = all
+        .into_iter()
         .map(|c| {
             let mut t = format!(
                 "{}:{} when max skew {} is exceeded",
@@ -259,6 +270,15 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
             p.line(l + 1, m);
         }
     }
+    let mut devices: Vec<String> = list(c.get("volumeDevices"))
+        .iter()
+        .map(|d| format!("{} from {}", show(&d["devicePath"]), show(&d["name"])))
+        .collect();
+    if !devices.is_empty() {
+        devices.sort();
+        p.line(l, "Devices:");
+        devices.iter().for_each(|d| p.line(l + 1, d));
+    }
 }
 
 fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
@@ -286,13 +306,11 @@ fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
     format!("{} ({})", resource(r, container), show(&r["resource"]))
 }
 
-/// The metadata that a reference to a field of a pod leads to; what else there is, is known to the node only.
+/// The metadata that a reference to a field of a pod leads to, but for single labels and annotations, which upstream leaves out;
+/// what else there is, is known to the node only.
 fn field(path: &str, metadata: &Value) -> String {
-    let Some(path) = path.strip_prefix("metadata.") else { return String::new() };
-    match path.split_once("['").and_then(|(map, key)| Some((map, key.strip_suffix("']")?))) {
-        Some((map, key)) => show(&metadata[map][key]),
-        None => metadata[path].as_str().unwrap_or_default().to_owned(),
-    }
+    let field = path.strip_prefix("metadata.").unwrap_or_default();
+    metadata[field].as_str().unwrap_or_default().to_owned()
 }
 
 /// What a container asks for or may use, in units of the divisor.
@@ -395,6 +413,22 @@ fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
             p.at(l, "Type", "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)");
             p.at(l, "ClaimName", show(&c["claimName"]));
             p.at(l, "ReadOnly", c["readOnly"].as_bool().unwrap_or(false).to_string());
+        } else if v["nfs"].is_object() {
+            p.at(l, "Type", "NFS (an NFS mount that lasts the lifetime of a pod)");
+            p.at(l, "Server", show(&v["nfs"]["server"]));
+            p.at(l, "Path", show(&v["nfs"]["path"]));
+            p.at(l, "ReadOnly", v["nfs"]["readOnly"].as_bool().unwrap_or(false).to_string());
+        } else if v["csi"].is_object() {
+            let c = &v["csi"];
+            p.at(l, "Type", "CSI (a Container Storage Interface (CSI) volume source)");
+            p.at(l, "Driver", show(&c["driver"]));
+            p.at(l, "FSType", show(&c["fsType"]));
+            p.at(l, "ReadOnly", c["readOnly"].as_bool().unwrap_or(false).to_string());
+            super::volumes::attributes(p, c.get("volumeAttributes"));
+        } else if v["image"].is_object() {
+            p.at(l, "Type", "Image (a container image or OCI artifact)");
+            p.at(l, "Reference", show(&v["image"]["reference"]));
+            p.at(l, "PullPolicy", show(&v["image"]["pullPolicy"]));
         } else if v["downwardAPI"].is_object() {
             p.at(l, "Type", "DownwardAPI (a volume populated by information about the pod)");
             p.line(l, "Items:");
