@@ -5,6 +5,7 @@ mod certificate;
 pub mod events;
 mod generic;
 mod limits;
+mod mounted;
 mod network;
 mod node;
 mod page;
