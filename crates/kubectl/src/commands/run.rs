@@ -99,7 +99,7 @@ impl Overrides {
             other => return text(format!("invalid override type: {other}")),
         };
         let o = Object::from_value(o).unwrap_or_default();
-        let mut o = super::patch::locally(&o, &patch)?;
+        let o = super::patch::locally(&o, &patch)?;
         let gvk = o.gvk().unwrap_or_default();
         let Some(schema) = kinds::catalog().schema_of(&gvk) else {
             return text(format!(
@@ -109,7 +109,7 @@ impl Overrides {
             ));
         };
         // What the type has no field for is lost, as it is when Go decodes it.
-        let mut v = std::mem::take(&mut o).into_value();
+        let mut v = o.into_value();
         schema::typed(&mut v, schema).map_err(|e| Error::Text(e.to_string()))?;
         Ok(v)
     }

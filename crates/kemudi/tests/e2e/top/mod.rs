@@ -122,7 +122,7 @@ fn objects(path: &str, query: &str, state: State) -> Value {
         namespace = parts.get(1).copied();
         parts.drain(..2);
     }
-    let (mut kind, mut items) = match parts[0] {
+    let (kind, mut items) = match parts[0] {
         "nodes" if metrics => ("NodeMetrics", measured_nodes()),
         "nodes" => ("Node", nodes()),
         _ if metrics => ("PodMetrics", measured_pods()),
@@ -139,7 +139,7 @@ fn objects(path: &str, query: &str, state: State) -> Value {
         return found.map_or_else(
             || missing(format!("{}{group} {name:?} not found", parts[0])),
             |mut o| {
-                (o["kind"], o["apiVersion"]) = (std::mem::take(&mut kind).into(), version.into());
+                (o["kind"], o["apiVersion"]) = (kind.into(), version.into());
                 o
             },
         );
