@@ -180,7 +180,12 @@ impl Https {
 
     async fn exchange(&self, pool: &Pool, request: Request<Bytes>) -> Result<Response<hyper::body::Incoming>, Error> {
         let request = self.address(request).await?;
-        pool.request(request).await.map_err(|e| {
+        let answer = pool.request(request).await;
+        // What was refused may have been replaced in its file.
+        if answer.as_ref().is_ok_and(|r| r.status() == StatusCode::UNAUTHORIZED) {
+            *self.token.lock() = None;
+        }
+        answer.map_err(|e| {
             if e.is_connect() {
                 let source = std::error::Error::source(&e).map_or_else(|| e.to_string(), chain);
                 Error::Connect { to: self.authority.to_string(), source: source.into() }

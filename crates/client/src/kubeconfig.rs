@@ -8,7 +8,7 @@ mod exec;
 mod load;
 mod proxies;
 
-pub use load::{Sources, in_cluster, in_cluster_namespace};
+pub use load::{Sources, in_cluster};
 
 use crate::error::Error;
 use crate::https::{ClientIdentity, Config, Credentials, Https, Proxy, Roots};

@@ -9,6 +9,8 @@ mod url;
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
+use client::FieldValidation;
+use file::Refusal;
 use meta::Object;
 use std::sync::Arc;
 
@@ -84,8 +86,22 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
 
 /// The objects of files, each located or with its error.
 pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+    located(k, flags, Refusal::Decoding).await
+}
+
+/// [`from_files`] for a command that sends them and has them validated.
+pub async fn from_files_validated(
+    k: &mut Kube,
+    flags: &crate::flags::FileFlags,
+    validation: FieldValidation,
+) -> Result<Vec<Result<Info>>> {
+    let ignored = validation == FieldValidation::Ignore;
+    located(k, flags, if ignored { Refusal::Decoding } else { Refusal::Validation }).await
+}
+
+async fn located(k: &mut Kube, flags: &crate::flags::FileFlags, refusal: Refusal) -> Result<Vec<Result<Info>>> {
     let mut out = Vec::new();
-    for document in file::read(k, flags).await? {
+    for document in file::read_for(k, flags, refusal).await? {
         match document {
             Err(e) => out.push(Err(e)),
             Ok(d) => match locate(k, &d.source, d.object).await {

@@ -1,7 +1,7 @@
 //! Finding and joining kubeconfig files, and the configuration inside a pod.
 
 use super::check::os;
-use super::{Kubeconfig, Named, Overrides, Resolved, proxies};
+use super::{Kubeconfig, Named, Overrides, Resolved, find, first, proxies};
 use crate::Impersonation;
 use crate::error::Error;
 use crate::https::{Config, Credentials, Roots};
@@ -112,6 +112,11 @@ fn join(all: &mut Kubeconfig, next: Kubeconfig) {
 
 /// The configuration that a pod is given: address from the environment, token and authority from its service account.
 pub fn in_cluster(environment: impl Fn(&str) -> Option<String>) -> Result<Resolved, Error> {
+    in_pod(Path::new(SERVICE_ACCOUNT), environment)
+}
+
+/// [`in_cluster`] with the files of the service account in a directory.
+fn in_pod(account: &Path, environment: impl Fn(&str) -> Option<String>) -> Result<Resolved, Error> {
     let value = |n: &str| environment(n).filter(|v| !v.is_empty());
     let (Some(host), Some(port)) = (value("KUBERNETES_SERVICE_HOST"), value("KUBERNETES_SERVICE_PORT")) else {
         return Err(Error::Credentials(
@@ -120,14 +125,19 @@ pub fn in_cluster(environment: impl Fn(&str) -> Option<String>) -> Result<Resolv
     };
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     let mut https = Config::new(format!("https://{host}:{port}"));
-    let directory = Path::new(SERVICE_ACCOUNT);
-    https.credentials = Credentials::BearerFile(directory.join("token"));
-    let ca = directory.join("ca.crt");
+    let token = account.join("token");
+    if !token.is_file() {
+        return Err(Error::Credentials(format!("open {}: no such file or directory", token.display())));
+    }
+    https.credentials = Credentials::BearerFile(token);
+    let ca = account.join("ca.crt");
     let pem = std::fs::read(&ca).map_err(|e| Error::Credentials(format!("{}: {e}", ca.display())))?;
     https.roots = Roots::Pem(pem);
+    let named = || std::fs::read_to_string(account.join("namespace")).ok().map(|t| t.trim().to_owned());
+    let namespace = value("POD_NAMESPACE").or_else(named).filter(|t| !t.is_empty());
     Ok(Resolved {
         context: String::new(),
-        namespace: in_cluster_namespace().unwrap_or_else(|| "default".into()),
+        namespace: namespace.unwrap_or_else(|| "default".into()),
         namespace_given: false,
         https,
         impersonation: Impersonation::default(),
@@ -136,36 +146,52 @@ pub fn in_cluster(environment: impl Fn(&str) -> Option<String>) -> Result<Resolv
     })
 }
 
-/// The namespace of the pod this runs in.
-pub fn in_cluster_namespace() -> Option<String> {
-    let text = std::fs::read_to_string(Path::new(SERVICE_ACCOUNT).join("namespace")).ok()?;
-    Some(text.trim().to_owned()).filter(|t| !t.is_empty())
-}
-
 impl Sources {
-    /// What `kubectl` does: the files, or the pod's own configuration when there is nothing in them and no flag names a server.
+    /// What `kubectl` does: the files, or the pod's own configuration when neither they nor a flag name a server. The namespace
+    /// is the pod's, too, unless one is named, whatever the server is.
     pub fn resolve(&self, o: &Overrides, environment: impl Fn(&str) -> Option<String>) -> Result<Resolved, Error> {
+        self.resolve_with(Path::new(SERVICE_ACCOUNT), o, environment)
+    }
+
+    fn resolve_with(
+        &self,
+        account: &Path,
+        o: &Overrides,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Resolved, Error> {
         let k = self.load()?;
-        let empty = k.clusters.is_empty() && k.contexts.is_empty() && k.users.is_empty();
-        if empty
-            && o.server.is_empty()
-            && o.context.is_empty()
-            && self.explicit.is_none()
-            && let Ok(mut r) = in_cluster(&environment)
-        {
-            if !o.namespace.is_empty() {
-                r.namespace.clone_from(&o.namespace);
-                r.namespace_given = true;
-            }
-            r.impersonation = o.impersonation.clone();
-            r.request_timeout = o.request_timeout;
-            return Ok(r);
-        }
         let mut r = k.resolve(o)?;
+        if let Ok(pod) = in_pod(account, &environment) {
+            if !r.namespace_given {
+                r.namespace = pod.namespace;
+            }
+            if !k.says_where_or_who(o) {
+                r.https.server = pod.https.server;
+                if o.token.is_empty() {
+                    r.https.credentials = pod.https.credentials;
+                }
+                if r.https.roots == Roots::System {
+                    r.https.roots = pod.https.roots;
+                }
+                (r.https.insecure, r.https.server_name, r.https.identity) = (false, None, None);
+                r.exec = None;
+                return Ok(r);
+            }
+        }
         if r.https.proxy.is_none() {
             r.https.proxy = proxies::find(&r.https.server, environment)?;
         }
         Ok(r)
+    }
+}
+
+impl Kubeconfig {
+    /// Whether the context or a flag names a server, or the context a user.
+    fn says_where_or_who(&self, o: &Overrides) -> bool {
+        let context = find(&self.contexts, first(&o.context, &self.current_context));
+        let (cluster, user) = context.map_or(("", ""), |c| (c.cluster.as_str(), c.user.as_str()));
+        let server = find(&self.clusters, first(&o.cluster, cluster)).is_some_and(|c| !c.server.is_empty());
+        !o.server.is_empty() || server || find(&self.users, first(&o.user, user)).is_some()
     }
 }
 
@@ -223,6 +249,71 @@ users:
         assert_eq!((two.impersonation.user.as_str(), two.impersonation.groups.len()), ("jane", 1));
         let gone = k.resolve(&Overrides { context: "three".into(), ..Overrides::default() }).unwrap_err();
         assert_eq!(gone.to_string(), "invalid configuration: context was not found for specified context: three");
+    }
+
+    /// What a pod is given, and what a flag or a file beside it changes (in `client-go`, `tools/clientcmd`).
+    #[test]
+    fn in_a_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |n: &str| dir.path().join(n);
+        for (name, text) in [("token", "t"), ("ca.crt", "ca"), ("other.crt", "other"), ("namespace", "pod\n")] {
+            std::fs::write(at(name), text).unwrap();
+        }
+        for (name, text) in [
+            ("nothing", "apiVersion: v1\nkind: Config\n".to_owned()),
+            ("place", "current-context: a\ncontexts:\n- {name: a, context: {namespace: elsewhere}}\n".to_owned()),
+            ("whole", A.replace(", namespace: team", "").replace(", certificate-authority: ca.pem", "")),
+        ] {
+            std::fs::write(at(name), text).unwrap();
+        }
+        let file = |n: &str| Sources { explicit: Some(at(n)), files: Vec::new() };
+        let none = Sources::default();
+        let flag = |change: fn(&mut Overrides)| {
+            let mut o = Overrides::default();
+            change(&mut o);
+            o
+        };
+        let mine = || Credentials::BearerFile(at("token"));
+        let bearer = |t: &str| Credentials::Bearer(t.into());
+        let pod = "https://[::1]:6443";
+        for (what, sources, o, server, namespace, credentials) in [
+            ("nothing beside it", &none, flag(|_| ()), pod, "pod", mine()),
+            ("a namespace", &none, flag(|o| o.namespace = "n".into()), pod, "n", mine()),
+            ("a token", &none, flag(|o| o.token = "x".into()), pod, "pod", bearer("x")),
+            ("another user", &none, flag(|o| o.impersonation.user = "jane".into()), pod, "pod", mine()),
+            ("a server", &none, flag(|o| o.server = "https://s".into()), "https://s", "pod", Credentials::None),
+            ("a file with nothing", &file("nothing"), flag(|_| ()), pod, "pod", mine()),
+            ("a file with a namespace", &file("place"), flag(|_| ()), pod, "elsewhere", mine()),
+            (
+                "a file with a server",
+                &file("whole"),
+                flag(|_| ()),
+                "https://a:6443",
+                "pod",
+                Credentials::BearerFile(at("t")),
+            ),
+        ] {
+            let environment = |n: &str| match n {
+                "KUBERNETES_SERVICE_HOST" => Some("::1".into()),
+                "KUBERNETES_SERVICE_PORT" => Some("6443".into()),
+                _ => None,
+            };
+            let r = sources.resolve_with(dir.path(), &o, environment).unwrap();
+            assert_eq!((r.https.server.as_str(), r.namespace.as_str()), (server, namespace), "{what}");
+            assert_eq!(r.https.credentials, credentials, "{what}");
+            assert_eq!(r.https.roots == Roots::Pem(b"ca".to_vec()), server == pod, "{what}");
+            assert_eq!(r.impersonation.user, o.impersonation.user, "{what}");
+        }
+        let all = |n: &str| Some(if n == "POD_NAMESPACE" { "named".into() } else { n.to_lowercase() });
+        assert_eq!(none.resolve_with(dir.path(), &Overrides::default(), all).unwrap().namespace, "named");
+        let ca = Overrides { certificate_authority: at("other.crt").display().to_string(), ..Overrides::default() };
+        assert_eq!(none.resolve_with(dir.path(), &ca, all).unwrap().https.roots, Roots::Pem(b"other".to_vec()));
+        let unknown = Overrides { user: "x".into(), ..Overrides::default() };
+        assert!(none.resolve_with(dir.path(), &unknown, all).is_err());
+        // Without a token this is no pod.
+        std::fs::remove_file(at("token")).unwrap();
+        let outside = none.resolve_with(dir.path(), &Overrides::default(), all).unwrap();
+        assert_eq!((outside.https.server.as_str(), outside.namespace.as_str()), ("http://localhost:8080", "default"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod environment;
 mod garbage;
 mod handover;
 mod imperative;
+mod incluster;
 mod inquiry;
 mod kubeconfig;
 mod lifecycle;
@@ -34,6 +35,7 @@ mod states;
 mod story;
 mod streams;
 mod terminal;
+mod top;
 mod view;
 mod volumes;
 
@@ -53,7 +55,10 @@ fn tests() -> Vec<Test> {
         both_since(32, imperative::TESTS),
         both_since(36, inquiry::TESTS),
         both_since(36, kubeconfig::TESTS),
+        both_since(36, incluster::TESTS),
+        own(incluster::OWN),
         both_since(32, terminal::TESTS),
+        both_since(36, top::TESTS),
         own(terminal::OWN),
         both_since(32, preview::TESTS),
         both_since(36, applyset::TESTS),

@@ -17,7 +17,11 @@ pub const TESTS: &[Case] = &[
     ("terminal::editors_get_the_terminal", editors_get_the_terminal),
     ("terminal::cp_keeps_to_its_directory", cp_keeps_to_its_directory),
 ];
-pub const OWN: &[Case] = &[("terminal::atomic_shows_how_far_it_is", atomic_shows_how_far_it_is)];
+pub const OWN: &[Case] = &[
+    ("terminal::attach_is_left_by_keys", attach_is_left_by_keys),
+    ("terminal::atomic_shows_how_far_it_is", atomic_shows_how_far_it_is),
+    ("terminal::atomic_draws_over_itself", atomic_draws_over_itself),
+];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
@@ -30,8 +34,13 @@ struct Session {
 }
 
 impl Session {
-    fn start(mut command: Command) -> Self {
-        let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    fn start(command: Command) -> Self {
+        Self::start_on(100, command)
+    }
+
+    /// On a terminal with so many columns.
+    fn start_on(columns: u16, mut command: Command) -> Self {
+        let size = Winsize { ws_row: 30, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
         let end = || pty.slave.try_clone().unwrap();
         let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
@@ -149,6 +158,52 @@ fn editors_get_the_terminal(s: &Story) {
     );
     assert!(s.dir.join("came-back").exists(), "{screen}");
     assert_eq!(s.get("configmaps/c")["data"]["a"], "typed");
+}
+
+/// The keys leave the session, and the container goes on as if nobody had been there.
+fn attach_is_left_by_keys(s: &Story) {
+    let script = "while read l; do echo heard $l; done; sleep 1000";
+    s.shell_pod("p", script, json!({}), json!({"stdin": true, "tty": true}));
+    s.ready("p");
+    for (keys, typed) in [(&["--detach-keys=ctrl-x,q"][..], "\u{18}q"), (&[], "\u{10}\u{11}")] {
+        let mut session = Session::start(s.command(&[&["attach", "-it", "p"], keys].concat()));
+        s.eventually("an echo", || {
+            session.types("hello\n");
+            session.screen().contains("heard hello").then_some(())
+        });
+        session.types(typed);
+        let (code, screen) = session.ends();
+        assert_eq!(code, 0, "{keys:?}: {screen}");
+        let c = &s.get("pods/p")["status"]["containerStatuses"][0];
+        assert!(c["state"]["running"].is_object() && c["restartCount"] == 0, "{c}");
+    }
+}
+
+/// A picture of a line per object is drawn over the one before, in which no line is wider than the terminal.
+fn atomic_draws_over_itself(s: &Story) {
+    let long = "a-name-that-is-much-longer-than-the-terminal-is-wide";
+    let pod = json!({"containers": [{"name": "c", "image": IMAGE}]});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": long},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}},
+    });
+    s.file("all.yaml", &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: one}}\n---\n{deployment}"));
+    let (code, screen) = Session::start_on(40, s.command(&["apply", "--atomic", "-f", "all.yaml"])).ends();
+    assert_eq!(code, 0, "{screen}");
+    // Up by as many lines as there are objects.
+    let pictures: Vec<&str> = screen.split("\u{1b}[2A").collect();
+    assert!(pictures.len() > 1, "{screen:?}");
+    let rows = |picture: &str| -> Vec<String> {
+        picture.split("\r\u{1b}[K").skip(1).map(|r| r.lines().next().unwrap_or_default().to_owned()).collect()
+    };
+    for picture in &pictures {
+        let rows = rows(picture);
+        assert_eq!(rows.len(), 2, "{picture:?}");
+        assert!(rows.iter().all(|r| r.chars().count() < 40), "{rows:?}");
+    }
+    let last = rows(pictures.last().unwrap());
+    assert_eq!(last[0], "✓ configmap/one is ready");
+    assert!(last[1].starts_with("✓ deployment.apps/a-name-that"), "{last:?}");
 }
 
 /// Clauses: G03.view

@@ -15,7 +15,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{Formats, Output, Printer, document};
-use crate::resource::from_files;
+use crate::resource::from_files_validated;
 use client::WriteOptions;
 use meta::Object;
 use object::Apply;
@@ -141,7 +141,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let prunable = apply.a.pruning.resources(k).await?;
     let mut seen = prune::Visited::default();
     let mut count = 0;
-    let mut files = from_files(k, &apply.a.files).await?;
+    let mut files = from_files_validated(k, &apply.a.files, apply.options.field_validation).await?;
     if let Some(s) = &mut set
         && !files.is_empty()
     {

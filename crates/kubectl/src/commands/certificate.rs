@@ -1,11 +1,13 @@
 //! `kubectl certificate approve` and `deny`: the verdict on signing requests.
 
+use crate::discovery::dotted;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::Info;
+use crate::resource::file::{self, Document};
 use crate::resource::select::{Selection, gather};
+use crate::resource::{Info, locate};
 use client::WriteOptions;
 use meta::{Object, Value};
 use serde_json::json;
@@ -76,7 +78,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if !words.is_empty() {
         words.insert(0, "certificatesigningrequests".into());
     }
-    let (found, mut errors) = gather(k, &words, &which.files, &Selection::default()).await?;
+    let (mut found, mut errors) = gather(k, &words, &FileFlags::default(), &Selection::default()).await?;
+    for d in file::read(k, &which.files).await? {
+        match of_file(k, d?).await {
+            Ok(i) => found.push(i),
+            Err(e) => errors.push(e),
+        }
+    }
     let mut count = 0;
     for i in found {
         match judge(k, &i, &verdict, which.force).await {
@@ -93,11 +101,25 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
+/// What a file means on the server. Requests have no namespace, so none is put into what has one.
+async fn of_file(k: &mut Kube, d: Document) -> Result<Info> {
+    if let Some(r) = k.resource_of(&d.object.gvk().unwrap_or_default()).await?
+        && r.namespaced
+        && d.object.namespace().is_empty()
+    {
+        let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
+        return text(format!("no namespace set on resource {gvr} {:?}", d.object.name()));
+    }
+    let mut i = locate(k, &d.source, d.object).await?;
+    i.object = Some(i.fetch(k).await?);
+    Ok(i)
+}
+
 async fn judge(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
     if i.resource.kind != "CertificateSigningRequest" {
         return text(format!(
-            "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {}.{}",
-            i.resource.kind, i.resource.group
+            "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {}",
+            dotted(&i.resource.kind, &i.resource.group)
         ));
     }
     let api = k.api(&i.resource, "").await?;

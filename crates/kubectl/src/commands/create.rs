@@ -15,7 +15,7 @@ use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::printer::shape::{Order, Shape};
-use crate::resource::from_files;
+use crate::resource::from_files_validated;
 use client::WriteOptions;
 use meta::Object;
 
@@ -322,18 +322,24 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let dry = a.write.dry.strategy()?;
     let options = a.write.options()?;
     let mut printer = Printer::new(&a.write.print, dry)?;
-    let mut errors = Vec::new();
+    let (mut errors, mut unread) = (Vec::new(), Vec::new());
     let mut count = 0;
     let selector = meta::LabelSelector::parse(&a.selector).map_err(Error::Text)?;
-    for i in from_files(k, &a.files).await? {
+    for i in from_files_validated(k, &a.files, options.field_validation).await? {
         if let Ok(Some(o)) = i.as_ref().map(|i| &i.object)
             && !selector.matches(|key| o.label(key))
         {
             continue;
         }
         count += 1;
+        let i = match i {
+            Ok(i) => i,
+            Err(e) => {
+                unread.push(e);
+                continue;
+            }
+        };
         let made = async {
-            let i = i?;
             let mut o = i.object.clone().unwrap_or_default();
             if a.write.save_config {
                 annotate(&mut o);
@@ -348,6 +354,8 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             errors.push(e);
         }
     }
+    // What could not be read is told last, as upstream does.
+    errors.extend(unread);
     done(count, "create", errors)
 }
 
@@ -389,6 +397,16 @@ mod tests {
         for (line, input, want) in [
             ("create", "", "! error: must specify one of -f and -k\nexit 1\n"),
             ("create -f -", "", "! error: no objects passed to create\nexit 1\n"),
+            (
+                "create -f -",
+                "a: b\n---\napiVersion: v1\n",
+                "! error validating \"STDIN\": error validating data: [apiVersion not set, kind not set]; if you choose to ignore these errors, turn validation off with --validate=false\n! error validating \"STDIN\": error validating data: kind not set; if you choose to ignore these errors, turn validation off with --validate=false\nexit 1\n",
+            ),
+            (
+                "create -f - --validate=false",
+                "a: b\n",
+                "! error: unable to decode \"STDIN\": Object 'Kind' is missing in '{\"a\":\"b\"}'\nexit 1\n",
+            ),
             ("create -f /nowhere.yaml", "", "! error: the path \"/nowhere.yaml\" does not exist\nexit 1\n"),
             (
                 "create -f - -n other",

@@ -124,10 +124,11 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             },
         }
     }
+    let mut unread = Vec::new();
     for i in from_files(k, &a.files).await? {
         match i {
             Ok(i) => all.push(i),
-            Err(e) => errors.push(e),
+            Err(e) => unread.push(e),
         }
     }
     if a.interactive && !all.is_empty() {
@@ -173,6 +174,8 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         say(k, &a, dry, &i);
     }
     k.out.flush();
+    // What could not be read is told last, as upstream does.
+    errors.extend(unread);
     if found == 0 && errors.is_empty() {
         k.say("No resources found");
     }

@@ -5,6 +5,7 @@ mod certificate;
 pub mod events;
 mod generic;
 mod limits;
+mod mounted;
 mod network;
 mod node;
 mod page;
@@ -172,6 +173,7 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "PriorityClass" if i.resource.group == "scheduling.k8s.io" => limits::priority(&mut p, &o),
         "HorizontalPodAutoscaler" if i.resource.group == "autoscaling" => limits::autoscaler(&mut p, &o),
         "StorageClass" if i.resource.group == "storage.k8s.io" => limits::storage_class(&mut p, &o),
+        "VolumeAttributesClass" if i.resource.group == "storage.k8s.io" => limits::attributes_class(&mut p, &o),
         "PersistentVolumeClaim" if core => volumes::claim(&mut p, &o, k).await?,
         "PersistentVolume" if core => volumes::volume(&mut p, &o),
         "Endpoints" if core => network::old_endpoints(&mut p, &o),

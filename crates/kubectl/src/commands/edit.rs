@@ -11,7 +11,7 @@ use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{name_of, without_managed_fields};
 use crate::resource::Info;
-use crate::resource::file::documents;
+use crate::resource::file::{Refusal, documents};
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use editor::{Draft, Form, Reason};
@@ -97,7 +97,7 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
         }
         reasons.clear();
         let mut read = Vec::new();
-        documents("edited-file", edited.as_bytes(), &mut read);
+        documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
         let read: Result<Vec<_>> = read.into_iter().collect();
         let read = match read {
             Ok(all) => all,

@@ -162,6 +162,42 @@ mod tests {
         assert_eq!(run_with(&s, &["exec", "-i", "a", "--", "cat"], "hello").await, (0, "HELLO".into(), String::new()));
     }
 
+    /// The file names the pod, or what has pods; the containers are those of the server.
+    #[tokio::test]
+    async fn the_pod_of_a_file() {
+        let pods = "GET /api/v1/namespaces/default/pods";
+        let s = server().on_upgrade(|mut ws| {
+            Box::pin(async move {
+                ws.send(frame(1, "out\n")).await.unwrap();
+                ws.send(frame(3, "{\"status\":\"Success\"}")).await.unwrap();
+                ws.close(None).await.unwrap();
+            })
+        });
+        let listed = json!({"items": [{"metadata": {"name": "a", "namespace": "default"}, "spec": {"nodeName": "n"}}]});
+        let s = s.on(&format!("{pods}?labelSelector=app%3Da&limit=500"), 200, listed);
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
+        let deployment =
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {selector: {matchLabels: {app: a}}}\n";
+        let two = format!("{pod}---\n{deployment}");
+        let many = "! error: cannot exec into multiple objects at a time\nexit 1\n";
+        for (line, file, want) in [
+            ("exec -f - -- ls", pod, "out\n"),
+            ("exec -f - -- ls", deployment, "out\n"),
+            ("exec -f - -- ls", &two, many),
+            ("exec -f - -- ls", "", many),
+            ("exec -f - -c x -- ls", pod, "! error: container x is not valid for pod a out of: c\nexit 1\n"),
+            (
+                "exec a -f - -- ls",
+                pod,
+                "! error: resource/name arguments cannot be provided when a path is specified\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, file).await, want, "{line}\n{file}");
+        }
+        let session = format!("{pods}/a/exec?command=ls&container=c&stdout=true&stderr=true");
+        assert_eq!(s.asked().iter().filter(|l| **l == session).count(), 2);
+    }
+
     #[tokio::test]
     async fn what_cannot_be_run_is_said() {
         let s = server();

@@ -177,3 +177,42 @@ fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    /// What is laid over the service is read as a service: no field that it does not have, none of another type.
+    #[tokio::test]
+    async fn overrides_are_fields_of_a_service() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"app": "a"}}});
+        let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod);
+        for (overrides, path, want) in [
+            (
+                r#"{"nosuch":1,"spec":{"type":"NodePort","other":2}}"#,
+                "{.spec}",
+                r#"{"ports":[{"port":80,"protocol":"TCP","targetPort":80}],"selector":{"app":"a"},"type":"NodePort"}"#,
+            ),
+            (r#"{"spec":{"ports":[{"port":90,"x":1}]}}"#, "{.spec.ports}", r#"[{"port":90,"targetPort":0}]"#),
+            (r#"{"spec":null}"#, "{.spec}", "{}"),
+        ] {
+            let line = format!("expose pod a --port=80 --dry-run=client -o jsonpath={path} --overrides={overrides}");
+            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+        }
+        for (overrides, want) in [
+            ("x", "! error: Invalid JSON Patch\nexit 1\n"),
+            (
+                r#"{"apiVersion":"v2"}"#,
+                "! error: no kind \"Service\" is registered for version \"v2\" in scheme \"pkg/scheme/scheme.go:28\"\nexit 1\n",
+            ),
+        ] {
+            let line = format!("expose pod a --port=80 --dry-run=client --overrides={overrides}");
+            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+        }
+        let wrong = r#"expose pod a --port=80 --dry-run=client --overrides={"spec":{"type":5}}"#;
+        assert!(
+            snapshot(&s, wrong, "").await.starts_with("! error: json: cannot unmarshal number into Go struct field")
+        );
+    }
+}

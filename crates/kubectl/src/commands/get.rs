@@ -104,7 +104,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
             );
         }
-        for i in from_files(k, &a.files).await? {
+        // As upstream has it, this command alone tells of a bad directory without the word.
+        let found = from_files(k, &a.files).await.map_err(|e| match e {
+            Error::Text(t) if !a.files.kustomize.is_empty() => Error::Bare(t),
+            e => e,
+        });
+        for i in found? {
             match i {
                 Ok(i) => all.push(Target::Named(i)),
                 Err(e) => errors.push(e),

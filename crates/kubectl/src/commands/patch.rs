@@ -6,7 +6,9 @@ use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::file::os;
 use crate::resource::select::{Selection, gather, gather_alone};
-use client::{Patch, WriteOptions};
+use client::client::{JSON, request};
+use client::{Patch, Query, WriteOptions};
+use http::Method;
 use meta::{Object, Value};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -48,11 +50,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             .map_err(|e| Error::Text(format!("unable to read patch file: open {f}: {}", os(&e))))?,
         _ => return text("cannot specify --patch and --patch-file together"),
     };
-    let document = codec::yaml::parse(&given)
-        .map_err(|e| Error::Text(format!("unable to parse {given:?}: {e}")))?
-        .into_iter()
-        .next()
-        .unwrap_or(Value::Null);
+    // What opens like an object is JSON, and goes to the server as it is: YAML's braces are not for patches.
+    let broken = given.trim_start().starts_with('{') && serde_json::from_str::<Value>(&given).is_err();
+    let document = match broken {
+        true => Value::Null,
+        false => codec::yaml::parse(&given)
+            .map_err(|e| Error::Text(format!("unable to parse {given:?}: {e}")))?
+            .into_iter()
+            .next()
+            .unwrap_or(Value::Null),
+    };
     let patch = match a.ty.as_str() {
         "strategic" => Patch::Strategic(document),
         "merge" => Patch::Merge(document),
@@ -72,10 +79,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
             if a.local || dry == Dry::Client {
-                return locally(&before, &patch);
+                return if broken { text("invalid JSON document") } else { locally(&before, &patch) };
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
             let api = k.api(&i.resource, &i.namespace).await?;
+            if broken {
+                let namespace = Some(i.namespace.as_str()).filter(|n| !n.is_empty());
+                let sub = Some(a.subresource.as_str()).filter(|s| !s.is_empty());
+                let mut q = Query::default();
+                q.add("fieldManager", &a.field_manager);
+                q.add("dryRun", if dry == Dry::Server { "All" } else { "" });
+                let path = api.resource().path(namespace, Some(&i.name), sub)? + q.as_str();
+                let body = Some((patch.content_type(), given.clone().into_bytes()));
+                return Ok(api.client().json(request(Method::PATCH, &path, JSON, body)?).await?);
+            }
             Ok(match a.subresource.as_str() {
                 "" => api.patch(&i.name, &options, &patch).await?,
                 sub => {

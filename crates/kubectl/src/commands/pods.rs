@@ -113,7 +113,7 @@ async fn of_files(k: &mut Kube, words: &[String], files: &FileFlags) -> Result<I
     let mut found = from_files(k, files).await?;
     match (found.pop(), found.is_empty()) {
         (Some(i), true) => i,
-        (None, _) => text("no resources were found in the files"),
+        // Upstream's words for nothing, too.
         _ => text("cannot exec into multiple objects at a time"),
     }
 }

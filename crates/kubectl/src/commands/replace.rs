@@ -6,7 +6,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::{Info, from_files};
+use crate::resource::{Info, from_files_validated};
 use client::{DeleteOptions, Propagation, WriteOptions};
 use meta::Object;
 use std::time::Duration;
@@ -78,17 +78,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         field_validation: a.validate.validation()?,
         ..WriteOptions::manager(&a.field_manager)
     };
-    let mut errors = Vec::new();
+    let (mut errors, mut unread) = (Vec::new(), Vec::new());
     let mut count = 0;
     let mut found = Vec::new();
-    for i in from_files(k, &a.files).await? {
+    for i in from_files_validated(k, &a.files, options.field_validation).await? {
         count += 1;
         match i {
             Ok(i) => found.push(i),
-            Err(e) => errors.push(e),
+            Err(e) => unread.push(e),
         }
     }
     if a.force {
+        if count == 0 {
+            k.say("No resources found");
+        }
         // Nothing is made anew before everything is gone.
         delete(&a, k, &found, propagation, timeout.unwrap_or(PATIENCE)).await?;
     }
@@ -108,6 +111,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
         printer.print(k, &o, "replaced")?;
     }
+    errors.extend(unread);
     done(count, "replace", errors)
 }
 
@@ -158,6 +162,13 @@ async fn delete(a: &Arguments, k: &mut Kube, all: &[Info], propagation: Propagat
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn of_nothing_nothing_is_made() {
+        let s = Server::new();
+        let line = "replace --force -f -";
+        assert_eq!(snapshot(&s, line, "").await, "No resources found\n! error: no objects passed to replace\nexit 1\n");
+    }
 
     /// What is made anew could need what is still to be deleted.
     #[tokio::test]

@@ -5,7 +5,7 @@ use super::create::{WriteFlags, annotate_made, submit};
 use super::delete::cascade;
 use super::exec::detach;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags};
+use crate::flags::Dry;
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -99,15 +99,34 @@ impl Overrides {
             other => return text(format!("invalid override type: {other}")),
         };
         let o = Object::from_value(o).unwrap_or_default();
-        Ok(super::patch::locally(&o, &patch)?.into_value())
+        let o = super::patch::locally(&o, &patch)?;
+        let gvk = o.gvk().unwrap_or_default();
+        let Some(schema) = kinds::catalog().schema_of(&gvk) else {
+            return text(format!(
+                "no kind {:?} is registered for version {:?} in scheme \"pkg/scheme/scheme.go:28\"",
+                gvk.kind,
+                gvk.api_version()
+            ));
+        };
+        // What the type has no field for is lost, as it is when Go decodes it.
+        let mut v = o.into_value();
+        schema::typed(&mut v, schema).map_err(|e| Error::Text(e.to_string()))?;
+        Ok(v)
     }
 }
 
 /// Flags of a deletion. Upstream's `run` has all of them, and with `--rm` sets those of time and force itself.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Replaced {
-    #[command(flatten)]
-    pub files: FileFlags,
+    /// Kept for scripts: without effect here.
+    #[arg(short = 'f', long, value_delimiter = ',')]
+    pub filename: Vec<String>,
+    /// Kept for scripts: without effect here.
+    #[arg(short = 'k', long, default_value = "", hide_default_value = true)]
+    pub kustomize: String,
+    /// Kept for scripts: without effect here.
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
     /// With --rm, what becomes of what the pod owns: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,

@@ -123,6 +123,35 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
+    /// The status is looked at until it has the count, somebody asks for another one, or the time is over.
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_the_count() {
+        let path = "/apis/apps/v1/namespaces/default/deployments/web";
+        let scale = |wanted: i64, there: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": wanted}, "status": {"replicas": there}});
+        let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
+        let scaled = "deployment.apps/web scaled\n";
+        let late = "! error: timed out waiting for \"web\" to be synced\nexit 1\n";
+        for (flags, seen, want, looks) in [
+            ("--timeout=10s", vec![scale(3, 1), scale(3, 2), scale(3, 3)], scaled, 3),
+            ("--timeout=10s", vec![scale(3, 1), scale(5, 1)], scaled, 2),
+            ("--timeout=250ms", vec![scale(3, 1)], late, 3),
+            ("--timeout=0", vec![scale(3, 1)], scaled, 0),
+            ("", vec![scale(3, 1)], scaled, 0),
+            ("--timeout=1s --dry-run=server", vec![scale(3, 1)], "deployment.apps/web scaled (server dry run)\n", 0),
+        ] {
+            let mut s = Server::new()
+                .on(&format!("GET {path}"), 200, deployment.clone())
+                .on(&format!("PATCH {path}/scale"), 200, scale(3, 1))
+                .on(&format!("PATCH {path}/scale?dryRun=All"), 200, scale(3, 1));
+            for answer in seen {
+                s = s.on(&format!("GET {path}/scale"), 200, answer);
+            }
+            let line = format!("scale deploy/web --replicas=3 {flags}");
+            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+            assert_eq!(s.asked().iter().filter(|l| **l == format!("GET {path}/scale")).count(), looks, "{line}");
+        }
+    }
+
     #[tokio::test]
     async fn sends_the_count() {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";

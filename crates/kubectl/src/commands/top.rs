@@ -3,7 +3,7 @@
 use crate::discovery::Resource;
 use crate::error::{Result, text};
 use crate::kube::Kube;
-use crate::printer::table::Aligner;
+use crate::printer::tabwriter;
 use crate::resource::Collection;
 use crate::resource::select::{Selection, list};
 use meta::{Object, Quantity, Value};
@@ -213,7 +213,7 @@ async fn nodes(a: &Node, k: &mut Kube) -> Result {
         row.extend(c.measured().iter().flat_map(|_| ["<unknown>".to_owned(), "<unknown>".to_owned()]));
         rows.push(row);
     }
-    print(k, rows);
+    print(k, &rows);
     Ok(())
 }
 
@@ -221,10 +221,11 @@ fn percent(part: i64, whole: i64) -> i64 {
     if whole == 0 { 0 } else { (i128::from(part) * 100 / i128::from(whole)).try_into().unwrap_or(i64::MAX) }
 }
 
-/// Every cell of these tables is followed by a gap, the last one too.
-fn print(k: &Kube, mut rows: Vec<Vec<String>>) {
-    rows.iter_mut().for_each(|r| r.push(String::new()));
-    k.out.write(Aligner::default().lines(&rows).as_bytes());
+/// Every cell of these tables is followed by a gap, the last one too. A line that lacks cells parts the columns of its
+/// neighbours.
+fn print(k: &Kube, rows: &[Vec<String>]) {
+    let text: String = rows.iter().map(|r| format!("{}\t\n", r.join("\t"))).collect();
+    k.out.write(tabwriter::align_on(&text, 6, 3).as_bytes());
 }
 
 async fn pods(a: &Pod, k: &mut Kube) -> Result {
@@ -237,13 +238,15 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
     let mut found = measured(k, &r, &namespace, name, &c.selector).await?;
     let resource = k.resource("pods").await?;
-    let of = Collection { resource, namespace: namespace.clone() };
+    let mut of = Collection { resource, namespace: namespace.clone() };
     let s = Selection { labels: &c.selector, fields: &a.field_selector, ..Selection::default() };
     if !found.is_empty() && !a.field_selector.is_empty() {
         let kept = list(k, &of, &s).await?;
         found.retain(|o| kept.iter().any(|i| i.name == o.name() && i.namespace == o.namespace()));
     }
     if found.is_empty() {
+        // As upstream has it, pods are looked for in the current namespace alone, whatever was asked for.
+        of.namespace = k.namespace()?.0;
         let pods = list(k, &of, &s).await?;
         if let Some(p) = pods.iter().find(|p| old(k, p.object.as_ref())) {
             let made = p.object.as_ref().map(Object::creation_timestamp).unwrap_or_default().parse::<jiff::Timestamp>();
@@ -310,7 +313,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
         last.extend(c.measured().iter().map(|m| shown(&total, m)));
         rows.push(last);
     }
-    print(k, rows);
+    print(k, &rows);
     Ok(())
 }
 
@@ -322,15 +325,16 @@ fn containers(o: &Object) -> impl Iterator<Item = &Value> {
     o.get("containers").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// What the containers of a pod use together, which is added to the total.
+/// What the containers of a pod use together, which is added to the total. Only what is shown is rounded.
 fn sum(o: &Object, total: &mut Usage) -> Usage {
     let mut of = Usage::new();
     for c in containers(o) {
         for (name, q) in usage(&c["usage"]) {
             for sum in [&mut of, &mut *total] {
-                let now = amount(sum, &name) + units(&q, &name);
-                let q = if name == "cpu" { Quantity::from_milli(now) } else { Quantity::binary(now) };
-                sum.insert(name.clone(), q);
+                let before = sum.get(&name).map_or(0, Quantity::nano_value);
+                if let Ok(q) = Quantity::parse(&format!("{}n", before + q.nano_value())) {
+                    sum.insert(name.clone(), q);
+                }
             }
         }
     }

@@ -299,6 +299,27 @@ mod tests {
         }
     }
 
+    /// What files say is judged at once, and no server is asked.
+    #[tokio::test]
+    async fn files_are_judged_alone() {
+        let pod = |name: &str, ready: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
+        let files = format!("{}{}", pod("a", "True"), pod("b", "False"));
+        let s = Server::new();
+        for (line, want) in [
+            (
+                "wait --local -f - --for=condition=Ready",
+                "pod/a condition met\n! error: condition not met for pods/b\nexit 1\n",
+            ),
+            ("wait --local -f - --for=jsonpath={.status.phase}=Running", "pod/a condition met\npod/b condition met\n"),
+            ("wait --local -f - --for=create -o name", "pod/a\npod/b\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, &files).await, want, "{line}");
+        }
+        let said = snapshot(&s, "wait --local pod/a --for=condition=Ready", "").await;
+        assert!(said.starts_with("! error: you must specify resources by --filename when --local is set."), "{said}");
+        assert!(s.asked.lock().unwrap().is_empty());
+    }
+
     #[tokio::test]
     async fn waits_for_the_watch_to_say_so() {
         let pod = |status: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": status}]}});

@@ -2,8 +2,18 @@
 
 /// Aligns the cells of lines, which end with tabs; what follows the last tab of a line is not padded.
 pub fn align(text: &str, min_width: usize, padding: usize) -> String {
+    write(text, min_width, padding, None)
+}
+
+/// [`align`], but a column is at least as wide as it was further up, as kubectl's own writer of tables has it.
+pub fn align_on(text: &str, min_width: usize, padding: usize) -> String {
+    write(text, min_width, padding, Some(Vec::new()))
+}
+
+fn write(text: &str, min_width: usize, padding: usize, before: Option<Vec<usize>>) -> String {
     let lines: Vec<Vec<&str>> = text.split('\n').map(|l| l.split('\t').collect()).collect();
-    let mut w = Writer { lines, widths: Vec::new(), min_width, padding, out: String::with_capacity(text.len() * 2) };
+    let out = String::with_capacity(text.len() * 2);
+    let mut w = Writer { lines, widths: Vec::new(), before, min_width, padding, out };
     let n = w.lines.len();
     w.format(0, n);
     // The text's own last newline made one line too many.
@@ -19,6 +29,8 @@ pub fn describe(text: &str) -> String {
 struct Writer<'a> {
     lines: Vec<Vec<&'a str>>,
     widths: Vec<usize>,
+    /// How wide columns were further up, where that counts.
+    before: Option<Vec<usize>>,
     min_width: usize,
     padding: usize,
     out: String,
@@ -39,6 +51,13 @@ impl Writer<'_> {
             while this < to && column + 1 < self.lines[this].len() {
                 width = width.max(self.lines[this][column].chars().count() + self.padding);
                 this += 1;
+            }
+            if let Some(before) = &mut self.before {
+                if before.len() <= column {
+                    before.resize(column + 1, 0);
+                }
+                width = width.max(before[column]);
+                before[column] = width;
             }
             self.widths.push(width);
             self.format(from, this);

@@ -14,26 +14,39 @@ pub struct Document {
     pub object: Object,
 }
 
+/// How an object that does not say what it is gets refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It cannot be read.
+    Decoding,
+    /// It is not valid, as commands that send it say first (unless `--validate=false`).
+    Validation,
+}
+
 /// Files with other names in a directory are not read.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
+    read_for(k, flags, Refusal::Decoding).await
+}
+
+pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Result<Vec<Result<Document>>> {
     if !flags.kustomize.is_empty() {
-        return kustomization(k, flags);
+        return kustomization(k, flags, refusal);
     }
     let mut out = Vec::new();
     for f in &flags.filename {
         if f == "-" {
             let mut bytes = Vec::new();
             k.shell.input.read_to_end(&mut bytes).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
-            documents("STDIN", &bytes, &mut out);
+            documents("STDIN", &bytes, refusal, &mut out);
         } else if f.starts_with("http://") || f.starts_with("https://") {
-            documents(f, &super::url::fetch(f).await?, &mut out);
+            documents(f, &super::url::fetch(f).await?, refusal, &mut out);
         } else {
             for path in expand(Path::new(f), f, flags.recursive)? {
                 let name = path.to_string_lossy().into_owned();
                 match std::fs::read(&path) {
-                    Ok(bytes) => documents(&name, &bytes, &mut out),
+                    Ok(bytes) => documents(&name, &bytes, refusal, &mut out),
                     Err(e) => out.push(text(format!("open {name}: {}", os(&e)))),
                 }
             }
@@ -43,7 +56,7 @@ pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document
 }
 
 /// The objects of a kustomization directory, in an order in which they can be made.
-fn kustomization(k: &Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
+fn kustomization(k: &Kube, flags: &FileFlags, refusal: Refusal) -> Result<Vec<Result<Document>>> {
     let mut wrong = Vec::new();
     if !flags.filename.is_empty() {
         wrong.push(Error::Text("only one of -f or -k can be specified".into()));
@@ -55,7 +68,7 @@ fn kustomization(k: &Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
     let built = super::kustomization::build(k, &flags.kustomize, kustomize::Options::default())?;
     let mut out = Vec::new();
     for o in built.0 {
-        object(&flags.kustomize, o.into_value(), &mut out);
+        object(&flags.kustomize, o.into_value(), refusal, &mut out);
     }
     Ok(out)
 }
@@ -133,11 +146,11 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
 }
 
 /// Reads the documents of one text. A bad one does not hide the others.
-pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
+pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Result<Document>>) {
     if codec::json::is_json(bytes) {
         for v in serde_json::Deserializer::from_slice(bytes).into_iter::<Value>() {
             match v {
-                Ok(v) => object(source, v, out),
+                Ok(v) => object(source, v, refusal, out),
                 Err(e) => return out.push(text(format!("error parsing {source}: {e}"))),
             }
         }
@@ -146,7 +159,7 @@ pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
     let text_of = String::from_utf8_lossy(bytes);
     for part in parts(&text_of) {
         match codec::yaml::parse(&part) {
-            Ok(all) => all.into_iter().for_each(|v| object(source, v, out)),
+            Ok(all) => all.into_iter().for_each(|v| object(source, v, refusal, out)),
             Err(e) => {
                 out.push(text(format!("error parsing {source}: error converting YAML to JSON: {e}")));
             }
@@ -168,7 +181,7 @@ fn parts(text: &str) -> Vec<String> {
     out
 }
 
-fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) {
+fn object(source: &str, v: Value, refusal: Refusal, out: &mut Vec<Result<Document>>) {
     let shown = codec::json::to_string(&v, codec::json::Html::Keep);
     let Some(o) = Object::from_value(v) else {
         if shown != "null" {
@@ -184,19 +197,23 @@ fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) {
         .filter(|(_, v)| v.is_empty())
         .map(|(n, _)| *n)
         .collect();
-    if missing.contains(&"kind") {
+    if missing.contains(&"kind") && refusal == Refusal::Decoding {
         return out.push(text(format!("unable to decode {source:?}: Object 'Kind' is missing in '{shown}'")));
     }
     if !missing.is_empty() {
+        let what = match missing.as_slice() {
+            [one] => format!("{one} not set"),
+            many => format!("[{}]", many.iter().map(|n| format!("{n} not set")).collect::<Vec<_>>().join(", ")),
+        };
         return out.push(text(format!(
-            "error validating {source:?}: error validating data: apiVersion not set; if you choose to ignore these errors, turn validation off with --validate=false"
+            "error validating {source:?}: error validating data: {what}; if you choose to ignore these errors, turn validation off with --validate=false"
         )));
     }
     if o.kind().ends_with("List")
         && let Some(items) = o.get("items").and_then(Value::as_array)
     {
         for item in items.clone() {
-            object(source, item, out);
+            object(source, item, refusal, out);
         }
         return;
     }
@@ -244,7 +261,7 @@ mod tests {
 
     fn read(text: &str) -> Vec<String> {
         let mut out = Vec::new();
-        documents("f", text.as_bytes(), &mut out);
+        documents("f", text.as_bytes(), Refusal::Decoding, &mut out);
         out.iter()
             .map(|r| match r {
                 Ok(d) => format!("{}/{}", d.object.kind(), d.object.name()),

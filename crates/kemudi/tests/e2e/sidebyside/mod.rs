@@ -37,6 +37,7 @@ pub const TESTS: &[Case] = &[
     ("sidebyside::makes", |s| agree(s, "makes")),
     ("sidebyside::talks", |s| agree(s, "talks")),
     ("sidebyside::uses", |s| agree(s, "uses")),
+    ("sidebyside::describes", |s| agree(s, "describes")),
 ];
 
 /// The version that everything is meant for.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::name_of;
-use crate::resource::file::documents;
+use crate::resource::file::{Refusal, documents};
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
@@ -72,7 +72,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let draft = Draft::edit(k, &page, form)?;
     let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
     let mut read = Vec::new();
-    documents("edited-file", edited.as_bytes(), &mut read);
+    documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
     let read: Result<Vec<_>> = read.into_iter().collect();
     let read = match read {
         Ok(all) => all,

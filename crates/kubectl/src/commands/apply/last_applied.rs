@@ -51,11 +51,8 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
     Error::collect(errors)?;
     for i in found {
         let o = i.object.unwrap_or_default();
-        let Some(applied) = o.annotation(LAST_APPLIED) else {
-            // No error upstream, where nothing is said either.
-            k.warn(format!("Warning: no last-applied-configuration annotation found on resource: {}", i.name));
-            continue;
-        };
+        // No error, and as upstream nothing is said of it.
+        let Some(applied) = o.annotation(LAST_APPLIED) else { continue };
         let v: Value = serde_json::from_str(applied)
             .map_err(|e| Error::Text(format!("reading the last applied configuration of {}: {e}", i.name)))?;
         k.out.write(
@@ -158,15 +155,9 @@ mod tests {
                 "! error: no last-applied-configuration annotation found on resource: a, to create the annotation, run the command with --create-annotation\nexit 1\n",
             ),
             ("apply set-last-applied -f - --create-annotation --dry-run=client", "configmap/a configured (dry run)\n"),
-            (
-                "apply view-last-applied cm a",
-                "! Warning: no last-applied-configuration annotation found on resource: a\n",
-            ),
+            ("apply view-last-applied cm a", ""),
             // A format is looked at only when there is something to show.
-            (
-                "apply view-last-applied cm a -o x",
-                "! Warning: no last-applied-configuration annotation found on resource: a\n",
-            ),
+            ("apply view-last-applied cm a -o x", ""),
         ] {
             assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
         }

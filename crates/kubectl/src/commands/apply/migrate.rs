@@ -59,24 +59,40 @@ fn upgraded(all: &[Value], manager: &str) -> Option<Vec<Value>> {
     Some(out)
 }
 
+/// Puts the annotation of client-side apply into the care of its keeper.
+async fn keep(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) -> Result {
+    let Some(text) = applied.annotation(LAST_APPLIED) else { return Ok(()) };
+    if entries(applied).iter().any(|e| owns_annotation(e, "Apply")) {
+        return Ok(());
+    }
+    let mut only = json!({
+        "apiVersion": i.resource.group_version(), "kind": i.resource.kind,
+        "metadata": {"name": i.name, "annotations": {LAST_APPLIED: text}},
+    });
+    if !i.namespace.is_empty() {
+        only["metadata"]["namespace"] = i.namespace.clone().into();
+    }
+    let keep = WriteOptions { field_manager: KEEPER.into(), ..options.clone() };
+    let _: Object = k.api(&i.resource, &i.namespace).await?.patch(&i.name, &keep, &Patch::Apply(only)).await?;
+    Ok(())
+}
+
+/// The first half of the migration, and all of it that is rehearsed. A rehearsal fails here where the file changed, as upstream:
+/// the server has not kept the new annotation.
+pub async fn annotation(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) {
+    if options.field_manager == DEFAULT
+        && let Err(e) = keep(k, i, applied, options).await
+    {
+        k.warn(format!(
+            "Warning: failed to migrate {LAST_APPLIED} for Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"
+        ));
+    }
+}
+
 /// Brings an object over that was just applied. Whether there was something to do, so that it has to be applied again.
-pub async fn migrate(k: &mut Kube, i: &Info, applied: &Object, manager: &str, options: &WriteOptions) -> Result<bool> {
+pub async fn migrate(k: &mut Kube, i: &Info, applied: &Object, manager: &str) -> Result<bool> {
     let api = k.api(&i.resource, &i.namespace).await?;
     let all = entries(applied);
-    if manager == DEFAULT
-        && let Some(text) = applied.annotation(LAST_APPLIED)
-        && !all.iter().any(|e| owns_annotation(e, "Apply"))
-    {
-        let mut only = json!({
-            "apiVersion": i.resource.group_version(), "kind": i.resource.kind,
-            "metadata": {"name": i.name, "annotations": {LAST_APPLIED: text}},
-        });
-        if !i.namespace.is_empty() {
-            only["metadata"]["namespace"] = i.namespace.clone().into();
-        }
-        let keep = WriteOptions { field_manager: KEEPER.into(), ..options.clone() };
-        let _: Object = api.patch(&i.name, &keep, &Patch::Apply(only)).await?;
-    }
     if upgraded(&all, manager).is_none() {
         return Ok(false);
     }

@@ -47,8 +47,11 @@ impl Apply {
         match done {
             Ok(mut o) => {
                 warn_if_deleting(k, i, &o);
+                if self.a.subresource.is_empty() {
+                    migrate::annotation(k, i, &o, &self.options).await;
+                }
                 if self.dry == Dry::None && self.a.subresource.is_empty() {
-                    match migrate::migrate(k, i, &o, &self.options.field_manager, &self.options).await {
+                    match migrate::migrate(k, i, &o, &self.options.field_manager).await {
                         Ok(true) => o = api.patch(&i.name, &self.options, &patch).await?,
                         Ok(false) => {}
                         Err(e) => k.warn(format!(

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::flags::Dry;
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::file::documents;
+use crate::resource::file::{Refusal, documents};
 use crate::resource::{Info, from_files, locate};
 
 pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
@@ -29,7 +29,7 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Pr
     let draft = Draft::edit(k, &page(&body, &[], form, a.windows_line_endings), form)?;
     let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
     let mut read = Vec::new();
-    documents("edited-file", edited.as_bytes(), &mut read);
+    documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
     for d in read {
         match create(a, k, d, printer).await {
             Ok(()) => {}

@@ -25,18 +25,24 @@ const SCOPES: [(&str, &str); 4] = [
 
 pub fn quota(p: &mut Page, o: &Object) {
     super::name_and_namespace(p, o);
-    let mut scopes: Vec<String> = list(o.at(&["spec", "scopes"])).iter().map(show).collect();
-    scopes.sort();
-    if !scopes.is_empty() {
-        p.field("Scopes", scopes.join(", "));
-        for (_, why) in SCOPES.iter().filter(|(s, _)| scopes.iter().any(|have| have == s)) {
-            p.line(0, format!(" * {why}"));
-        }
-    }
+    scopes(p, o, "", " ");
     p.line(0, "Resource\tUsed\tHard\n--------\t----\t----");
     for (name, hard) in pairs(o.at(&["status", "hard"])) {
         let used = o.str_at(&["status", "used", &name]).unwrap_or_default();
         p.line(0, format!("{name}\t{used}\t{hard}"));
+    }
+}
+
+/// What pods a quota is about, by name, each with its meaning.
+pub fn scopes(p: &mut Page, o: &Object, indent: &str, bullet: &str) {
+    let mut all: Vec<String> = list(o.at(&["spec", "scopes"])).iter().map(show).collect();
+    all.sort();
+    if all.is_empty() {
+        return;
+    }
+    p.field(&format!("{indent}Scopes"), all.join(", "));
+    for (_, why) in all.iter().filter_map(|s| SCOPES.iter().find(|(name, _)| name == s)) {
+        p.line(0, format!("{bullet}* {why}"));
     }
 }
 
@@ -110,6 +116,9 @@ pub fn autoscaler(p: &mut Page, o: &Object) {
     for (i, m) in list(o.at(&["spec", "metrics"])).iter().enumerate() {
         metric(p, m, current.get(i).unwrap_or(&Value::Null));
     }
+    let min = o.at(&["spec", "minReplicas"]).map_or("<unset>".into(), show);
+    p.field("Min replicas", min);
+    p.field("Max replicas", o.int_at(&["spec", "maxReplicas"]).unwrap_or(0).to_string());
     if let Some(b) = o.at(&["spec", "behavior"]) {
         p.line(0, "Behavior:");
         for (title, key) in [("Scale Up", "scaleUp"), ("Scale Down", "scaleDown")] {
@@ -118,9 +127,6 @@ pub fn autoscaler(p: &mut Page, o: &Object) {
             }
         }
     }
-    let min = o.at(&["spec", "minReplicas"]).map_or("<unset>".into(), show);
-    p.field("Min replicas", min);
-    p.field("Max replicas", o.int_at(&["spec", "maxReplicas"]).unwrap_or(0).to_string());
     let n = |k: &str| o.int_at(&["status", k]).unwrap_or(0);
     p.field(
         &format!("{} pods", to("kind")),
@@ -227,9 +233,16 @@ pub fn storage_class(p: &mut Page, o: &Object) {
     }
     let topologies = list(o.get("allowedTopologies"));
     if !topologies.is_empty() {
-        p.line(0, "AllowedTopologies:");
+        p.line(0, "AllowedTopologies:\t");
         for (i, t) in topologies.iter().enumerate() {
             p.line(1, format!("Term {i}:\t{}", super::volumes::expressions(&t["matchLabelExpressions"])));
         }
     }
+}
+
+pub fn attributes_class(p: &mut Page, o: &Object) {
+    p.field("Name", o.name());
+    p.field("Annotations", selector(o.at(&["metadata", "annotations"])));
+    p.field("DriverName", o.get("driverName").map(show).unwrap_or_default());
+    p.field("Parameters", selector(o.get("parameters")));
 }

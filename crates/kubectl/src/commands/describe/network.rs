@@ -96,8 +96,13 @@ fn port_table(p: &mut Page, level: usize, ports: &[Value]) {
     p.line(level, "----\t----\t--------");
     for q in ports {
         let name = q["name"].as_str().filter(|n| !n.is_empty()).unwrap_or("<unset>");
-        p.line(level, format!("{name}\t{}\t{}", show(&q["port"]), show(&q["protocol"])));
+        p.line(level, format!("{name}\t{}\t{}", port(q), show(&q["protocol"])));
     }
+}
+
+/// A slice's port without a number is any.
+fn port(q: &Value) -> String {
+    if q["port"].is_null() { "<unset>".into() } else { show(&q["port"]) }
 }
 
 pub fn old_endpoints(p: &mut Page, o: &Object) {

@@ -22,8 +22,10 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Roles", if roles.is_empty() { "<none>".into() } else { roles.join(",") });
     p.metadata(o);
     p.field("CreationTimestamp", time(o.creation_timestamp()));
-    let taints: Vec<String> = list(o.at(&["spec", "taints"]))
-        .iter()
+    let mut taints: Vec<&Value> = list(o.at(&["spec", "taints"])).iter().collect();
+    taints.sort_by_key(|t| format!("{},{}", show(&t["effect"]), show(&t["key"])));
+    let taints: Vec<String> = taints
+        .into_iter()
         .map(|t| match t["value"].as_str().filter(|v| !v.is_empty()) {
             Some(v) => format!("{}={v}:{}", show(&t["key"]), show(&t["effect"])),
             None => format!("{}:{}", show(&t["key"]), show(&t["effect"])),
@@ -75,7 +77,11 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         ("Kubelet Version", "kubeletVersion"),
         ("Kube-Proxy Version", "kubeProxyVersion"),
     ] {
-        p.at(1, title, o.at(&["status", "nodeInfo", key]).map(show).unwrap_or_default());
+        let v = o.at(&["status", "nodeInfo", key]).map(show).unwrap_or_default();
+        // Nodes say no longer what they do for services.
+        if !v.is_empty() || key != "kubeProxyVersion" {
+            p.at(1, title, v);
+        }
     }
     if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()) {
         p.field("PodCIDR", c);
@@ -92,13 +98,14 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 
 async fn lease(p: &mut Page, o: &Object, k: &mut Kube) {
     let unset = "<unset>".to_owned();
-    let mut found = Object::default();
-    if let Ok(r) = k.resource("leases.coordination.k8s.io").await
-        && let Ok(api) = k.api(&r, "kube-node-lease").await
-        && let Ok(l) = api.get(o.name()).await
-    {
-        found = l;
-    }
+    let found = async {
+        let r = k.resource("leases.coordination.k8s.io").await?;
+        Ok::<_, crate::error::Error>(k.api(&r, "kube-node-lease").await?.get(o.name()).await?)
+    };
+    let found: Object = match found.await {
+        Ok(l) => l,
+        Err(e) => return p.field("Lease", format!("Failed to get lease: {e}")),
+    };
     p.line(0, "Lease:");
     p.at(1, "HolderIdentity", found.str_at(&["spec", "holderIdentity"]).unwrap_or(&unset));
     p.at(1, "AcquireTime", found.str_at(&["spec", "acquireTime"]).map_or(unset.clone(), time));

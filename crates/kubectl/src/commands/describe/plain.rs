@@ -49,6 +49,7 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         p.line(0, "\nResource Quotas");
         for q in quotas {
             p.line(1, format!("Name:\t{}", q.name()));
+            super::limits::scopes(p, &q, "  ", "  ");
             p.line(1, "Resource\tUsed\tHard\n  --------\t---\t---");
             for (name, hard) in pairs(q.at(&["status", "hard"])) {
                 p.line(1, format!("{name}\t{}\t{hard}", q.str_at(&["status", "used", &name]).unwrap_or_default()));

@@ -1,5 +1,6 @@
 //! Pods and pod templates.
 
+use super::mounted::volumes;
 use super::page::{Page, list, pairs, show, time, title_bool};
 use meta::{Object, Value};
 
@@ -75,6 +76,15 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
         }
     }
     let conditions = list(o.at(&["status", "conditions"]));
+    let gates = list(o.at(&["spec", "readinessGates"]));
+    if !gates.is_empty() {
+        p.line(0, "Readiness Gates:\n  Type\tStatus");
+        for g in gates {
+            let found = conditions.iter().find(|c| c["type"] == g["conditionType"]);
+            let status = found.map_or("<none>".to_owned(), |c| show(&c["status"]));
+            p.line(1, format!("{} \t{status} ", show(&g["conditionType"])));
+        }
+    }
     if !conditions.is_empty() {
         p.line(0, "Conditions:\n  Type\tStatus");
         for c in conditions {
@@ -89,8 +99,10 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
 }
 
 fn constraints(p: &mut Page, level: usize, v: Option<&Value>) {
-    let all: Vec<String> = list(v)
-        .iter()
+    let mut all: Vec<&Value> = list(v).iter().collect();
+    all.sort_by_key(|c| show(&c["topologyKey"]));
+    let all: Vec<String> = all
+        .into_iter()
         .map(|c| {
             let mut t = format!(
                 "{}:{} when max skew {} is exceeded",
@@ -259,6 +271,15 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
             p.line(l + 1, m);
         }
     }
+    let mut devices: Vec<String> = list(c.get("volumeDevices"))
+        .iter()
+        .map(|d| format!("{} from {}", show(&d["devicePath"]), show(&d["name"])))
+        .collect();
+    if !devices.is_empty() {
+        devices.sort();
+        p.line(l, "Devices:");
+        devices.iter().for_each(|d| p.line(l + 1, d));
+    }
 }
 
 fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
@@ -286,13 +307,11 @@ fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
     format!("{} ({})", resource(r, container), show(&r["resource"]))
 }
 
-/// The metadata that a reference to a field of a pod leads to; what else there is, is known to the node only.
+/// The metadata that a reference to a field of a pod leads to, but for single labels and annotations, which upstream leaves out;
+/// what else there is, is known to the node only.
 fn field(path: &str, metadata: &Value) -> String {
-    let Some(path) = path.strip_prefix("metadata.") else { return String::new() };
-    match path.split_once("['").and_then(|(map, key)| Some((map, key.strip_suffix("']")?))) {
-        Some((map, key)) => show(&metadata[map][key]),
-        None => metadata[path].as_str().unwrap_or_default().to_owned(),
-    }
+    let field = path.strip_prefix("metadata.").unwrap_or_default();
+    metadata[field].as_str().unwrap_or_default().to_owned()
 }
 
 /// What a container asks for or may use, in units of the divisor.
@@ -361,76 +380,6 @@ fn probe(v: &Value) -> String {
         return format!("unknown {attrs}");
     };
     format!("{what} {attrs}")
-}
-
-fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
-    let all = list(v);
-    if all.is_empty() {
-        return p.at(level, &format!("{pad}Volumes"), "<none>");
-    }
-    p.line(level, format!("{pad}Volumes:"));
-    let inner = if pad.is_empty() { "  " } else { " " };
-    let l = level + 2;
-    for v in all {
-        p.line(level, format!("{pad}{inner}{}:", show(&v["name"])));
-        let optional = |r: &Value| r["optional"].as_bool().unwrap_or(false).to_string();
-        if let Some(e) = v["emptyDir"].as_object() {
-            p.at(l, "Type", "EmptyDir (a temporary directory that shares a pod's lifetime)");
-            p.at(l, "Medium", e.get("medium").map(show).unwrap_or_default());
-            p.at(l, "SizeLimit", e.get("sizeLimit").map_or("<unset>".into(), show));
-        } else if v["configMap"].is_object() {
-            p.at(l, "Type", "ConfigMap (a volume populated by a ConfigMap)");
-            p.at(l, "Name", show(&v["configMap"]["name"]));
-            p.at(l, "Optional", optional(&v["configMap"]));
-        } else if v["secret"].is_object() {
-            p.at(l, "Type", "Secret (a volume populated by a Secret)");
-            p.at(l, "SecretName", show(&v["secret"]["secretName"]));
-            p.at(l, "Optional", optional(&v["secret"]));
-        } else if v["hostPath"].is_object() {
-            p.at(l, "Type", "HostPath (bare host directory volume)");
-            p.at(l, "Path", show(&v["hostPath"]["path"]));
-            p.at(l, "HostPathType", show(&v["hostPath"]["type"]));
-        } else if v["persistentVolumeClaim"].is_object() {
-            let c = &v["persistentVolumeClaim"];
-            p.at(l, "Type", "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)");
-            p.at(l, "ClaimName", show(&c["claimName"]));
-            p.at(l, "ReadOnly", c["readOnly"].as_bool().unwrap_or(false).to_string());
-        } else if v["downwardAPI"].is_object() {
-            p.at(l, "Type", "DownwardAPI (a volume populated by information about the pod)");
-            p.line(l, "Items:");
-            items(p, l + 1, &v["downwardAPI"]);
-        } else if v["projected"].is_object() {
-            p.at(l, "Type", "Projected (a volume that contains injected data from multiple sources)");
-            for s in list(v["projected"].get("sources")) {
-                if s["secret"].is_object() {
-                    p.at(l, "SecretName", show(&s["secret"]["name"]));
-                    p.at(l, "Optional", optional(&s["secret"]));
-                } else if s["downwardAPI"].is_object() {
-                    p.at(l, "DownwardAPI", "true");
-                } else if s["configMap"].is_object() {
-                    p.at(l, "ConfigMapName", show(&s["configMap"]["name"]));
-                    p.at(l, "Optional", optional(&s["configMap"]));
-                } else if s["serviceAccountToken"].is_object() {
-                    p.at(l, "TokenExpirationSeconds", show(&s["serviceAccountToken"]["expirationSeconds"]));
-                }
-            }
-        } else if let Some((kind, _)) = v.as_object().and_then(|m| m.iter().find(|(k, _)| *k != "name")) {
-            p.at(l, "Type", kind);
-        } else {
-            p.line(l, "<unknown>");
-        }
-    }
-}
-
-fn items(p: &mut Page, l: usize, v: &Value) {
-    for i in list(v.get("items")) {
-        let from = if i["fieldRef"].is_object() {
-            show(&i["fieldRef"]["fieldPath"])
-        } else {
-            show(&i["resourceFieldRef"]["resource"])
-        };
-        p.line(l, format!("{from} -> {}", show(&i["path"])));
-    }
 }
 
 /// A pod template, as workloads and `rollout history` show it.

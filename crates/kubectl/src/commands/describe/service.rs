@@ -49,24 +49,25 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
             n => format!("{n}/{protocol}"),
         };
         p.field("TargetPort", target);
+        if let Some(a) = port["appProtocol"].as_str() {
+            p.field("AppProtocol", a);
+        }
         if let Some(n) = port["nodePort"].as_i64().filter(|n| *n > 0) {
             p.field("NodePort", format!("{name}\t{n}/{protocol}"));
         }
         p.field("Endpoints", endpoints(&slices, port["name"].as_str().unwrap_or_default()));
     }
     p.field("Session Affinity", at(&["spec", "sessionAffinity"]));
-    for (title, key) in [
-        ("External Traffic Policy", "externalTrafficPolicy"),
-        ("Internal Traffic Policy", "internalTrafficPolicy"),
-        ("Traffic Distribution", "trafficDistribution"),
+    let ranges = words(&["spec", "loadBalancerSourceRanges"]);
+    for (title, v) in [
+        ("External Traffic Policy", at(&["spec", "externalTrafficPolicy"])),
+        ("Internal Traffic Policy", at(&["spec", "internalTrafficPolicy"])),
+        ("LoadBalancer Source Ranges", ranges),
+        ("Traffic Distribution", at(&["spec", "trafficDistribution"])),
     ] {
-        if let Some(v) = o.str_at(&["spec", key]).filter(|v| !v.is_empty()) {
+        if !v.is_empty() {
             p.field(title, v);
         }
-    }
-    let ranges = words(&["spec", "loadBalancerSourceRanges"]);
-    if !ranges.is_empty() {
-        p.field("LoadBalancer Source Ranges", ranges);
     }
     Ok(())
 }

@@ -147,9 +147,20 @@ fn source(p: &mut Page, spec: &Value) {
         let names =
             [("Driver", "driver"), ("FSType", "fsType"), ("VolumeHandle", "volumeHandle"), ("ReadOnly", "readOnly")];
         fields("CSI (a Container Storage Interface (CSI) volume source)", v, &names);
-        let attributes: Vec<String> = pairs(v.get("volumeAttributes")).map(|(k, v)| format!("{k}={v}")).collect();
-        p.many(2, "VolumeAttributes", &attributes);
+        attributes(p, v.get("volumeAttributes"));
     } else {
         p.line(2, "<unknown>");
+    }
+}
+
+/// What a driver is told of a volume, in no column.
+pub fn attributes(p: &mut Page, v: Option<&Value>) {
+    let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}")).collect();
+    match all.split_first() {
+        None => p.line(2, "VolumeAttributes:      <none>"),
+        Some((first, rest)) => {
+            p.line(2, format!("VolumeAttributes:      {first}"));
+            rest.iter().for_each(|a| p.line(5, a));
+        }
     }
 }

@@ -232,5 +232,18 @@ pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
             n(&["status", "failed"])
         ),
     );
+    if o.str_at(&["spec", "completionMode"]) == Some("Indexed") {
+        p.field("Completed Indexes", indexes(o.str_at(&["status", "completedIndexes"]).unwrap_or_default()));
+    }
     template(p, o);
+}
+
+/// Whole numbers and ranges of them, as many as fifty characters hold.
+fn indexes(all: &str) -> String {
+    const MOST: usize = 50;
+    match all.get(..MOST) {
+        None if all.is_empty() => "<none>".into(),
+        Some(start) if all.len() > MOST => format!("{},...", start.rsplit_once(',').map_or("", |(whole, _)| whole)),
+        _ => all.to_owned(),
+    }
 }

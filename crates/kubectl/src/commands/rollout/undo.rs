@@ -5,7 +5,7 @@ use super::{Which, object};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, PrintFlags};
 use crate::kube::Kube;
-use crate::printer::{Printer, name_of};
+use crate::printer::Printer;
 use crate::resource::Info;
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
@@ -56,21 +56,21 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> 
         "Deployment" | "DaemonSet" | "StatefulSet" => revisions(k, i).await?,
         other => return text(format!("no rollbacker has been implemented for {other:?}")),
     };
-    if i.resource.kind == "Deployment" && o.at(&["spec", "paused"]) == Some(&Value::Bool(true)) {
-        return text(format!(
-            "you cannot rollback a paused deployment; resume it first with 'kubectl rollout resume {}' and try again",
-            name_of(&o)
-        ));
-    }
     let to = pick(&all, a.to_revision, i)?;
     let template = to.template().unwrap_or_default();
-    if Some(&template) == o.at(&["spec", "template"]) {
-        return Ok(format!("skipped rollback (current template already matches revision {})", to.number));
-    }
-    if dry == Dry::Client {
+    let paused = i.resource.kind == "Deployment" && o.at(&["spec", "paused"]) == Some(&Value::Bool(true));
+    if dry == Dry::Client && (paused || Some(&template) != o.at(&["spec", "template"])) {
         let mut text = String::from("Pod Template:\n");
         crate::commands::describe::template(&mut text, &to.shown());
         return Ok(text);
+    }
+    if paused {
+        return text(
+            "you cannot rollback a paused deployment; resume it first with 'kubectl rollout resume' and try again",
+        );
+    }
+    if Some(&template) == o.at(&["spec", "template"]) {
+        return Ok(format!("skipped rollback (current template already matches revision {})", to.number));
     }
     let patch = if i.resource.kind == "Deployment" {
         let mut annotations: meta::Map<String, Value> =
