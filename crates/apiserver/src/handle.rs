@@ -8,7 +8,7 @@ use crate::info::Info;
 use crate::metrics::{Authentication, Authorization};
 use crate::path::{Query, Target};
 use crate::trace::Trace;
-use crate::{Server, compress, deadline, discovery, flow, health, inflight, lifecycle, openapi, verbs, zpages};
+use crate::{Server, compress, deadline, discovery, flow, health, inflight, lifecycle, openapi, table, verbs, zpages};
 use auth::{Attributes, Decision, User};
 use bytes::Bytes;
 use http::request::Parts;
@@ -184,6 +184,7 @@ impl Server {
             }
             w => w?,
         };
+        table::check_include(&wanted, query.get("includeObject"))?;
         let warnings = Warnings::default();
         // A method that is not served has nobody to warn.
         if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(info.verb)) {

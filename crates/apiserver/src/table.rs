@@ -1,9 +1,20 @@
 //! `Table` and `PartialObjectMetadata`: other shapes of the same objects.
 
+use crate::content::{Shape, Wanted};
 use kinds::Column;
-use meta::{Object, Value};
+use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::Resource;
 use serde_json::json;
+
+/// Refuses a value of the `includeObject` parameter that means nothing, where it would mean something.
+pub fn check_include(wanted: &Wanted, include: &str) -> Result<(), Status> {
+    if wanted.shape != Shape::Table || matches!(include, "" | "None" | "Metadata" | "Object") {
+        return Ok(());
+    }
+    let why = "must be 'Metadata', 'Object', 'None', or empty";
+    let e = FieldError::invalid(&FieldPath::new("includeObject"), include, why);
+    Err(Status::bad_request(format!("Unable to convert to Table as requested: {e}")))
+}
 
 /// Makes a table of objects. `include` is the `includeObject` parameter.
 pub fn table(row: &Resource, objects: &[Object], list: Value, include: &str, headers: bool, now: &str) -> Value {

@@ -93,6 +93,7 @@ impl Registry {
         strategy.prepare_for_create(self.env(), request, &mut object);
         let mut errors = Vec::new();
         metadata::validate(&object, row, &mut errors);
+        metadata::validate_finalizers(&object, row, &mut errors);
         schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
         strategy.validate(&object, &mut errors);
         strategy.validate_create(&object, &mut errors);

@@ -168,6 +168,34 @@ fn managed_fields(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// Groups of Kubernetes' own whose kinds take any finalizer, as custom resources do.
+const ANY_FINALIZER: [&str; 5] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "coordination.k8s.io",
+    "events.k8s.io",
+];
+/// Finalizers that belong to nobody's domain.
+pub const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
+
+/// Finalizers of Kubernetes' own kinds have a domain or are standard (`pkg/apis/core/validation`, `ValidateObjectMeta`).
+pub fn validate_finalizers(object: &Object, row: &Resource, errors: &mut ErrorList) {
+    let kind = &row.kind;
+    if !row.bare_items || ANY_FINALIZER.contains(&&*kind.group) || &*kind.kind == "Event" {
+        return;
+    }
+    let path = FieldPath::new("metadata.finalizers");
+    let all = object.finalizers().enumerate();
+    for (i, f) in all.filter(|(_, f)| !f.contains('/') && !STANDARD_FINALIZERS.contains(f)) {
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(&path.index(i), f, why));
+    }
+}
+
+/// Kinds whose metadata is looked at so often on an update are validated as if they were new.
+pub const WHOLE: u8 = 3;
+
 /// An update looks at the same metadata several times, and every look is a cause of its own.
 pub fn say_again(times: u8, errors: &mut ErrorList) {
     let again = |e: &&FieldError| {

@@ -177,6 +177,9 @@ impl Registry {
         metadata::validate(&new, row, &mut errors);
         metadata::say_again(row.kind.said, &mut errors);
         metadata::validate_update(&new, old, &mut errors);
+        if row.kind.said >= metadata::WHOLE && request.subresource.is_empty() {
+            metadata::validate_finalizers(&new, row, &mut errors);
+        }
         if request.subresource.is_empty() {
             schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
             schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);

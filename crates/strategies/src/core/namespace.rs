@@ -2,6 +2,7 @@
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+use registry::metadata::STANDARD_FINALIZERS;
 use registry::{Env, NameRule, Request, Strategy, Sub, take_field};
 use serde_json::json;
 
@@ -84,15 +85,12 @@ impl Strategy for Namespace {
     }
 }
 
-/// Names of finalizers that belong to nobody's domain.
-const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
-
 fn finalizers(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.finalizers");
     for (i, f) in o.at(&["spec", "finalizers"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
         let (f, at) = (f.as_str().unwrap_or_default(), at.index(i));
         errors.extend(names::qualified_name(f).into_iter().map(|m| FieldError::invalid(&at, f, m)));
-        if !f.contains('/') && !STANDARD.contains(&f) {
+        if !f.contains('/') && !STANDARD_FINALIZERS.contains(&f) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(&at, f, why));
         }

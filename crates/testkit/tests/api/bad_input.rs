@@ -544,6 +544,28 @@ async fn other_languages_are_not_spoken() {
     assert_eq!((a.code, &a.body["reason"]), (406, &json!("NotAcceptable")), "{}", a.body);
     let a = c.send("POST", reviews, Some(JSON), &format!("{table},{JSON}"), review.into()).await;
     assert_eq!((a.code, &a.body["kind"]), (201, &json!("SelfSubjectAccessReview")), "{}", a.body);
+    // What a row carries is one of three things.
+    for (include, code) in [("", 200), ("None", 200), ("Metadata", 200), ("Object", 200), ("Foo", 400)] {
+        let a = c.send("GET", &format!("{MAPS}?includeObject={include}"), None, table, Bytes::new()).await;
+        assert_eq!(a.code, code, "{include}: {}", a.body);
+    }
+}
+
+#[tokio::test]
+async fn finalizers_of_kubernetes_own_kinds_have_a_domain() {
+    let c = Cluster::start(1).await;
+    let map = |finalizers: Value| json!({"metadata": {"name": "a", "finalizers": finalizers}}).to_string();
+    let bad = &[("metadata.finalizers[1]", "FieldValueInvalid")];
+    check(&c, ("POST", MAPS, JSON), map(json!(["a.example/b", "mine"])), invalid(bad)).await;
+    let a = c.send("POST", MAPS, Some(JSON), JSON, map(json!(["a.example/b", "orphan"])).into()).await;
+    assert_eq!(a.code, 201, "{}", a.body);
+    let one = format!("{MAPS}/a");
+    let says = Want { says: "name is neither a standard finalizer name nor is it fully qualified", ..invalid(bad) };
+    check(&c, ("PUT", &one, JSON), map(json!(["a.example/b", "mine"])), says).await;
+    // Leases take any.
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/golden/leases";
+    let a = c.send("POST", leases, Some(JSON), JSON, map(json!(["mine"])).into()).await;
+    assert_eq!(a.code, 201, "{}", a.body);
 }
 
 /// Through `status` most kinds change labels and annotations as well.
