@@ -54,6 +54,8 @@ pub struct Kind {
     pub needs_revision: bool,
     /// How often an update says what is wrong with labels, annotations and owners: every check that looks says it.
     pub said: u8,
+    /// Finalizers need no domain, as those of Kubernetes' own kinds mostly do.
+    pub any_finalizer: bool,
     /// Said to everyone who uses the kind.
     pub warning: Option<Str>,
     pub verbs: Vec<Str>,

@@ -168,21 +168,12 @@ fn managed_fields(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Groups of Kubernetes' own whose kinds take any finalizer, as custom resources do.
-const ANY_FINALIZER: [&str; 5] = [
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "coordination.k8s.io",
-    "events.k8s.io",
-];
 /// Finalizers that belong to nobody's domain.
 pub const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 
 /// Finalizers of Kubernetes' own kinds have a domain or are standard (`pkg/apis/core/validation`, `ValidateObjectMeta`).
 pub fn validate_finalizers(object: &Object, row: &Resource, errors: &mut ErrorList) {
-    let kind = &row.kind;
-    if !row.bare_items || ANY_FINALIZER.contains(&&*kind.group) || &*kind.kind == "Event" {
+    if row.kind.any_finalizer {
         return;
     }
     let path = FieldPath::new("metadata.finalizers");

@@ -14,14 +14,14 @@ use meta::{Object, Status, Value};
 use registry::{Request, Target, Updated, WriteOptions};
 use std::sync::Arc;
 
-const JSON: &str = "application/json-patch+json";
-const MERGE: &str = "application/merge-patch+json";
-pub(super) const APPLY: &str = "application/apply-patch+yaml";
+pub(super) const JSON: &str = "application/json-patch+json";
+pub(super) const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 const APPLY_CBOR: &str = "application/apply-patch+cbor";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// What a patch of this kind of resource may be.
-fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
+pub(super) fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
     let mut all = vec![JSON, MERGE, APPLY];
     if request.resource.bare_items {
         all.push(STRATEGIC);
@@ -32,6 +32,11 @@ fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
     all
 }
 
+/// Whether a configuration is to be applied.
+pub(super) fn is_apply(call: &Call) -> bool {
+    call.media_type() == APPLY || call.cbor && call.media_type() == APPLY_CBOR
+}
+
 enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
@@ -39,7 +44,7 @@ enum Patch {
 }
 
 pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    if call.media_type() == APPLY || call.media_type() == APPLY_CBOR && call.cbor {
+    if is_apply(call) {
         return apply_configuration(server, call, request).await;
     }
     let options = write_options(call)?;

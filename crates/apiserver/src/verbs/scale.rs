@@ -1,5 +1,6 @@
 //! The `scale` subresource: `autoscaling/v1` Scale over an object that has replicas.
 
+use super::patch::{JSON, MERGE, is_apply, supported};
 use super::{admission, answer, read_object, write_options};
 use crate::Server;
 use crate::admit::Admission;
@@ -14,10 +15,6 @@ use registry::strategy::at;
 use registry::{Admit, Mutated, Operation, Preconditions, Request, Scale, Target, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
-
-const JSON: &str = "application/json-patch+json";
-const MERGE: &str = "application/merge-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 pub async fn scale(
     server: &Arc<Server>,
@@ -34,11 +31,12 @@ pub async fn scale(
             let sent = read_object(call, &request)?;
             write(server, call, request, paths, |_| Ok(sent.clone())).await
         }
-        Method::PATCH if call.media_type() == super::patch::APPLY => apply(server, call, request, paths).await,
+        Method::PATCH if is_apply(call) => apply(server, call, request, paths).await,
         Method::PATCH => {
             let media = call.media_type().to_owned();
-            if media == STRATEGIC && !request.resource.bare_items {
-                return Err(content::unsupported(&[JSON, MERGE, super::patch::APPLY]));
+            let known = supported(call, &request);
+            if !known.contains(&media.as_str()) {
+                return Err(content::unsupported(&known));
             }
             let patch = content::json(&call.body)?.value;
             let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, paths));
@@ -74,10 +72,10 @@ fn patched(media: &str, patch: Value, scale: Object) -> Result<Object, Status> {
         JSON => {
             json_patch::Patch::decode(patch).and_then(|p| p.apply(&mut doc)).map_err(|e| e.status())?;
         }
-        MERGE | STRATEGIC => {
+        // A scale has no lists, so that a strategic merge is a plain one.
+        _ => {
             merge_patch::apply(&mut doc, patch).map_err(|e| Status::bad_request(e.to_string()))?;
         }
-        _ => return Err(content::unsupported(&[JSON, MERGE, STRATEGIC, super::patch::APPLY])),
     }
     let schema = kinds::catalog().schema_of(&meta::Gvk::new("autoscaling", "v1", "Scale"));
     if let Some(schema) = schema {

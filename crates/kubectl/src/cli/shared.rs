@@ -1,7 +1,7 @@
 //! What commands make of flags that they share with others.
 //!
 //! A set of flags ([`crate::flags`]) is flattened into many commands, of which one may have another default for a flag, or lack
-//! it. Both are rows here, so that the parser, the help, completion and manual pages agree. A flag that a command lacks is
+//! it, or take it for scripts alone. All are rows here, so that the parser, the help, completion and manual pages agree. A flag that a command lacks is
 //! refused as unknown.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -36,6 +36,9 @@ const LACKS: [(&str, &[&str]); 10] = [
     ("wait", &["kustomize"]),
 ];
 
+/// Command, and flags that it takes without effect.
+const IDLE: [(&str, &[&str]); 1] = [("run", &["filename", "kustomize", "recursive"])];
+
 fn at<'a>(mut c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
     for name in path.split(' ') {
         c = c.find_subcommand_mut(name)?;
@@ -50,11 +53,17 @@ pub fn adjust(mut c: Command) -> Command {
             *sub = std::mem::take(sub).mut_arg(flag, |a| a.default_value(default).hide_default_value(true));
         }
     }
-    for (path, flags) in LACKS {
+    let each = |all: &[(&'static str, &[&'static str])]| -> Vec<_> {
+        all.iter().flat_map(|(path, flags)| flags.iter().map(|f| (*path, *f))).collect()
+    };
+    for (path, flag) in each(&LACKS) {
         if let Some(sub) = at(&mut c, path) {
-            for flag in flags {
-                *sub = std::mem::take(sub).mut_arg(flag, |a| a.hide(true));
-            }
+            *sub = std::mem::take(sub).mut_arg(flag, |a| a.hide(true));
+        }
+    }
+    for (path, flag) in each(&IDLE) {
+        if let Some(sub) = at(&mut c, path) {
+            *sub = std::mem::take(sub).mut_arg(flag, |a| a.help("Kept for scripts: without effect here"));
         }
     }
     c
@@ -115,7 +124,7 @@ mod tests {
     fn every_row_names_a_command_and_a_flag() {
         let mut c = crate::cli::command();
         let rows = super::DEFAULTS.iter().map(|(p, f, _)| (*p, *f));
-        let lacks = super::LACKS.iter().flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
+        let lacks = super::LACKS.iter().chain(&super::IDLE).flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
         for (path, flag) in rows.chain(lacks) {
             let found = super::at(&mut c, path).is_some_and(|c| c.get_arguments().any(|a| a.get_id() == flag));
             assert!(found, "{path} {flag}");

@@ -5,7 +5,7 @@ use super::create::{WriteFlags, annotate_made, submit};
 use super::delete::cascade;
 use super::exec::detach;
 use crate::error::{Error, Result, text};
-use crate::flags::Dry;
+use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -118,15 +118,8 @@ impl Overrides {
 /// Flags of a deletion. Upstream's `run` has all of them, and with `--rm` sets those of time and force itself.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Replaced {
-    /// Kept for scripts: without effect here.
-    #[arg(short = 'f', long, value_delimiter = ',')]
-    pub filename: Vec<String>,
-    /// Kept for scripts: without effect here.
-    #[arg(short = 'k', long, default_value = "", hide_default_value = true)]
-    pub kustomize: String,
-    /// Kept for scripts: without effect here.
-    #[arg(short = 'R', long)]
-    pub recursive: bool,
+    #[command(flatten)]
+    pub files: FileFlags,
     /// With --rm, what becomes of what the pod owns: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,
