@@ -407,7 +407,9 @@ pub trait Runtime: Send + Sync {
     async fn exec(&self, container: &str, request: ExecRequest) -> Result<ExecSession>;
     /// Output beyond 16 MiB is dropped. On timeout the command is killed and [`Error::Timeout`] returned.
     async fn exec_sync(&self, container: &str, command: Vec<String>, timeout: Option<Duration>) -> Result<ExecResult>;
-    async fn attach(&self, container: &str) -> Result<AttachSession>;
+    /// With `stdin` (which only a container that takes input has), the end of that input ends the session, as containerd
+    /// has it; only a container that takes input once and has no terminal hears the end itself and is listened to until its own.
+    async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession>;
 
     async fn container_stats(&self, container: &str) -> Result<Stats>;
     async fn pod_stats(&self, pod: &str) -> Result<Stats>;

@@ -319,7 +319,7 @@ async fn attach_sees_output_and_feeds_input() {
     let mut config = shell("main", "while read line; do echo got $line; done; echo end");
     (config.stdin, config.stdin_once) = (true, true);
     let id = host.start("a", config).await;
-    let mut session = host.runtime.attach(&id).await.unwrap();
+    let mut session = host.runtime.attach(&id, true).await.unwrap();
     let mut stdin = session.stdin.take().unwrap();
     stdin.write_all(b"one\ntwo\n").await.unwrap();
     drop(stdin);
@@ -332,16 +332,44 @@ async fn attach_sees_output_and_feeds_input() {
     let mut config = shell("tty", "stty size; read x; stty size; echo $x");
     (config.tty, config.stdin) = (true, true);
     let id = host.start("a", config).await;
-    let mut session = host.runtime.attach(&id).await.unwrap();
+    let mut session = host.runtime.attach(&id, true).await.unwrap();
     assert!(session.stderr.is_none());
     (session.resizer)(TerminalSize { rows: 11, columns: 22 });
     // The size is set by another request than the input: wait until it is there.
     while !sh(&host, &id, "stty size < /proc/1/fd/0").await.1.contains("11 22") {}
-    session.stdin.take().unwrap().write_all(b"hello\n").await.unwrap();
+    let mut stdin = session.stdin.take().unwrap();
+    stdin.write_all(b"hello\n").await.unwrap();
     let mut text = String::new();
     session.stdout.read_to_string(&mut text).await.unwrap();
     assert!(text.contains("11 22\r\nhello\r\n"), "{text:?}");
     assert_eq!(host.ended(&id).await.exit_code, Some(0));
+
+    for (tty, once) in [(true, true), (true, false), (false, false)] {
+        let mut config = shell(&format!("left-{tty}-{once}"), "while read x; do echo got $x; done; echo end");
+        (config.tty, config.stdin, config.stdin_once) = (tty, true, once);
+        let id = host.start("a", config).await;
+        let mut listening = host.runtime.attach(&id, false).await.unwrap();
+        assert!(listening.stdin.is_none());
+        for word in ["one", "two"] {
+            let mut session = host.runtime.attach(&id, true).await.unwrap();
+            let mut stdin = session.stdin.take().unwrap();
+            stdin.write_all(format!("{word}\n").as_bytes()).await.unwrap();
+            let mut text = String::new();
+            while !text.contains(&format!("got {word}")) {
+                let mut byte = [0];
+                session.stdout.read_exact(&mut byte).await.unwrap();
+                text.push(char::from(byte[0]));
+            }
+            drop(stdin);
+            text.clear();
+            session.stdout.read_to_string(&mut text).await.unwrap();
+            assert_eq!(text.trim(), "", "the session ends with its input, the container does not");
+        }
+        host.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+        let mut text = String::new();
+        listening.stdout.read_to_string(&mut text).await.unwrap();
+        assert!(text.contains("got two") && !text.contains("end"), "{text}");
+    }
     host.finish().await;
 }
 
@@ -352,7 +380,7 @@ async fn logs_can_be_rotated() {
     let mut config = shell("main", "while read x; do echo $x; done");
     config.stdin = true;
     let id = host.start("a", config).await;
-    let mut session = host.runtime.attach(&id).await.unwrap();
+    let mut session = host.runtime.attach(&id, true).await.unwrap();
     let mut stdin = session.stdin.take().unwrap();
     let mut line = [0; 4];
     stdin.write_all(b"old\n").await.unwrap();

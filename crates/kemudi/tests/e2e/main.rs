@@ -58,6 +58,7 @@ fn tests() -> Vec<Test> {
         both_since(36, incluster::TESTS),
         own(incluster::OWN),
         both_since(32, terminal::TESTS),
+        both_since(36, terminal::NEW),
         both_since(36, top::TESTS),
         own(terminal::OWN),
         both_since(32, preview::TESTS),

@@ -90,7 +90,7 @@ pub(super) fn attach(
     wanted: Wanted,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
-    serve(request, wanted, async move |streams: Streams| match options.runtime.attach(&id).await {
+    serve(request, wanted, async move |streams: Streams| match options.runtime.attach(&id, wanted.stdin).await {
         Err(e) => stream::internal(&e.to_string()),
         Ok(s) => {
             let (_in, out, err) = join(streams, s.stdin, Some(s.stdout), s.stderr, s.resizer);

@@ -130,10 +130,10 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
         let coding = Coding::of(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
-        let status = match options.runtime.attach(&id).await {
+        let status = match options.runtime.attach(&id, stdin).await {
             Err(e) => internal(&e.to_string()),
             Ok(session) => {
-                let input = Input { stdin: session.stdin.filter(|_| stdin), resizer: session.resizer, coding };
+                let input = Input { stdin: session.stdin, resizer: session.resizer, coding };
                 let input = tokio::spawn(input.run(stream));
                 let out = copy(Some(session.stdout).filter(|_| stdout), STDOUT, coding, &sink);
                 let err = copy(session.stderr.filter(|_| stderr), STDERR, coding, &sink);

@@ -263,8 +263,8 @@ impl Runtime for Embedded {
         self.inner.exec_sync(container, command, timeout).await
     }
 
-    async fn attach(&self, container: &str) -> Result<AttachSession> {
-        self.inner.attach(container).await
+    async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession> {
+        self.inner.attach(container, stdin).await
     }
 
     async fn container_stats(&self, container: &str) -> Result<Stats> {

@@ -116,14 +116,14 @@ impl Inner {
         Ok(ExecResult { stdout: stdout.unwrap_or_default(), stderr: stderr.unwrap_or_default(), exit_code })
     }
 
-    pub(super) async fn attach(&self, id: &str) -> Result<AttachSession> {
+    pub(super) async fn attach(&self, id: &str, stdin: bool) -> Result<AttachSession> {
         let entry = self.container(id)?;
         let pod = &entry.record.pod;
         let fail = |source: io::Error| Error::io(format!("attaching to container {id}"))(source);
         let pair = || pipe2(OFlag::O_CLOEXEC).map_err(|e| fail(e.into()));
         let ((out, shim_out), (err, shim_err), (shim_in, input)) = (pair()?, pair()?, pair()?);
         let peer = Peer::connect(&self.pod_directory(pod)).map_err(fail)?;
-        let stdin = entry.record.config.stdin;
+        let stdin = stdin && entry.record.config.stdin;
         let mut fds = vec![shim_out.as_raw_fd(), shim_err.as_raw_fd()];
         if stdin {
             fds.push(shim_in.as_raw_fd());

@@ -1,5 +1,6 @@
 //! A container that was started: its streams, its log, whoever is attached, and its state file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,9 +24,9 @@ const CHUNK: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub enum Port {
     Output(Stream),
-    /// Room for output of an attached client; index of the client.
-    ClientOutput(usize, Stream),
-    ClientInput(usize),
+    /// Room for output of an attached client; the client's key, which another never gets.
+    ClientOutput(u64, Stream),
+    ClientInput(u64),
     Input,
 }
 
@@ -64,7 +65,8 @@ pub struct Live {
     output: [Option<File>; 2],
     input: Option<Pending>,
     terminal: Option<OwnedFd>,
-    clients: Vec<Client>,
+    clients: BTreeMap<u64, Client>,
+    attached: u64,
     error: Option<String>,
 }
 
@@ -123,7 +125,8 @@ impl Live {
             output,
             input,
             terminal: None,
-            clients: Vec::new(),
+            clients: BTreeMap::new(),
+            attached: 0,
             error: None,
         };
         Ok((live, Child { streams, report: theirs }))
@@ -167,7 +170,7 @@ impl Live {
         self.terminal = None;
         self.pid = None;
         // Clients that are still behind get the rest when they are ready for it.
-        for client in &mut self.clients {
+        for client in self.clients.values_mut() {
             client.input = None;
         }
         let state = &mut self.state;
@@ -214,19 +217,20 @@ impl Live {
             }
         }
         let input = fds.next().filter(|_| stdin).and_then(|fd| nonblocking(fd).ok());
-        self.clients.push(Client { output, input });
+        self.attached += 1;
+        self.clients.insert(self.attached, Client { output, input });
     }
 
     /// Gives every descriptor that is to be waited for. Output waits for the slowest client.
     pub fn ports<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>, PollFlags, Port)) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let mut held = false;
-            for (index, client) in self.clients.iter().enumerate() {
+            for (key, client) in &self.clients {
                 if let Some(pending) = &client.output[stream as usize] {
                     // Without POLLOUT an error (the reader has gone) is still told.
                     let behind = !pending.rest.is_empty();
                     let events = if behind { PollFlags::POLLOUT } else { PollFlags::empty() };
-                    add(pending.file.as_fd(), events, Port::ClientOutput(index, stream));
+                    add(pending.file.as_fd(), events, Port::ClientOutput(*key, stream));
                     held |= behind;
                 }
             }
@@ -238,9 +242,9 @@ impl Live {
         if let (Some(input), true) = (&self.input, busy) {
             add(input.file.as_fd(), PollFlags::POLLOUT, Port::Input);
         }
-        for (index, client) in self.clients.iter().enumerate() {
+        for (key, client) in &self.clients {
             if let (Some(input), false) = (&client.input, busy) {
-                add(input.as_fd(), PollFlags::POLLIN, Port::ClientInput(index));
+                add(input.as_fd(), PollFlags::POLLIN, Port::ClientInput(*key));
             }
         }
     }
@@ -252,8 +256,8 @@ impl Live {
                     self.close_output(stream);
                 }
             }
-            Port::ClientOutput(index, stream) => {
-                let Some(client) = self.clients.get_mut(index) else { return };
+            Port::ClientOutput(key, stream) => {
+                let Some(client) = self.clients.get_mut(&key) else { return };
                 let output = &mut client.output[stream as usize];
                 let gone =
                     events.contains(PollFlags::POLLERR) || output.as_mut().is_some_and(|o| o.write(&[]).is_err());
@@ -261,9 +265,9 @@ impl Live {
                 if gone || over && output.as_ref().is_some_and(|o| o.rest.is_empty()) {
                     *output = None;
                 }
-                self.clients.retain(|c| c.output.iter().any(Option::is_some));
+                self.clients.retain(|_, c| c.output.iter().any(Option::is_some));
             }
-            Port::ClientInput(index) => self.copy_input(index),
+            Port::ClientInput(key) => self.copy_input(key),
             Port::Input => {
                 if self.input.as_mut().is_some_and(|i| i.write(&[]).is_err()) {
                     self.input = None;
@@ -283,7 +287,7 @@ impl Live {
             }
             Ok(length) => {
                 self.log.append(stream, &buffer[..length], sys::now());
-                for client in &mut self.clients {
+                for client in self.clients.values_mut() {
                     let output = &mut client.output[stream as usize];
                     if output.as_mut().is_some_and(|o| o.write(&buffer[..length]).is_err()) {
                         *output = None;
@@ -303,26 +307,29 @@ impl Live {
     fn close_output(&mut self, stream: Stream) {
         if self.output[stream as usize].take().is_some() {
             self.log.finish(stream, sys::now());
-            for client in &mut self.clients {
+            for client in self.clients.values_mut() {
                 let output = &mut client.output[stream as usize];
                 if output.as_ref().is_some_and(|o| o.rest.is_empty()) {
                     *output = None;
                 }
             }
-            self.clients.retain(|c| c.output.iter().any(Option::is_some));
+            self.clients.retain(|_, c| c.output.iter().any(Option::is_some));
         }
     }
 
-    fn copy_input(&mut self, index: usize) {
-        let Some(client) = self.clients.get_mut(index) else { return };
+    fn copy_input(&mut self, key: u64) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(input) = &mut client.input else { return };
         let mut buffer = [0; CHUNK];
         match input.read(&mut buffer) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Ok(0) | Err(_) => {
                 client.input = None;
-                if self.record.config.stdin_once {
+                let config = &self.record.config;
+                if config.stdin_once && !config.tty {
                     self.input = None;
+                } else {
+                    self.clients.remove(&key);
                 }
             }
             Ok(length) => {
