@@ -13,6 +13,7 @@ mod plain;
 mod pod;
 pub mod rbac;
 mod service;
+mod sources;
 mod volumes;
 mod workload;
 
@@ -175,7 +176,7 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "StorageClass" if i.resource.group == "storage.k8s.io" => limits::storage_class(&mut p, &o),
         "VolumeAttributesClass" if i.resource.group == "storage.k8s.io" => limits::attributes_class(&mut p, &o),
         "PersistentVolumeClaim" if core => volumes::claim(&mut p, &o, k).await?,
-        "PersistentVolume" if core => volumes::volume(&mut p, &o),
+        "PersistentVolume" if core => volumes::volume(&mut p, &o, k.now()),
         "Endpoints" if core => network::old_endpoints(&mut p, &o),
         "EndpointSlice" if i.resource.group == "discovery.k8s.io" => network::slice(&mut p, &o),
         "Ingress" if i.resource.group == NETWORKING => network::ingress(&mut p, &o, k).await?,

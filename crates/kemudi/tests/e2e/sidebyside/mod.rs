@@ -138,7 +138,7 @@ impl Side {
         let ns = format!("{}-{letter}", s.ns);
         s.post("/api/v1/namespaces", serde_json::json!({"metadata": {"name": ns}}));
         let dir = s.cluster.directory.join(&ns);
-        copy(&data("files"), &dir);
+        copy(&data("files"), &dir, &ns);
         let kubeconfig = dir.join(".config");
         let side = Self { program, first, ns, kubeconfig, dir };
         side.configure(&s.cluster.kubeconfig);
@@ -217,13 +217,17 @@ impl Side {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+/// Files for one side: names that all namespaces share begin with `NS-`, which becomes the side's own.
+fn copy(from: &Path, to: &Path, ns: &str) {
     std::fs::create_dir_all(to).unwrap();
     for e in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(e.file_name());
         match e.file_type().unwrap().is_dir() {
-            true => copy(&e.path(), &to),
-            false => _ = std::fs::copy(e.path(), to).unwrap(),
+            true => copy(&e.path(), &to, ns),
+            false => {
+                let text = std::fs::read_to_string(e.path()).unwrap();
+                std::fs::write(to, text.replace("NS-", &format!("{ns}-"))).unwrap();
+            }
         }
     }
 }

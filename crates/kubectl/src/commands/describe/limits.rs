@@ -1,7 +1,7 @@
 //! What bounds others: quotas, ranges, disruption budgets and priorities.
 
 use super::page::{Page, list, pairs, selector, show, title_bool};
-use meta::{Object, Quantity, Value};
+use meta::{Object, Value};
 use std::collections::BTreeSet;
 
 const SCOPES: [(&str, &str); 4] = [
@@ -201,9 +201,6 @@ fn rules(p: &mut Page, title: &str, v: &Value) {
     } else if let Some(select) = v["selectPolicy"].as_str() {
         p.line(2, format!("Select Policy: {select}"));
     }
-    if let Some(t) = v["tolerance"].as_str().and_then(|t| Quantity::parse(t).ok()) {
-        p.line(2, format!("Tolerance: {t}"));
-    }
 }
 
 pub fn storage_class(p: &mut Page, o: &Object) {
@@ -235,7 +232,7 @@ pub fn storage_class(p: &mut Page, o: &Object) {
     if !topologies.is_empty() {
         p.line(0, "AllowedTopologies:\t");
         for (i, t) in topologies.iter().enumerate() {
-            p.line(1, format!("Term {i}:\t{}", super::volumes::expressions(&t["matchLabelExpressions"])));
+            super::volumes::requirements(p, 1, &format!("Term {i}"), &t["matchLabelExpressions"]);
         }
     }
 }

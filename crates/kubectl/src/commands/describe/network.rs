@@ -129,14 +129,14 @@ pub fn slice(p: &mut Page, o: &Object) {
     p.field("AddressType", o.get("addressType").map(show).unwrap_or_default());
     let ports = list(o.get("ports"));
     if ports.is_empty() {
-        p.field("Ports", "<unset>");
+        p.line(0, "Ports: <unset>");
     } else {
         p.line(0, "Ports:");
         port_table(p, 1, ports);
     }
     let all = list(o.get("endpoints"));
     if all.is_empty() {
-        p.field("Endpoints", "<none>");
+        p.line(0, "Endpoints: <none>");
         return;
     }
     p.line(0, "Endpoints:");

@@ -1,9 +1,10 @@
 //! Persistent volumes and claims.
 
-use super::page::{Page, list, pairs, show};
+use super::page::{Page, list, show};
 use crate::error::Result;
 use crate::kube::Kube;
 use client::ListOptions;
+use jiff::Timestamp;
 use meta::{Object, Value};
 
 fn modes(v: Option<&Value>) -> String {
@@ -22,8 +23,8 @@ fn finalizers(o: &Object) -> String {
     format!("[{}]", all.iter().map(show).collect::<Vec<_>>().join(" "))
 }
 
-/// `a in [b c], d exists` of requirements on labels.
-pub fn expressions(all: &Value) -> String {
+/// `a in [b, c]` and `d exists` of requirements on labels, beneath each other.
+pub fn requirements(p: &mut Page, level: usize, title: &str, all: &Value) {
     let one = |e: &Value| {
         let values: Vec<String> = list(e.get("values")).iter().map(show).collect();
         let operator = e["operator"].as_str().unwrap_or("In").to_lowercase();
@@ -33,41 +34,37 @@ pub fn expressions(all: &Value) -> String {
         }
     };
     let all: Vec<String> = list(Some(all)).iter().map(one).collect();
-    if all.is_empty() { "<none>".into() } else { all.join("\n                      ") }
-}
-
-fn class<'a>(o: &'a Object, annotation: &'a str) -> &'a str {
-    o.annotation(annotation).or_else(|| o.str_at(&["spec", "storageClassName"])).unwrap_or_default()
-}
-
-fn status(o: &Object) -> String {
-    if o.is_deleting() { "Terminating".into() } else { o.str_at(&["status", "phase"]).unwrap_or_default().to_owned() }
+    p.many(level, title, &all);
 }
 
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
+/// The storage class of a volume or of a claim, which may still be an annotation.
+pub fn class(metadata: Option<&Value>, spec: Option<&Value>) -> String {
+    let annotation = metadata.and_then(|m| m.get("annotations")?.get(CLASS));
+    annotation.or_else(|| spec?.get("storageClassName")).map(show).unwrap_or_default()
+}
+
+fn status(o: &Object, now: Timestamp) -> String {
+    match o.deletion_timestamp() {
+        Some(t) => format!("Terminating (lasts {})", crate::printer::table::age(t, now)),
+        None => o.str_at(&["status", "phase"]).unwrap_or_default().to_owned(),
+    }
+}
+
 pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     super::name_and_namespace(p, o);
-    p.field("StorageClass", class(o, CLASS));
-    p.field("Status", status(o));
-    p.field("Volume", o.str_at(&["spec", "volumeName"]).unwrap_or_default());
-    p.metadata(o);
-    p.field("Finalizers", finalizers(o));
-    let bound = o.str_at(&["spec", "volumeName"]).is_some_and(|v| !v.is_empty());
-    let capacity = o.str_at(&["status", "capacity", "storage"]).filter(|_| bound);
-    p.field("Capacity", capacity.unwrap_or_default());
-    p.field("Access Modes", if bound { modes(o.at(&["status", "accessModes"])) } else { String::new() });
-    if let Some(m) = o.str_at(&["spec", "volumeMode"]) {
-        p.field("VolumeMode", m);
-    }
-    if let Some(s) = o.at(&["spec", "dataSource"]) {
-        p.line(0, "DataSource:");
-        for (title, key) in [("APIGroup", "apiGroup"), ("Kind", "kind"), ("Name", "name")] {
-            if !s[key].is_null() {
-                p.at(1, title, show(&s[key]));
-            }
-        }
-    }
+    p.field("StorageClass", class(o.get("metadata"), o.get("spec")));
+    p.field("Status", status(o, k.now()));
+    let metadata = |p: &mut Page| {
+        p.metadata(o);
+        p.field("Finalizers", finalizers(o));
+    };
+    let has = [
+        o.str_at(&["status", "capacity", "storage"]).unwrap_or_default().into(),
+        modes(o.at(&["status", "accessModes"])),
+    ];
+    claimed(p, 0, o.get("spec").unwrap_or(&Value::Null), metadata, has);
     let users = users(k, o).await?;
     p.many(0, "Used By", &users);
     let conditions = list(o.at(&["status", "conditions"]));
@@ -84,6 +81,27 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     Ok(())
 }
 
+/// What is claimed, with the metadata in its midst and with the capacity and access modes it `has` once it is bound.
+pub fn claimed(p: &mut Page, level: usize, spec: &Value, metadata: impl FnOnce(&mut Page), has: [String; 2]) {
+    let volume = show(&spec["volumeName"]);
+    let [capacity, modes] = if volume.is_empty() { Default::default() } else { has };
+    p.at(level, "Volume", volume);
+    metadata(p);
+    p.at(level, "Capacity", capacity);
+    p.at(level, "Access Modes", modes);
+    if let Some(m) = spec["volumeMode"].as_str() {
+        p.at(level, "VolumeMode", m);
+    }
+    if let Some(s) = spec.get("dataSource") {
+        p.line(level, "DataSource:");
+        for (title, key) in [("APIGroup", "apiGroup"), ("Kind", "kind"), ("Name", "name")] {
+            if !s[key].is_null() {
+                p.at(level + 1, title, show(&s[key]));
+            }
+        }
+    }
+}
+
 /// The names of pods that mount a claim.
 async fn users(k: &mut Kube, o: &Object) -> Result<Vec<String>> {
     let pods = k.resource("pods").await?;
@@ -98,13 +116,13 @@ async fn users(k: &mut Kube, o: &Object) -> Result<Vec<String>> {
     Ok(pods.iter().filter(uses).map(|p| p.name().to_owned()).collect())
 }
 
-pub fn volume(p: &mut Page, o: &Object) {
+pub fn volume(p: &mut Page, o: &Object, now: Timestamp) {
     let text = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
     p.field("Name", o.name());
     p.metadata(o);
     p.field("Finalizers", finalizers(o));
-    p.field("StorageClass", class(o, CLASS));
-    p.field("Status", status(o));
+    p.field("StorageClass", class(o.get("metadata"), o.get("spec")));
+    p.field("Status", status(o, now));
     match o.at(&["spec", "claimRef"]) {
         Some(c) => p.field("Claim", format!("{}/{}", show(&c["namespace"]), show(&c["name"]))),
         None => p.field("Claim", ""),
@@ -121,46 +139,10 @@ pub fn volume(p: &mut Page, o: &Object) {
     } else {
         p.line(0, "Node Affinity:\t\n  Required Terms:\t");
         for (i, t) in terms.iter().enumerate() {
-            p.line(2, format!("Term {i}:\t{}", expressions(&t["matchExpressions"])));
+            requirements(p, 2, &format!("Term {i}"), &t["matchExpressions"]);
         }
     }
     p.field("Message", text(&["status", "message"]));
-    source(p, o.get("spec").unwrap_or(&Value::Null));
-}
-
-fn source(p: &mut Page, spec: &Value) {
     p.line(0, "Source:");
-    let mut fields = |title: &str, v: &Value, names: &[(&str, &str)]| {
-        p.at(2, "Type", title);
-        for (name, key) in names {
-            p.at(2, name, if v[*key].is_null() && *key == "readOnly" { "false".into() } else { show(&v[*key]) });
-        }
-    };
-    if let Some(v) = spec.get("hostPath") {
-        fields("HostPath (bare host directory volume)", v, &[("Path", "path"), ("HostPathType", "type")]);
-    } else if let Some(v) = spec.get("nfs") {
-        let names = [("Server", "server"), ("Path", "path"), ("ReadOnly", "readOnly")];
-        fields("NFS (an NFS mount that lasts the lifetime of a pod)", v, &names);
-    } else if let Some(v) = spec.get("local") {
-        fields("LocalVolume (a persistent volume backed by local storage on a node)", v, &[("Path", "path")]);
-    } else if let Some(v) = spec.get("csi") {
-        let names =
-            [("Driver", "driver"), ("FSType", "fsType"), ("VolumeHandle", "volumeHandle"), ("ReadOnly", "readOnly")];
-        fields("CSI (a Container Storage Interface (CSI) volume source)", v, &names);
-        attributes(p, v.get("volumeAttributes"));
-    } else {
-        p.line(2, "<unknown>");
-    }
-}
-
-/// What a driver is told of a volume, in no column.
-pub fn attributes(p: &mut Page, v: Option<&Value>) {
-    let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}")).collect();
-    match all.split_first() {
-        None => p.line(2, "VolumeAttributes:      <none>"),
-        Some((first, rest)) => {
-            p.line(2, format!("VolumeAttributes:      {first}"));
-            rest.iter().for_each(|a| p.line(5, a));
-        }
-    }
+    super::sources::of_volume(p, o.get("spec").unwrap_or(&Value::Null));
 }
