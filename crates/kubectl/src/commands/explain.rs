@@ -241,7 +241,9 @@ impl<'a> Explain<'a> {
                     path.pop();
                 }
             } else {
-                let d = v["description"].as_str().or_else(|| self.resolve(v)["description"].as_str());
+                // What the type says counts where the field is that type, not where it is one of its parts (`allOf`).
+                let of_type = v.get("$ref").and_then(|_| self.resolve(v)["description"].as_str());
+                let d = v["description"].as_str().or(of_type);
                 out.push_str(&wrap(d.filter(|d| !d.is_empty()).unwrap_or("<no description>"), indent + 2));
                 out.push('\n');
             }
@@ -254,14 +256,17 @@ fn wrap(s: &str, indent: usize) -> String {
     let pad = " ".repeat(indent);
     let mut out = String::new();
     for paragraph in s.split('\n') {
-        let mut line = String::new();
-        // Two spaces in a row stay two.
-        for word in paragraph.split(' ') {
-            if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
+        // What a paragraph begins with is kept, and two spaces in a row stay two.
+        let words = paragraph.trim_start_matches(' ');
+        let mut line = " ".repeat(paragraph.len() - words.len());
+        let mut broken = false;
+        for (i, word) in words.split(' ').enumerate() {
+            let full = indent + line.chars().count() + 1 + word.chars().count() > WIDTH;
+            if full && !line.trim_start().is_empty() {
                 out.push_str(&format!("{pad}{}\n", line.trim_end()));
                 line.clear();
-            }
-            if !line.is_empty() {
+                broken = true;
+            } else if i > 0 && !(broken && line.is_empty()) {
                 line.push(' ');
             }
             line.push_str(word);
@@ -284,7 +289,7 @@ mod tests {
                 "properties": {"kind": {"type": "string", "description": "The kind."}, "spec": {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}], "description": "What is wanted."}},
             },
             "io.k8s.api.core.v1.PodSpec": {
-                "type": "object", "description": "A spec.", "required": ["names"],
+                "type": "object", "description": "A spec:\n  - of one\n\n  - of two", "required": ["names"],
                 "properties": {"names": {"type": "array", "items": {"type": "string"}, "description": "Names."}, "m": {"type": "object", "additionalProperties": {"type": "string"}}},
             },
         }}}))
@@ -301,6 +306,10 @@ mod tests {
             (
                 "explain po.spec.names",
                 "KIND:       Pod\nVERSION:    v1\n\nFIELD: names <[]string>\n\n\nDESCRIPTION:\n    Names.\n    \n\n",
+            ),
+            (
+                "explain po.spec",
+                "KIND:       Pod\nVERSION:    v1\n\nFIELD: spec <PodSpec>\n\n\nDESCRIPTION:\n    What is wanted.\n    A spec:\n      - of one\n    \n      - of two\n    \nFIELDS:\n  m\t<map[string]string>\n    <no description>\n\n  names\t<[]string> -required-\n    Names.\n\n\n",
             ),
             (
                 "explain pods --recursive",
