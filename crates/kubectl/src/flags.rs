@@ -23,6 +23,15 @@ impl FileFlags {
     pub fn is_empty(&self) -> bool {
         self.filename.is_empty() && self.kustomize.is_empty()
     }
+
+    /// Whether one file, URL or kustomization is named, which upstream takes for one document.
+    pub fn is_one(&self) -> bool {
+        match self.filename.as_slice() {
+            [] => !self.kustomize.is_empty(),
+            [name] => name != "-" && !std::path::Path::new(name).is_dir(),
+            _ => false,
+        }
+    }
 }
 
 /// Which objects of a type are meant.
@@ -48,6 +57,7 @@ impl SelectFlags {
             labels: &self.selector,
             fields: &self.field_selector,
             all: self.all,
+            nothing_but_all: false,
             all_namespaces: self.all_namespaces,
             bare_type_is_all: false,
             page: None,

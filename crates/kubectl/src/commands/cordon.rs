@@ -27,9 +27,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
     let dry = a.dry.strategy()?;
     let verb = if off { "cordon" } else { "uncordon" };
-    if a.nodes.is_empty() && a.selector.is_empty() {
-        return text(format!("USAGE: {verb} NODE [flags]\nSee 'kubectl {verb} -h' for help and examples"));
-    }
+    one_way(verb, &a.nodes, &a.selector)?;
     let words: Vec<String> = std::iter::once("nodes".to_owned()).chain(a.nodes.clone()).collect();
     let s = Selection { labels: &a.selector, ..Selection::default() };
     let (found, mut errors) = gather(k, &words, &Default::default(), &s).await?;
@@ -39,6 +37,16 @@ pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
         }
     }
     Error::collect(errors)
+}
+
+/// Nodes are named or selected.
+pub fn one_way(verb: &str, nodes: &[String], selector: &str) -> Result {
+    let wrong = match (nodes.is_empty(), selector.is_empty()) {
+        (true, true) => format!("USAGE: {verb} NODE [flags]"),
+        (false, false) => "error: cannot specify both a node name and a --selector option".to_owned(),
+        _ => return Ok(()),
+    };
+    text(format!("{wrong}\nSee 'kubectl {verb} -h' for help and examples"))
 }
 
 /// Turns one node off or on, and says so.

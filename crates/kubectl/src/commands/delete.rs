@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
-use crate::resource::select::{list, targets};
+use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Info, Target, from_files};
 use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
@@ -111,7 +111,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.force && a.grace_period == 0 {
         k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     }
-    let selection = a.which.selection();
+    let selection = Selection { nothing_but_all: a.which.all, ..a.which.selection() };
     let mut errors = Vec::new();
     let mut all = Vec::new();
     let ignore = a.ignore_not_found || a.which.all;

@@ -70,14 +70,7 @@ struct Drain {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    if a.nodes.is_empty() && a.selector.is_empty() {
-        return text("USAGE: drain NODE [flags]\nSee 'kubectl drain -h' for help and examples");
-    }
-    if !a.nodes.is_empty() && !a.selector.is_empty() {
-        return text(
-            "error: cannot specify both a node name and a --selector option\nSee 'kubectl drain -h' for help and examples",
-        );
-    }
+    super::cordon::one_way("drain", &a.nodes, &a.selector)?;
     if meta::LabelSelector::parse(&a.pod_selector).is_err() {
         return text("--pod-selector=<pod_selector> must be a valid label selector");
     }

@@ -77,6 +77,7 @@ impl Arguments {
             labels: &self.selector,
             fields: &self.field_selector,
             all: false,
+            nothing_but_all: false,
             all_namespaces: self.all_namespaces,
             bare_type_is_all: true,
             page: None,
@@ -134,6 +135,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if output.is_human() {
         show.tables(k, all, &mut errors).await;
     } else {
+        // As upstream has it: what is one document otherwise is not written in part.
+        if a.files.is_one() {
+            Error::collect(std::mem::take(&mut errors))?;
+        }
         show.documents(k, &output, all, &mut errors).await?;
     }
     Error::collect(errors)

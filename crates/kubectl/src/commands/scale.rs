@@ -51,7 +51,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let dry = a.dry.strategy()?;
     let timeout = duration("timeout", &a.timeout)?.filter(|t| !t.is_zero());
     let mut printer = Printer::new(&a.print, dry)?;
-    let selection = Selection { labels: &a.selector, all: a.all, ..Selection::default() };
+    let selection = Selection { labels: &a.selector, bare_type_is_all: a.all, ..Selection::default() };
     let (found, mut errors) = gather(k, &a.resources, &a.files, &selection).await?;
     if found.is_empty() && errors.is_empty() {
         return text("no objects passed to scale");

@@ -90,9 +90,7 @@ impl SetFlags {
         if words.is_empty() && self.files.is_empty() {
             return text(NOTHING_GIVEN);
         }
-        // Beside names it says nothing, as upstream has it.
-        let all = self.all && (words.len() == 1 || !selector.is_empty());
-        let s = Selection { labels: selector, all, ..Selection::default() };
+        let s = Selection { labels: selector, all: self.all, ..Selection::default() };
         gather(k, words, &self.files, &s).await
     }
 }

@@ -171,7 +171,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("at least one resource name must be specified since 'all' parameter is not set");
     }
     let words = if selects { &resources[..1] } else { &resources[..] };
-    let s = Selection { labels: &a.selector, all: a.all, ..Selection::default() };
+    let s = Selection { labels: &a.selector, bare_type_is_all: a.all, nothing_but_all: a.all, ..Selection::default() };
     let (found, mut errors) = gather(k, words, &Default::default(), &s).await?;
     let options = WriteOptions {
         dry_run: dry.option(),

@@ -141,7 +141,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let selection = Selection {
         labels: &a.selector,
         fields: &a.field_selector,
-        all: a.all,
+        bare_type_is_all: a.all,
         all_namespaces: a.all_namespaces,
         ..Selection::default()
     };

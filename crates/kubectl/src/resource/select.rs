@@ -13,8 +13,10 @@ use std::sync::Arc;
 pub struct Selection<'a> {
     pub labels: &'a str,
     pub fields: &'a str,
-    /// `--all`.
+    /// `--all`: a type alone means all of it, and names that are given go before it.
     pub all: bool,
+    /// `--all` that refuses names beside it (`delete`), instead of giving way to them.
+    pub nothing_but_all: bool,
     pub all_namespaces: bool,
     /// A type alone means all of it (`get`, `describe`).
     pub bare_type_is_all: bool,
@@ -78,7 +80,7 @@ pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result
             let resource = k.resource(kind).await?;
             out.push((resource, name.to_owned()));
         }
-        if s.selects() || s.all {
+        if s.selects() || s.nothing_but_all {
             return text("selectors and the all flag cannot be used when passing resource/name arguments");
         }
         return named(out, &in_namespace, s);
@@ -97,7 +99,7 @@ pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result
             })
             .collect());
     }
-    if s.selects() || s.all {
+    if s.selects() || s.nothing_but_all {
         return text("name cannot be provided when a selector is specified");
     }
     for name in names {

@@ -46,7 +46,7 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text(NOTHING_GIVEN);
     }
-    let s = Selection { labels: &a.selector, all: a.all, ..Selection::default() };
+    let s = Selection { labels: &a.selector, all: a.all, nothing_but_all: a.all, ..Selection::default() };
     let (found, errors) = gather(k, &a.resources, &a.files, &s).await?;
     Error::collect(errors)?;
     for i in found {

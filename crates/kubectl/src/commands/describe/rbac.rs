@@ -52,7 +52,8 @@ fn rules(o: &Object) -> Vec<Rule> {
                     let key = (group.clone(), resource.clone(), names.clone());
                     if let Some(&i) = known.get(&key) {
                         let have = &mut found[i].verbs;
-                        have.extend(verbs.iter().cloned());
+                        let new: Vec<String> = verbs.iter().filter(|v| !have.contains(v)).cloned().collect();
+                        have.extend(new);
                         continue;
                     }
                     known.insert(key, found.len());
