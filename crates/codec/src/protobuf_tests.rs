@@ -110,7 +110,10 @@ fn what_others_send_is_read() {
         (vec![0x0a, 0, 0x3a, 0], json!({})),
         // A pointer keeps what it points to.
         (vec![0x18, 0, 0x30, 0], json!({"int": 0, "bool": false})),
-        (vec![0x3a, 4, 0x08, 0, 0x10, 0], json!({})),
+        // A time is one unless its message is empty, and a plain one has whole seconds.
+        (vec![0x3a, 4, 0x08, 0, 0x10, 0], json!({"time": "1970-01-01T00:00:00Z"})),
+        (vec![0x3a, 2, 0x10, 2], json!({"time": "1970-01-01T00:00:00Z"})),
+        (vec![0x42, 0, 0x42, 2, 0x08, 1], json!({"micro": "1970-01-01T00:00:01.000000Z"})),
         (vec![0x6a, 3, 0x0a, 1, b'k'], json!({"labels": {"k": ""}})),
     ] {
         assert_eq!(Value::Object(decode_message(&bytes, &s).unwrap()), want, "{bytes:?}");

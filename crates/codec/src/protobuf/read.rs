@@ -179,10 +179,12 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
             _ => return Err(Error::Invalid { field: n, what: "wire type" }),
         },
         Type::Time | Type::MicroTime => {
-            let (seconds, nanos) = two(n, w)?;
-            if seconds == 0 && nanos == 0 {
+            // Only an empty message is no time: one that says zero is the beginning of 1970.
+            if w.bytes(n)?.is_empty() {
                 return Ok(Value::Null);
             }
+            let (seconds, nanos) = two(n, w)?;
+            let nanos = if s.ty == Type::Time { 0 } else { nanos };
             let nanos = i32::try_from(nanos).map_err(|_| Error::Invalid { field: n, what: "time" })?;
             let t = jiff::Timestamp::new(seconds, nanos).map_err(|_| Error::Invalid { field: n, what: "time" })?;
             if s.ty == Type::Time { meta::time::format(t) } else { meta::time::format_micro(t) }.into()

@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::resolve::{self, Dialect, MERGE};
-use libyaml_safer::{EventData, Parser, ScalarStyle};
+use libyaml_safer::{Encoding, EventData, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::fmt;
@@ -108,6 +108,8 @@ pub fn parse_v3(text: &str) -> Result<Vec<Value>, Error> {
 
 fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     let mut parser = Parser::new();
+    // Otherwise it guesses, and takes a text that begins like a byte order mark for a broken one.
+    parser.set_encoding(Encoding::Utf8);
     let mut input = text.as_bytes();
     parser.set_input_string(&mut input);
     let mut out = Vec::new();

@@ -180,3 +180,12 @@ fn the_newer_dialect() {
     assert_eq!(parse_v3("yes: 1\n1: 2\n").unwrap(), [json!({"yes": 1, "1": 2})]);
     assert!(matches!(parse_v3("a: 1\na: 2\n"), Err(Error::Duplicates(_))));
 }
+
+/// What a fuzzer found.
+#[test]
+fn a_text_may_begin_like_a_byte_order_mark() {
+    for (text, want) in [("\u{fef6}", "\u{fef6}"), ("\u{feff}a", "a"), ("\u{feff}", "")] {
+        let want = if want.is_empty() { Vec::new() } else { vec![json!(want)] };
+        assert_eq!(parse(text).unwrap(), want, "{text:?}");
+    }
+}
