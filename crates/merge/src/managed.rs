@@ -138,6 +138,7 @@ fn take_managed_fields(o: &mut Object) -> Option<Value> {
 
 fn put_managed_fields(o: &mut Object, v: Value) {
     match v {
+        Value::Null => {}
         Value::Array(a) if a.is_empty() => {}
         v => _ = o.metadata_mut().insert("managedFields".to_owned(), v),
     }

@@ -350,6 +350,23 @@ fn managed_fields_are_reset_by_an_empty_list_or_entry() {
     assert_eq!(s.owns("before-first-apply"), json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
 }
 
+/// An object that nobody tracks does not begin to say so.
+#[test]
+fn nothing_is_never_written_as_null() {
+    let mut s = Store::new();
+    s.live = Object::from_value(base(json!({"spec": {"replicas": 1}})));
+    s.live.as_mut().unwrap().set_uid("u");
+    for given in [json!([]), json!([{}]), Value::Null] {
+        s.update("a", |v| v["metadata"]["managedFields"] = given.clone());
+        let metadata = s.live.as_ref().unwrap().metadata().unwrap();
+        assert!(!metadata.contains_key("managedFields"), "{given}: {metadata:?}");
+    }
+    let live = s.live.clone().unwrap();
+    let mut scaled = live.clone();
+    s.with("b", "scale", |_, cx| update_field(&live, &mut scaled, &["spec", "replicas"], cx));
+    assert!(!scaled.metadata().unwrap().contains_key("managedFields"));
+}
+
 #[test]
 fn clients_may_write_entries_but_not_through_subresources() {
     let mut s = Store::new();
