@@ -54,8 +54,9 @@ pub async fn dispatch(
     if !t.subresource.is_empty() {
         return subresource(server, call, request, &method, verb).await;
     }
-    if !row.kind.has_verb(verb) || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named)
-    {
+    let served =
+        row.kind.has_verb(verb) || (row.strategy.serves_more() && matches!(verb, "create" | "update" | "patch"));
+    if !served || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named) {
         return Err(method_not_allowed());
     }
     if namespaced && matches!(verb, "create" | "deletecollection") && t.namespace.is_empty() && row.stored().is_some() {
