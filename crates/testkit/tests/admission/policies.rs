@@ -228,3 +228,22 @@ async fn a_policy_is_asked_again_when_another_changed_the_object() {
     assert_eq!(code, 201, "{answer}");
     assert_eq!(answer["data"], json!({"a": "1", "b": "set", "n": "ii"}));
 }
+
+/// What comes with every container comes once with the pod, whoever adds a container to it.
+#[tokio::test]
+async fn a_container_that_is_added_shares_the_token_of_its_pod() {
+    let c = Cluster::start(1).await;
+    let apply = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
+        "Object{spec: Object.spec{containers: [Object.spec.containers{name: 'mesh', image: 'mesh:1'}]}}"}}]);
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+    mutation(&c, "mesh", apply, json!({"matchConstraints": {"resourceRules": [rule]}})).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let (code, answer, _) = call(&c, "POST", "/api/v1/namespaces/golden/pods", pod).await;
+    assert_eq!(code, 201, "{answer}");
+    let volumes = answer["spec"]["volumes"].as_array().unwrap();
+    let containers = answer["spec"]["containers"].as_array().unwrap();
+    assert_eq!((volumes.len(), containers.len()), (1, 2), "{answer}");
+    for container in containers {
+        assert_eq!(container["volumeMounts"][0]["name"], volumes[0]["name"], "{container}");
+    }
+}
