@@ -247,3 +247,38 @@ async fn a_container_that_is_added_shares_the_token_of_its_pod() {
         assert_eq!(container["volumeMounts"][0]["name"], volumes[0]["name"], "{container}");
     }
 }
+
+#[tokio::test]
+async fn a_binding_says_what_it_binds() {
+    let c = Cluster::start(1).await;
+    let by_name = json!({"name": "p", "parameterNotFoundAction": "Deny"});
+    for (k, v, want) in [
+        ("validationActions", json!(["Deny", "Warn"]), vec!["spec.validationActions"]),
+        ("validationActions", json!(["Deny", "Audit"]), vec![]),
+        ("paramRef", by_name, vec![]),
+        ("paramRef", json!({"parameterNotFoundAction": "Deny"}), vec!["spec.paramRef"]),
+        ("paramRef", json!({"name": "a/b"}), vec!["spec.paramRef.name", "spec.paramRef.parameterNotFoundAction"]),
+        (
+            "paramRef",
+            json!({"name": "p", "selector": {}, "parameterNotFoundAction": "Ask"}),
+            vec!["spec.paramRef.name", "spec.paramRef.selector", "spec.paramRef.parameterNotFoundAction"],
+        ),
+        (
+            "matchResources",
+            json!({"resourceRules": [{"operations": ["*", "CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]}),
+            vec!["spec.matchResources.resourceRules[0].operations"],
+        ),
+    ] {
+        for resource in ["validatingadmissionpolicybindings", "mutatingadmissionpolicybindings"] {
+            let mut b = binding("x", json!({k: v.clone()}));
+            if resource.starts_with("mutating") {
+                b["spec"].as_object_mut().unwrap().remove("validationActions");
+            }
+            let (code, answer, _) = call(&c, "POST", &format!("{GROUP}/{resource}?dryRun=All"), b).await;
+            let causes = answer["details"]["causes"].as_array().into_iter().flatten();
+            let found: Vec<&str> = causes.filter_map(|c| c["field"].as_str()).collect();
+            let want = if k == "validationActions" && resource.starts_with("mutating") { vec![] } else { want.clone() };
+            assert_eq!((code, found), (if want.is_empty() { 201 } else { 422 }, want), "{resource} {k} {v}: {answer}");
+        }
+    }
+}
