@@ -47,6 +47,7 @@ const ALL: &[Row] = &[
     on(|| local(certificates::CertificateSigning)),
     on(|| local(certificates::CertificateSubjectRestriction)),
     on(|| local(default_ingress_class::DefaultIngressClass)),
+    on(|| local(pod_resize::PodResizeValidator)),
     on(|| remote(policy::Mutating::default())),
     on(|| remote(webhook::Mutating::default())),
     on(|| remote(policy::Validating::default())),

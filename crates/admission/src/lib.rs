@@ -20,6 +20,7 @@ mod persistent_volume_claim_resize;
 mod plugin;
 mod pod_node_selector;
 mod pod_preset;
+mod pod_resize;
 mod pod_security;
 mod policy;
 mod priority;

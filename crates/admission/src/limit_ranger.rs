@@ -1,9 +1,14 @@
-//! Defaults and bounds of resources from the LimitRanges of a namespace.
+//! Defaults and bounds of resources from the LimitRanges of a namespace (upstream `plugin/pkg/admission/limitranger`).
 
+use crate::quota::{Amounts, amounts, total};
 use crate::{Operation, Plugin, Review};
 use meta::{Map, Object, Quantity, Status, Value};
+use std::collections::BTreeMap;
 
 pub struct LimitRanger;
+
+/// What of a pod was set.
+const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 impl Plugin for LimitRanger {
     fn name(&self) -> &'static str {
@@ -11,139 +16,188 @@ impl Plugin for LimitRanger {
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-        if !review.is("", "pods") || review.operation != Operation::Create {
-            return Ok(());
-        }
-        for range in review.lookup.list("", "limitranges", Some(review.namespace)) {
-            for item in items(&range, "Container") {
-                for list in ["containers", "initContainers"] {
-                    set_defaults(object, list, item);
-                }
+        if is_pod(review) && !is_going(review) {
+            for range in review.lookup.list("", "limitranges", Some(review.namespace)) {
+                set_defaults(object, &range);
             }
         }
         Ok(())
     }
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        let Some(object) = object else { return Ok(()) };
-        let pod = review.is("", "pods") && review.operation == Operation::Create;
-        let claim = review.is("", "persistentvolumeclaims");
-        if !pod && !claim {
+        let Some(object) = object.filter(|_| !is_going(review)) else { return Ok(()) };
+        let pod = is_pod(review);
+        if !pod && !review.is("", "persistentvolumeclaims") {
             return Ok(());
         }
-        let mut wrong = Vec::new();
+        // The first range that refuses says why.
         for range in review.lookup.list("", "limitranges", Some(review.namespace)) {
-            if claim {
-                let requests = object.at(&["spec", "resources", "requests"]);
-                items(&range, "PersistentVolumeClaim")
-                    .for_each(|i| bounds(i, requests, None, "PersistentVolumeClaim", &mut wrong));
-                continue;
+            let mut wrong = Vec::new();
+            for item in items(&range) {
+                if pod { of_pod(item, object, &mut wrong) } else { of_claim(item, object, &mut wrong) }
             }
-            for item in items(&range, "Container") {
-                for list in ["containers", "initContainers"] {
-                    for c in object.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten() {
-                        let r = &c["resources"];
-                        bounds(item, r.get("requests"), r.get("limits"), "Container", &mut wrong);
-                    }
+            let mut said = Vec::new();
+            wrong.into_iter().for_each(|w| {
+                if !said.contains(&w) {
+                    said.push(w)
                 }
-            }
-            for item in items(&range, "Pod") {
-                let (requests, limits) = (total(object, "requests"), total(object, "limits"));
-                bounds(item, Some(&requests), Some(&limits), "Pod", &mut wrong);
+            });
+            match &said[..] {
+                [] => {}
+                [one] => return Err(review.forbidden(one)),
+                many => return Err(review.forbidden(&format!("[{}]", many.join(", ")))),
             }
         }
-        match &wrong[..] {
-            [] => Ok(()),
-            [one] => Err(review.forbidden(one)),
-            many => Err(review.forbidden(&format!("[{}]", many.join(", ")))),
-        }
+        Ok(())
     }
 }
 
-fn items<'a>(range: &'a Object, ty: &'a str) -> impl Iterator<Item = &'a Value> {
-    let limits = range.at(&["spec", "limits"]).and_then(Value::as_array).into_iter().flatten();
-    limits.filter(move |i| i["type"] == ty)
+/// A new pod, or one that is resized: nothing else changes its containers.
+fn is_pod(review: &Review<'_>) -> bool {
+    match review.operation {
+        Operation::Create => review.is("", "pods"),
+        Operation::Update => review.is_part("", "pods", "resize"),
+        _ => false,
+    }
 }
 
-fn set_defaults(pod: &mut Object, list: &str, item: &Value) {
+fn is_going(review: &Review<'_>) -> bool {
+    review.old.is_some_and(Object::is_deleting)
+}
+
+fn items(range: &Object) -> impl Iterator<Item = &Value> {
+    range.at(&["spec", "limits"]).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Gives every container what it leaves out, and the pod a note of it.
+fn set_defaults(pod: &mut Object, range: &Object) {
+    // Of several items for containers the later counts.
+    let mut defaults: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();
+    for item in items(range).filter(|i| i["type"] == "Container") {
+        for (part, from) in [("requests", "defaultRequest"), ("limits", "default")] {
+            let named = item[from].as_object().into_iter().flatten();
+            defaults.entry(part).or_default().extend(named.map(|(k, q)| (k.as_str(), q)));
+        }
+    }
+    let mut notes = Vec::new();
     let mut spec = pod.remove(&["spec"]).unwrap_or_default();
-    for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(c) = c.as_object_mut() else { continue };
-        let r = c.entry("resources").or_insert_with(|| Value::Object(Map::new()));
-        let Some(r) = r.as_object_mut() else { continue };
-        for (part, default) in [("limits", "default"), ("requests", "defaultRequest")] {
-            for (name, q) in item[default].as_object().into_iter().flatten() {
-                let into = r.entry(part).or_insert_with(|| Value::Object(Map::new()));
-                if let Some(into) = into.as_object_mut() {
-                    into.entry(name.clone()).or_insert_with(|| q.clone());
+    for (list, what) in [("containers", "container"), ("initContainers", "init container")] {
+        for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let name = c["name"].as_str().unwrap_or_default().to_owned();
+            let Some(c) = c.as_object_mut() else { continue };
+            let r = c.entry("resources").or_insert_with(|| Value::Object(Map::new()));
+            let Some(r) = r.as_object_mut() else { continue };
+            for (part, note) in [("requests", "request"), ("limits", "limit")] {
+                let set = fill(r, part, defaults.get(part).into_iter().flatten());
+                if !set.is_empty() {
+                    notes.push(format!("{} {note} for {what} {name}", set.join(", ")));
                 }
             }
         }
     }
     pod.set(&["spec"], spec);
+    if !notes.is_empty() {
+        pod.set_annotation(ANNOTATION, &format!("LimitRanger plugin set: {}", notes.join("; ")));
+    }
 }
 
-fn quantity(v: Option<&Value>) -> Option<Quantity> {
-    Quantity::parse(v?.as_str()?).ok()
+/// The names of what was missing.
+fn fill<'a>(
+    resources: &mut Map<String, Value>,
+    part: &str,
+    defaults: impl Iterator<Item = (&'a &'a str, &'a &'a Value)>,
+) -> Vec<&'a str> {
+    let mut set = Vec::new();
+    for (name, q) in defaults {
+        let into = resources.entry(part).or_insert_with(|| Value::Object(Map::new()));
+        if let Some(into) = into.as_object_mut().filter(|i| !i.contains_key(*name)) {
+            into.insert((*name).to_owned(), (*q).clone());
+            set.push(*name);
+        }
+    }
+    set
 }
 
-/// The sum over all containers, or the largest init container where that is more.
-fn total(pod: &Object, part: &str) -> Value {
-    let mut sum: Map<String, Value> = Map::new();
-    let each = |list: &str, f: &mut dyn FnMut(&str, Quantity)| {
-        for c in pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten() {
-            for (k, q) in c["resources"][part].as_object().into_iter().flatten() {
-                if let Some(q) = quantity(Some(q)) {
-                    f(k, q);
+fn of_pod(item: &Value, pod: &Object, wrong: &mut Vec<String>) {
+    match item["type"].as_str() {
+        Some("Container") => {
+            for list in ["containers", "initContainers"] {
+                for c in pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten() {
+                    let of = |part: &str| amounts(c["resources"].get(part));
+                    Taken { of: "Container", requests: of("requests"), limits: of("limits") }.check(item, wrong);
                 }
             }
         }
-    };
-    each("containers", &mut |k, q| {
-        let all = quantity(sum.get(k)).map_or(q, |s| s + q);
-        sum.insert(k.to_owned(), all.to_string().into());
-    });
-    each("initContainers", &mut |k, q| {
-        if quantity(sum.get(k)).is_none_or(|s| q > s) {
-            sum.insert(k.to_owned(), q.to_string().into());
+        Some("Pod") => {
+            let taken = Taken { of: "Pod", requests: total(pod, "requests"), limits: total(pod, "limits") };
+            taken.check(item, wrong);
         }
-    });
-    sum.into()
+        _ => {}
+    }
 }
 
-fn bounds(item: &Value, requests: Option<&Value>, limits: Option<&Value>, ty: &str, wrong: &mut Vec<String>) {
-    let get = |from: Option<&Value>, k: &str| quantity(from.and_then(|f| f.get(k)));
-    let of = |part: &str| item[part].as_object().cloned().unwrap_or_default();
-    for (k, min) in of("min") {
-        let Some(min) = quantity(Some(&min)) else { continue };
-        match (get(requests, &k), get(limits, &k)) {
-            (Some(r), _) if r < min => wrong.push(format!("minimum {k} usage per {ty} is {min}, but request is {r}")),
-            (None, None) => wrong.push(format!("minimum {k} usage per {ty} is {min}.  No request is specified")),
-            _ => {}
+/// A claim has no limits: what it asks for is bounded.
+fn of_claim(item: &Value, claim: &Object, wrong: &mut Vec<String>) {
+    if item["type"] != "PersistentVolumeClaim" {
+        return;
+    }
+    let requests = amounts(claim.at(&["spec", "resources", "requests"]));
+    let taken = Taken { of: "PersistentVolumeClaim", requests, limits: Amounts::new() };
+    amounts(item.get("min")).iter().for_each(|(k, q)| wrong.extend(taken.too_little(k, q)));
+    for (k, max) in amounts(item.get("max")) {
+        let bound = format!("maximum {k} usage per {} is {max}", taken.of);
+        match taken.requests.get(&k) {
+            None => wrong.push(format!("{bound}.  No request is specified")),
+            Some(r) if *r > max => wrong.push(format!("{bound}, but request is {r}")),
+            Some(_) => {}
         }
     }
-    for (k, max) in of("max") {
-        let Some(max) = quantity(Some(&max)) else { continue };
-        match (get(limits, &k), get(requests, &k)) {
-            (Some(l), _) if l > max => wrong.push(format!("maximum {k} usage per {ty} is {max}, but limit is {l}")),
-            (_, Some(r)) if r > max => wrong.push(format!("maximum {k} usage per {ty} is {max}, but request is {r}")),
-            (None, _) if ty != "PersistentVolumeClaim" => {
-                wrong.push(format!("maximum {k} usage per {ty} is {max}.  No limit is specified"));
-            }
-            _ => {}
+}
+
+/// What something takes.
+struct Taken {
+    of: &'static str,
+    requests: Amounts,
+    limits: Amounts,
+}
+
+impl Taken {
+    fn check(&self, item: &Value, wrong: &mut Vec<String>) {
+        amounts(item.get("min")).iter().for_each(|(k, q)| wrong.extend(self.too_little(k, q)));
+        amounts(item.get("max")).iter().for_each(|(k, q)| wrong.extend(self.too_much(k, q)));
+        amounts(item.get("maxLimitRequestRatio")).iter().for_each(|(k, q)| wrong.extend(self.too_far(k, q)));
+    }
+
+    fn too_little(&self, k: &str, min: &Quantity) -> Option<String> {
+        let bound = format!("minimum {k} usage per {} is {min}", self.of);
+        match (self.requests.get(k), self.limits.get(k)) {
+            (None, _) => Some(format!("{bound}.  No request is specified")),
+            (Some(r), _) if r < min => Some(format!("{bound}, but request is {r}")),
+            (_, Some(l)) if l < min => Some(format!("{bound}, but limit is {l}")),
+            _ => None,
         }
     }
-    for (k, ratio) in of("maxLimitRequestRatio") {
-        let Some(ratio) = quantity(Some(&ratio)) else { continue };
-        if let (Some(r), Some(l)) = (get(requests, &k), get(limits, &k))
-            && r.nano_value() > 0
-        {
-            let have = l.nano_value() as f64 / r.nano_value() as f64;
-            if have * 1e9 > ratio.nano_value() as f64 {
-                wrong.push(format!(
-                    "{k} max limit to request ratio per {ty} is {ratio}, but provided ratio is {have:.6}"
-                ));
-            }
+
+    fn too_much(&self, k: &str, max: &Quantity) -> Option<String> {
+        let bound = format!("maximum {k} usage per {} is {max}", self.of);
+        match (self.limits.get(k), self.requests.get(k)) {
+            (None, _) => Some(format!("{bound}.  No limit is specified")),
+            (Some(l), _) if l > max => Some(format!("{bound}, but limit is {l}")),
+            (_, Some(r)) if r > max => Some(format!("{bound}, but request is {r}")),
+            _ => None,
         }
+    }
+
+    fn too_far(&self, k: &str, ratio: &Quantity) -> Option<String> {
+        let bound = format!("{k} max limit to request ratio per {} is {ratio}", self.of);
+        let some = |from: &Amounts| from.get(k).filter(|q| !q.is_zero()).map(Quantity::nano_value);
+        let Some(request) = some(&self.requests) else {
+            return Some(format!("{bound}, but no request is specified or request is 0"));
+        };
+        let Some(limit) = some(&self.limits) else {
+            return Some(format!("{bound}, but no limit is specified or limit is 0"));
+        };
+        let have = limit as f64 / request as f64;
+        (have * 1e9 > ratio.nano_value() as f64).then(|| format!("{bound}, but provided ratio is {have:.6}"))
     }
 }

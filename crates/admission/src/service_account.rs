@@ -45,10 +45,17 @@ impl Plugin for ServiceAccount {
     }
 }
 
-/// Adds the projected volume and its mounts, where a container has not got one of its own.
+/// How the volume's name begins.
+const VOLUME: &str = "kube-api-access-";
+
+/// Adds the projected volume and its mounts, where a container has not got one of its own. A pod that has such a volume, from
+/// before somebody added a container to it, gets no second one.
 fn mount(review: &Review<'_>, pod: &mut Object) {
     let mut spec = pod.remove(&["spec"]).unwrap_or_default();
-    let volume = format!("kube-api-access-{}", suffix(review, pod));
+    let all = spec["volumes"].as_array().into_iter().flatten();
+    let found = all.filter_map(|v| v["name"].as_str()).find(|n| n.starts_with(VOLUME)).map(str::to_owned);
+    let has = found.is_some();
+    let volume = found.unwrap_or_else(|| format!("{VOLUME}{}", suffix(review, pod)));
     let mut needed = false;
     for list in ["initContainers", "containers"] {
         for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -64,7 +71,7 @@ fn mount(review: &Review<'_>, pod: &mut Object) {
             }
         }
     }
-    if needed {
+    if needed && !has {
         let v = json!({"name": volume, "projected": {"defaultMode": 420, "sources": [
             {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
             {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},

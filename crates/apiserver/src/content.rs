@@ -27,58 +27,60 @@ pub enum Shape {
     Object,
     Table,
     PartialMetadata,
+    PartialMetadataList,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub encoding: Encoding,
     pub shape: Shape,
+    /// The version of the shape, where it is not the object itself.
+    pub meta: &'static str,
     pub pretty: bool,
 }
 
+/// What can be had of a resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    pub cbor: bool,
+    /// Of itself, in protobuf.
+    pub messages: bool,
+    pub tables: bool,
+}
+
+pub const META_V1: &str = "meta.k8s.io/v1";
+const META_V1BETA1: &str = "meta.k8s.io/v1beta1";
+
+impl Offer {
+    /// A table has no messages; metadata alone has them, whatever its kind has.
+    fn has(&self, encoding: Encoding, shape: Shape) -> bool {
+        match shape {
+            Shape::Object => encoding != Encoding::Protobuf || self.messages,
+            Shape::Table => self.tables && encoding != Encoding::Protobuf,
+            Shape::PartialMetadata | Shape::PartialMetadataList => true,
+        }
+    }
+}
+
 impl Wanted {
-    /// Negotiates the answer. Nothing acceptable is 406. `cbor`: whether it is offered.
+    /// Negotiates the answer where everything may be had. Nothing acceptable is 406. `cbor`: whether it is offered.
     pub fn negotiate(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
-        Self::first(headers, cbor, |_| true)
+        Self::of(headers, &Offer { cbor, messages: true, tables: true })
     }
 
-    /// Negotiates where there are no tables.
-    pub fn without_tables(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
-        Self::first(headers, cbor, |shape| shape != Shape::Table)
-    }
-
-    fn first(headers: &HeaderMap, cbor: bool, served: impl Fn(Shape) -> bool) -> Result<Self, Status> {
+    /// The first that is offered of what is accepted, by weight.
+    pub fn of(headers: &HeaderMap, offer: &Offer) -> Result<Self, Status> {
         let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
         let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         // People looking with a browser or curl get indentation.
         let pretty = ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a));
-        for clause in accept.split(',') {
-            let mut parts = clause.split(';').map(str::trim);
-            let media = parts.next().unwrap_or_default();
-            let encoding = match media {
-                "*/*" | "application/*" | "application/json" | "" => Encoding::Json,
-                "application/yaml" => Encoding::Yaml,
-                PROTOBUF => Encoding::Protobuf,
-                CBOR if cbor => Encoding::Cbor,
-                _ => continue,
-            };
-            let parameters: Vec<(&str, &str)> = parts.filter_map(|p| p.split_once('=')).collect();
-            let get = |k: &str| parameters.iter().find(|(n, _)| *n == k).map_or("", |(_, v)| *v);
-            let known = get("g") == "meta.k8s.io" && matches!(get("v"), "v1" | "v1beta1");
-            let shape = match get("as") {
-                "" => Shape::Object,
-                "Table" if known => Shape::Table,
-                "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Shape::PartialMetadata,
-                _ => continue,
-            };
-            // A table has no messages; the next clause is usually JSON.
-            if (encoding == Encoding::Protobuf && shape == Shape::Table) || !served(shape) {
-                continue;
-            }
-            return Ok(Self { encoding, shape, pretty });
-        }
-        let list = documents(cbor).join(", ");
-        Err(Status::not_acceptable(format!("only the following media types are accepted: {list}")))
+        let mut clauses: Vec<Clause> = accept.split(',').map(Clause::read).collect();
+        clauses.sort_by(|a, b| b.weight.total_cmp(&a.weight).then(a.vague().cmp(&b.vague())));
+        let found = clauses.iter().find_map(|c| c.wanted(offer));
+        found.map(|w| Self { pretty: pretty || w.pretty, ..w }).ok_or_else(|| {
+            let list = documents(offer.cbor).join(", ");
+            Status::not_acceptable(format!("only the following media types are accepted: {list}"))
+        })
     }
 
     /// The object itself as JSON, in one line: what the store holds but for the resource version.
@@ -87,7 +89,64 @@ impl Wanted {
     }
 
     pub fn json() -> Self {
-        Self { encoding: Encoding::Json, shape: Shape::Object, pretty: false }
+        Self { encoding: Encoding::Json, shape: Shape::Object, meta: META_V1, pretty: false }
+    }
+}
+
+/// One of the media types that a client accepts.
+struct Clause<'a> {
+    media: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+    weight: f32,
+}
+
+impl<'a> Clause<'a> {
+    fn read(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default();
+        let parameters: Vec<(&str, &str)> =
+            parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
+        let weight = parameters.iter().find(|(k, _)| *k == "q").map_or(1.0, |(_, v)| v.parse().unwrap_or(0.0));
+        Self { media, parameters, weight }
+    }
+
+    /// What names less comes later.
+    fn vague(&self) -> u8 {
+        match self.media {
+            "*/*" | "*" => 2,
+            m if m.ends_with("/*") => 1,
+            _ => 0,
+        }
+    }
+
+    /// What it asks for, if that is offered.
+    fn wanted(&self, offer: &Offer) -> Option<Wanted> {
+        let encoding = match self.media {
+            "*/*" | "*" | "application/*" | JSON | "" => Encoding::Json,
+            "application/yaml" => Encoding::Yaml,
+            PROTOBUF => Encoding::Protobuf,
+            CBOR if offer.cbor => Encoding::Cbor,
+            _ => return None,
+        };
+        let get = |k: &str| self.parameters.iter().find(|(n, _)| *n == k).map(|(_, v)| *v);
+        if !matches!(get("stream"), None | Some("" | "watch")) || !matches!(get("sv"), None | Some("" | "v1")) {
+            return None;
+        }
+        let (shape, meta) = match [get("as"), get("g"), get("v")] {
+            [None, None, None] => (Shape::Object, META_V1),
+            [Some(shape), Some("meta.k8s.io"), Some(version @ ("v1" | "v1beta1"))] => {
+                let meta = if version == "v1" { META_V1 } else { META_V1BETA1 };
+                match shape {
+                    "Table" => (Shape::Table, meta),
+                    "PartialObjectMetadata" => (Shape::PartialMetadata, meta),
+                    "PartialObjectMetadataList" => (Shape::PartialMetadataList, meta),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        let wanted = Wanted { encoding, shape, meta, pretty: get("pretty") == Some("1") };
+        offer.has(encoding, shape).then_some(wanted)
     }
 }
 
@@ -217,8 +276,8 @@ const JSON: &str = "application/json";
 /// A value as protobuf; none when its kind has no messages (custom resources).
 pub fn to_protobuf(v: &Value) -> Option<Vec<u8>> {
     let (version, kind) = (v["apiVersion"].as_str()?, v["kind"].as_str()?);
-    if version == "meta.k8s.io/v1" && kind.starts_with("PartialObjectMetadata") {
-        return partial(v, kind);
+    if matches!(version, META_V1 | META_V1BETA1) && kind.starts_with("PartialObjectMetadata") {
+        return partial(v, version, kind);
     }
     let schema = schema_of(version, kind)?;
     let object = meta::Object::from_value(v.clone())?;
@@ -226,7 +285,7 @@ pub fn to_protobuf(v: &Value) -> Option<Vec<u8>> {
 }
 
 /// Metadata alone, or a list of it, for which there is no definition.
-fn partial(v: &Value, kind: &str) -> Option<Vec<u8>> {
+fn partial(v: &Value, version: &str, kind: &str) -> Option<Vec<u8>> {
     use codec::protobuf::{encode_message, envelope, fields};
     let message = |v: &Value, name: &str| {
         let definition = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
@@ -243,7 +302,7 @@ fn partial(v: &Value, kind: &str) -> Option<Vec<u8>> {
             raw
         }
     };
-    Some(envelope("meta.k8s.io/v1", kind, &raw))
+    Some(envelope(version, kind, &raw))
 }
 
 /// Encodes an answer.

@@ -2,7 +2,7 @@
 
 use crate::authenticate::Identity;
 use crate::body::Body;
-use crate::content::{self, Shape, Wanted};
+use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
 use crate::info::Info;
 use crate::metrics::{Authentication, Authorization};
@@ -171,18 +171,21 @@ impl Server {
         let wanted = match wanted {
             // A stream negotiates for itself.
             Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
-            // What can only be created is no row of a table; the next clause may be something else.
-            Ok(w) if w.shape == Shape::Table && !row.kind.is_read(&target.subresource) => {
-                match Wanted::without_tables(&parts.headers, self.options.cbor) {
+            // What can only be created is no row of a table, and custom resources have no messages; the next clause may be
+            // something else.
+            Ok(w) => {
+                let tables = row.kind.is_read(&target.subresource);
+                let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
+                match Wanted::of(&parts.headers, &offer) {
                     Ok(other) => Wanted { pretty: w.pretty, ..other },
                     // What nobody serves is told before how it would be shown.
                     Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
                         return Err(method_not_allowed());
                     }
-                    Err(s) => return Err(s),
+                    Err(s) => return Ok(failure(&s)),
                 }
             }
-            w => w?,
+            Err(s) => return Err(s),
         };
         table::check_include(&wanted, query.get("includeObject"))?;
         let warnings = Warnings::default();
@@ -503,7 +506,7 @@ pub(crate) fn failure(s: &Status) -> Response<Body> {
     failure_in(&Wanted::json(), s)
 }
 
-fn failure_in(wanted: &Wanted, s: &Status) -> Response<Body> {
+pub(crate) fn failure_in(wanted: &Wanted, s: &Status) -> Response<Body> {
     let (media, body) = content::write(wanted, &s.to_value());
     let mut r = bytes(s.code, media, body);
     if let Some(seconds) = s.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {

@@ -16,25 +16,36 @@ pub fn check_include(wanted: &Wanted, include: &str) -> Result<(), Status> {
     Err(Status::bad_request(format!("Unable to convert to Table as requested: {e}")))
 }
 
-/// Makes a table of objects. `include` is the `includeObject` parameter.
-pub fn table(row: &Resource, objects: &[Object], list: Value, include: &str, headers: bool, now: &str) -> Value {
+/// How a table is to be made.
+pub struct Making<'a> {
+    /// Its version.
+    pub meta: &'a str,
+    /// The `includeObject` parameter.
+    pub include: &'a str,
+    /// Whether the columns are said.
+    pub headers: bool,
+    pub now: &'a str,
+}
+
+/// Makes a table of objects.
+pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) -> Value {
     let columns = columns(row);
     let definitions: Vec<Value> = columns.iter().map(definition).collect();
     let rows: Vec<Value> = objects
         .iter()
         .map(|o| {
-            let cells: Vec<Value> = columns.iter().map(|c| kinds::columns::cell(c, o, now)).collect();
+            let cells: Vec<Value> = columns.iter().map(|c| kinds::columns::cell(c, o, how.now)).collect();
             let mut r = json!({"cells": cells});
-            match include {
+            match how.include {
                 "None" => {}
                 "Object" => r["object"] = o.clone().into_value(),
-                _ => r["object"] = partial(o),
+                _ => r["object"] = partial(o, how.meta),
             }
             r
         })
         .collect();
-    let mut t = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list, "rows": rows});
-    t["columnDefinitions"] = if headers { definitions.into() } else { Value::Null };
+    let mut t = json!({"kind": "Table", "apiVersion": how.meta, "metadata": list, "rows": rows});
+    t["columnDefinitions"] = if how.headers { definitions.into() } else { Value::Null };
     t
 }
 
@@ -61,7 +72,41 @@ fn definition(c: &Column) -> Value {
     json!({"name": &*c.name, "type": &*c.ty, "format": &*c.format, "description": &*c.description, "priority": c.priority})
 }
 
-pub fn partial(o: &Object) -> Value {
+pub fn partial(o: &Object, meta: &str) -> Value {
     let metadata = o.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+    json!({"kind": "PartialObjectMetadata", "apiVersion": meta, "metadata": metadata})
+}
+
+/// Refuses a list as metadata of one object.
+pub fn check_list(row: &Resource, wanted: &Wanted) -> Result<(), Status> {
+    if wanted.shape != Shape::PartialMetadata {
+        return Ok(());
+    }
+    let name = go_type(row, &row.kind.group, &row.kind.list_kind(), "UnstructuredList");
+    let why = format!("you requested PartialObjectMetadata, but the requested object is a list ({name})");
+    Err(Status::not_acceptable(why))
+}
+
+/// Refuses one object as a list of metadata.
+pub fn check_object(row: &Resource, wanted: &Wanted, object: &Object) -> Result<(), Status> {
+    if wanted.shape != Shape::PartialMetadataList || object.kind() == "Status" {
+        return Ok(());
+    }
+    let group = object.api_version().rsplit_once('/').map_or("", |(g, _)| g);
+    let name = go_type(row, group, object.kind(), "Unstructured");
+    let why = format!("you requested PartialObjectMetadataList, but the requested object is not a list ({name})");
+    Err(Status::not_acceptable(why))
+}
+
+/// What upstream's server calls the type of what it holds: a package is named after the group, and custom objects have none.
+fn go_type(row: &Resource, group: &str, kind: &str, custom: &str) -> String {
+    if !row.bare_items {
+        return format!("*unstructured.{custom}");
+    }
+    let package = match group {
+        "" | "events.k8s.io" => "core",
+        "internal.apiserver.k8s.io" => "apiserverinternal",
+        group => group.split('.').next().unwrap_or(group),
+    };
+    format!("*{package}.{kind}")
 }

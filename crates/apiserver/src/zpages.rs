@@ -2,7 +2,7 @@
 //! kinds of `config.k8s.io` (`k8s.io/apiserver/pkg/server/statusz`, `flagz`).
 
 use crate::body::Body;
-use crate::content::{self, Encoding, Shape, Wanted};
+use crate::content::{self, Encoding, Wanted};
 use crate::handle::bytes;
 use crate::health::VERSION;
 use crate::{Server, discovery};
@@ -39,7 +39,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     v["kind"] = kind.into();
     v["apiVersion"] = format!("config.k8s.io/{version}").into();
     v["metadata"] = json!({"name": "kube-apiserver"});
-    let (media, body) = content::write(&Wanted { encoding, shape: Shape::Object, pretty: false }, &v);
+    let (media, body) = content::write(&Wanted { encoding, ..Wanted::json() }, &v);
     Some(Ok(bytes(200, media, body)))
 }
 

@@ -4,9 +4,9 @@ use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, namespace,
-    nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens, storageprotection,
-    validatingadmissionpolicystatus,
+    bootstrap, certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, ipallocator,
+    namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens, servicecidrs,
+    storageprotection, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers, Shutdown};
 use meta::{Clock, Rng};
@@ -31,6 +31,10 @@ pub struct Options {
     pub issue: serviceaccounttokens::Issue,
     /// Ended pods that may stay.
     pub terminated_pods: usize,
+    /// Under the identity of the API server itself, for what it does beside its requests.
+    pub server: Client,
+    /// The ranges that services have their addresses from; none: they are not looked after.
+    pub service_ranges: Vec<String>,
 }
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -64,6 +68,7 @@ const ALL: &[Row] = &[
     ("volumeattributesclass-protection-controller", |c, _| {
         Box::pin(storageprotection::run(storageprotection::classes(), c))
     }),
+    (servicecidrs::COMPONENT, |c, _| Box::pin(servicecidrs::run(c))),
     ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
 ];
 
@@ -76,15 +81,16 @@ pub fn service_accounts() -> impl Iterator<Item = &'static str> {
 /// the set is empty then.
 pub fn start(options: &Options, client_for: &dyn Fn(&str) -> Client) -> JoinSet<()> {
     let mut set = JoinSet::new();
+    let context = |client: Client| Context {
+        client,
+        informers: options.informers.clone(),
+        clock: options.clock.clone(),
+        rng: options.rng.clone(),
+        shutdown: options.shutdown.clone(),
+    };
     for (name, run) in ALL {
-        let context = Context {
-            client: client_for(name),
-            informers: options.informers.clone(),
-            clock: options.clock.clone(),
-            rng: options.rng.clone(),
-            shutdown: options.shutdown.clone(),
-        };
-        set.spawn(run(context, options));
+        set.spawn(run(context(client_for(name)), options));
     }
+    set.spawn(ipallocator::run(context(options.server.clone()), options.service_ranges.clone()));
     set
 }

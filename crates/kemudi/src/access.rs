@@ -156,6 +156,8 @@ pub struct Access {
     pub accounts: Arc<ServiceAccountTokens>,
     pub rbac: Arc<RbacCache>,
     pub authorizer: Arc<dyn Authorizer>,
+    /// Whether roles and their bindings are asked at all.
+    pub by_roles: bool,
     pub certificates: Certificates,
     pub front_proxy: FrontProxy,
     pub anonymous: Anonymous,
@@ -214,7 +216,9 @@ impl Access {
         let certificates = Certificates::new(&client_ca, Some(&proxy_ca)).map_err(|e| bad("client-ca-file")(&e))?;
         let rbac = RbacCache::new();
         let node = NodeAuthorizer::new(rbac.clone());
-        let deciding = Arc::new(Deciding::new(union(modes(o)?, &rbac, &node).await?));
+        let modes = modes(o)?;
+        let by_roles = modes.iter().any(|m| matches!(m, Mode::Rbac));
+        let deciding = Arc::new(Deciding::new(union(modes, &rbac, &node).await?));
         let authorizer: Arc<dyn Authorizer> = deciding.clone();
         if let (Some(path), Some(seen)) = (&o.authentication_config, file) {
             tokio::spawn(follow_issuers(path.clone(), seen, issuers, audiences.clone(), clock.clone()));
@@ -227,6 +231,7 @@ impl Access {
             accounts,
             rbac,
             authorizer,
+            by_roles,
             certificates,
             front_proxy: FrontProxy {
                 allowed_names: allowed_names(o),

@@ -26,6 +26,8 @@ pub struct Parts {
     pub authority: Arc<controllers::certificates::Authority>,
     /// Makes the tokens that are kept in secrets.
     pub accounts: Arc<ServiceAccountTokens>,
+    /// Where services have their addresses from.
+    pub service_range: String,
 }
 
 impl Parts {
@@ -67,6 +69,8 @@ pub fn start(parts: &Parts) -> Informers {
             move |account, secret| accounts.issue_legacy(account, secret)
         }),
         terminated_pods: TERMINATED_PODS,
+        server: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
+        service_ranges: vec![parts.service_range.clone()],
     };
     let mut running = controllers::start(&options, &|name| parts.controller(name));
     tokio::spawn(async move { while running.join_next().await.is_some() {} });

@@ -128,7 +128,17 @@ impl ControlPlane {
             anonymous: access.anonymous,
             issuer: Some(documents),
         };
+        let unserved = strategies::rbac::unserved(&registry);
         let server = Server::with(registry, authenticators, access.authorizer, plugins, options);
+        // As upstream, whose informers of these kinds never begin then.
+        server.readiness.set("informer-sync", !access.by_roles || unserved.is_empty());
+        if access.by_roles && !unserved.is_empty() {
+            let kinds = unserved.join(", ");
+            eprintln!(
+                "warning: RBAC decides who may do what, but --runtime-config turns off its {kinds}: nobody but the group \
+                 system:masters has permissions that these give, not even controllers and nodes, and /readyz fails"
+            );
+        }
         tokio::spawn(apiserver::flow::run(server.clone()));
         tokio::spawn(apiserver::aggregate::run(server.clone()));
         let names = [

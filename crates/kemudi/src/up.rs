@@ -191,6 +191,7 @@ async fn run(options: Options) -> Result<(), Error> {
         ca_pem: plane.pki.ca_pem.clone(),
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
+        service_range: options.service_cluster_ip_range.to_string(),
     };
     let informers = components::start(&parts);
     if let (Some(node), Some(network)) = (&node, network) {

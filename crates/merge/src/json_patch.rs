@@ -72,6 +72,29 @@ impl Patch {
         if ops.len() > MAX_OPERATIONS { Err(Error::TooMany(ops.len())) } else { Ok(Self(ops)) }
     }
 
+    /// Where operations have members that mean nothing: `[0].foo`.
+    pub fn unknown_members(&self) -> Vec<String> {
+        let operations = self.0.iter().enumerate();
+        let unknown = |k: &&String| !matches!(k.as_str(), "op" | "path" | "from" | "value");
+        operations.flat_map(|(i, o)| o.keys().filter(unknown).map(move |k| format!("[{i}].{k}"))).collect()
+    }
+
+    /// Refuses members of another type than they must have, as strict reading does before anything is applied.
+    pub fn check_members(&self) -> Result<(), Error> {
+        for (o, name) in self.0.iter().flat_map(|o| ["op", "path", "from"].map(|name| (o, name))) {
+            let have = match o.get(name) {
+                None | Some(Value::Null | Value::String(_)) => continue,
+                Some(Value::Bool(_)) => "bool",
+                Some(Value::Number(_)) => "number",
+                Some(Value::Array(_)) => "array",
+                Some(Value::Object(_)) => "object",
+            };
+            let why = format!("json: cannot unmarshal {have} into Go struct field jsonPatchOp.{name} of type string");
+            return Err(Error::Decode(why));
+        }
+        Ok(())
+    }
+
     /// Applies the operations in order. On an error the document is left half done: work on a copy.
     pub fn apply(self, doc: &mut Value) -> Result<(), Error> {
         let mut copied = 0;

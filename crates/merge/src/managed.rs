@@ -13,7 +13,7 @@ mod conflict;
 mod entry;
 mod update;
 
-pub use apply::{Force, apply};
+pub use apply::{Force, apply, check};
 pub use conflict::{Conflict, Conflicts};
 pub use entry::{Entry, Managers, Operation};
 pub use update::{same_but_for_times, update, update_field};

@@ -231,6 +231,11 @@ pub trait Strategy: Send + Sync {
     /// Checks of an update through a subresource.
     fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
+    /// Whether objects can be written although discovery no longer says so.
+    fn serves_more(&self) -> bool {
+        false
+    }
+
     /// Whether a write through `subresource` (empty: of the object itself) changes what is asked for, and so the generation.
     fn counts_generation(&self, subresource: &str) -> bool {
         subresource.is_empty()

@@ -3,7 +3,7 @@
 mod escalation;
 mod policy;
 
-pub use policy::bootstrap;
+pub use policy::{bootstrap, unserved};
 
 use crate::read::{items, text};
 use auth::Authorizer;

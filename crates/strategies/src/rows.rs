@@ -198,6 +198,12 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(admissionregistration::validating_policy).with_whole_status()
         }
         ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => Ruled::new(admissionregistration::policy),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicybindings") => {
+            Ruled::new(admissionregistration::validating_binding)
+        }
+        ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings") => {
+            Ruled::new(admissionregistration::binding)
+        }
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 mod scopes;
 mod usage;
 
-pub use usage::{counted, tracks, usage};
+pub use usage::{counted, total, tracks, usage};
 
 use meta::{Map, Object, Quantity, Value};
 use scopes::Scope;
@@ -106,7 +106,8 @@ impl Quota {
     }
 }
 
-fn amounts(v: Option<&Value>) -> Amounts {
+/// Quantities by name; what is none is left out.
+pub fn amounts(v: Option<&Value>) -> Amounts {
     let all = v.and_then(Value::as_object).into_iter().flatten();
     all.filter_map(|(k, q)| Some((k.clone(), Quantity::parse(q.as_str()?).ok()?))).collect()
 }

@@ -110,7 +110,7 @@ fn containers<'a>(pod: &'a Object, list: &str) -> impl Iterator<Item = &'a Value
 
 /// The sum of a pod: its containers together with those that keep running beside them, or the most that initialization takes
 /// (`k8s.io/component-helpers/resource`).
-fn pod(o: &Object, part: &str) -> Amounts {
+pub fn total(o: &Object, part: &str) -> Amounts {
     let mut sum = Amounts::new();
     containers(o, "containers").for_each(|c| add(&mut sum, of(c.get("resources"), part)));
     let (mut beside, mut most) = (Amounts::new(), Amounts::new());
@@ -128,6 +128,12 @@ fn pod(o: &Object, part: &str) -> Amounts {
     for (k, q) in of(o.at(&["spec", "resources"]), part) {
         sum.insert(k, q);
     }
+    sum
+}
+
+/// The sum of a pod and of what it takes beside.
+fn pod(o: &Object, part: &str) -> Amounts {
+    let mut sum = total(o, part);
     let overhead = super::amounts(o.at(&["spec", "overhead"]));
     let applies = |k: &str| part == "requests" || sum.get(k).is_some_and(|q| !q.is_zero());
     let overhead = overhead.into_iter().filter(|(k, _)| applies(k)).collect();

@@ -2,7 +2,7 @@
 
 use super::shared;
 use crate::body::Body;
-use crate::content::{self, Encoding, Shape};
+use crate::content::{self, Encoding, META_V1, Shape};
 use crate::handle::{Call, bytes};
 use crate::path::Query;
 use crate::{Server, table};
@@ -22,9 +22,11 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let row = &request.resource;
     if let Backend::Function(f) = &row.backend {
         let items = f.list(server.registry.env(), request).await?;
+        table::check_list(row, &call.wanted)?;
         return Ok(objects(server, call, request, items, &json!({"resourceVersion": ""})));
     }
     let page = server.registry.list(request, &options).await?;
+    table::check_list(row, &call.wanted)?;
     if shared::wanted(call) {
         return shared::list(server, row, &page).await;
     }
@@ -34,8 +36,8 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
                 let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
                 return Ok(joined(&row.kind.list_kind(), &row.kind.gvk().api_version(), &page, splice));
             }
-            Shape::PartialMetadata => {
-                return Ok(joined("PartialObjectMetadataList", "meta.k8s.io/v1", &page, encode::splice_metadata));
+            Shape::PartialMetadataList if call.wanted.meta == META_V1 => {
+                return Ok(joined("PartialObjectMetadataList", META_V1, &page, encode::splice_metadata));
             }
             _ => {}
         }
@@ -79,14 +81,17 @@ fn joined(kind: &str, version: &str, page: &Page, splice: fn(&mut Vec<u8>, &Entr
 /// Decoded objects in the shape that was asked for.
 fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, meta: &Value) -> Response<Body> {
     let row = &request.resource;
+    let version = call.wanted.meta;
     let v = match call.wanted.shape {
         Shape::Table => {
             let now = meta::time::format(server.registry.clock.now());
-            table::table(row, &items, meta.clone(), call.query.get("includeObject"), true, &now)
+            let include = call.query.get("includeObject");
+            let how = table::Making { meta: version, include, headers: true, now: &now };
+            table::table(row, &items, meta.clone(), &how)
         }
-        Shape::PartialMetadata => {
-            let items: Vec<Value> = items.iter().map(table::partial).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items})
+        Shape::PartialMetadata | Shape::PartialMetadataList => {
+            let items: Vec<Value> = items.iter().map(|o| table::partial(o, version)).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": meta, "items": items})
         }
         Shape::Object => {
             let bare = |mut o: Object| {

@@ -13,7 +13,7 @@ mod watch;
 use crate::Server;
 use crate::body::Body;
 use crate::content::{self, Shape};
-use crate::handle::{Call, bytes, method_not_allowed};
+use crate::handle::{Call, bytes, failure_in, method_not_allowed};
 use crate::{admit::Admission, connect, table};
 use auth::Attributes;
 use http::{Method, Response};
@@ -54,8 +54,9 @@ pub async fn dispatch(
     if !t.subresource.is_empty() {
         return subresource(server, call, request, &method, verb).await;
     }
-    if !row.kind.has_verb(verb) || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named)
-    {
+    let served =
+        row.kind.has_verb(verb) || (row.strategy.serves_more() && matches!(verb, "create" | "update" | "patch"));
+    if !served || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named) {
         return Err(method_not_allowed());
     }
     if namespaced && matches!(verb, "create" | "deletecollection") && t.namespace.is_empty() && row.stored().is_some() {
@@ -216,7 +217,14 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
     to_typed(call, request, &want, map, sent.duplicates)
 }
 
-/// Gives a map the form of its kind's schema, with strictness as the query asks.
+/// Why a document cannot be read as a kind.
+enum Unread {
+    /// It does not fit, or not strictly, in the words of the decoder.
+    Why(String),
+    Other(Status),
+}
+
+/// Gives a sent object the form of its kind's schema, with strictness as the query asks.
 fn to_typed(
     call: &Call,
     request: &Request,
@@ -224,38 +232,51 @@ fn to_typed(
     map: meta::Map<String, Value>,
     duplicates: Vec<String>,
 ) -> Result<Object, Status> {
+    typed(call, request, kind, map, duplicates).map_err(|e| match e {
+        Unread::Other(s) => s,
+        Unread::Why(why) => Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {why}",
+            kind.kind, kind.version, kind.kind
+        )),
+    })
+}
+
+fn typed(
+    call: &Call,
+    request: &Request,
+    kind: &meta::Gvk,
+    map: meta::Map<String, Value>,
+    duplicates: Vec<String>,
+) -> Result<Object, Unread> {
     let row = &request.resource;
     let own = row.kind.gvk();
     let schema = if *kind == own { Some(&row.kind.schema) } else { kinds::catalog().schema_of(kind) };
-    let schema = schema.ok_or_else(|| Status::internal(format!("{kind} has no schema")))?;
-    let cannot = |why: String| {
-        Status::bad_request(format!(
-            "{} in version {:?} cannot be handled as a {}: {why}",
-            kind.kind, kind.version, kind.kind
-        ))
-    };
+    let schema = schema.ok_or_else(|| Unread::Other(Status::internal(format!("{kind} has no schema"))))?;
     let mut value = Value::Object(map);
     // That the list is there and empty is lost in typed reading, but asks for something.
     let resets = *kind == own
         && row.stored().is_some()
         && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
-    let found = schema::typed(&mut value, schema).map_err(|e| cannot(e.to_string()))?;
+    let found = schema::typed(&mut value, schema).map_err(|e| Unread::Why(e.to_string()))?;
     // What is said of the text (YAML, a patch) comes before what is said of its fields.
     let (said, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
     let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
     let problems: Vec<String> = said.into_iter().chain(unknown).chain(twice).collect();
+    let validation = field_validation(call).map_err(Unread::Other)?;
     if !problems.is_empty() {
-        match field_validation(call)? {
-            FieldValidation::Strict => return Err(cannot(format!("strict decoding error: {}", problems.join(", ")))),
+        match validation {
+            FieldValidation::Strict => {
+                return Err(Unread::Why(format!("strict decoding error: {}", problems.join(", "))));
+            }
             FieldValidation::Warn => problems.into_iter().for_each(|p| request.warn(p)),
             FieldValidation::Ignore => {}
         }
-    } else {
-        field_validation(call)?;
     }
     schema::fill(&mut value, schema);
-    let Value::Object(map) = value else { return Err(Status::internal("typed reading lost the object")) };
+    let Value::Object(map) = value else {
+        return Err(Unread::Other(Status::internal("typed reading lost the object")));
+    };
     let mut object = Object(map);
     object.set_gvk(kind);
     if *kind == own {
@@ -301,18 +322,22 @@ fn spliced(code: u16, entry: &Entry) -> Response<Body> {
 
 /// An object as an answer, in the shape that was asked for.
 fn answer(server: &Server, call: &Call, request: &Request, code: u16, object: &Object) -> Response<Body> {
+    if let Err(s) = table::check_object(&request.resource, &call.wanted, object) {
+        return failure_in(&call.wanted, &s);
+    }
     let shaped;
+    let version = call.wanted.meta;
     let v: &Object = match call.wanted.shape {
-        Shape::Object => object,
         Shape::PartialMetadata if object.kind() != "Status" => {
-            shaped = Object::from_value(table::partial(object)).unwrap_or_default();
+            shaped = Object::from_value(table::partial(object, version)).unwrap_or_default();
             &shaped
         }
         Shape::Table if object.kind() != "Status" => {
             let now = meta::time::format(server.registry.clock.now());
             let list = serde_json::json!({"resourceVersion": object.resource_version()});
-            let one = std::slice::from_ref(object);
-            let t = table::table(&request.resource, one, list, call.query.get("includeObject"), true, &now);
+            let include = call.query.get("includeObject");
+            let how = table::Making { meta: version, include, headers: true, now: &now };
+            let t = table::table(&request.resource, std::slice::from_ref(object), list, &how);
             shaped = Object::from_value(t).unwrap_or_default();
             &shaped
         }

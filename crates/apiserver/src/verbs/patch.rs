@@ -1,7 +1,8 @@
 //! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
 
 use super::{
-    FieldValidation, admission, field_validation, preconditions, take_namespace, to_typed, write_options, written,
+    FieldValidation, Unread, admission, field_validation, preconditions, take_namespace, to_typed, typed,
+    write_options, written,
 };
 use crate::Server;
 use crate::body::Body;
@@ -10,18 +11,19 @@ use crate::handle::Call;
 use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
-use meta::{Object, Status, Value};
+use meta::{FieldError, FieldPath, GroupKind, Gvk, Object, Status, Value};
 use registry::{Request, Target, Updated, WriteOptions};
+use schema::Schema;
 use std::sync::Arc;
 
-pub(super) const JSON: &str = "application/json-patch+json";
-pub(super) const MERGE: &str = "application/merge-patch+json";
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 const APPLY_CBOR: &str = "application/apply-patch+cbor";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// What a patch of this kind of resource may be.
-pub(super) fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
+fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
     let mut all = vec![JSON, MERGE, APPLY];
     if request.resource.bare_items {
         all.push(STRATEGIC);
@@ -43,29 +45,25 @@ enum Patch {
     Strategic(meta::Map<String, Value>),
 }
 
+/// A patch as it was sent.
+pub(super) struct Sent {
+    patch: Patch,
+    /// What strict reading finds in it.
+    found: Vec<String>,
+}
+
 pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     if is_apply(call) {
         return apply_configuration(server, call, request).await;
     }
     let options = write_options(call)?;
-    if call.query.has("force") {
-        let why = "may not be specified for non-apply patch";
-        let e = meta::FieldError::forbidden(&meta::FieldPath::new("force"), why);
-        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
-        return Err(Status::invalid(&gk, "", &[e]));
-    }
-    let (patch, duplicates) = read(call, &request)?;
-    field_validation(call)?;
-    let whose = if matches!(patch, Patch::Json(_)) { "json patch " } else { "" };
-    let found: Vec<String> = duplicates.iter().map(|d| format!("{whose}duplicate field {d:?}")).collect();
+    let sent = read(call, &request)?;
+    let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         };
-        let patched = apply(&patch, live, &request)?;
-        let kind = request.resource.kind.gvk();
-        let sent = || String::from_utf8_lossy(&call.body).into_owned();
-        let mut object = to_typed(call, &request, &kind, patched, found.clone()).map_err(|s| not_typed(sent(), &s))?;
+        let mut object = sent.onto(call, &request, &kind, &request.resource.kind.schema, live)?;
         if object.namespace().is_empty() && request.resource.kind.namespaced {
             object.set_namespace(&request.namespace);
         }
@@ -77,13 +75,49 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     Ok(written(server, call, &request, code, &updated.into_written()))
 }
 
-/// What was patched cannot be read as the kind any more: the patch is to blame, and shown.
-fn not_typed(patch: String, s: &Status) -> Status {
-    if s.code != 400 {
-        return s.clone();
+impl Sent {
+    /// The live object, patched and read as its kind.
+    pub(super) fn onto(
+        &self,
+        call: &Call,
+        request: &Request,
+        kind: &Gvk,
+        schema: &Schema,
+        live: &Object,
+    ) -> Result<Object, Status> {
+        let patched = apply(&self.patch, live, schema)?;
+        // A patch that goes through needs no text of its result.
+        let whole = patched.clone();
+        typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
+            Unread::Other(s) => s,
+            Unread::Why(why) => {
+                let shown = match &self.patch {
+                    Patch::Strategic(p) => go_map(p),
+                    _ => codec::json::to_string(&Value::Object(whole), codec::json::Html::Escape),
+                };
+                let e = FieldError::invalid(&FieldPath::new("patch"), shown, why);
+                Status::invalid(&GroupKind::default(), "", &[e])
+            }
+        })
     }
-    let e = meta::FieldError::invalid(&meta::FieldPath::new("patch"), patch, s.message.as_str());
-    Status::invalid(&meta::GroupKind::default(), "", &[e])
+}
+
+/// A value as Go's `%+v` writes it: upstream shows strategic patches so, and what became of the others as JSON.
+fn go_value(v: &Value) -> String {
+    match v {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(s) => s.clone(),
+        Value::Object(m) => go_map(m),
+        Value::Array(a) => format!("[{}]", a.iter().map(go_value).collect::<Vec<_>>().join(" ")),
+        other => other.to_string(),
+    }
+}
+
+fn go_map(m: &meta::Map<String, Value>) -> String {
+    let mut all: Vec<(&String, &Value)> = m.iter().collect();
+    all.sort_by_key(|(k, _)| *k);
+    let all: Vec<String> = all.into_iter().map(|(k, v)| format!("{k}:{}", go_value(v))).collect();
+    format!("map[{}]", all.join(" "))
 }
 
 /// What is applied, by whom.
@@ -98,8 +132,8 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
     let options = WriteOptions { applied: true, ..write_options(call)? };
     let manager = call.query.get("fieldManager");
     if manager.is_empty() {
-        let e = meta::FieldError::required(&meta::FieldPath::new("fieldManager"), "is required for apply patch");
-        let gk = meta::GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
+        let e = FieldError::required(&FieldPath::new("fieldManager"), "is required for apply patch");
+        let gk = GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
         return Err(Status::invalid(&gk, "", &[e]));
     }
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
@@ -177,24 +211,40 @@ fn exists(server: &Arc<Server>, call: &Call) -> bool {
     key.is_some_and(|k| server.registry.store.snapshot().get(&k).is_some())
 }
 
-fn read(call: &Call, request: &Request) -> Result<(Patch, Vec<String>), Status> {
+/// Reads a patch and how it is to be taken.
+pub(super) fn read(call: &Call, request: &Request) -> Result<Sent, Status> {
+    if call.query.has("force") {
+        let e = FieldError::forbidden(&FieldPath::new("force"), "may not be specified for non-apply patch");
+        let gk = GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
+        return Err(Status::invalid(&gk, "", &[e]));
+    }
     let media = call.media_type();
     let sent = match media {
         JSON | MERGE | STRATEGIC => content::json(&call.body)?,
         _ => return Err(content::unsupported(&supported(call, request))),
     };
+    let strict = field_validation(call)? != FieldValidation::Ignore;
+    let mut found: Vec<String> = sent.duplicates.iter().map(|d| format!("duplicate field {d:?}")).collect();
     let patch = match (media, sent.value) {
-        (JSON, v) => Patch::Json(json_patch::Patch::decode(v).map_err(|e| e.status())?),
+        (JSON, v) => {
+            let patch = json_patch::Patch::decode(v).map_err(|e| e.status())?;
+            if strict {
+                patch.check_members().map_err(|e| e.status())?;
+                found.extend(patch.unknown_members().iter().map(|m| format!("unknown field {m:?}")));
+                found.iter_mut().for_each(|f| f.insert_str(0, "json patch "));
+            }
+            Patch::Json(patch)
+        }
         (MERGE, v) => Patch::Merge(v),
         (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
         (_, Value::Object(_)) => return Err(content::unsupported(&supported(call, request))),
         (_, _) => return Err(Status::bad_request("the patch is no object")),
     };
-    Ok((patch, sent.duplicates))
+    Ok(Sent { patch, found })
 }
 
 /// The patched document, not yet typed.
-fn apply(patch: &Patch, live: &Object, request: &Request) -> Result<meta::Map<String, Value>, Status> {
+fn apply(patch: &Patch, live: &Object, schema: &Schema) -> Result<meta::Map<String, Value>, Status> {
     match patch {
         Patch::Json(p) => {
             let mut doc = live.clone().into_value();
@@ -208,7 +258,7 @@ fn apply(patch: &Patch, live: &Object, request: &Request) -> Result<meta::Map<St
         }
         Patch::Strategic(p) => {
             let mut doc = live.0.clone();
-            strategic::apply(&mut doc, p.clone(), Some(&request.resource.kind.schema)).map_err(|e| e.status())?;
+            strategic::apply(&mut doc, p.clone(), Some(schema)).map_err(|e| e.status())?;
             Ok(doc)
         }
     }

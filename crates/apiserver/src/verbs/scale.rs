@@ -1,18 +1,17 @@
 //! The `scale` subresource: `autoscaling/v1` Scale over an object that has replicas.
 
-use super::patch::{JSON, MERGE, is_apply, supported};
+use super::patch::{self, is_apply};
 use super::{admission, answer, read_object, write_options};
 use crate::Server;
 use crate::admit::Admission;
 use crate::body::Body;
-use crate::content;
 use crate::handle::{Call, method_not_allowed};
 use async_trait::async_trait;
 use http::{Method, Response};
-use merge::{json_patch, merge_patch};
-use meta::{FieldError, FieldPath, Object, Status, Value};
+use meta::{FieldError, FieldPath, Gvk, Object, Status, Value};
 use registry::strategy::at;
 use registry::{Admit, Mutated, Operation, Preconditions, Request, Scale, Target, WriteOptions};
+use schema::Schema;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -33,13 +32,10 @@ pub async fn scale(
         }
         Method::PATCH if is_apply(call) => apply(server, call, request, paths).await,
         Method::PATCH => {
-            let media = call.media_type().to_owned();
-            let known = supported(call, &request);
-            if !known.contains(&media.as_str()) {
-                return Err(content::unsupported(&known));
-            }
-            let patch = content::json(&call.body)?.value;
-            let change = |live: &Object| patched(&media, patch.clone(), scale_of(live, paths));
+            let (sent, kind) = (patch::read(call, &request)?, kind());
+            let schema = schema_of_scale()?;
+            let seen = seen_as(&request, "scale");
+            let change = |live: &Object| sent.onto(call, &seen, &kind, schema, &scale_of(live, paths));
             write(server, call, request, paths, change).await
         }
         _ => Err(method_not_allowed()),
@@ -66,22 +62,12 @@ fn scale_of(o: &Object, paths: &Scale) -> Object {
     Object::from_value(v).unwrap_or_default()
 }
 
-fn patched(media: &str, patch: Value, scale: Object) -> Result<Object, Status> {
-    let mut doc = scale.into_value();
-    match media {
-        JSON => {
-            json_patch::Patch::decode(patch).and_then(|p| p.apply(&mut doc)).map_err(|e| e.status())?;
-        }
-        // A scale has no lists, so that a strategic merge is a plain one.
-        _ => {
-            merge_patch::apply(&mut doc, patch).map_err(|e| Status::bad_request(e.to_string()))?;
-        }
-    }
-    let schema = kinds::catalog().schema_of(&meta::Gvk::new("autoscaling", "v1", "Scale"));
-    if let Some(schema) = schema {
-        schema::typed(&mut doc, schema).map_err(|e| Status::bad_request(e.to_string()))?;
-    }
-    Object::from_value(doc).ok_or_else(|| Status::bad_request("the patched document is no object"))
+fn kind() -> Gvk {
+    Gvk::new("autoscaling", "v1", "Scale")
+}
+
+fn schema_of_scale() -> Result<&'static Schema, Status> {
+    kinds::catalog().schema_of(&kind()).map(|s| &**s).ok_or_else(|| Status::internal("a scale has no schema"))
 }
 
 async fn write(
@@ -136,8 +122,12 @@ fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
 /// Server-side apply of a scale: a configuration of the object that has nothing but the replicas, whose owner is remembered
 /// with the subresource.
 async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
-    let (options, applied) = super::patch::applied(call, &request)?;
-    let scale = patched(MERGE, applied.configuration.into_value(), Object::default())?;
+    let (options, applied) = patch::applied(call, &request)?;
+    let schema = schema_of_scale()?;
+    merge::managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
+    let mut scale = applied.configuration.into_value();
+    schema::typed(&mut scale, schema).map_err(|e| Status::bad_request(e.to_string()))?;
+    let scale = Object::from_value(scale).ok_or_else(|| Status::bad_request("the configuration is no object"))?;
     let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
     let mut configuration = Object::default();
     configuration.set_gvk(&request.resource.kind.gvk());

@@ -3,7 +3,7 @@
 use super::list::{self, For};
 use super::shared;
 use crate::body::Body;
-use crate::content::{self, Encoding, Shape, Wanted};
+use crate::content::{self, Encoding, META_V1, Shape, Wanted};
 use crate::handle::{Call, bytes};
 use crate::metrics::table::{WATCH_EVENTS, WATCH_SIZES};
 use crate::{Server, table};
@@ -142,7 +142,10 @@ impl Stream {
                 // After what is still to be said: the objects went before their definition.
                 () = &mut gone => return,
             }
-            if self.sender.send(out.into()).await.is_err() {
+            // No object is a list: upstream ends such a stream at the first of them.
+            if self.wanted.shape == Shape::PartialMetadataList && !out.is_empty()
+                || self.sender.send(out.into()).await.is_err()
+            {
                 return;
             }
         }
@@ -176,21 +179,21 @@ impl Stream {
         match self.wanted.shape {
             _ if self.wanted.encoding != Encoding::Json => None,
             Shape::Object if self.request.resource.serves_bytes(e) => Some(encode::splice),
-            Shape::PartialMetadata => Some(encode::splice_metadata),
+            Shape::PartialMetadata if self.wanted.meta == META_V1 => Some(encode::splice_metadata),
             _ => None,
         }
     }
 
     fn shape(&mut self, object: &Object) -> Value {
         match self.wanted.shape {
-            Shape::Object => object.clone().into_value(),
-            Shape::PartialMetadata => table::partial(object),
+            Shape::Object | Shape::PartialMetadataList => object.clone().into_value(),
+            Shape::PartialMetadata => table::partial(object, self.wanted.meta),
             Shape::Table => {
                 let now = meta::time::format(self.server.registry.clock.now());
                 let list = json!({"resourceVersion": object.resource_version()});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
-                let one = std::slice::from_ref(object);
-                table::table(&self.request.resource, one, list, &self.include, headers, &now)
+                let how = table::Making { meta: self.wanted.meta, include: &self.include, headers, now: &now };
+                table::table(&self.request.resource, std::slice::from_ref(object), list, &how)
             }
         }
     }
@@ -225,11 +228,7 @@ impl Stream {
         if initial_end {
             object.set_annotation("k8s.io/initial-events-end", "true");
         }
-        let v = match self.wanted.shape {
-            Shape::Object => object.into_value(),
-            Shape::PartialMetadata => table::partial(&object),
-            Shape::Table => self.shape(&object),
-        };
+        let v = self.shape(&object);
         self.write(out, "BOOKMARK", v);
     }
 

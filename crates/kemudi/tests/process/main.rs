@@ -310,3 +310,19 @@ fn the_binary_needs_no_other_library() {
     let surprises: Vec<_> = have.iter().filter(|l| !known.contains(&l.as_str())).collect();
     assert!(have.contains("libc.so.6") && surprises.is_empty(), "{text}");
 }
+
+/// Who turns the API of roles off has nobody with a role: it starts, says so, and is never ready, as upstream's server.
+#[tokio::test]
+async fn without_roles_a_server_is_not_ready() {
+    let d = directory();
+    let mut c = up(&d.path().join("with"));
+    let plane = Running::start(&mut c).await.unwrap();
+    assert_eq!(plane.call("GET", "/readyz/informer-sync", &Value::Null).await.0, StatusCode::OK);
+    let mut c = up(&d.path().join("without"));
+    c.arg("--runtime-config=rbac.authorization.k8s.io/v1=false");
+    let plane = Running::start(&mut c).await.unwrap();
+    assert_eq!(plane.call("GET", "/readyz", &Value::Null).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(plane.call("GET", "/readyz?exclude=informer-sync", &Value::Null).await.0, StatusCode::OK);
+    assert_eq!(plane.call("GET", "/livez", &Value::Null).await.0, StatusCode::OK);
+    assert_eq!(plane.call("POST", MAPS, &map("m", 1)).await.0, StatusCode::CREATED);
+}

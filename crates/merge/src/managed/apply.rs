@@ -8,6 +8,7 @@ use crate::typed::{
     TypeRef, compare, compare_objects, ensure_named, field_set, merge_objects, remove_items, strip_nulls, validate,
 };
 use meta::{Object, Value};
+use schema::Schema;
 
 /// Whether an apply takes fields that others own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +20,9 @@ pub enum Force {
 /// Applies a configuration to the live object (`None`: creates it) and returns the merged object with its `managedFields`,
 /// not yet defaulted. `None` when nothing changes at all.
 pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<'_>) -> Result<Option<Object>, Error> {
-    if config.api_version() != cx.api_version {
-        return Err(Error::Version { got: config.api_version().to_owned(), want: cx.api_version.to_owned() });
-    }
-    if config.metadata().and_then(|m| m.get("managedFields")).is_some_and(|v| !v.is_null()) {
-        return Err(Error::ManagedFieldsGiven);
-    }
     let t = cx.type_ref();
+    fits(config, cx.api_version, t)?;
     let config_value = Value::Object(config.0.clone());
-    validate(&config_value, t).map_err(|why| Error::Typed { object: describe(config), why })?;
 
     let (bare, raw) = live.map(split).unwrap_or_default();
     let mut managers = Managers::decode(raw.clone())?;
@@ -62,6 +57,21 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
     }
     put_managed_fields(&mut object, encoded);
     Ok(Some(object))
+}
+
+/// Whether a configuration can be applied to what has this version and schema.
+pub fn check(config: &Object, api_version: &str, schema: &Schema) -> Result<(), Error> {
+    fits(config, api_version, TypeRef::new(Some(schema)))
+}
+
+fn fits(config: &Object, api_version: &str, t: TypeRef<'_>) -> Result<(), Error> {
+    if config.api_version() != api_version {
+        return Err(Error::Version { got: config.api_version().to_owned(), want: api_version.to_owned() });
+    }
+    if config.metadata().and_then(|m| m.get("managedFields")).is_some_and(|v| !v.is_null()) {
+        return Err(Error::ManagedFieldsGiven);
+    }
+    validate(&Value::Object(config.0.clone()), t).map_err(|why| Error::Typed { object: describe(config), why })
 }
 
 /// `namespace/name; group/version, Kind=Kind`, as upstream names an object in errors.

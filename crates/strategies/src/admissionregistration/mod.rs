@@ -1,6 +1,9 @@
 //! Webhooks and policies.
 
+mod bindings;
 mod expressions;
+
+pub use bindings::{binding, validating_binding};
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;

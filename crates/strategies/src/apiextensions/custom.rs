@@ -19,6 +19,8 @@ pub struct Custom {
     pub rules: Option<rules::Rules>,
     /// Who converts between versions; none: they differ in their name only.
     pub webhook: Option<Webhook>,
+    /// The definition is being deleted.
+    pub ending: bool,
 }
 
 impl Custom {
@@ -66,6 +68,18 @@ impl Custom {
 }
 
 impl Strategy for Custom {
+    fn serves_more(&self) -> bool {
+        self.ending
+    }
+
+    fn permit(&self, _: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
+        if self.ending && old.is_none() {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(Status::forbidden(&request.group_resource(), o.name(), why));
+        }
+        Ok(())
+    }
+
     fn prepare_for_create(&self, _: Env<'_>, _: &Request, o: &mut Object) {
         if self.status {
             o.remove(&["status"]);

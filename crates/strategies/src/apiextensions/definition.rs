@@ -29,7 +29,7 @@ pub fn metadata() -> &'static Arc<Schema> {
 }
 
 const ALL: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-/// Of what is going.
+/// Of what is going, as discovery tells. What is there can still be changed, so that finalizers come off.
 const ENDING: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
 /// Makes the rows under the names that were accepted; none while there are none. What was stored up to `reshaped` takes the
@@ -98,6 +98,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         scale,
         webhook: Webhook::read(o),
         rules: json.and_then(rules::rules),
+        ending: o.is_deleting(),
     };
     Resource {
         kind: described,

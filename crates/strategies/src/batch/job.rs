@@ -1,6 +1,6 @@
 //! Job: labels and selector of its own, and what may change.
 
-use super::job_spec;
+use super::{job_spec, job_status};
 use crate::pod_template;
 use crate::read::{is_set, text};
 use meta::field::ErrorList;
@@ -121,6 +121,12 @@ impl Strategy for Job {
             if new != was {
                 immutable(&spec.child(k), new, errors);
             }
+        }
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            job_status::validate(o, old, errors);
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
-use store::{Action, Expect, Key, Op};
+use store::{Action, Expect, Key, Op, Snapshot};
 
 pub struct Service {
     range: Cidr,
@@ -17,6 +17,7 @@ pub struct Service {
 }
 
 const ADDRESSES: &str = "networking.k8s.io/ipaddresses";
+const RANGES: &str = "networking.k8s.io/servicecidrs";
 
 impl Service {
     pub fn new(config: &Config) -> Self {
@@ -203,15 +204,14 @@ impl Strategy for Service {
             }
         } else if let (Some(ip), None) = (&has, &had) {
             let address: Ipv4Addr = ip.parse().map_err(|_| self.bad_address(o, ip, "is no IPv4 address"))?;
-            if !self.range.contains(address) {
-                return Err(self.bad_address(
-                    o,
-                    ip,
-                    &format!("failed to allocate IP {ip}: the provided network does not match the current range"),
-                ));
+            let snapshot = env.registry.store.snapshot();
+            if !self.ranges(&snapshot).iter().any(|r| r.contains(address)) {
+                let why = format!("failed to allocate IP {ip}: the provided network does not match the current range");
+                return Err(self.bad_address(o, ip, &why));
             }
-            if env.registry.store.snapshot().get(&key(ip)).is_some() {
-                return Err(self.bad_address(o, ip, "failed to allocate IP: provided IP is already allocated"));
+            if snapshot.get(&key(ip)).is_some() {
+                let why = format!("failed to allocate IP {ip}: provided IP is already allocated");
+                return Err(self.bad_address(o, ip, &why));
             }
             ops.push(claim(env, o, ip));
         } else if has.is_none() {
@@ -368,15 +368,31 @@ impl Service {
         Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, o.name(), &[e])
     }
 
-    /// A free address, from a random point on. The first addresses are left for those who name theirs.
+    /// Where addresses may come from: every range that is ready and stays. A server that keeps no such objects has the range
+    /// it was started with.
+    fn ranges(&self, snapshot: &Snapshot) -> Vec<Cidr> {
+        let all: Vec<Object> = snapshot.range(RANGES, None, None).map(|e| encode::decode(e)).collect();
+        if all.is_empty() {
+            return vec![self.range];
+        }
+        let unready = |c: &Value| c["type"] == "Ready" && c["status"] != "True";
+        let conditions = |o: &Object| o.at(&["status", "conditions"]).and_then(Value::as_array).cloned();
+        let usable = |o: &&Object| !o.is_deleting() && !conditions(o).unwrap_or_default().iter().any(unready);
+        let texts = all.iter().filter(usable).filter_map(|o| o.at(&["spec", "cidrs"])?.as_array());
+        texts.flatten().filter_map(|c| c.as_str()?.parse().ok()).collect()
+    }
+
+    /// A free address, from a random point on. The first addresses of each range are left for those who name theirs.
     fn free_address(&self, env: Env<'_>) -> Option<String> {
         let snapshot = env.registry.store.snapshot();
-        let size = self.range.size();
-        let reserved = (size / 16).clamp(16, 256).min(size / 2);
-        let start = env.rng().next_u64() % (size - reserved).max(1);
-        let upper = (0..size - reserved).map(|i| reserved + (start + i) % (size - reserved));
-        let ip = |n: u64| self.range.nth(n).to_string();
-        upper.chain(1..reserved).map(ip).find(|ip| snapshot.get(&key(ip)).is_none())
+        self.ranges(&snapshot).into_iter().find_map(|range| {
+            let size = range.size();
+            let reserved = (size / 16).clamp(16, 256).min(size / 2);
+            let start = env.rng().next_u64() % (size - reserved).max(1);
+            let upper = (0..size - reserved).map(|i| reserved + (start + i) % (size - reserved));
+            let all = upper.chain(1..reserved).map(|n| range.nth(n)).filter(|ip| range.contains(*ip));
+            all.map(|ip| ip.to_string()).find(|ip| snapshot.get(&key(ip)).is_none())
+        })
     }
 
     fn node_ports(&self, env: Env<'_>, o: &mut Object, old: Option<&Object>) -> Result<(), Status> {

@@ -21,6 +21,16 @@ pub async fn bootstrap(registry: &Registry) -> Result<(), Status> {
     Ok(())
 }
 
+/// Which of the resources that roles and bindings are kept in are turned off (`--runtime-config`).
+pub fn unserved(registry: &Registry) -> Vec<&'static str> {
+    let rows = registry.rows();
+    let missing = |r: &&str| {
+        let gvr = Gvr { group: GROUP.into(), version: "v1".into(), resource: (*r).into() };
+        rows.resource(&gvr).is_none()
+    };
+    ["clusterroles", "clusterrolebindings", "roles", "rolebindings"].into_iter().filter(missing).collect()
+}
+
 async fn write(registry: &Registry, resource: &str, wanted: Value) -> Result<(), Status> {
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: GROUP.into(), version: "v1".into(), resource: resource.into() });

@@ -6,20 +6,37 @@ use registry::{Env, Request, encode};
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Of a new claim or template of claims; what they ask for does not change later.
+/// Of a new claim or template of claims, and of what is allocated to a claim; what they ask for does not change later.
 pub fn admin_access(env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
-    let spec = o.at(&["spec", "spec"]).or_else(|| o.get("spec")).unwrap_or(&Value::Null);
-    let asks = |r: &Value| r["exactly"]["adminAccess"] == true;
-    let Some(i) = items(&spec["devices"], "requests").iter().position(asks).filter(|_| old.is_none()) else {
-        return Ok(());
-    };
+    let Some(at) = asked(request, o, old) else { return Ok(()) };
     let rows = env.registry.rows();
     let key = rows.stored("", "namespaces").and_then(|r| r.key("", &request.namespace));
     let namespace = key.and_then(|k| env.registry.store.snapshot().get(&k)).map(|e| encode::decode(&e));
     if namespace.is_some_and(|n| n.label(LABEL) == Some("true")) {
         return Ok(());
     }
-    let at = FieldPath::new("spec.devices.requests").index(i).child("adminAccess");
     let why = format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");
     Err(Status::invalid(&request.resource.group_kind(), o.name(), &[FieldError::forbidden(&at, &why)]))
+}
+
+/// Where such access is asked for, if it was not before.
+fn asked(request: &Request, o: &Object, old: Option<&Object>) -> Option<FieldPath> {
+    let first = |o: &Object, list: &[&str], asks: fn(&Value) -> bool| {
+        let all = o.at(list).and_then(Value::as_array)?;
+        all.iter().position(asks).map(|i| FieldPath::new(list.join(".")).index(i).child("adminAccess"))
+    };
+    match (&*request.subresource, old) {
+        ("status", Some(old)) => {
+            let results = ["status", "allocation", "devices", "results"];
+            let granted = |o: &Object| first(o, &results, |r| r["adminAccess"] == true);
+            granted(o).filter(|_| granted(old).is_none())
+        }
+        ("", None) => {
+            let asks = |r: &Value| r["exactly"]["adminAccess"] == true;
+            let spec = o.at(&["spec", "spec"]).or_else(|| o.get("spec")).unwrap_or(&Value::Null);
+            let i = items(&spec["devices"], "requests").iter().position(asks)?;
+            Some(FieldPath::new("spec.devices.requests").index(i).child("adminAccess"))
+        }
+        _ => None,
+    }
 }

@@ -1,6 +1,4 @@
 //! `resource.k8s.io`: devices, and claims to them (`pkg/apis/resource/validation`).
-//!
-//! Left out: what an expression over a device may cost.
 
 mod admin;
 mod capacity;
@@ -21,6 +19,14 @@ use meta::{FieldError, FieldPath, Object, Value, names};
 use std::sync::{Arc, LazyLock};
 
 const EXPRESSION_MAX: usize = 10 * 1024;
+/// What an expression may cost by its estimate.
+const COST_MAX: u64 = 1_000_000;
+
+/// The longest names of drivers and domains, and of what they name; the longest value; the most of them.
+const DOMAIN_MAX: u64 = 63;
+const ID_MAX: u64 = 32;
+const VALUE_MAX: u64 = 64;
+const PER_DEVICE_MAX: u64 = 32;
 
 pub fn device_class(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
@@ -57,7 +63,12 @@ fn selectors(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
             continue;
         }
         let why = match DEVICE.compile(expression) {
-            Ok(c) if matches!(c.ty, Type::Bool | Type::Dyn) => continue,
+            Ok(c) if matches!(c.ty, Type::Bool | Type::Dyn) => {
+                if c.cost.max > COST_MAX {
+                    errors.push(FieldError::forbidden(&at, "too complex, exceeds cost limit"));
+                }
+                continue;
+            }
             Ok(c) => format!("must evaluate to bool or the unknown type, not {}", c.ty),
             Err(e) => format!("compilation failed: {e}"),
         };
@@ -67,14 +78,15 @@ fn selectors(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 /// What an expression knows of a device: attributes and capacities by domain and name.
 static DEVICE: LazyLock<Env> = LazyLock::new(|| {
-    let by_name = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
+    let named = |max: u64, of: Decl| Decl::new(Type::map(Decl::new(Type::String, max), of), PER_DEVICE_MAX);
+    let by_name = |of: Decl| named(DOMAIN_MAX, named(ID_MAX, of));
     let fields = [
-        ("driver", Type::String),
-        ("attributes", by_name(Type::Dyn)),
-        ("capacity", by_name(Type::Opaque("kubernetes.Quantity"))),
-        ("allowMultipleAllocations", Type::Bool),
+        ("driver", Decl::new(Type::String, DOMAIN_MAX)),
+        ("attributes", by_name(Decl::new(Type::Dyn, VALUE_MAX))),
+        ("capacity", by_name(Type::Opaque("kubernetes.Quantity").into())),
+        ("allowMultipleAllocations", Type::Bool.into()),
     ];
-    let fields = fields.map(|(n, t)| (n.to_owned(), Field { json: n.to_owned(), decl: Decl::from(t) })).into();
+    let fields = fields.map(|(n, decl)| (n.to_owned(), Field { json: n.to_owned(), decl })).into();
     let device = cel::Object { name: "kubernetes.DRADevice".into(), fields, open: false };
     Env::default().with_bindings().with("device", Type::Object(Arc::new(device)))
 });

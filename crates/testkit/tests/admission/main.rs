@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod hook;
+mod limits;
 mod plugins;
 mod pod_preset;
 mod pod_security;

@@ -228,3 +228,57 @@ async fn a_policy_is_asked_again_when_another_changed_the_object() {
     assert_eq!(code, 201, "{answer}");
     assert_eq!(answer["data"], json!({"a": "1", "b": "set", "n": "ii"}));
 }
+
+/// What comes with every container comes once with the pod, whoever adds a container to it.
+#[tokio::test]
+async fn a_container_that_is_added_shares_the_token_of_its_pod() {
+    let c = Cluster::start(1).await;
+    let apply = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
+        "Object{spec: Object.spec{containers: [Object.spec.containers{name: 'mesh', image: 'mesh:1'}]}}"}}]);
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+    mutation(&c, "mesh", apply, json!({"matchConstraints": {"resourceRules": [rule]}})).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let (code, answer, _) = call(&c, "POST", "/api/v1/namespaces/golden/pods", pod).await;
+    assert_eq!(code, 201, "{answer}");
+    let volumes = answer["spec"]["volumes"].as_array().unwrap();
+    let containers = answer["spec"]["containers"].as_array().unwrap();
+    assert_eq!((volumes.len(), containers.len()), (1, 2), "{answer}");
+    for container in containers {
+        assert_eq!(container["volumeMounts"][0]["name"], volumes[0]["name"], "{container}");
+    }
+}
+
+#[tokio::test]
+async fn a_binding_says_what_it_binds() {
+    let c = Cluster::start(1).await;
+    let by_name = json!({"name": "p", "parameterNotFoundAction": "Deny"});
+    for (k, v, want) in [
+        ("validationActions", json!(["Deny", "Warn"]), vec!["spec.validationActions"]),
+        ("validationActions", json!(["Deny", "Audit"]), vec![]),
+        ("paramRef", by_name, vec![]),
+        ("paramRef", json!({"parameterNotFoundAction": "Deny"}), vec!["spec.paramRef"]),
+        ("paramRef", json!({"name": "a/b"}), vec!["spec.paramRef.name", "spec.paramRef.parameterNotFoundAction"]),
+        (
+            "paramRef",
+            json!({"name": "p", "selector": {}, "parameterNotFoundAction": "Ask"}),
+            vec!["spec.paramRef.name", "spec.paramRef.selector", "spec.paramRef.parameterNotFoundAction"],
+        ),
+        (
+            "matchResources",
+            json!({"resourceRules": [{"operations": ["*", "CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]}),
+            vec!["spec.matchResources.resourceRules[0].operations"],
+        ),
+    ] {
+        for resource in ["validatingadmissionpolicybindings", "mutatingadmissionpolicybindings"] {
+            let mut b = binding("x", json!({k: v.clone()}));
+            if resource.starts_with("mutating") {
+                b["spec"].as_object_mut().unwrap().remove("validationActions");
+            }
+            let (code, answer, _) = call(&c, "POST", &format!("{GROUP}/{resource}?dryRun=All"), b).await;
+            let causes = answer["details"]["causes"].as_array().into_iter().flatten();
+            let found: Vec<&str> = causes.filter_map(|c| c["field"].as_str()).collect();
+            let want = if k == "validationActions" && resource.starts_with("mutating") { vec![] } else { want.clone() };
+            assert_eq!((code, found), (if want.is_empty() { 201 } else { 422 }, want), "{resource} {k} {v}: {answer}");
+        }
+    }
+}

@@ -32,6 +32,8 @@ impl Plane {
             authority: None,
             issue: Arc::new(|_, _| Err("no tokens are made here".into())),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
+            server: client.clone(),
+            service_ranges: vec!["10.96.0.0/16".into()],
         };
         controllers::start(&options, &|name| client.clone().with_user_agent(name)).detach_all();
         Self { c, _trigger: trigger }

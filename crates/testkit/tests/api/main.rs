@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod accept;
 mod access;
 mod authorization;
 mod bad_input;

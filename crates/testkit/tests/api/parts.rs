@@ -79,6 +79,63 @@ async fn a_resize_changes_amounts_only() {
     }
 }
 
+#[tokio::test]
+async fn a_resize_is_for_what_a_node_can() {
+    let c = Cluster::start(1).await;
+    let node = |name: &str, os: &str| {
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}},
+            "status": {"allocatable": {"cpu": "4", "memory": "2Gi"}}})
+    };
+    for (name, os) in [("big", "linux"), ("other", "windows")] {
+        assert_eq!(c.call("POST", "/api/v1/nodes", node(name, os)).await.code, 201);
+        let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}});
+        let pod = json!({"metadata": {"name": format!("on-{name}")}, "spec": {"nodeName": name,
+            "containers": [{"name": "c", "image": "i", "resources": resources}]}});
+        assert_eq!(c.call("POST", PODS, pod).await.code, 201);
+    }
+    let lost = json!({"metadata": {"name": "on-nothing"}, "spec": {"nodeName": "nothing",
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}});
+    assert_eq!(c.call("POST", PODS, lost).await.code, 201);
+    let more = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
+    for (name, requests, want) in [
+        ("on-big", more("4", "2Gi"), None),
+        (
+            "on-big",
+            more("4001m", "1Gi"),
+            Some((
+                "NodeCapacity",
+                "node didn't have enough allocatable resources: cpu, requested: 4001, allocatable: 4000",
+            )),
+        ),
+        (
+            "on-big",
+            more("5", "3Gi"),
+            Some((
+                "NodeCapacity",
+                "node didn't have enough allocatable resources: cpu, requested: 5000, allocatable: 4000; memory, requested: 3221225472, allocatable: 2147483648",
+            )),
+        ),
+        (
+            "on-other",
+            more("2", "1Gi"),
+            Some(("UnsupportedPlatform", "pod resize is only supported on linux nodes, node \"other\" is \"windows\"")),
+        ),
+        ("on-other", more("1", "1Gi"), None),
+        ("on-nothing", json!({"cpu": "2"}), Some(("", "node \"nothing\" not found"))),
+    ] {
+        let body = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]}});
+        let a = patch(&c, &format!("{PODS}/{name}/resize"), STRATEGIC, body).await;
+        match want {
+            None => assert_eq!(a.code, 200, "{}", a.body),
+            Some((reason, why)) => {
+                let message = format!("pods \"{name}\" is forbidden: {why}");
+                assert_eq!((a.code, &a.body["message"]), (403, &json!(message)));
+                assert_eq!(a.body["details"]["causes"][0]["reason"].as_str().unwrap_or_default(), reason);
+            }
+        }
+    }
+}
+
 /// Who applies a scale owns the replicas, through the subresource.
 #[tokio::test]
 async fn a_scale_is_applied() {

@@ -38,3 +38,99 @@ async fn keys_that_come_twice_are_told_of_every_kind_of_patch() {
     let (code, text) = send(&c, "Loudly", "application/merge-patch+json", "{}").await;
     assert!(code == 422 && text.contains("PatchOptions.meta.k8s.io"), "{text}");
 }
+
+#[tokio::test]
+async fn what_became_of_a_patch_is_shown_with_what_is_wrong_with_it() {
+    let c = Cluster::start(1).await;
+    c.call("POST", MAPS, serde_json::json!({"metadata": {"name": "m"}, "data": {"a": "<"}})).await;
+    let strict = |body: &str| {
+        let v: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&v["reason"], v["details"].get("kind")), (&"Invalid".into(), None), "{body}");
+        v["message"].as_str().unwrap().to_owned()
+    };
+    let shown = |m: &str| m.strip_prefix(r#" "" is invalid: patch: Invalid value: "#).unwrap().to_owned();
+    // A strategic patch is shown itself, as Go prints a map.
+    let body = r#"{"zz": [1, {"b": null}], "bogus": {"x": true}, "data": {"a": "1"}}"#;
+    let (_, text) = send(&c, "Strict", "application/strategic-merge-patch+json", body).await;
+    let want = r#""map[bogus:map[x:true] data:map[a:1] zz:[1 map[b:<nil>]]]": strict decoding error: unknown field "bogus", unknown field "zz""#;
+    assert_eq!(shown(&strict(&text)), want);
+    // Of the others, the patched object.
+    for (media, body, problems) in [
+        ("application/merge-patch+json", r#"{"bogus": 1}"#, r#"unknown field "bogus""#),
+        (
+            "application/json-patch+json",
+            r#"[{"op": "add", "path": "/bogus", "value": 1, "foo": 2, "fo": {"a": 1}}]"#,
+            r#"json patch unknown field "[0].fo", json patch unknown field "[0].foo", unknown field "bogus""#,
+        ),
+    ] {
+        let (code, text) = send(&c, "Strict", media, body).await;
+        let text = shown(&strict(&text));
+        let tail = format!(": strict decoding error: {problems}");
+        let object: String =
+            serde_json::from_str(text.strip_suffix(&tail).unwrap_or_else(|| panic!("{text}"))).unwrap();
+        let object: serde_json::Value = serde_json::from_str(&object).unwrap();
+        assert_eq!((code, &object["bogus"], &object["metadata"]["name"]), (422, &1.into(), &"m".into()));
+        let (code, warned) = send(&c, "Warn", media, body).await;
+        for p in problems.split(", ") {
+            assert!(code == 200 && warned.contains(&p.replace('"', "\\\"")), "{p}: {warned}");
+        }
+        assert_eq!(send(&c, "Ignore", media, body).await, (200, String::new()));
+    }
+    let wrong = [
+        ("application/merge-patch+json", r#"{"data": 1}"#),
+        ("application/strategic-merge-patch+json", r#"{"data": 1}"#),
+    ];
+    for (media, body) in wrong {
+        let (code, text) = send(&c, "Ignore", media, body).await;
+        assert!(code == 422 && !text.contains("cannot be handled"), "{text}");
+    }
+    // Members of an operation are texts.
+    for member in ["op", "path", "from"] {
+        let mut op = serde_json::json!({"op": "add", "path": "/data/b", "value": "1"});
+        op[member] = 1.into();
+        let (code, text) = send(&c, "Warn", "application/json-patch+json", &format!("[{op}]")).await;
+        let why = format!(
+            "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.{member} of type string"
+        );
+        assert!(code == 400 && text.contains(&why), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn patches_of_a_scale_are_read_as_strictly() {
+    let c = Cluster::start(1).await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let template =
+        serde_json::json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let body = serde_json::json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    assert_eq!(c.call("POST", path, body).await.code, 201);
+    let scale = format!("{path}/d/scale?fieldManager=m&fieldValidation=");
+    for (media, body, unknown) in [
+        ("application/merge-patch+json", r#"{"spec": {"replicas": 2, "bogus": 1}}"#, "spec.bogus"),
+        ("application/strategic-merge-patch+json", r#"{"spec": {"replicas": 2, "bogus": 1}}"#, "spec.bogus"),
+        ("application/json-patch+json", r#"[{"op": "add", "path": "/spec/bogus", "value": 1}]"#, "spec.bogus"),
+    ] {
+        let a = c.send("PATCH", &format!("{scale}Strict"), Some(media), "application/json", body.into()).await;
+        let why = format!("strict decoding error: unknown field {unknown:?}");
+        assert!(a.code == 422 && a.body["message"].as_str().unwrap().ends_with(&why), "{:?}", a.body);
+        let a = c.send("PATCH", &format!("{scale}Warn"), Some(media), "application/json", body.into()).await;
+        assert!(a.code == 200 && a.warned && a.body["spec"].get("bogus").is_none(), "{:?}", a.body);
+    }
+    let apply = |version: &str, field: &str| {
+        format!("apiVersion: {version}\nkind: Scale\nmetadata: {{name: d, namespace: default}}\nspec: {{{field}: 3}}\n")
+    };
+    for (body, code, why) in [
+        (
+            apply("autoscaling/v1", "bogus"),
+            400,
+            "failed to create typed patch object (default/d; autoscaling/v1, Kind=Scale): .spec.bogus: field not declared in schema",
+        ),
+        (apply("apps/v1", "replicas"), 400, "Incorrect version specified in apply patch"),
+        (apply("autoscaling/v1", "replicas"), 200, ""),
+    ] {
+        let path = format!("{scale}&force=true");
+        let a = c.send("PATCH", &path, Some("application/apply-patch+yaml"), "application/json", body.into()).await;
+        let said = a.body["message"].as_str().unwrap_or_default().to_owned();
+        assert!(a.code == code && said.contains(why), "{why}: {:?}", a.body);
+    }
+}

@@ -62,6 +62,8 @@ impl Plane {
                 move |account, secret| accounts.issue_legacy(account, secret)
             }),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
+            server: client.clone(),
+            service_ranges: vec!["10.96.0.0/16".into()],
         };
         controllers::start(&options, &|name| client.clone().with_user_agent(name)).detach_all();
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod addresses;
 mod certificates;
 mod custom;
 mod harness;

@@ -63,13 +63,22 @@ async fn a_definition_outlives_its_objects() {
     let a = c.call("GET", &place, Value::Null).await;
     assert_eq!(condition(&a, "Terminating"), "True", "{}", a.body);
     assert_eq!(a.body["metadata"]["finalizers"], json!(["customresourcecleanup.apiextensions.k8s.io"]));
-    assert_eq!(c.call("POST", CRONTABS, crontab("new", json!({}))).await.code, 405);
-    let patch = [json!({"op": "remove", "path": "/metadata/finalizers"})];
-    // Nothing may be patched any more either; a deletion that changes nothing keeps waiting.
-    let body = Value::from(patch.to_vec()).to_string();
+    let a = c.call("POST", CRONTABS, crontab("new", json!({}))).await;
+    let why = "create not allowed while custom resource definition is terminating";
+    let message = format!("crontabs.stable.example.com \"new\" is forbidden: {why}");
+    assert_eq!((a.code, &a.body["message"]), (403, &json!(message)), "{}", a.body);
+    let applied = crontab("new", json!({})).to_string();
+    let path = format!("{CRONTABS}/new?fieldManager=m");
+    let a = c.send("PATCH", &path, Some("application/apply-patch+yaml"), "application/json", applied.into()).await;
+    assert_eq!((a.code, &a.body["message"]), (403, &json!(message)), "{}", a.body);
+    // What holds the last object can be taken off, by discovery or without.
+    let verbs = c.call("GET", "/apis/stable.example.com/v1", Value::Null).await.body["resources"][0]["verbs"].clone();
+    assert_eq!(verbs, json!(["delete", "deletecollection", "get", "list", "watch"]));
+    let body = json!([{"op": "remove", "path": "/metadata/finalizers"}]).to_string();
     let path = format!("{CRONTABS}/held");
     let a = c.send("PATCH", &path, Some("application/json-patch+json"), "application/json", body.into()).await;
-    assert_eq!(a.code, 405, "{}", a.body);
+    assert_eq!(a.code, 200, "{}", a.body);
+    until(&c, &place, |a| a.code == 404).await;
 }
 
 /// After the last object the definition is gone, and so is everything it brought.

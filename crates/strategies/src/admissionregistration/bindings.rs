@@ -1,0 +1,57 @@
+//! What binds a policy to parameters and resources.
+
+use super::rule;
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+
+pub fn binding(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    parameters(&spec["paramRef"], &path.child("paramRef"), errors);
+    let (resources, at) = (&spec["matchResources"], path.child("matchResources"));
+    for list in ["resourceRules", "excludeResourceRules"] {
+        for (i, r) in items(resources, list).iter().enumerate() {
+            rule(r, &at.child(list).index(i), errors);
+        }
+    }
+}
+
+/// Who is refused need not be warned as well.
+pub fn validating_binding(o: &Object, errors: &mut ErrorList) {
+    binding(o, errors);
+    let list = o.at(&["spec", "validationActions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if ["Deny", "Warn"].iter().all(|a| list.iter().any(|v| v == a)) {
+        let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";
+        errors.push(FieldError::invalid(&FieldPath::new("spec.validationActions"), list.to_vec(), why));
+    }
+}
+
+/// One object by its name, or some by their labels.
+fn parameters(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    if r.is_null() {
+        return;
+    }
+    let (name, selects) = (text(r, "name"), !r["selector"].is_null());
+    if !name.is_empty() {
+        errors.extend(names::path_segment(name).into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)));
+    }
+    if selects {
+        schema::rules::selector(&r["selector"], &at.child("selector"), errors);
+    }
+    match (name.is_empty(), selects) {
+        (false, true) => {
+            for k in ["name", "selector"] {
+                errors.push(FieldError::forbidden(&at.child(k), "name and selector are mutually exclusive"));
+            }
+        }
+        (true, false) => errors.push(FieldError::required(at, "one of name or selector must be specified")),
+        _ => {}
+    }
+    let at = at.child("parameterNotFoundAction");
+    match text(r, "parameterNotFoundAction") {
+        "" => errors.push(FieldError::required(&at, "")),
+        "Allow" | "Deny" => {}
+        other => errors.push(FieldError::not_supported(&at, other, &["Allow", "Deny"])),
+    }
+}

@@ -1,0 +1,229 @@
+//! What may be written about a Job: whoever runs it (`managedBy`), one that ended has ended for good.
+//!
+//! Rules about a part of the status apply when that part changes, so that what was wrong before does not stop anything else
+//! (upstream `pkg/apis/batch/validation` and the options of `pkg/registry/batch/job`).
+
+use super::success_policy::{intervals, number_of};
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+use std::collections::HashSet;
+
+const NULL: &Value = &Value::Null;
+
+/// A status and what was asked for, read together.
+struct Seen<'a> {
+    spec: &'a Value,
+    status: &'a Value,
+}
+
+impl<'a> Seen<'a> {
+    fn of(o: &'a Object) -> Self {
+        Self { spec: o.get("spec").unwrap_or(NULL), status: o.get("status").unwrap_or(NULL) }
+    }
+
+    fn is(&self, condition: &str) -> bool {
+        items(self.status, "conditions").iter().any(|c| text(c, "type") == condition && text(c, "status") == "True")
+    }
+
+    fn finished(&self) -> bool {
+        self.is("Complete") || self.is("Failed")
+    }
+
+    fn number(&self, key: &str) -> i64 {
+        self.status[key].as_i64().unwrap_or(0)
+    }
+
+    fn time(&self, key: &str) -> Option<jiff::Timestamp> {
+        self.status[key].as_str().and_then(meta::time::parse)
+    }
+
+    fn uncounted(&self) -> usize {
+        let pods = &self.status["uncountedTerminatedPods"];
+        items(pods, "succeeded").len() + items(pods, "failed").len()
+    }
+}
+
+pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let (new, old, path) = (Seen::of(o), Seen::of(old), FieldPath::new("status"));
+    counters(&new, &path, errors);
+    together(&new, &old, &path.child("conditions"), errors);
+    times(&new, &old, &path, errors);
+    ended(&new, &old, &path, errors);
+    indexes(&new, &old, &path, errors);
+    since(&new, &old, &path, errors);
+}
+
+fn counters(new: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    for k in ["active", "succeeded", "failed", "ready", "terminating"] {
+        if new.number(k) < 0 {
+            errors.push(FieldError::invalid(&path.child(k), new.number(k), "must be greater than or equal to 0"));
+        }
+    }
+    let (pods, at) = (&new.status["uncountedTerminatedPods"], path.child("uncountedTerminatedPods"));
+    let mut seen = HashSet::new();
+    for k in ["succeeded", "failed"] {
+        for (i, uid) in items(pods, k).iter().enumerate() {
+            let at = at.child(k).index(i);
+            if uid == "" {
+                errors.push(FieldError::invalid(&at, "", "must not be empty"));
+            } else if !seen.insert(uid.as_str()) {
+                errors.push(FieldError::duplicate(&at, uid.clone()));
+            }
+        }
+    }
+}
+
+/// Conditions that exclude or need each other.
+fn together(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    let mut refuse = |why: &str| errors.push(FieldError::invalid_altogether(at, why));
+    let changed = |all: &[&str]| all.iter().any(|c| new.is(c) != old.is(c));
+    let (complete, failed) = (new.is("Complete"), new.is("Failed"));
+    let (target, met) = (new.is("FailureTarget"), new.is("SuccessCriteriaMet"));
+    if complete && failed && changed(&["Complete", "Failed"]) {
+        refuse("cannot set Complete=True and Failed=true conditions");
+    }
+    if complete && target && changed(&["Complete", "FailureTarget"]) {
+        refuse("cannot set Complete=True and FailureTarget=true conditions");
+    }
+    if failed && !target && changed(&["Failed", "FailureTarget"]) {
+        refuse("cannot set Failed=True condition without the FailureTarget=true condition");
+    }
+    if complete && !met && changed(&["Complete", "SuccessCriteriaMet"]) {
+        refuse("cannot set Complete=True condition without the SuccessCriteriaMet=true condition");
+    }
+    if met && failed {
+        refuse("cannot set SuccessCriteriaMet=True and Failed=true conditions");
+    }
+    if met && target {
+        refuse("cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
+    }
+    if complete && !met && is_set(new.spec, "successPolicy") {
+        refuse("cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True");
+    }
+}
+
+fn times(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let differs = |k: &str| new.status[k] != old.status[k];
+    let (at, value) = (path.child("completionTime"), new.status["completionTime"].clone());
+    let complete = new.is("Complete");
+    if complete != old.is("Complete") || differs("completionTime") {
+        if !value.is_null() && !complete {
+            let why = "cannot set completionTime when there is no Complete=True condition";
+            errors.push(FieldError::invalid(&at, value.clone(), why));
+        }
+        if value.is_null() && complete {
+            errors.push(FieldError::required(&at, "completionTime is required for Complete jobs"));
+        }
+    }
+    let (start, end) = (new.time("startTime"), new.time("completionTime"));
+    if (differs("startTime") || differs("completionTime")) && start.zip(end).is_some_and(|(s, e)| e < s) {
+        errors.push(FieldError::invalid(&at, value, "completionTime cannot be set before startTime"));
+    }
+}
+
+/// What a job that ended has no more of.
+fn ended(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let finished = new.finished();
+    let looked_at = |k: &str| finished && (!old.finished() || new.status[k] != old.status[k]);
+    let number = |k: &str| (path.child(k), new.number(k));
+    if looked_at("active") && new.number("active") > 0 {
+        let (at, n) = number("active");
+        errors.push(FieldError::invalid(&at, n, "active>0 is invalid for finished job"));
+    }
+    // A job of nothing may end while it is suspended.
+    let nothing = new.spec["suspend"] == true && new.spec["completions"] == 0;
+    if looked_at("startTime") && !is_set(new.status, "startTime") && !nothing {
+        errors.push(FieldError::required(&path.child("startTime"), "startTime is required for finished job"));
+    }
+    if looked_at("uncountedTerminatedPods") && new.uncounted() > 0 {
+        let why = "uncountedTerminatedPods needs to be empty for finished job";
+        let value = new.status["uncountedTerminatedPods"].clone();
+        errors.push(FieldError::invalid(&path.child("uncountedTerminatedPods"), value, why));
+    }
+    if looked_at("terminating") && new.number("terminating") > 0 {
+        let (at, n) = number("terminating");
+        errors.push(FieldError::invalid(&at, n, "terminating>0 is invalid for finished job"));
+    }
+    let counted = ["ready", "active"].iter().any(|k| new.status[k] != old.status[k]);
+    if counted && new.number("ready") > new.number("active") {
+        let (at, n) = number("ready");
+        errors.push(FieldError::invalid(&at, n, "cannot set more ready pods than active"));
+    }
+}
+
+fn indexes(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let differs = |k: &str| new.status[k] != old.status[k];
+    let (completed, failed) = (text(new.status, "completedIndexes"), new.status["failedIndexes"].as_str());
+    let (completions, per_index) = (new.spec["completions"].as_i64(), is_set(new.spec, "backoffLimitPerIndex"));
+    let (at_completed, at_failed) = (path.child("completedIndexes"), path.child("failedIndexes"));
+    if differs("completedIndexes") {
+        if let Some(Err(e)) = completions.map(|n| number_of(completed, n)) {
+            let why = format!("error parsing completedIndexes: {e}");
+            errors.push(FieldError::invalid(&at_completed, completed, why));
+        }
+        if !completed.is_empty() && text(new.spec, "completionMode") != "Indexed" {
+            let why = "cannot set non-empty completedIndexes when non-indexed completion mode";
+            errors.push(FieldError::invalid(&at_completed, completed, why));
+        }
+    }
+    let Some(failed) = failed else { return };
+    if differs("failedIndexes") {
+        if let Some(Err(e)) = completions.filter(|_| per_index).map(|n| number_of(failed, n)) {
+            errors.push(FieldError::invalid(&at_failed, failed, format!("error parsing failedIndexes: {e}")));
+        }
+        if !per_index {
+            let why = "cannot set non-null failedIndexes when backoffLimitPerIndex is null";
+            errors.push(FieldError::invalid(&at_failed, failed, why));
+        }
+    }
+    if let Some(n) = completions.filter(|_| differs("failedIndexes") || differs("completedIndexes")) {
+        let done = intervals(completed, n);
+        let both = intervals(failed, n).into_iter().find_map(|(a, b)| {
+            let at = done.iter().find(|(c, d)| *c <= b && a <= *d);
+            at.map(|(c, _)| a.max(*c))
+        });
+        if let Some(i) = both {
+            let why = format!("failedIndexes and completedIndexes overlap at index: {i}");
+            errors.push(FieldError::invalid(&at_failed, failed, why));
+        }
+    }
+}
+
+/// What was said is not taken back.
+fn since(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let conditions = path.child("conditions");
+    for c in ["Failed", "Complete", "FailureTarget"] {
+        if old.is(c) && !new.is(c) {
+            let why = format!("cannot disable the terminal {c}=True condition");
+            errors.push(FieldError::invalid_altogether(&conditions, &why));
+        }
+    }
+    // An indexed job can shrink with its parallelism.
+    let shrinks = text(new.spec, "completionMode") == "Indexed" && new.spec["completions"] == new.spec["parallelism"];
+    for (k, fixed) in [("failed", true), ("succeeded", !shrinks)] {
+        if fixed && new.number(k) < old.number(k) {
+            let why = format!("cannot decrease the {k} counter");
+            errors.push(FieldError::invalid(&path.child(k), new.number(k), why));
+        }
+    }
+    let (end, was) = (&new.status["completionTime"], &old.status["completionTime"]);
+    if !end.is_null() && !was.is_null() && end != was {
+        let why = "completionTime cannot be mutated";
+        errors.push(FieldError::invalid(&path.child("completionTime"), end.clone(), why));
+    }
+    let was = &old.status["startTime"];
+    if !was.is_null() && new.status["startTime"] != *was && new.spec["suspend"] != true {
+        let why = "startTime cannot be removed for unsuspended job";
+        errors.push(FieldError::required(&path.child("startTime"), why));
+    }
+    let (met, had) = (new.is("SuccessCriteriaMet"), old.is("SuccessCriteriaMet"));
+    if had && !met {
+        let why = "cannot disable the SuccessCriteriaMet=True condition";
+        errors.push(FieldError::invalid_altogether(&conditions, why));
+    }
+    if old.is("Complete") && !had && met {
+        let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
+        errors.push(FieldError::invalid_altogether(&conditions, why));
+    }
+}
