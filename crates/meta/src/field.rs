@@ -117,6 +117,11 @@ impl FieldError {
         Self::make(ErrorType::Invalid, path, body)
     }
 
+    /// Invalid as a whole: the value is not shown.
+    pub fn invalid_altogether(path: &FieldPath, detail: &str) -> Self {
+        Self::make(ErrorType::Invalid, path, with("Invalid value", detail))
+    }
+
     pub fn type_invalid(path: &FieldPath, value: impl Into<Value>, detail: impl AsRef<str>) -> Self {
         let body = with(&format!("Invalid value: {}", show(&value.into())), detail.as_ref());
         Self::make(ErrorType::TypeInvalid, path, body)

@@ -1,6 +1,6 @@
 //! Job: labels and selector of its own, and what may change.
 
-use super::job_spec;
+use super::{job_spec, job_status};
 use crate::pod_template;
 use crate::read::{is_set, text};
 use meta::field::ErrorList;
@@ -86,6 +86,12 @@ impl Strategy for Job {
         hostname(o, spec, errors);
     }
 
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            job_status::validate(o, old, errors);
+        }
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         // The specification is looked at once more with what it was.
         let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
@@ -109,6 +115,9 @@ impl Strategy for Job {
                     }
                 }
             }
+            for list in ["containers", "initContainers"] {
+                take_resources(o, &mut allowed, list);
+            }
         }
         let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
         if o.at(template) != allowed.at(template) {
@@ -122,6 +131,27 @@ impl Strategy for Job {
                 immutable(&spec.child(k), new, errors);
             }
         }
+    }
+}
+
+/// Takes what the containers of a template ask for, of those that are still the same.
+fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
+    let path = ["spec", "template", "spec", list];
+    let of = |o: &Object| o.at(&path).and_then(Value::as_array).cloned().unwrap_or_default();
+    let (now, mut was) = (of(o), of(allowed));
+    if now.len() != was.len() {
+        return;
+    }
+    for (w, n) in was.iter_mut().zip(&now).filter(|(w, n)| w["name"] == n["name"]) {
+        if let Some(m) = w.as_object_mut() {
+            match n.get("resources") {
+                Some(r) => m.insert("resources".into(), r.clone()),
+                None => m.remove("resources"),
+            };
+        }
+    }
+    if !was.is_empty() {
+        allowed.set(&path, was);
     }
 }
 

@@ -3,5 +3,6 @@
 pub mod cron_job;
 pub mod job;
 mod job_spec;
+mod job_status;
 mod pod_failure_policy;
 mod success_policy;

@@ -62,8 +62,18 @@ fn rule(r: &Value, completions: Option<i64>, at: &FieldPath, errors: &mut ErrorL
     }
 }
 
+/// The parts of a list such as `1,3-5`, without those that cannot be read.
+pub fn intervals(list: &str, end: i64) -> Vec<(i64, i64)> {
+    let index = |text: &str| text.parse::<i64>().ok().filter(|n| *n < end);
+    let part = |part: &str| match part.split_once('-') {
+        Some((a, b)) => Some((index(a)?, index(b)?)).filter(|(a, b)| a < b),
+        None => index(part).map(|n| (n, n)),
+    };
+    list.split(',').filter_map(part).collect()
+}
+
 /// How many indexes a list such as `1,3-5` names. They rise, and are below `end`.
-fn number_of(list: &str, end: i64) -> Result<i64, String> {
+pub fn number_of(list: &str, end: i64) -> Result<i64, String> {
     let index = |text: &str| match text.parse::<i64>() {
         Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
         Ok(n) if n >= end => Err(format!("too large index: {text:?}")),
