@@ -6,7 +6,7 @@ use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
-use registry::{Env, Request, Strategy, Sub};
+use registry::{Env, NameRule, Request, Strategy, Sub};
 use serde_json::json;
 
 const CLAIM: &str = "persistentVolumeClaim";
@@ -26,9 +26,14 @@ const STATEFUL_MUTABLE: [&str; 7] = [
 
 pub struct Workload {
     pub selector_is_immutable: bool,
+    pub names: NameRule,
 }
 
 impl Strategy for Workload {
+    fn name_rule(&self) -> NameRule {
+        self.names
+    }
+
     fn default(&self, o: &mut Object) {
         pod_template::default(o, &["spec", "template", "spec"]);
         match o.kind() {

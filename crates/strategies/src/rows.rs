@@ -4,7 +4,8 @@ use crate::plain::{Plain, Ruled};
 use crate::runtime_config::RuntimeConfig;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings, storage,
+    certificates, coordination, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings,
+    storage,
 };
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
@@ -120,13 +121,15 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.accounts.clone())),
         ("", "replicationcontrollers") => Arc::new(core::replication_controller::ReplicationController),
         ("", "podtemplates") => Arc::new(core::pod_template::PodTemplate),
-        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
-            Arc::new(apps::Workload { selector_is_immutable: true })
+        ("apps", "deployments" | "replicasets" | "daemonsets") => {
+            Arc::new(apps::Workload { selector_is_immutable: true, names: NameRule::DnsSubdomain })
         }
+        ("apps", "statefulsets") => Arc::new(apps::Workload { selector_is_immutable: true, names: NameRule::DnsLabel }),
         ("apiextensions.k8s.io", "customresourcedefinitions") => Arc::new(apiextensions::CustomResourceDefinition),
         ("batch", "jobs") => Arc::new(batch::job::Job),
         ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
+        ("coordination.k8s.io", "leases") => Arc::new(coordination::Lease),
         ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),

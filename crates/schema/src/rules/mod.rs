@@ -83,7 +83,7 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                     return;
                 }
             }
-            (Rule::LabelKey | Rule::Valid(_), None) => {
+            (Rule::LabelKey | Rule::Valid(..), None) => {
                 value(rule, &Value::String(String::new()), &f.schema, path, errors)
             }
             (Rule::Supported(_) | Rule::Even(_), None) => {
@@ -105,10 +105,10 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                     errors.push(FieldError::too_many(path, a.len(), *max));
                 }
             }
-            (Rule::Listed, Some(Value::Array(a))) => {
-                let known = f.schema.items.as_deref().map(|s| &s.enum_values).unwrap_or(&f.schema.enum_values);
+            (Rule::Listed(values), Some(Value::Array(a))) => {
+                let all = f.schema.items.as_deref().map(|s| &s.enum_values).unwrap_or(&f.schema.enum_values);
                 for v in a.iter().filter_map(Value::as_str) {
-                    supported(v, known, path, errors);
+                    supported(v, if values.is_empty() { all } else { values }, path, errors);
                 }
             }
             (_, Some(Value::Array(a))) => {
@@ -182,6 +182,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         Rule::Range(low, high) => {
             bounded(v, *low, *high, path, errors, || format!("must be in the range {low}-{high}"));
         }
+        Rule::Bounds(low, high, why) => bounded(v, *low, *high, path, errors, || why.to_string()),
         Rule::Above(bound) => {
             bounded(v, bound + 1, i64::MAX, path, errors, || format!("must be greater than {bound}"));
         }
@@ -189,9 +190,9 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         Rule::FileMode => {
             bounded(v, 0, 0o777, path, errors, || "must be a number between 0 and 0777 (octal), both inclusive".into());
         }
-        Rule::Valid(values) => {
+        Rule::Valid(values, why) => {
             if !values.iter().any(|x| **x == *text) {
-                errors.push(FieldError::invalid(path, v.clone(), format!("must be one of {}", values.join(", "))));
+                errors.push(FieldError::invalid(path, v.clone(), why.to_string()));
             }
         }
         Rule::Ip => ip(text, path, errors),
@@ -241,10 +242,10 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         | Rule::Unique(_)
         | Rule::UniqueItems(_)
         | Rule::Even(_)
-        | Rule::Listed
+        | Rule::Listed(_)
         | Rule::MaxItems(_)
         | Rule::Immutable
-        | Rule::Frozen => {}
+        | Rule::Frozen(_) => {}
     }
 }
 
@@ -292,8 +293,8 @@ fn unchanged(
         let at = path.child(&f.name);
         if f.rules.contains(&Rule::Immutable) {
             errors.push(FieldError::invalid(&at, n.cloned().unwrap_or_default(), "field is immutable"));
-        } else if f.rules.contains(&Rule::Frozen) {
-            errors.push(FieldError::forbidden(&at, "field is immutable"));
+        } else if let Some(why) = f.rules.iter().find_map(Rule::frozen) {
+            errors.push(FieldError::forbidden(&at, why));
         } else if let (Some(Value::Object(n)), Some(Value::Object(o)), Type::Struct) = (n, o, f.schema.ty) {
             unchanged(n, o, &f.schema, &at, errors);
         }

@@ -20,15 +20,17 @@ pub enum Rule {
     /// A count that is not negative, or a percentage.
     IntOrPercent,
     /// The same of every item, said of the list.
-    Listed,
+    Listed(Vec<Str>),
     /// One of these; anything else is said to be invalid, not unsupported.
-    Valid(Vec<Str>),
+    Valid(Vec<Str>, Str),
     Min(i64),
     Max(i64),
     /// Both, said as one; nothing is said of an absent zero.
     Within(i64, i64),
     /// The same, as weights say it.
     Range(i64, i64),
+    /// Within bounds, and what is said beyond them.
+    Bounds(i64, i64, Str),
     /// Above a bound, which is said in digits.
     Above(i64),
     /// Above zero, said in words.
@@ -74,7 +76,18 @@ pub enum Rule {
     /// May not change.
     Immutable,
     /// May not change, said as `Forbidden`.
-    Frozen,
+    Frozen(Str),
+}
+
+impl Rule {
+    /// What is said of a change, if there may be none.
+    pub fn frozen(&self) -> Option<&str> {
+        match self {
+            Self::Frozen(why) if why.is_empty() => Some("field is immutable"),
+            Self::Frozen(why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for Rule {
@@ -91,10 +104,14 @@ impl FromStr for Rule {
             "nonzero" => Self::NonZero,
             "supported" if value.is_empty() => Self::Supported(Vec::new()),
             "supported" => Self::Supported(value.split(',').map(Into::into).collect()),
-            "listed" => Self::Listed,
+            "listed" if value.is_empty() => Self::Listed(Vec::new()),
+            "listed" => Self::Listed(value.split(',').map(Into::into).collect()),
             "int-or-percent" => Self::IntOrPercent,
             "unique-items" => Self::UniqueItems(value.into()),
-            "valid" => Self::Valid(value.split(',').map(Into::into).collect()),
+            "valid" => {
+                let (all, why) = value.split_once(':').ok_or_else(|| format!("{text}: nothing to say"))?;
+                Self::Valid(all.split(',').map(Into::into).collect(), why.replace('~', " ").into())
+            }
             "ip" => Self::Ip,
             "cidr" => Self::Cidr,
             "absolute" => Self::Absolute,
@@ -104,6 +121,13 @@ impl FromStr for Rule {
             "enum" => Self::OneOf(value.split(',').map(Into::into).collect()),
             "min" => Self::Min(number()?),
             "max" => Self::Max(number()?),
+            "bounds" => {
+                let (range, why) = value.split_once(':').ok_or_else(|| format!("{text}: nothing to say"))?;
+                let (low, high) = range.split_once("..").ok_or_else(|| format!("{text}: no range"))?;
+                let low = low.parse().map_err(|e| format!("{text}: {e}"))?;
+                let high = high.parse().unwrap_or(i64::MAX);
+                Self::Bounds(low, high, why.replace('~', " ").into())
+            }
             "above" => Self::Above(number()?),
             "positive" => Self::Positive,
             "file-mode" => Self::FileMode,
@@ -132,7 +156,7 @@ impl FromStr for Rule {
             "max-items" => Self::MaxItems(number()?.unsigned_abs() as usize),
             "max-length" => Self::MaxLength(number()?.unsigned_abs() as usize),
             "immutable" => Self::Immutable,
-            "frozen" => Self::Frozen,
+            "frozen" => Self::Frozen(value.replace('~', " ").into()),
             _ => return Err(format!("no rule is called {text}")),
         })
     }
