@@ -192,7 +192,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         }
         Rule::Valid(values, why) => {
             if !values.iter().any(|x| **x == *text) {
-                errors.push(FieldError::invalid(path, v.clone(), why.to_string()));
+                errors.push(FieldError::invalid(path, v.clone(), why));
             }
         }
         Rule::Ip => ip(text, path, errors),

@@ -213,7 +213,7 @@ pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
 /// What the containers of a pod need at their most: all of them and the sidecars together, or an init container beside the
 /// sidecars started before it.
 pub fn aggregate_requests(spec: &Value) -> BTreeMap<String, Quantity> {
-    fn each<'a>(c: &'a Value) -> impl Iterator<Item = (&'a String, Quantity)> {
+    fn each(c: &Value) -> impl Iterator<Item = (&String, Quantity)> {
         c["resources"]["requests"].as_object().into_iter().flatten().filter_map(|(k, v)| Some((k, quantity(v)?)))
     }
     fn add(all: &mut BTreeMap<String, Quantity>, k: &str, q: Quantity) {
