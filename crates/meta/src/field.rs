@@ -128,8 +128,7 @@ impl FieldError {
     }
 
     pub fn not_supported<S: AsRef<str>>(path: &FieldPath, value: impl Into<Value>, allowed: &[S]) -> Self {
-        let mut quoted: Vec<String> = allowed.iter().map(|a| format!("{:?}", a.as_ref())).collect();
-        quoted.sort();
+        let quoted: Vec<String> = allowed.iter().map(|a| format!("{:?}", a.as_ref())).collect();
         let body = format!("Unsupported value: {}: supported values: {}", show(&value.into()), quoted.join(", "));
         Self::make(ErrorType::NotSupported, path, body)
     }

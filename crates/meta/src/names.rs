@@ -22,12 +22,14 @@ fn shaped(s: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     }
 }
 
-fn too_long(max: usize) -> String {
-    format!("must be no more than {max} bytes")
+/// Labels count bytes, everything that is older characters; both are the same number.
+fn too_long(max: usize, unit: &str) -> String {
+    format!("must be no more than {max} {unit}")
 }
 
 const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const DNS_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const UNDERSCORES: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
 const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
@@ -35,21 +37,43 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 pub fn dns_label(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_LABEL_MAX {
-        errors.push(too_long(DNS_LABEL_MAX));
+        errors.push(too_long(DNS_LABEL_MAX, "characters"));
     }
     if !shaped(s, lower_alnum, |c| lower_alnum(c) || c == b'-') {
-        errors.push(DNS_LABEL.to_owned());
+        errors.push(if is_subdomain(s) { "must not contain dots" } else { DNS_LABEL }.to_owned());
     }
     errors
 }
 
+fn is_subdomain(s: &str) -> bool {
+    s.split('.').all(|l| shaped(l, lower_alnum, |c| lower_alnum(c) || c == b'-'))
+}
+
 pub fn dns_subdomain(s: &str) -> Vec<String> {
+    subdomain(s, "characters")
+}
+
+fn subdomain(s: &str, unit: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_SUBDOMAIN_MAX {
-        errors.push(too_long(DNS_SUBDOMAIN_MAX));
+        errors.push(too_long(DNS_SUBDOMAIN_MAX, unit));
     }
-    if !s.split('.').all(|l| shaped(l, lower_alnum, |c| lower_alnum(c) || c == b'-')) {
+    if !is_subdomain(s) {
         errors.push(DNS_SUBDOMAIN.to_owned());
+    }
+    errors
+}
+
+/// A subdomain whose labels may hold underscores, as DNS searches have them.
+pub fn dns_subdomain_with_underscores(s: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if s.len() > DNS_SUBDOMAIN_MAX {
+        errors.push(too_long(DNS_SUBDOMAIN_MAX, "characters"));
+    }
+    let label =
+        |l: &str| shaped(l.strip_prefix('_').unwrap_or(l), lower_alnum, |c| lower_alnum(c) || matches!(c, b'-' | b'_'));
+    if !s.split('.').all(label) {
+        errors.push(UNDERSCORES.to_owned());
     }
     errors
 }
@@ -57,7 +81,7 @@ pub fn dns_subdomain(s: &str) -> Vec<String> {
 pub fn dns_1035_label(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_LABEL_MAX {
-        errors.push(too_long(DNS_LABEL_MAX));
+        errors.push(too_long(DNS_LABEL_MAX, "characters"));
     }
     let first = s.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
     if !first || !shaped(s, lower_alnum, |c| lower_alnum(c) || c == b'-') {
@@ -76,20 +100,20 @@ pub fn qualified_name(s: &str) -> Vec<String> {
             if prefix.is_empty() {
                 errors.push("prefix part must be non-empty".to_owned());
             } else {
-                errors.extend(dns_subdomain(prefix).into_iter().map(|m| format!("prefix part {m}")));
+                errors.extend(subdomain(prefix, "bytes").into_iter().map(|m| format!("prefix part {m}")));
             }
             name
         }
         _ => {
             return vec![format!(
-                "a qualified name {QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+                "a valid label key {QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             )];
         }
     };
     if name.is_empty() {
         errors.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_VALUE_MAX {
-        errors.push(format!("name part {}", too_long(LABEL_VALUE_MAX)));
+        errors.push(format!("name part {}", too_long(LABEL_VALUE_MAX, "bytes")));
     }
     if !shaped(name, alnum, |c| alnum(c) || matches!(c, b'-' | b'_' | b'.')) {
         errors.push(format!("name part {QUALIFIED}"));
@@ -100,7 +124,7 @@ pub fn qualified_name(s: &str) -> Vec<String> {
 pub fn label_value(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > LABEL_VALUE_MAX {
-        errors.push(too_long(LABEL_VALUE_MAX));
+        errors.push(too_long(LABEL_VALUE_MAX, "bytes"));
     }
     if !s.is_empty() && !shaped(s, alnum, |c| alnum(c) || matches!(c, b'-' | b'_' | b'.')) {
         errors.push(LABEL_VALUE.to_owned());
@@ -120,7 +144,7 @@ pub fn path_segment(s: &str) -> Vec<String> {
 pub fn config_map_key(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_SUBDOMAIN_MAX {
-        errors.push(too_long(DNS_SUBDOMAIN_MAX));
+        errors.push(too_long(DNS_SUBDOMAIN_MAX, "characters"));
     }
     if s.is_empty() || !s.bytes().all(|c| alnum(c) || matches!(c, b'-' | b'_' | b'.')) {
         errors.push("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned());

@@ -2,10 +2,11 @@
 
 use crate::core::persistent_volume;
 use crate::read::{is_set, items, text};
+use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
-use registry::{Env, Request, Strategy, Sub};
+use registry::{Env, NameRule, Request, Strategy, Sub};
 use serde_json::json;
 
 const CLAIM: &str = "persistentVolumeClaim";
@@ -25,9 +26,14 @@ const STATEFUL_MUTABLE: [&str; 7] = [
 
 pub struct Workload {
     pub selector_is_immutable: bool,
+    pub names: NameRule,
 }
 
 impl Strategy for Workload {
+    fn name_rule(&self) -> NameRule {
+        self.names
+    }
+
     fn default(&self, o: &mut Object) {
         pod_template::default(o, &["spec", "template", "spec"]);
         match o.kind() {
@@ -78,7 +84,9 @@ impl Strategy for Workload {
                     }
                 }
             }
-            pod_template::always_restarts(t, &at, errors);
+            // A deployment speaks of what it makes.
+            let said = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
+            pod_template::always_restarts(said, t, &at, errors);
         }
         match o.kind() {
             "Deployment" => deployment(spec, &path, errors),
@@ -122,12 +130,56 @@ impl Strategy for Workload {
         }
     }
 
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            replicas::status(o, old, counts(o.kind()), errors);
+        }
+    }
+
     fn fixed_by_status(&self, old: &Object) -> &'static [&'static str] {
         if old.kind() == "Deployment" { &["labels"] } else { &[] }
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
+    }
+}
+
+const OF_DEPLOYMENTS: Counts = Counts {
+    all: &["unavailableReplicas"],
+    parts: &["updatedReplicas", "readyReplicas", "availableReplicas"],
+    ready: Some("cannot be greater than readyReplicas"),
+};
+const OF_REPLICA_SETS: Counts = Counts {
+    all: &[],
+    parts: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
+    ready: Some("cannot be greater than readyReplicas"),
+};
+const OF_STATEFUL_SETS: Counts = Counts {
+    all: &[],
+    parts: &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
+    ready: Some("cannot be greater than status.readyReplicas"),
+};
+const OF_DAEMON_SETS: Counts = Counts {
+    all: &[
+        "currentNumberScheduled",
+        "numberMisscheduled",
+        "desiredNumberScheduled",
+        "numberReady",
+        "updatedNumberScheduled",
+        "numberAvailable",
+        "numberUnavailable",
+    ],
+    parts: &[],
+    ready: None,
+};
+
+fn counts(kind: &str) -> &'static Counts {
+    match kind {
+        "Deployment" => &OF_DEPLOYMENTS,
+        "StatefulSet" => &OF_STATEFUL_SETS,
+        "DaemonSet" => &OF_DAEMON_SETS,
+        _ => &OF_REPLICA_SETS,
     }
 }
 
@@ -176,17 +228,22 @@ fn mounting_claims(template: &Value, claims: &[Value]) -> Value {
     out
 }
 
-/// A count, or the part of a whole that a percentage is. None for what is neither.
-fn scaled(v: &Value, whole: i64) -> Option<i64> {
+/// A count, or how many in a hundred. What is neither counts as nothing.
+fn count(v: &Value) -> i64 {
     match v {
-        Value::Number(n) => n.as_i64(),
-        Value::String(s) => Some(s.strip_suffix('%')?.parse::<i64>().ok()? * whole / 100),
-        _ => Some(0),
+        Value::Number(n) => n.as_i64().unwrap_or(0),
+        Value::String(s) => percent(v).or_else(|| s.parse().ok()).unwrap_or(0),
+        _ => 0,
     }
 }
 
+fn percent(v: &Value) -> Option<i64> {
+    let digits = v.as_str()?.strip_suffix('%')?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
 fn at_most_all(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    if v.is_string() && scaled(v, 100).is_some_and(|n| n > 100) {
+    if percent(v).is_some_and(|n| n > 100) {
         errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%"));
     }
 }
@@ -206,7 +263,7 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         "RollingUpdate" => {
             let at = at.child("rollingUpdate");
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
-            if scaled(most, 100) == Some(0) && scaled(surge, 100) == Some(0) {
+            if count(most) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
                 errors.push(FieldError::invalid(&at.child("maxUnavailable"), most.clone(), why));
             }
@@ -236,7 +293,7 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         "OnDelete" | "RollingUpdate" => {
             let most = &strategy["rollingUpdate"]["maxUnavailable"];
             let at = at.child("rollingUpdate").child("maxUnavailable");
-            if !most.is_null() && scaled(most, 100) == Some(0) {
+            if !most.is_null() && count(most) == 0 {
                 errors.push(FieldError::invalid(&at, most.clone(), "cannot be 0"));
             }
             at_most_all(most, &at, errors);
@@ -244,7 +301,7 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         _ => errors.push(FieldError::invalid(&at, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'")),
     }
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
-        persistent_volume::claim_size(
+        persistent_volume::claim_spec(
             &claim["spec"],
             &path.child("volumeClaimTemplates").index(i).child("spec"),
             errors,
@@ -262,24 +319,27 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let at = path.child("updateStrategy");
     match text(strategy, "type") {
         "OnDelete" => {}
+        "RollingUpdate" if !strategy["rollingUpdate"].is_object() => {
+            errors.push(FieldError::required(&at.child("rollingUpdate"), ""));
+        }
         "RollingUpdate" => {
             let at = at.child("rollingUpdate");
             let rolling = &strategy["rollingUpdate"];
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
-            match (scaled(most, 100), scaled(surge, 100)) {
-                (Some(0), Some(0)) => {
+            at_most_all(most, &at.child("maxUnavailable"), errors);
+            at_most_all(surge, &at.child("maxSurge"), errors);
+            match (count(most), count(surge)) {
+                (0, 0) => {
                     errors.push(FieldError::required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0"));
                 }
-                (Some(m), Some(s)) if m != 0 && s != 0 => {
+                (0, _) | (_, 0) => {}
+                _ => {
                     let why = "may not be set when maxUnavailable is non-zero";
                     errors.push(FieldError::invalid(&at.child("maxSurge"), surge.clone(), why));
                 }
-                _ => {}
             }
-            at_most_all(most, &at.child("maxUnavailable"), errors);
-            at_most_all(surge, &at.child("maxSurge"), errors);
         }
-        other => errors.push(FieldError::not_supported(&at.child("type"), other, &["OnDelete", "RollingUpdate"])),
+        _ => errors.push(FieldError::not_supported(&at, strategy.clone(), &["OnDelete", "RollingUpdate"])),
     }
 }
 

@@ -217,7 +217,7 @@ fn readable(text: &[u8]) -> Result<(), String> {
 }
 
 /// `domain/path`, each of its own length.
-fn signer_name(signer: &str, at: &FieldPath, errors: &mut ErrorList) {
+pub fn signer_name(signer: &str, at: &FieldPath, errors: &mut ErrorList) {
     match signer.split_once('/') {
         Some((domain, path)) if !path.is_empty() && domain.contains('.') && !path.contains('/') => {
             for part in [domain, path] {

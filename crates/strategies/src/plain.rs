@@ -37,6 +37,9 @@ pub struct Ruled {
     pub update: fn(&Object, &Object, &mut ErrorList),
     /// Of an update of the status.
     pub status: fn(&Object, &Object, &mut ErrorList),
+    /// Before it is made.
+    pub prepare: fn(&mut Object),
+    pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
     pub names: NameRule,
     pub fixed_by_status: &'static [&'static str],
 }
@@ -49,6 +52,8 @@ impl Ruled {
             create: |_, _| {},
             update: |_, _, _| {},
             status: |_, _, _| {},
+            prepare: |_| {},
+            warnings: |_, _| Vec::new(),
             names: NameRule::DnsSubdomain,
             fixed_by_status: &[],
         }
@@ -68,6 +73,14 @@ impl Ruled {
 
     pub fn with_status(self, status: fn(&Object, &Object, &mut ErrorList)) -> Self {
         Self { status, ..self }
+    }
+
+    pub fn with_prepare(self, prepare: fn(&mut Object)) -> Self {
+        Self { prepare, ..self }
+    }
+
+    pub fn with_warnings(self, warnings: fn(&Object, Option<&Object>) -> Vec<String>) -> Self {
+        Self { warnings, ..self }
     }
 
     pub fn named(self, names: NameRule) -> Self {
@@ -91,6 +104,14 @@ impl Strategy for Ruled {
 
     fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         (self.permit)(env, request, o, old)
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        (self.prepare)(o);
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        (self.warnings)(o, old)
     }
 
     fn validate_create(&self, o: &Object, errors: &mut ErrorList) {

@@ -52,7 +52,7 @@ impl Strategy for Rbac {
                     let before = errors.len();
                     schema::rules::selector(s, &at.index(i), errors);
                     if errors.len() > before {
-                        errors.push(FieldError::invalid(&at.index(i), s.clone(), "invalid label selector"));
+                        errors.push(FieldError::invalid(&at.index(i), s.clone(), "invalid label selector."));
                     }
                 }
             }

@@ -4,7 +4,8 @@ use crate::plain::{Plain, Ruled};
 use crate::runtime_config::RuntimeConfig;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, core, flowcontrol, networking, rbac, resource, scheduling, settings, storage,
+    certificates, coordination, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings,
+    storage,
 };
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
@@ -120,13 +121,15 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.accounts.clone())),
         ("", "replicationcontrollers") => Arc::new(core::replication_controller::ReplicationController),
         ("", "podtemplates") => Arc::new(core::pod_template::PodTemplate),
-        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
-            Arc::new(apps::Workload { selector_is_immutable: true })
+        ("apps", "deployments" | "replicasets" | "daemonsets") => {
+            Arc::new(apps::Workload { selector_is_immutable: true, names: NameRule::DnsSubdomain })
         }
+        ("apps", "statefulsets") => Arc::new(apps::Workload { selector_is_immutable: true, names: NameRule::DnsLabel }),
         ("apiextensions.k8s.io", "customresourcedefinitions") => Arc::new(apiextensions::CustomResourceDefinition),
         ("batch", "jobs") => Arc::new(batch::job::Job),
         ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
+        ("coordination.k8s.io", "leases") => Arc::new(coordination::Lease),
         ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
@@ -141,22 +144,26 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
 
 /// Kinds of which nothing but rules is peculiar.
 fn ruled(group: &str, plural: &str) -> Option<Ruled> {
-    use core::{endpoints, limits, persistent_volume};
+    use core::{endpoints, limits, persistent_volume, volume_warnings};
     Some(match (group, plural) {
-        ("", "persistentvolumes") => {
-            Ruled::new(persistent_volume::volume).with_update(persistent_volume::volume_update)
-        }
-        ("", "persistentvolumeclaims") => {
-            Ruled::new(persistent_volume::claim).with_update(persistent_volume::claim_update)
-        }
-        ("", "resourcequotas") => Ruled::new(limits::resource_quota),
+        ("", "persistentvolumes") => Ruled::new(persistent_volume::volume)
+            .with_update(persistent_volume::volume_update)
+            .with_warnings(volume_warnings::of_volume),
+        ("", "persistentvolumeclaims") => Ruled::new(persistent_volume::claim)
+            .with_update(persistent_volume::claim_update)
+            .with_status(persistent_volume::claim_status)
+            .with_prepare(persistent_volume::same_sources)
+            .with_warnings(volume_warnings::of_claim),
+        ("", "resourcequotas") => Ruled::new(limits::resource_quota).with_status(limits::resource_quota_status),
         ("", "endpoints") => Ruled::new(endpoints::validate),
-        ("discovery.k8s.io", "endpointslices") => Ruled::new(endpoints::slice),
+        ("discovery.k8s.io", "endpointslices") => Ruled::new(discovery::slice).with_warnings(discovery::warnings),
         ("apps", "controllerrevisions") => {
             Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)
         }
         ("settings.k8s.io", "podpresets") => Ruled::new(settings::pod_preset),
-        ("node.k8s.io", "runtimeclasses") => Ruled::new(limits::runtime_class),
+        ("node.k8s.io", "runtimeclasses") => {
+            Ruled::new(limits::runtime_class).with_warnings(limits::runtime_class_warnings)
+        }
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
             .with_create(networking::ingress::validate_new)
             .with_status(networking::ingress::status),
@@ -165,13 +172,17 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("networking.k8s.io", "servicecidrs") => {
             Ruled::new(networking::service_cidr).with_update(networking::service_cidr_update)
         }
-        ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver),
+        ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver)
+            .with_update(storage::csi_driver_update)
+            .with_warnings(storage::csi_driver_warnings),
         ("storage.k8s.io", "csistoragecapacities") => Ruled::new(storage::capacity),
         ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
         ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment).with_whole_status(),
         ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
-        ("policy", "poddisruptionbudgets") => Ruled::new(|_, _| {}).named(NameRule::PathSegment),
+        ("policy", "poddisruptionbudgets") => Ruled::new(policy::disruption_budget)
+            .with_status(policy::disruption_budget_status)
+            .named(NameRule::PathSegment),
         ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice),
         ("resource.k8s.io", "deviceclasses") => {
             Ruled::new(resource::device_class).with_update(resource::device_class_update)

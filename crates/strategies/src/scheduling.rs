@@ -4,7 +4,7 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Object, Status};
 use registry::Strategy;
 
-const POLICIES: [&str; 2] = ["Never", "PreemptLowerPriority"];
+const POLICIES: [&str; 2] = ["PreemptLowerPriority", "Never"];
 /// The highest value a user may give.
 const VALUE_MAX: i64 = 1_000_000_000;
 /// Names that begin so are the system's.

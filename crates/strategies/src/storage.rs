@@ -104,6 +104,27 @@ pub fn csi_driver(o: &Object, errors: &mut ErrorList) {
         let at = path.child("nodeAllocatableUpdatePeriodSeconds");
         errors.push(FieldError::invalid(&at, n, "must be greater than or equal to 10 seconds"));
     }
+    if is_set(spec, "serviceAccountTokenInSecrets") && items(spec, "tokenRequests").is_empty() {
+        let why = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
+        let at = path.child("serviceAccountTokenInSecrets");
+        errors.push(FieldError::invalid(&at, spec["serviceAccountTokenInSecrets"].clone(), why));
+    }
+}
+
+/// Whether volumes are attached stays as it is; upstream says so of a name that is a little off.
+pub fn csi_driver_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let attached = |o: &Object| o.at(&["spec", "attachRequired"]).cloned().unwrap_or_default();
+    if attached(o) != attached(old) {
+        errors.push(FieldError::invalid(&FieldPath::new("spec.attachedRequired"), attached(o), IMMUTABLE));
+    }
+}
+
+/// Tokens that drivers are given among the attributes of volumes.
+pub fn csi_driver_warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    const UNSET: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let asks = !items(spec, "tokenRequests").is_empty() && !is_set(spec, "serviceAccountTokenInSecrets");
+    asks.then(|| UNSET.to_owned()).into_iter().collect()
 }
 
 /// How much room there is, and for how large a volume: never less than nothing.
@@ -140,7 +161,7 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
         }
         (true, true) => {
             let why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-            errors.push(FieldError::invalid(&at, source.clone(), why));
+            errors.push(FieldError::forbidden(&at, why));
         }
         (false, true) => {
             let name = text(source, "persistentVolumeName");
@@ -150,7 +171,43 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             }
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
-        (true, false) => {}
+        (true, false) => inline(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
+    }
+    let null = Value::Null;
+    let status = o.get("status").unwrap_or(&null);
+    let at = FieldPath::new("status");
+    let size: usize = status["attachmentMetadata"]
+        .as_object()
+        .map_or(0, |m| m.iter().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum());
+    if size > METADATA_MAX {
+        errors.push(FieldError::too_long(&at.child("attachmentMetadata"), METADATA_MAX));
+    }
+    for key in ["attachError", "detachError"] {
+        let (e, at) = (&status[key], at.child(key));
+        if text(e, "message").len() > MESSAGE_MAX {
+            errors.push(FieldError::too_long(&at.child("message"), METADATA_MAX));
+        }
+        if let Some(n) = e["errorCode"].as_i64().filter(|n| *n < 0) {
+            let why = format!("must be between 0 and {}, inclusive", i32::MAX);
+            errors.push(FieldError::invalid(&at.child("errorCode"), n, why));
+        }
+    }
+}
+
+const METADATA_MAX: usize = 256 * 1024;
+const MESSAGE_MAX: usize = 1024;
+
+/// A volume that is no object of its own: of a CSI driver, and nobody's.
+fn inline(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let capacity = at.child("capacity");
+    errors.retain(|e| e.path != capacity.as_str());
+    for (key, empty) in [("claimRef", false), ("capacity", spec["capacity"].as_object().is_none_or(|c| c.is_empty()))] {
+        if is_set(spec, key) && !empty {
+            errors.push(FieldError::forbidden(&at.child(key), "may not be specified in the context of inline volumes"));
+        }
+    }
+    if !is_set(spec, "csi") {
+        errors.push(FieldError::required(&at.child("csi"), "has to be specified in the context of inline volumes"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod rules;
 
+use crate::replicas::not_negative;
 use meta::field::ErrorList;
 use meta::{FieldPath, Gvk, Object, Status, Value};
 use registry::Strategy;
@@ -23,12 +24,28 @@ fn default_behavior(o: &mut Object) {
     }
 }
 
-impl Strategy for HorizontalPodAutoscaler {
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        // Whatever the version, the rules are of the newest.
+impl HorizontalPodAutoscaler {
+    /// The specification, whose rules are those of the newest version whatever the version.
+    fn newest(&self, o: &Object) -> Value {
         let newest = Gvk::new("autoscaling", "v2", o.kind());
-        let Ok(o) = self.convert(o.clone(), &newest) else { return };
-        rules::validate(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+        let converted = self.convert(o.clone(), &newest).ok();
+        converted.and_then(|o| o.get("spec").cloned()).unwrap_or_default()
+    }
+}
+
+impl Strategy for HorizontalPodAutoscaler {
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        rules::validate(&self.newest(o), None, &FieldPath::new("spec"), errors);
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        rules::validate(&self.newest(o), Some(&self.newest(old)), &FieldPath::new("spec"), errors);
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            not_negative(o, &["currentReplicas", "desiredReplicas"], errors);
+        }
     }
 
     fn default(&self, o: &mut Object) {

@@ -1,26 +1,31 @@
 //! The rules of an autoscaler's specification, in `v2`.
 
+use crate::pod_template::resources;
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Quantity, Value, names};
 
-/// Kinds of metrics, and the field that each of them fills.
+/// Kinds of metrics, and the field that each of them fills, in the order in which they are looked at.
 const SOURCES: [(&str, &str); 5] = [
-    ("ContainerResource", "containerResource"),
-    ("External", "external"),
     ("Object", "object"),
+    ("External", "external"),
     ("Pods", "pods"),
     ("Resource", "resource"),
+    ("ContainerResource", "containerResource"),
 ];
+const KINDS: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 const WINDOW_MAX: i64 = 3600;
 const PERIOD_MAX: i64 = 1800;
 
-pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+/// `old` is what an update finds: what it said already, it may go on saying.
+pub fn validate(spec: &Value, old: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let least = spec["minReplicas"].as_i64();
-    let most = spec["maxReplicas"].as_i64().unwrap_or(0);
-    if let Some(n) = least.filter(|n| *n < 1) {
-        errors.push(FieldError::invalid(&path.child("minReplicas"), n, "must be greater than or equal to 1"));
+    let lowest = if old.is_some_and(|o| o["minReplicas"] == 0) { 0 } else { 1 };
+    if let Some(n) = least.filter(|n| *n < lowest) {
+        let why = format!("must be greater than or equal to {lowest}");
+        errors.push(FieldError::invalid(&path.child("minReplicas"), n, why));
     }
+    let most = spec["maxReplicas"].as_i64().unwrap_or(0);
     let at = path.child("maxReplicas");
     match most {
         0 => errors.push(FieldError::required(&at, "must be set and greater than 0")),
@@ -30,15 +35,21 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if least.is_some_and(|l| most < l) {
         errors.push(FieldError::invalid(&at, most, "must be greater than or equal to `minReplicas`"));
     }
-    target(&spec["scaleTargetRef"], &path.child("scaleTargetRef"), errors);
+    let (of, at) = (&spec["scaleTargetRef"], path.child("scaleTargetRef"));
+    target(of, &at, errors);
+    let scaled = |r: &Value| version(r, text(r, "kind") == "ReplicationController");
+    if old.is_none_or(|o| scaled(&o["scaleTargetRef"]).is_none()) {
+        errors.extend(scaled(of).map(|why| FieldError::invalid(&at.child("apiVersion"), text(of, "apiVersion"), why)));
+    }
     let metrics = items(spec, "metrics");
     let at = path.child("metrics");
+    let lenient = old.is_some_and(|o| items(o, "metrics").iter().any(|m| described(m).is_some()));
+    for (i, m) in metrics.iter().enumerate() {
+        metric(m, lenient, &at.index(i), errors);
+    }
     if least == Some(0) && !metrics.iter().any(|m| matches!(text(m, "type"), "Object" | "External")) {
         let why = "must specify at least one Object or External metric to support scaling to zero replicas";
         errors.push(FieldError::forbidden(&at, why));
-    }
-    for (i, m) in metrics.iter().enumerate() {
-        metric(m, &at.index(i), errors);
     }
     for side in ["scaleUp", "scaleDown"] {
         if is_set(&spec["behavior"], side) {
@@ -56,50 +67,82 @@ fn target(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         errors.extend(names::path_segment(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
     }
+}
+
+/// What is wrong with the version that a reference names; the core group has no name.
+fn version(r: &Value, core: bool) -> Option<String> {
     let version = text(r, "apiVersion");
-    let legacy = text(r, "kind") == "ReplicationController" && version == "v1";
-    if version.split('/').count() > 2 || (!version.contains('/') && !legacy) {
-        let why = "apiVersion must specify API group";
-        errors.push(FieldError::invalid(&at.child("apiVersion"), version, why));
+    if version.matches('/').count() > 1 {
+        return Some(format!("unexpected GroupVersion string: {version}"));
+    }
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    (group.is_empty() && !core).then(|| "apiVersion must specify API group".to_string())
+}
+
+/// The same of the object that a metric describes, which may be of any group.
+fn described(m: &Value) -> Option<String> {
+    let object = &m["object"]["describedObject"];
+    object.is_object().then(|| version(object, true)).flatten()
+}
+
+fn metric(m: &Value, lenient: bool, at: &FieldPath, errors: &mut ErrorList) {
+    let kind = text(m, "type");
+    let unknown = FieldError::not_supported(&at.child("type"), kind, &KINDS);
+    if kind.is_empty() {
+        errors.push(FieldError::required(&at.child("type"), "must specify a metric source type"));
+    }
+    if !KINDS.contains(&kind) {
+        errors.push(unknown.clone());
+    }
+    let present: Vec<(&str, &str)> = SOURCES.into_iter().filter(|(_, field)| m[*field].is_object()).collect();
+    if let Some((of, field)) = present.first() {
+        source(of, &m[*field], lenient, &at.child(field), errors);
+    }
+    let expected = SOURCES.iter().find(|(k, _)| *k == kind).map(|(_, field)| *field);
+    match expected {
+        Some(field) if !m[field].is_object() => {
+            let why = "must populate information for the given metric source";
+            errors.push(FieldError::required(&at.child(field), why));
+        }
+        Some(_) => {}
+        None => errors.push(unknown),
+    }
+    if present.len() > 1 {
+        let others = present.iter().filter(|(_, field)| Some(*field) != expected);
+        let why = "must populate the given metric source only";
+        errors.extend(others.map(|(_, field)| FieldError::forbidden(&at.child(field), why)));
     }
 }
 
-fn metric(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let kind = text(m, "type");
-    let at_type = at.child("type");
-    let kinds: Vec<&str> = SOURCES.iter().map(|(k, _)| *k).collect();
-    if kind.is_empty() {
-        errors.push(FieldError::required(&at_type, "must specify a metric source type"));
-    }
-    let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == kind) else {
-        // Not known, and so none of those whose field would be looked at.
-        for _ in 0..2 {
-            errors.push(FieldError::not_supported(&at_type, kind, &kinds));
-        }
-        return;
-    };
-    for (_, other) in SOURCES.iter().filter(|(k, f)| *k != kind && is_set(m, f)) {
-        let why = "must populate the given metric source only";
-        errors.push(FieldError::forbidden(&at.child(other), why));
-    }
-    let source = &m[*field];
-    let at = at.child(field);
-    if !source.is_object() {
-        errors.push(FieldError::required(&at, "must populate information for the given metric source"));
-        return;
-    }
+fn source(kind: &str, source: &Value, lenient: bool, at: &FieldPath, errors: &mut ErrorList) {
     if matches!(kind, "Resource" | "ContainerResource") {
-        if text(source, "name").is_empty() {
+        let name = text(source, "name");
+        if name.is_empty() {
             errors.push(FieldError::required(&at.child("name"), "must specify a resource name"));
+        } else if kind == "ContainerResource" {
+            resources::resource_name(name, &at.child("name"), errors);
         }
-        if kind == "ContainerResource" && text(source, "container").is_empty() {
-            errors.push(FieldError::required(&at.child("container"), "must specify a container"));
+        if kind == "ContainerResource" {
+            let (name, at) = (text(source, "container"), at.child("container"));
+            if name.is_empty() {
+                errors.push(FieldError::required(&at, "must specify a container"));
+            } else {
+                errors.extend(names::dns_label(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+            }
         }
-    } else if text(&source["metric"], "name").is_empty() {
-        errors.push(FieldError::required(&at.child("metric").child("name"), "must specify a metric name"));
-    }
-    if kind == "Object" {
-        target(&source["describedObject"], &at.child("describedObject"), errors);
+    } else {
+        if kind == "Object" {
+            let (of, at) = (&source["describedObject"], at.child("describedObject"));
+            target(of, &at, errors);
+            if let Some(why) = version(of, true).filter(|_| !lenient) {
+                errors.push(FieldError::invalid(&at.child("apiVersion"), text(of, "apiVersion"), why));
+            }
+        }
+        let (name, at) = (text(&source["metric"], "name"), at.child("metric").child("name"));
+        if name.is_empty() {
+            errors.push(FieldError::required(&at, "must specify a metric name"));
+        }
+        errors.extend(names::path_segment(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
     }
     metric_target(kind, &source["target"], &at.child("target"), errors);
 }
@@ -138,9 +181,17 @@ fn metric_target(kind: &str, t: &Value, at: &FieldPath, errors: &mut ErrorList) 
         "Pods" if !average => {
             errors.push(FieldError::required(&at.child("averageValue"), "must specify a positive target averageValue"));
         }
-        "Object" | "External" if !average && !value => {
+        "Object" if !average && !value => {
             let why = "must set either a target value or averageValue";
             errors.push(FieldError::required(&at.child("averageValue"), why));
+        }
+        "External" if !average && !value => {
+            let why = "must set either a target value for metric or a per-pod target";
+            errors.push(FieldError::required(&at.child("averageValue"), why));
+        }
+        "External" if average && value => {
+            let why = "may not set both a target value for metric and a per-pod target";
+            errors.push(FieldError::forbidden(&at.child("value"), why));
         }
         _ => {}
     }

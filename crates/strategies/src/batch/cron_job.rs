@@ -22,26 +22,20 @@ impl Strategy for CronJob {
         pod_template::of_workload(o, old, &["spec", "jobTemplate", "spec", "template"])
     }
 
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        timed(o, None, errors);
+        if o.name().len() > NAME_MAX {
+            let why = format!("must be no more than {NAME_MAX} characters");
+            errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
+        }
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        timed(o, Some(old), errors);
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let path = FieldPath::new("spec");
-        let schedule = o.str_at(&["spec", "schedule"]).unwrap_or_default();
-        if schedule.is_empty() {
-            errors.push(FieldError::required(&path.child("schedule"), ""));
-        } else if !plausible(schedule) {
-            errors.push(FieldError::invalid(
-                &path.child("schedule"),
-                schedule,
-                format!("expected exactly 5 fields, found {}: {schedule}", schedule.split_whitespace().count()),
-            ));
-        }
-        zone(o.at(&["spec", "timeZone"]), &path.child("timeZone"), errors);
-        if o.name().len() > NAME_MAX {
-            errors.push(FieldError::invalid(
-                &FieldPath::new("metadata.name"),
-                o.name(),
-                "must be no more than 52 characters",
-            ));
-        }
         let spec = o.at(&["spec", "jobTemplate", "spec"]).unwrap_or(&Value::Null);
         let path = path.child("jobTemplate").child("spec");
         job_spec::validate(spec, &path, errors);
@@ -53,6 +47,35 @@ impl Strategy for CronJob {
         if spec["manualSelector"] == true {
             errors.push(FieldError::not_supported(&path.child("manualSelector"), true, &["nil", "false"]));
         }
+    }
+}
+
+/// When it runs. What was always there may say its zone in the schedule, where it is said no more.
+fn timed(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    let path = FieldPath::new("spec");
+    let schedule = o.str_at(&["spec", "schedule"]).unwrap_or_default();
+    let at = path.child("schedule");
+    let zone_at = ["spec", "timeZone"];
+    if schedule.is_empty() {
+        errors.push(FieldError::required(&at, ""));
+    } else {
+        if !plausible(schedule) {
+            let fields: Vec<&str> = schedule.split_whitespace().collect();
+            let why = format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" "));
+            errors.push(FieldError::invalid(&at, schedule, why));
+        }
+        let zoned = |o: &Object| o.str_at(&["spec", "schedule"]).is_some_and(|s| s.contains("TZ"));
+        let why = match (zoned(o), old.is_some_and(zoned)) {
+            (true, true) if o.at(&zone_at).is_some() => {
+                Some("cannot use both timeZone field and TZ or CRON_TZ in schedule")
+            }
+            (true, false) => Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
+            _ => None,
+        };
+        errors.extend(why.map(|why| FieldError::invalid(&at, schedule, why)));
+    }
+    if old.is_none_or(|old| old.at(&zone_at) != o.at(&zone_at)) {
+        zone(o.at(&zone_at), &path.child("timeZone"), errors);
     }
 }
 
@@ -74,6 +97,8 @@ fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
 
 /// Five fields, or a word such as `@hourly`.
 fn plausible(schedule: &str) -> bool {
+    let zoned = ["TZ=", "CRON_TZ="].iter().find_map(|p| schedule.strip_prefix(p)?.split_once(' '));
+    let schedule = zoned.map_or(schedule, |(_, rest)| rest.trim());
     let named = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
     if schedule.starts_with('@') {
         return named.contains(&schedule) || schedule.strip_prefix("@every ").is_some_and(|d| !d.is_empty());

@@ -109,6 +109,9 @@ impl Strategy for Job {
                     }
                 }
             }
+            for list in ["containers", "initContainers"] {
+                take_resources(o, &mut allowed, list);
+            }
         }
         let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
         if o.at(template) != allowed.at(template) {
@@ -128,6 +131,27 @@ impl Strategy for Job {
         if subresource == "status" {
             job_status::validate(o, old, errors);
         }
+    }
+}
+
+/// Takes what the containers of a template ask for, of those that are still the same.
+fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
+    let path = ["spec", "template", "spec", list];
+    let of = |o: &Object| o.at(&path).and_then(Value::as_array).cloned().unwrap_or_default();
+    let (now, mut was) = (of(o), of(allowed));
+    if now.len() != was.len() {
+        return;
+    }
+    for (w, n) in was.iter_mut().zip(&now).filter(|(w, n)| w["name"] == n["name"]) {
+        if let Some(m) = w.as_object_mut() {
+            match n.get("resources") {
+                Some(r) => m.insert("resources".into(), r.clone()),
+                None => m.remove("resources"),
+            };
+        }
+    }
+    if !was.is_empty() {
+        allowed.set(&path, was);
     }
 }
 

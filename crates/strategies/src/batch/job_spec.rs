@@ -89,7 +89,8 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
 
 /// Limits per index are for indexed jobs.
 fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let indexed = text(spec, "completionMode") != "NonIndexed";
+    let mode = text(spec, "completionMode");
+    let (indexed, counted) = (mode == "Indexed", mode == "NonIndexed" || !is_set(spec, "completionMode"));
     let limit = &spec["backoffLimitPerIndex"];
     let most = &spec["maxFailedIndexes"];
     let completions = spec["completions"].as_i64();
@@ -107,15 +108,16 @@ fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path.child("parallelism"), parallelism, why));
     }
     if let Some(m) = most.as_i64().filter(|m| many && *m > MANY_MAX) {
-        let why =
-            format!("must be less than or equal to {MANY_MAX} when completions is above {COMPLETIONS_MAX_PER_INDEX}");
+        let why = format!(
+            "must be less than or equal to {MANY_MAX} when completions are above {COMPLETIONS_MAX_PER_INDEX} and used with backoff limit per index"
+        );
         errors.push(FieldError::invalid(&path.child("maxFailedIndexes"), m, why));
     }
-    if !limit.is_null() && !indexed {
+    if !limit.is_null() && counted {
         errors.push(FieldError::invalid(&path.child("backoffLimitPerIndex"), limit.clone(), why));
     }
     if most.is_null() {
-        if completions.is_some_and(|c| c > COMPLETIONS_MAX_PER_INDEX) && !limit.is_null() {
+        if indexed && completions.is_some_and(|c| c > COMPLETIONS_MAX_PER_INDEX) && !limit.is_null() {
             let why = "must be specified when completions is above 100000";
             errors.push(FieldError::required(&path.child("maxFailedIndexes"), why));
         }
@@ -125,9 +127,10 @@ fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::required(&path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"));
     }
     let at = path.child("maxFailedIndexes");
-    if !indexed {
+    if counted {
         errors.push(FieldError::invalid(&at, most.clone(), why));
-    } else if let (Some(m), Some(c)) = (most.as_i64(), completions)
+    } else if indexed
+        && let (Some(m), Some(c)) = (most.as_i64(), completions)
         && m > c
     {
         errors.push(FieldError::invalid(&at, m, "must be less than or equal to completions"));

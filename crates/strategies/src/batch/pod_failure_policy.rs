@@ -59,11 +59,11 @@ fn rule(r: &Value, spec: &Value, at: &FieldPath, containers: &[&str], errors: &m
     match (codes.is_object(), conditions.is_empty()) {
         (true, false) => {
             let why = "specifying both OnExitCodes and OnPodConditions is not supported";
-            errors.push(FieldError::invalid(at, Value::Null, why));
+            errors.push(FieldError::invalid_altogether(at, why));
         }
         (false, true) => {
             let why = "specifying one of OnExitCodes and OnPodConditions is required";
-            errors.push(FieldError::invalid(at, Value::Null, why));
+            errors.push(FieldError::invalid_altogether(at, why));
         }
         _ => {}
     }

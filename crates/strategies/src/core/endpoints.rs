@@ -3,6 +3,7 @@
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, names};
+use std::net::IpAddr;
 
 pub fn validate(o: &Object, errors: &mut ErrorList) {
     let all = o.clone().into_value();
@@ -13,11 +14,22 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
         }
         for list in ["addresses", "notReadyAddresses"] {
             for (j, a) in items(s, list).iter().enumerate() {
-                // Said once as an address, and once as one that somebody may have.
-                if text(a, "ip").parse::<std::net::IpAddr>().is_err() {
-                    let at = at.child(list).index(j).child("ip");
-                    errors.push(FieldError::invalid(&at, text(a, "ip"), "must be a valid IP address"));
+                let at = at.child(list).index(j);
+                let host = text(a, "hostname");
+                if !host.is_empty() {
+                    let bad = names::dns_label(host);
+                    errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("hostname"), host, m)));
                 }
+                if let Some(node) = a["nodeName"].as_str() {
+                    let bad = names::dns_subdomain(node);
+                    errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("nodeName"), node, m)));
+                }
+                // Said once as an address, and once as one that somebody may have.
+                let (ip, at) = (text(a, "ip"), at.child("ip"));
+                if ip.parse::<IpAddr>().is_err() {
+                    errors.push(FieldError::invalid(&at, ip, "must be a valid IP address"));
+                }
+                special_address(ip, &at, errors);
             }
         }
         let ports = items(s, "ports");
@@ -33,14 +45,24 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// An EndpointSlice: ports are told apart by their names.
-pub fn slice(o: &Object, errors: &mut ErrorList) {
-    let all = o.clone().into_value();
-    let ports = items(&all, "ports");
-    for (i, p) in ports.iter().enumerate() {
-        let name = text(p, "name");
-        if ports[..i].iter().any(|q| text(q, "name") == name) {
-            errors.push(FieldError::duplicate(&FieldPath::new("ports").index(i).child("name"), name));
-        }
+/// Addresses that mean something else on every machine are nobody's endpoint.
+pub fn special_address(ip: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let Ok(address) = ip.parse::<IpAddr>() else { return };
+    let mut say = |why: &str| errors.push(FieldError::invalid(at, ip, why));
+    if address.is_unspecified() {
+        say(&format!("may not be unspecified ({ip})"));
+    }
+    if address.is_loopback() {
+        say("may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    let (link, group) = match address {
+        IpAddr::V4(a) => (a.is_link_local(), matches!(a.octets(), [224, 0, 0, _])),
+        IpAddr::V6(a) => (a.segments()[0] & 0xffc0 == 0xfe80, a.segments()[0] & 0xff0f == 0xff02),
+    };
+    if link {
+        say("may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if group {
+        say("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
     }
 }

@@ -1,6 +1,6 @@
 //! LimitRange, ResourceQuota and RuntimeClass: resources by name.
 
-use crate::pod_template::{container_amounts, resource_name};
+use crate::pod_template::{amount, old_label, overcommits, overhead, resource_name};
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
@@ -122,6 +122,22 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
         above("defaultRequest", "default request", "max", "max", "defaultRequest");
         above("defaultRequest", "default request", "default", "default limit", "defaultRequest");
         above("default", "default", "max", "max", "default");
+        if !overcommits(k)
+            && let (Some(default), Some(request)) = (of("default"), of("defaultRequest"))
+            && default != request
+        {
+            let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
+            errors.push(FieldError::invalid(&at.child("defaultRequest").key(k), request.to_string(), why));
+        }
+        if let (Some(ratio), Some(min), Some(max)) = (of("maxLimitRequestRatio"), of("min"), of("max")) {
+            let value = |q: Quantity| q.nano_value() as f64;
+            let most = value(max) / value(min);
+            if value(ratio) / 1e9 > most {
+                let why = format!("ratio {ratio} is greater than max/min = {most:.6}");
+                let at = at.child("maxLimitRequestRatio").key(k);
+                errors.push(FieldError::invalid(&at, ratio.to_string(), why));
+            }
+        }
         if let Some(ratio) = of("maxLimitRequestRatio")
             && ratio < Quantity::from_int(1)
         {
@@ -146,24 +162,38 @@ fn is_huge(name: &str) -> bool {
     ["hugepages-", "requests.hugepages-", "limits.hugepages-"].iter().any(|p| name.starts_with(p))
 }
 
+/// Amounts of what a quota counts.
+fn counted(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (k, v) in amounts.as_object().into_iter().flatten() {
+        let at = at.key(k);
+        let bad = names::qualified_name(k);
+        let qualified = bad.is_empty();
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
+        if !k.contains('/') && !QUOTA.contains(&k.as_str()) && k != "services.loadbalancers" && !is_huge(k) {
+            if qualified && k != "storage" {
+                errors.push(FieldError::invalid(
+                    &at,
+                    k.as_str(),
+                    "must be a standard resource type or fully qualified",
+                ));
+            }
+            errors.push(FieldError::invalid(&at, k.as_str(), "must be a standard resource for quota"));
+        }
+        amount(k, v, &at, errors);
+    }
+}
+
+pub fn resource_quota_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    let status = o.get("status").unwrap_or(&Value::Null);
+    for part in ["hard", "used"] {
+        counted(&status[part], &FieldPath::new("status").child(part), errors);
+    }
+}
+
 pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
-    for (k, v) in spec["hard"].as_object().into_iter().flatten() {
-        let at = path.child("hard").key(k);
-        let bad = names::qualified_name(k);
-        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
-        if !k.contains('/') && !QUOTA.contains(&k.as_str()) && k != "services.loadbalancers" && !is_huge(k) {
-            for why in ["must be a standard resource type or fully qualified", "must be a standard resource for quota"]
-            {
-                errors.push(FieldError::invalid(&at, k.as_str(), why));
-            }
-        }
-        let q = quantity(v);
-        if q.is_some_and(|q| q.sign() < 0) {
-            errors.push(FieldError::invalid(&at, v.clone(), "must be greater than or equal to 0"));
-        }
-    }
+    counted(&spec["hard"], &path.child("hard"), errors);
     let scopes = items(spec, "scopes");
     let known = |s: &Value| s.as_str().is_some_and(|s| SCOPES.contains(&s));
     if scopes.iter().any(|s| !known(s)) {
@@ -210,7 +240,7 @@ fn scope_selector(s: &Value, hard: &Value, path: &FieldPath, errors: &mut ErrorL
         }
         let valued = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if !valued && SCOPES.contains(&scope) && operator != "Exists" {
-            let why = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
             errors.push(FieldError::invalid(&at.child("operator"), operator, why));
         }
         match operator {
@@ -234,7 +264,12 @@ fn scope_selector(s: &Value, hard: &Value, path: &FieldPath, errors: &mut ErrorL
 
 pub fn runtime_class(o: &Object, errors: &mut ErrorList) {
     let fixed = o.at(&["overhead", "podFixed"]).unwrap_or(&Value::Null);
-    container_amounts(fixed, &FieldPath::new("overhead.limits"), errors);
+    overhead(fixed, &FieldPath::new("overhead"), errors);
+}
+
+pub fn runtime_class_warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    let keys = o.at(&["scheduling", "nodeSelector"]).and_then(Value::as_object).into_iter().flatten();
+    keys.filter_map(|(k, _)| old_label(k)).map(|why| format!("scheduling.nodeSelector: {why}")).collect()
 }
 
 /// A LimitRange that fills itself in.

@@ -49,8 +49,10 @@ impl Strategy for Namespace {
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
-        if subresource == "finalize" {
-            finalizers(o, errors);
+        match subresource {
+            "finalize" => finalizers(o, errors),
+            "status" => phase(o, errors),
+            _ => {}
         }
     }
 
@@ -82,6 +84,16 @@ impl Strategy for Namespace {
 
     fn subresource(&self, name: &str) -> Option<Sub> {
         matches!(name, "status" | "finalize").then_some(Sub::Part)
+    }
+}
+
+/// The phase follows from whether it is being deleted.
+fn phase(o: &Object, errors: &mut ErrorList) {
+    let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
+    let (only, when) = if o.is_deleting() { ("Terminating", "not empty") } else { ("Active", "empty") };
+    if phase != only {
+        let why = format!("may only be '{only}' if `deletionTimestamp` is {when}");
+        errors.push(FieldError::invalid(&FieldPath::new("status.Phase"), phase, why));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Node: allocatable follows capacity; taints; the pod ranges are given once.
 
 use crate::plain::said_twice;
+use crate::pod_template;
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
@@ -32,6 +33,8 @@ impl Strategy for Node {
         for (i, c) in items(spec, "podCIDRs").iter().enumerate() {
             schema::rules::cidr(c.as_str().unwrap_or_default(), &at.index(i), errors);
         }
+        ranges(items(spec, "podCIDRs"), &at, errors);
+        amounts(o, errors);
         let mut seen = HashSet::new();
         for (i, t) in items(spec, "taints").iter().enumerate() {
             let at = FieldPath::new("metadata.taints").index(i);
@@ -48,7 +51,9 @@ impl Strategy for Node {
                 errors.push(FieldError::not_supported(&at.child("effect"), effect, &EFFECTS));
             }
             if !seen.insert((key, effect)) {
-                errors.push(FieldError::duplicate(&at, t.clone()));
+                let mut e = FieldError::duplicate(&at, t.clone());
+                e.body.push_str(": taints must be unique by key and effect pair");
+                errors.push(e);
             }
         }
     }
@@ -60,10 +65,22 @@ impl Strategy for Node {
             let why = "node updates may not change podCIDR except from \"\" to valid";
             errors.push(FieldError::forbidden(&FieldPath::new("spec.podCIDRs"), why));
         }
+        parts(o, errors);
+        let external = |o: &Object| o.at(&["spec", "externalID"]).cloned();
+        if external(o) != external(old) {
+            errors.push(FieldError::forbidden(&FieldPath::new("spec.externalID"), "may not be updated"));
+        }
         let provider = |o: &Object| o.str_at(&["spec", "providerID"]).unwrap_or_default().to_owned();
         if !provider(old).is_empty() && provider(o) != provider(old) {
             let why = "node updates may not change providerID except from \"\" to valid";
             errors.push(FieldError::forbidden(&FieldPath::new("spec.providerID"), why));
+        }
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            amounts(o, errors);
+            parts(o, errors);
         }
     }
 
@@ -73,5 +90,36 @@ impl Strategy for Node {
 
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "proxy").then_some(Sub::Connect)
+    }
+}
+
+/// One range of each family.
+fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+    let six = |c: &Value| c.as_str().is_some_and(|c| c.contains(':'));
+    let sixes = all.iter().filter(|c| six(c)).count();
+    if all.len() > 2 || (all.len() == 2 && sixes != 1) {
+        let why = "may specify no more than one CIDR for each IP family";
+        errors.push(FieldError::invalid(at, all.to_vec(), why));
+    }
+    for (i, c) in all.iter().enumerate().filter(|(i, c)| all[..*i].contains(c)) {
+        errors.push(FieldError::duplicate(&at.index(i), c.clone()));
+    }
+}
+
+/// What a node has of everything.
+fn amounts(o: &Object, errors: &mut ErrorList) {
+    for part in ["capacity", "allocatable"] {
+        for (k, v) in o.at(&["status", part]).and_then(Value::as_object).into_iter().flatten() {
+            pod_template::amount(k, v, &FieldPath::new("status").child(part).child(k), errors);
+        }
+    }
+}
+
+/// Addresses are said once.
+fn parts(o: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("status.addresses");
+    let all = o.at(&["status", "addresses"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, a) in all.iter().enumerate().filter(|(i, a)| all[..*i].contains(a)) {
+        errors.push(FieldError::duplicate(&at.index(i), a.clone()));
     }
 }

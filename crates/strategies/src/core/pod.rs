@@ -1,10 +1,10 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
-use super::{binding, eviction, pod_parts, proxy};
-use crate::pod_template;
+use super::{binding, eviction, pod_parts, pod_status, pod_update, proxy};
+use crate::pod_template::{self, Of, annotations};
 use crate::read::text;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Quantity, Status, Value};
+use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
 use registry::{DeleteOptions, Env, Place, Request, Strategy, Sub, Upstream, take_field};
 use serde_json::json;
 use std::sync::Arc;
@@ -18,6 +18,11 @@ impl Strategy for Pod {
         }
         pod_template::default(o, &["spec"]);
         requests_from_limits(o);
+        if let Some(mut spec) = o.remove(&["spec"]) {
+            pod_template::host_network_ports(&mut spec);
+            pod_template::default_of_pod(&mut spec);
+            o.set(&["spec"], spec);
+        }
         // A negative grace is the shortest.
         if o.int_at(&["spec", "terminationGracePeriodSeconds"]).is_some_and(|n| n < 0) {
             o.set(&["spec", "terminationGracePeriodSeconds"], 1);
@@ -32,78 +37,53 @@ impl Strategy for Pod {
                 "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
             o.set(&["status", "conditions"], c);
         }
+        pod_update::merge_label_keys(o);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        pod_template::spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        annotations::rules(annotations_of(o), spec, &FieldPath::new("metadata.annotations"), errors);
+        pod_template::spec(spec, Of::Pod(o.name()), &FieldPath::new("spec"), errors);
     }
 
-    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+        let (spec, at) = (o.get("spec").unwrap_or(&Value::Null), FieldPath::new("spec"));
+        if !items(o, "ephemeralContainers").is_empty() {
+            errors.push(FieldError::forbidden(&at.child("ephemeralContainers"), "cannot be set on create"));
+        }
+        if !text(spec, "nodeName").is_empty() && !items(o, "schedulingGates").is_empty() {
+            let why = "cannot be set until all schedulingGates have been cleared";
+            errors.push(FieldError::forbidden(&at.child("nodeName"), why));
+        }
+        annotations::agree_with_fields(annotations_of(o), spec, &at, errors);
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        // Who writes a pod again is mostly no human.
+        if old.is_some() {
+            return Vec::new();
+        }
         let part = |k: &str| o.get(k).unwrap_or(&Value::Null);
-        pod_template::warnings_of_parts(part("metadata"), part("spec"), &FieldPath::root())
+        let bad = names::dns_label(o.name());
+        let mut out = Vec::new();
+        if !bad.is_empty() {
+            out.push(format!("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [{}]", bad.join(" ")));
+        }
+        out.extend(pod_template::warnings_of_parts(part("metadata"), part("spec"), &FieldPath::root()));
+        out
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        let spec = FieldPath::new("spec");
-        for list in ["containers", "initContainers"] {
-            let at = spec.child(list);
-            if items(o, list).len() != items(old, list).len() {
-                let why = "pod updates may not add or remove containers";
-                errors.push(FieldError::forbidden(&at, why));
-                return;
-            }
-            for (i, c) in items(o, list).iter().enumerate() {
-                if text(c, "image").is_empty() {
-                    errors.push(FieldError::required(&at.index(i).child("image"), ""));
-                }
-            }
-        }
-        if !deadline_may_be(o, old, errors) {
-            return;
-        }
-        // What may change: images, deadlines, tolerations that are added, gates that are taken, grace of a terminated pod.
-        let mut allowed = old.clone();
-        let mut take = |path: &[&str]| match o.at(path).cloned() {
-            Some(v) => allowed.set(path, v),
-            None => {
-                allowed.remove(path);
-            }
-        };
-        take(&["spec", "activeDeadlineSeconds"]);
-        take(&["spec", "tolerations"]);
-        take(&["spec", "schedulingGates"]);
-        if old.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64).is_some_and(|g| g < 0) {
-            take(&["spec", "terminationGracePeriodSeconds"]);
-        }
-        for list in ["containers", "initContainers"] {
-            let images: Vec<Option<Value>> = items(o, list).iter().map(|c| c.get("image").cloned()).collect();
-            if let Some(Value::Array(mut all)) = allowed.remove(&["spec", list]) {
-                for (c, image) in all.iter_mut().zip(images).filter_map(|(c, i)| Some((c.as_object_mut()?, i))) {
-                    match image {
-                        Some(i) => c.insert("image".into(), i),
-                        None => c.remove("image"),
-                    };
-                }
-                allowed.set(&["spec", list], all);
-            }
-        }
-        if o.get("spec") != allowed.get("spec") {
-            let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-            errors.push(FieldError::forbidden(&FieldPath::new("spec"), why));
-        }
-        let tolerations =
-            |p: &Object| p.at(&["spec", "tolerations"]).and_then(Value::as_array).cloned().unwrap_or_default();
-        let now = tolerations(o);
-        if tolerations(old).iter().any(|t| !now.iter().any(|n| same_but_seconds(n, t))) {
-            let why = "existing toleration can not be modified except its tolerationSeconds";
-            errors.push(FieldError::forbidden(&FieldPath::new("spec.tolerations"), why));
-        }
+        let at = FieldPath::new("metadata.annotations");
+        annotations::update(annotations_of(o), annotations_of(old), &at, errors);
+        pod_update::validate(o, old, errors);
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         let rule = match subresource {
             "ephemeralcontainers" => pod_parts::ephemeral_containers,
             "resize" => pod_parts::resize,
+            "status" => return pod_status::validate(o, old, errors),
             _ => return,
         };
         if let Some(schema) = kinds::catalog().schema_of(&meta::Gvk::new("", "v1", "Pod")) {
@@ -143,10 +123,7 @@ impl Strategy for Pod {
             }
             _ => {
                 take_field(subresource, o, old, &["ownerReferences"]);
-                // The class was decided when the pod was made.
-                if let (Some(q), true) = (old.at(&["status", "qosClass"]), o.get("status").is_some()) {
-                    o.set(&["status", "qosClass"], q.clone());
-                }
+                pod_status::keep(o, old);
             }
         }
     }
@@ -180,35 +157,12 @@ impl Strategy for Pod {
     }
 }
 
-/// A deadline may come or be brought nearer. Says whether the rest of an update is worth looking at.
-fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
-    let path = FieldPath::new("spec.activeDeadlineSeconds");
-    let deadline = |p: &Object| p.int_at(&["spec", "activeDeadlineSeconds"]);
-    match (deadline(old), deadline(o)) {
-        (_, Some(is)) if !(0..=i64::from(i32::MAX)).contains(&is) => {
-            errors.push(FieldError::invalid(&path, is, "must be between 0 and 2147483647, inclusive"));
-            false
-        }
-        (Some(was), Some(is)) if is > was => {
-            let why = format!("must be less than or equal to previous value {was}");
-            errors.push(FieldError::invalid(&path, is, why));
-            false
-        }
-        (Some(_), None) => {
-            let why = "must not update from a positive integer to nil value";
-            errors.push(FieldError::invalid(&path, Value::Null, why));
-            true
-        }
-        _ => true,
-    }
+fn annotations_of(o: &Object) -> &Value {
+    o.at(&["metadata", "annotations"]).unwrap_or(&Value::Null)
 }
 
 pub(super) fn items<'a>(o: &'a Object, list: &str) -> &'a [Value] {
     o.at(&["spec", list]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn same_but_seconds(a: &Value, b: &Value) -> bool {
-    ["key", "operator", "value", "effect"].iter().all(|k| a.get(k) == b.get(k))
 }
 
 /// A limit without a request is a request as well.
@@ -227,18 +181,20 @@ fn requests_from_limits(o: &mut Object) {
     o.set(&["spec"], spec);
 }
 
-/// Guaranteed, Burstable or BestEffort (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`).
+/// Guaranteed, Burstable or BestEffort (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`): of what the pod says of itself as a
+/// whole, else of all its containers.
 pub fn qos_class(o: &Object) -> &'static str {
     let quantity = |v: &Value| v.as_str().and_then(|s| Quantity::parse(s).ok()).filter(|q| q.sign() > 0);
+    let own = o.at(&["spec", "resources"]).filter(|r| !r["requests"].is_null() || !r["limits"].is_null());
+    let of_containers = ["containers", "initContainers"].iter().flat_map(|l| items(o, l)).map(|c| &c["resources"]);
+    let all: Vec<&Value> = own.map_or_else(|| of_containers.collect(), |r| vec![r]);
     let (mut any, mut guaranteed) = (false, true);
-    for list in ["containers", "initContainers"] {
-        for c in items(o, list) {
-            for k in ["cpu", "memory"] {
-                let request = quantity(&c["resources"]["requests"][k]);
-                let limit = quantity(&c["resources"]["limits"][k]);
-                any |= request.is_some() || limit.is_some();
-                guaranteed &= limit.is_some() && (request.is_none() || request == limit);
-            }
+    for r in all {
+        for k in ["cpu", "memory"] {
+            let request = quantity(&r["requests"][k]);
+            let limit = quantity(&r["limits"][k]);
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
         }
     }
     match (any, guaranteed) {

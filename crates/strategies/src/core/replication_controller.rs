@@ -1,5 +1,6 @@
 //! ReplicationController: selector and labels come from the template.
 
+use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
@@ -46,8 +47,19 @@ impl Strategy for ReplicationController {
                     errors.push(FieldError::invalid(&at.child("metadata").child("labels"), labels.clone(), why));
                 }
                 pod_template::validate(Some(t), &at, errors);
-                pod_template::always_restarts(t, &at, errors);
+                pod_template::always_restarts("ReplicationController", t, &at, errors);
             }
+        }
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        const COUNTS: Counts = Counts {
+            all: &[],
+            parts: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
+            ready: Some("cannot be greater than readyReplicas"),
+        };
+        if subresource == "status" {
+            replicas::status(o, old, &COUNTS, errors);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Service: addresses and ports, allocated in the transaction that writes the service.
 
+use super::service_rules;
 use crate::Config;
 use crate::networking::Cidr;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value, names};
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
 use registry::{Env, NameRule, Place, Request, Strategy, Sub, Upstream, encode};
 use serde_json::json;
 use std::collections::HashSet;
@@ -32,7 +33,7 @@ fn wants_address(o: &Object) -> bool {
 
 impl Strategy for Service {
     fn name_rule(&self) -> NameRule {
-        NameRule::Dns1035Label
+        NameRule::DnsLabel
     }
 
     fn default(&self, o: &mut Object) {
@@ -46,6 +47,12 @@ impl Strategy for Service {
             if absent {
                 p["targetPort"] = p["port"].clone();
             }
+        }
+        // Whoever is reached from outside has a policy of how.
+        let named = spec["externalIPs"].as_array().is_some_and(|a| !a.is_empty());
+        let unsaid = spec["externalTrafficPolicy"].as_str().unwrap_or_default().is_empty();
+        if spec["type"] == "ClusterIP" && named && unsaid {
+            spec["externalTrafficPolicy"] = "Cluster".into();
         }
         if spec["sessionAffinity"] == "None"
             && let Some(m) = spec.as_object_mut()
@@ -72,6 +79,7 @@ impl Strategy for Service {
                 }
             }
         }
+        follow_address(o, old);
         same_addresses(o);
         keep_node_ports(o, old);
         drop_of_old_type(o, old);
@@ -79,63 +87,16 @@ impl Strategy for Service {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        let spec = FieldPath::new("spec");
-        let ty = o.str_at(&["spec", "type"]).unwrap_or_default();
-        let ports = o.at(&["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let headless = o.str_at(&["spec", "clusterIP"]) == Some("None");
-        if ports.is_empty() && !headless && ty != "ExternalName" {
-            errors.push(FieldError::required(&spec.child("ports"), ""));
-        }
-        if ty == "ExternalName" {
-            let name = o.str_at(&["spec", "externalName"]).unwrap_or_default();
-            if name.is_empty() {
-                errors.push(FieldError::required(&spec.child("externalName"), ""));
-            } else {
-                let bare = name.trim_end_matches('.');
-                errors.extend(
-                    names::dns_subdomain(bare)
-                        .into_iter()
-                        .map(|m| FieldError::invalid(&spec.child("externalName"), name, m)),
-                );
-            }
-        }
-        let mut seen = HashSet::new();
-        let mut named = HashSet::new();
-        let mut node = HashSet::new();
-        for (i, p) in ports.iter().enumerate() {
-            let at = spec.child("ports").index(i);
-            let name = p["name"].as_str().unwrap_or_default();
-            if name.is_empty() && ports.len() > 1 {
-                errors.push(FieldError::required(&at.child("name"), ""));
-            } else if !name.is_empty() {
-                errors.extend(
-                    names::dns_label(name).into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)),
-                );
-                if !named.insert(name) {
-                    errors.push(FieldError::duplicate(&at.child("name"), name));
-                }
-            }
-            if !seen.insert((p["protocol"].to_string(), p["port"].to_string())) {
-                errors.push(FieldError::duplicate(&at, p.clone()));
-            }
-            if let Some(n) = p["nodePort"].as_i64().filter(|n| *n > 0) {
-                if ty == "ClusterIP" {
-                    errors.push(FieldError::forbidden(
-                        &at.child("nodePort"),
-                        "may not be used when `type` is 'ClusterIP'",
-                    ));
-                }
-                if !node.insert((p["protocol"].to_string(), n)) {
-                    errors.push(FieldError::duplicate(&at.child("nodePort"), n));
-                }
-            }
-        }
-        outside(o, &spec, errors);
-        if let Some(ip) = o.str_at(&["spec", "clusterIP"]).filter(|ip| !matches!(*ip, "" | "None"))
-            && ip.parse::<std::net::IpAddr>().is_err()
-        {
-            let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(FieldError::invalid(&spec.child("clusterIPs").index(0), ip, why));
+        service_rules::validate(o, errors);
+    }
+
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        service_rules::warnings(o)
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            service_rules::status(o, errors);
         }
     }
 
@@ -156,18 +117,7 @@ impl Strategy for Service {
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        let (new, was) = (
-            o.str_at(&["spec", "clusterIP"]).unwrap_or_default(),
-            old.str_at(&["spec", "clusterIP"]).unwrap_or_default(),
-        );
-        let external = |o: &Object| o.str_at(&["spec", "type"]) == Some("ExternalName");
-        // Of what is no address nothing more is said.
-        let from_none = was == "None" && new.parse::<std::net::IpAddr>().is_err();
-        if !was.is_empty() && new != was && !from_none && !external(o) && !external(old) {
-            let path = FieldPath::new("spec.clusterIPs").index(0);
-            let value = o.at(&["spec", "clusterIPs"]).cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(&path, value, "may not change once set"));
-        }
+        service_rules::update(o, old, errors);
     }
 
     fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
@@ -232,6 +182,14 @@ impl Strategy for Service {
     }
 }
 
+/// Who changes the one address and not the list means the list too.
+fn follow_address(o: &mut Object, old: &Object) {
+    let (one, list) = (["spec", "clusterIP"], ["spec", "clusterIPs"]);
+    if o.at(&one) != old.at(&one) && o.at(&list).is_some() && o.at(&list) == old.at(&list) {
+        o.remove(&list);
+    }
+}
+
 /// One field for one family, a list for both: they say the same.
 fn same_addresses(o: &mut Object) {
     if o.str_at(&["spec", "type"]) == Some("ExternalName") {
@@ -251,11 +209,11 @@ fn reaches_nodes(o: &Object) -> bool {
     matches!(o.str_at(&["spec", "type"]), Some("NodePort" | "LoadBalancer"))
 }
 
-fn is_balanced(o: &Object) -> bool {
+pub(super) fn is_balanced(o: &Object) -> bool {
     o.str_at(&["spec", "type"]) == Some("LoadBalancer")
 }
 
-fn is_reached_from_outside(o: &Object) -> bool {
+pub(super) fn is_reached_from_outside(o: &Object) -> bool {
     let addresses = o.at(&["spec", "externalIPs"]).and_then(Value::as_array).is_some_and(|a| !a.is_empty());
     reaches_nodes(o) || (o.str_at(&["spec", "type"]) == Some("ClusterIP") && addresses)
 }
@@ -274,32 +232,6 @@ fn drop_of_old_type(o: &mut Object, old: &Object) {
     for k in ["allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"] {
         if is_balanced(old) && !is_balanced(o) && same(o, k) {
             o.remove(&["spec", k]);
-        }
-    }
-}
-
-/// What is only for services that are reached from outside.
-fn outside(o: &Object, spec: &FieldPath, errors: &mut ErrorList) {
-    if let Some(policy) = o.str_at(&["spec", "externalTrafficPolicy"]).filter(|p| !p.is_empty())
-        && !is_reached_from_outside(o)
-    {
-        let why = "may only be set for externally-accessible services";
-        errors.push(FieldError::invalid(&spec.child("externalTrafficPolicy"), policy, why));
-    }
-    let only = "may only be used when `type` is 'LoadBalancer'";
-    // The field is said with a capital.
-    let ranges = spec.child("LoadBalancerSourceRanges");
-    let list = o.at(&["spec", "loadBalancerSourceRanges"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    if !list.is_empty() && !is_balanced(o) {
-        errors.push(FieldError::forbidden(&ranges, only));
-    } else {
-        for (i, r) in list.iter().enumerate() {
-            schema::rules::cidr(r.as_str().unwrap_or_default().trim(), &ranges.index(i), errors);
-        }
-    }
-    for k in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
-        if o.at(&["spec", k]).is_some_and(|v| !v.is_null()) && !is_balanced(o) {
-            errors.push(FieldError::forbidden(&spec.child(k), only));
         }
     }
 }

@@ -2,12 +2,25 @@
 
 use crate::authentication::TokenRequest;
 use crate::authentication::service_account::ServiceAccountTokens;
+use meta::Object;
 use registry::{Strategy, Sub};
 use std::sync::Arc;
 
 pub struct ServiceAccount(pub Arc<ServiceAccountTokens>);
 
+const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
+
 impl Strategy for ServiceAccount {
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        let says = |o: &Object| o.annotation(MOUNTABLE).is_some();
+        if !says(o) || old.is_some_and(says) {
+            return Vec::new();
+        }
+        vec![format!(
+            "metadata.annotations[{MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
+        )]
+    }
+
     fn returns_deleted_object(&self) -> bool {
         true
     }

@@ -7,12 +7,12 @@ use meta::{FieldError, FieldPath, Object, Value, names};
 /// The annotation that named the class before there was a field for it.
 const CLASS: &str = "kubernetes.io/ingress.class";
 
-/// A new ingress names its class in one place.
+/// A new ingress that names its class in two places says the same in both.
 pub fn validate_new(o: &Object, errors: &mut ErrorList) {
     let Some(class) = o.str_at(&["metadata", "annotations", CLASS]) else { return };
-    if o.at(&["spec", "ingressClassName"]).is_some_and(|c| !c.is_null()) {
+    if o.str_at(&["spec", "ingressClassName"]).is_some_and(|c| c != class) {
         let at = FieldPath::new("annotations").child(CLASS);
-        errors.push(FieldError::invalid(&at, class, "can not be set when the class field is also set"));
+        errors.push(FieldError::invalid(&at, class, "must match `ingressClassName` when both are specified"));
     }
 }
 
@@ -26,6 +26,19 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     if is_set(spec, "defaultBackend") {
         backend(&spec["defaultBackend"], &path.child("defaultBackend"), errors);
     }
+    for (i, r) in items(spec, "rules").iter().enumerate() {
+        let at = path.child("rules").index(i);
+        let name = text(r, "host");
+        if name.parse::<std::net::IpAddr>().is_ok() {
+            errors.push(FieldError::invalid(&at.child("host"), name, "must be a DNS name, not an IP address"));
+        }
+        if !name.is_empty() {
+            host(name, &at.child("host"), errors);
+        }
+        for (j, p) in items(&r["http"], "paths").iter().enumerate() {
+            http_path(p, &at.child("http").child("paths").index(j), errors);
+        }
+    }
     for (i, t) in items(spec, "tls").iter().enumerate() {
         let at = path.child("tls").index(i);
         for (j, h) in items(t, "hosts").iter().enumerate() {
@@ -35,18 +48,6 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
         if !secret.is_empty() {
             let at = at.child("secretName");
             errors.extend(names::dns_subdomain(secret).into_iter().map(|m| FieldError::invalid(&at, secret, m)));
-        }
-    }
-    for (i, r) in items(spec, "rules").iter().enumerate() {
-        let at = path.child("rules").index(i);
-        let name = text(r, "host");
-        if name.parse::<std::net::IpAddr>().is_ok() {
-            errors.push(FieldError::invalid(&at.child("host"), name, "must be a DNS name, not an IP address"));
-        } else if !name.is_empty() {
-            host(name, &at.child("host"), errors);
-        }
-        for (j, p) in items(&r["http"], "paths").iter().enumerate() {
-            http_path(p, &at.child("http").child("paths").index(j), errors);
         }
     }
 }
@@ -86,10 +87,23 @@ pub fn reference(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
 fn host(name: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let plain = name.strip_prefix("*.").unwrap_or(name);
-    errors.extend(names::dns_subdomain(plain).into_iter().map(|m| FieldError::invalid(at, name, m)));
+    let mut say = |m: &str| errors.push(FieldError::invalid(at, name, m));
+    if !name.contains('*') {
+        names::dns_subdomain(name).iter().for_each(|m| say(m));
+        return;
+    }
+    if name.len() > HOST_MAX {
+        say(&format!("must be no more than {HOST_MAX} characters"));
+    }
+    if name.strip_prefix("*.").is_none_or(|rest| names::dns_subdomain(rest).iter().any(|m| m.contains("regex"))) {
+        say(WILDCARD);
+    }
 }
+
+const HOST_MAX: usize = 253;
 
 fn http_path(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let path = text(p, "path");

@@ -63,13 +63,17 @@ pub fn ip_address(o: &Object, errors: &mut ErrorList) {
         let bad = if key == "group" && !v.is_empty() { names::dns_subdomain(v) } else { names::path_segment(v) };
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child(key), v, m)));
     }
-    if !o.name().is_empty() && o.name().parse::<std::net::IpAddr>().map(|ip| ip.to_string()).as_deref() != Ok(o.name())
-    {
-        // An address is no name of a domain; what is wrong with it as one is not said.
-        errors.retain(|e| e.path != "metadata.name");
-        let why = "must be a valid IP address in canonical form";
-        errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
+    if o.name().is_empty() {
+        return;
     }
+    // An address is no name of a domain; what is wrong with it as one is not said.
+    errors.retain(|e| e.path != "metadata.name");
+    let why = match o.name().parse::<std::net::IpAddr>() {
+        Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned(),
+        Ok(ip) if ip.to_string() != o.name() => format!("must be in canonical form (\"{ip}\")"),
+        Ok(_) => return,
+    };
+    errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
 }
 
 /// One range of each family.
@@ -78,9 +82,8 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.cidrs");
     match items(spec, "cidrs") {
         [] => errors.push(FieldError::required(&at, "at least one CIDR required")),
-        [a, b] if text_is_v6(a) == text_is_v6(b) => {
-            let why = "may specify no more than one IP for each IP family";
-            errors.push(FieldError::invalid(&at, vec![a.clone(), b.clone()], why));
+        [a, b] if same_family(a, b) => {
+            errors.push(FieldError::invalid(&at, vec![a.clone(), b.clone()], ONE_OF_EACH));
         }
         [_] | [_, _] => {}
         many => {
@@ -105,11 +108,11 @@ pub fn service_cidr_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             if first != only {
                 errors.push(FieldError::invalid(&at.index(0), first.clone(), "field is immutable"));
             }
-            if text_is_v6(first) == text_is_v6(second) {
-                let why = "may specify no more than one IP for each IP family";
-                errors.push(FieldError::invalid(&at, new, why));
-            } else {
-                schema::rules::cidr(second.as_str().unwrap_or_default(), &at.index(1), errors);
+            for (i, r) in new.iter().enumerate() {
+                schema::rules::cidr(r.as_str().unwrap_or_default(), &at.index(i), errors);
+            }
+            if same_family(first, second) {
+                errors.push(FieldError::invalid(&at, new, ONE_OF_EACH));
             }
         }
         _ => {
@@ -123,8 +126,15 @@ fn cidrs(o: &Object) -> Vec<Value> {
     o.at(&["spec", "cidrs"]).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-fn text_is_v6(v: &Value) -> bool {
-    v.as_str().is_some_and(|s| s.contains(':'))
+const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+
+/// What is no range is of no family.
+fn same_family(a: &Value, b: &Value) -> bool {
+    let six = |v: &Value| {
+        let (ip, _) = v.as_str()?.split_once('/')?;
+        ip.parse::<std::net::IpAddr>().ok().map(|ip| ip.is_ipv6())
+    };
+    six(a).is_some() && six(a) == six(b)
 }
 
 /// A controller is named like a path below a domain.

@@ -53,9 +53,9 @@ fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
             if start.as_i64().is_some_and(|s| s > end) {
                 errors.push(FieldError::invalid(&at, end, "must be greater than or equal to `port`"));
             }
+            errors.extend(meta::names::port_number(end).into_iter().map(|m| FieldError::invalid(&at, end, m)));
         }
     }
-    errors.extend(meta::names::port_number(end).into_iter().map(|m| FieldError::invalid(&at, end, m)));
 }
 
 fn peer(p: &Value, at: &FieldPath, errors: &mut ErrorList) {

@@ -1,87 +1,70 @@
-//! Containers: their names, images, ports, environment, mounts, probes.
+//! Containers of a pod: their names, images, ports, and what each kind of them may have.
 
-use super::{resources, security};
+use super::{Of, claims, env, mounts, probes, resources, security};
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Map, Value, names};
+use meta::{FieldError, FieldPath, Value, names};
 use std::collections::{HashMap, HashSet};
 
-/// What a variable may take from its pod.
-const ENV_FIELDS: [&str; 9] = [
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-];
+/// What all containers of a pod are checked against.
+pub struct Surroundings<'a> {
+    pub spec: &'a Value,
+    pub volumes: &'a HashMap<&'a str, &'a Value>,
+    pub of: Of<'a>,
+}
 
-/// Every field of a pod that the downward API has a name for.
-const KNOWN_FIELDS: [&str; 14] = [
-    "metadata.annotations",
-    "metadata.labels",
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.phase",
-    "status.podIP",
-    "status.podIPs",
-];
+const RESTARTS: [&str; 3] = ["Always", "Never", "OnFailure"];
 
-const RESOURCES: [&str; 6] = [
-    "limits.cpu",
-    "limits.ephemeral-storage",
-    "limits.memory",
-    "requests.cpu",
-    "requests.ephemeral-storage",
-    "requests.memory",
-];
-
-pub fn rules(spec: &Value, path: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+pub fn rules(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let mut seen: HashSet<&str> = HashSet::new();
-    let mut host_ports = HashSet::new();
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        for (i, c) in items(spec, list).iter().enumerate() {
-            let at = path.child(list).index(i);
+    let grace = s.spec["terminationGracePeriodSeconds"].as_i64();
+    // An init container that has the name of another container is the one to blame.
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        let list_at = path.child(list);
+        for (i, c) in items(s.spec, list).iter().enumerate() {
+            let at = list_at.index(i);
             let name = text(c, "name");
-            if name.is_empty() {
-                errors.push(FieldError::required(&at.child("name"), ""));
-            } else {
-                let bad = names::dns_label(name);
-                errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)));
-                if !seen.insert(name) {
-                    errors.push(FieldError::duplicate(&at.child("name"), name));
-                }
+            common(s, c, &at, errors);
+            if seen.contains(name) {
+                errors.push(FieldError::duplicate(&at.child("name"), name));
+            } else if list != "initContainers" || !name.is_empty() {
+                seen.insert(name);
             }
-            container(c, &at, volumes, errors);
-            restart(c, list, &at, errors);
-            if list == "containers" {
-                for (j, p) in items(c, "ports").iter().enumerate() {
-                    let host = p["hostPort"].as_i64().unwrap_or(0);
-                    let key = format!("{}/{}/{host}", p["protocol"], p["hostIP"]);
-                    if host != 0 && !host_ports.insert(key) {
-                        errors.push(FieldError::duplicate(&at.child("ports").index(j).child("hostPort"), host));
+            let sidecar = list == "initContainers" && text(c, "restartPolicy") == "Always";
+            if list == "containers" || sidecar {
+                probes::rules(c, grace, &at, errors);
+            }
+            match list {
+                "initContainers" => {
+                    restarts(c, &at, errors);
+                    if !sidecar {
+                        of_the_running(c, &at, errors);
                     }
+                    // Init containers run one by one; upstream says of the first what is true of any.
+                    host_ports(std::slice::from_ref(c), &list_at, errors);
                 }
+                "containers" => restarts(c, &at, errors),
+                _ => ephemeral(s.spec, c, &at, errors),
             }
         }
     }
+    host_ports(items(s.spec, "containers"), &path.child("containers"), errors);
+    if s.spec["hostNetwork"] == true {
+        ports_of_the_host(s, path, errors);
+    }
 }
 
-fn container(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+fn common(s: &Surroundings<'_>, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let name = text(c, "name");
+    if name.is_empty() {
+        errors.push(FieldError::required(&at.child("name"), ""));
+    } else {
+        errors.extend(names::dns_label(name).into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)));
+    }
     let image = text(c, "image");
     if image.is_empty() {
         errors.push(FieldError::required(&at.child("image"), ""));
-    } else if image.trim() != image {
+    } else if s.of.is_pod() && image.trim() != image {
         errors.push(FieldError::invalid(&at.child("image"), image, "must not have leading or trailing whitespace"));
     }
     let mut port_names = HashSet::new();
@@ -96,236 +79,162 @@ fn container(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors:
             errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
     }
-    resources::requirements(&c["resources"], &at.child("resources"), errors);
-    security::container(c, at, errors);
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let p = &c[probe];
-        if p.is_object() {
-            let at = at.child(probe);
-            handler(p, &at, errors);
-            let success = p["successThreshold"].as_i64().unwrap_or(1);
-            if probe != "readinessProbe" && success != 1 {
-                errors.push(FieldError::invalid(&at.child("successThreshold"), success, "must be 1"));
-            }
-            if probe == "readinessProbe" && is_set(p, "terminationGracePeriodSeconds") {
-                let value = p["terminationGracePeriodSeconds"].clone();
-                let why = "must not be set for readinessProbes";
-                errors.push(FieldError::invalid(&at.child("terminationGracePeriodSeconds"), value, why));
-            }
-        }
-    }
-    for hook in ["postStart", "preStop"] {
-        let h = &c["lifecycle"][hook];
-        if h.is_object() {
-            handler(h, &at.child("lifecycle").child(hook), errors);
-        }
-    }
-    surroundings(c, at, volumes, errors);
+    let at_resources = at.child("resources");
+    resources::requirements(&c["resources"], resources::Whose::Container, &at_resources, errors);
+    claims::of_container(&c["resources"], s.spec, &at_resources.child("claims"), errors);
+    resize_policy(c, s.spec, &at.child("resizePolicy"), errors);
+    security::container(c, s.spec["hostUsers"] != false, at, errors);
+    surroundings(c, at, s.volumes, errors);
 }
 
 /// What a container sees of its pod: mounts and variables.
 pub fn surroundings(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
-    mounts(c, at, volumes, errors);
-    for (i, e) in items(c, "env").iter().enumerate() {
-        env(e, &at.child("env").index(i), errors);
-    }
-    for (i, e) in items(c, "envFrom").iter().enumerate() {
-        env_from(e, &at.child("envFrom"), i, errors);
-    }
+    mounts::rules(c, at, volumes, errors);
+    env::variables(c, at, volumes, errors);
 }
 
-fn mounts(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
-    let mut paths = HashSet::new();
-    for (i, m) in items(c, "volumeMounts").iter().enumerate() {
-        let at = at.child("volumeMounts").index(i);
-        let volume = text(m, "name");
-        if volume.is_empty() {
-            errors.push(FieldError::required(&at.child("name"), ""));
-        }
-        if !volumes.contains_key(volume) {
-            errors.push(FieldError::not_found(&at.child("name"), volume));
-        }
-        let path = text(m, "mountPath");
-        if path.is_empty() {
-            errors.push(FieldError::required(&at.child("mountPath"), ""));
-        }
-        if !paths.insert(path) {
-            errors.push(FieldError::invalid(&at.child("mountPath"), path, "must be unique"));
-        }
-        for key in ["subPath", "subPathExpr"] {
-            let sub = text(m, key);
-            if sub.starts_with('/') {
-                errors.push(FieldError::invalid(&at.child(key), sub, "must be a relative path"));
-            } else if sub.split('/').any(|s| s == "..") {
-                errors.push(FieldError::invalid(&at.child(key), sub, "must not contain '..'"));
-            }
-        }
-        if !text(m, "subPath").is_empty() && !text(m, "subPathExpr").is_empty() {
-            let value = m["subPathExpr"].clone();
-            errors.push(FieldError::invalid(
-                &at.child("subPathExpr"),
-                value,
-                "subPathExpr and subPath are mutually exclusive",
-            ));
-        }
-        if let Some(p) = m["mountPropagation"].as_str() {
-            if !matches!(p, "None" | "HostToContainer" | "Bidirectional") {
-                let all = ["Bidirectional", "HostToContainer", "None"];
-                errors.push(FieldError::not_supported(&at.child("mountPropagation"), p, &all));
-            } else if p == "Bidirectional" && c["securityContext"]["privileged"] != true {
-                let why = "Bidirectional mount propagation is available only to privileged containers";
-                errors.push(FieldError::forbidden(&at.child("mountPropagation"), why));
+/// Ports of the node are taken once.
+fn host_ports(containers: &[Value], list: &FieldPath, errors: &mut ErrorList) {
+    let mut taken = HashSet::new();
+    for (i, c) in containers.iter().enumerate() {
+        for (j, p) in items(c, "ports").iter().enumerate() {
+            let host = p["hostPort"].as_i64().unwrap_or(0);
+            let key = format!("{}/{}/{host}", text(p, "protocol"), text(p, "hostIP"));
+            if host != 0 && !taken.insert(key.clone()) {
+                let at = list.index(i).child("ports").index(j).child("hostPort");
+                errors.push(FieldError::duplicate(&at, key));
             }
         }
     }
 }
 
-/// Init containers are not probed, unless they go on running.
-fn restart(c: &Value, list: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let policy = c["restartPolicy"].as_str();
-    if let Some(p) = policy
-        && list != "ephemeralContainers"
-        && !matches!(p, "Always" | "Never" | "OnFailure")
-    {
-        let all = ["Always", "Never", "OnFailure"];
-        errors.push(FieldError::not_supported(&at.child("restartPolicy"), p, &all));
+/// On the network of the host, a port is the host's. A template may leave it open.
+fn ports_of_the_host(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    for (i, c) in items(s.spec, "containers").iter().enumerate() {
+        for (j, p) in items(c, "ports").iter().enumerate() {
+            let number = |k: &str| p[k].as_i64().unwrap_or(0);
+            let (host, own) = (number("hostPort"), number("containerPort"));
+            if (s.of.is_pod() || host != 0) && host != own {
+                let at = path.child("containers").index(i).child("ports").index(j).child("hostPort");
+                let why = "must match `containerPort` when `hostNetwork` is true";
+                errors.push(FieldError::invalid(&at, host, why));
+            }
+        }
     }
-    let forbidden: &[&str] = match list {
-        "initContainers" if policy != Some("Always") => {
-            &["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"]
+}
+
+/// When a container is started again, by its own policy or by rules.
+fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let rules = items(c, "restartPolicyRules");
+    let policy_at = at.child("restartPolicy");
+    match c["restartPolicy"].as_str() {
+        Some(p) if !RESTARTS.contains(&p) => errors.push(FieldError::not_supported(&policy_at, p, &RESTARTS)),
+        None if !rules.is_empty() => {
+            let why = "must specify restartPolicy when restart rules are used";
+            errors.push(FieldError::required(&policy_at, why));
         }
-        "ephemeralContainers" => {
-            &["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resizePolicy", "restartPolicy"]
+        _ => {}
+    }
+    let list = at.child("restartPolicyRules");
+    if rules.len() > 20 {
+        errors.push(FieldError::too_many(&list, rules.len(), 20));
+    }
+    for (i, r) in rules.iter().enumerate() {
+        let at = list.index(i);
+        let actions = ["Restart"];
+        if !actions.contains(&text(r, "action")) {
+            errors.push(FieldError::not_supported(&at.child("action"), text(r, "action"), &actions));
         }
-        _ => &[],
+        let at = at.child("exitCodes");
+        let codes = &r["exitCodes"];
+        if !codes.is_object() {
+            errors.push(FieldError::required(&at, "must be specified"));
+            continue;
+        }
+        let operators = ["In", "NotIn"];
+        if !operators.contains(&text(codes, "operator")) {
+            errors.push(FieldError::not_supported(&at.child("operator"), text(codes, "operator"), &operators));
+        }
+        let values = items(codes, "values");
+        if values.len() > 255 {
+            errors.push(FieldError::too_many(&at.child("values"), values.len(), 255));
+        }
+    }
+}
+
+/// Init containers end: they are not probed, and nothing happens at their end. What is wrong inside is not looked at.
+fn of_the_running(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for k in probes::PROBES.into_iter().chain(["lifecycle"]).filter(|k| is_set(c, k)) {
+        forbid(k, "may not be set for init containers without restartPolicy=Always", at, errors);
+    }
+}
+
+fn forbid(key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let at = at.child(key);
+    let inside = format!("{at}.");
+    errors.retain(|e| !e.path.starts_with(&inside));
+    errors.push(FieldError::forbidden(&at, why));
+}
+
+/// Fields that nothing but a container that stays may have.
+const LASTING: [&str; 9] = [
+    "ports",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
+
+fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    const WHY: &str = "cannot be set for an Ephemeral Container";
+    let target = text(c, "targetContainerName");
+    let known =
+        ["containers", "initContainers"].iter().any(|l| items(spec, l).iter().any(|o| text(o, "name") == target));
+    if !target.is_empty() && !known {
+        errors.push(FieldError::not_found(&at.child("targetContainerName"), target));
+    }
+    let empty = |v: &Value| {
+        v.is_null() || v.as_array().is_some_and(Vec::is_empty) || v.as_object().is_some_and(|o| o.is_empty())
     };
-    for k in forbidden.iter().filter(|k| is_set(c, k)) {
-        let why = if list == "initContainers" {
-            "may not be set for init containers without restartPolicy=Always"
+    for k in LASTING.into_iter().filter(|k| !empty(&c[*k])) {
+        let said = matches!(k, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
+        if said {
+            errors.push(FieldError::forbidden(&at.child(k), WHY));
         } else {
-            "cannot be set for an Ephemeral Container"
-        };
-        errors.push(FieldError::forbidden(&at.child(k), why));
-    }
-    if list == "ephemeralContainers" && c["resources"].as_object().is_some_and(|r| !r.is_empty()) {
-        let why = "cannot be set for an Ephemeral Container";
-        errors.push(FieldError::forbidden(&at.child("resources"), why));
-    }
-}
-
-fn env(e: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let from = &e["valueFrom"];
-    if !from.is_object() {
-        return;
-    }
-    let at = at.child("valueFrom");
-    if !text(e, "value").is_empty() {
-        errors.push(FieldError::invalid(&at, "", "may not be specified when `value` is not empty"));
-    }
-    match from.as_object().map_or(0, Map::len) {
-        0 => errors.push(FieldError::invalid(
-            &at,
-            "",
-            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
-        )),
-        1 => {}
-        _ => errors.push(FieldError::invalid(&at, "", "may not have more than one field specified at a time")),
-    }
-    if is_set(from, "fieldRef") {
-        field_ref(&from["fieldRef"], &ENV_FIELDS, &at.child("fieldRef"), errors);
-    }
-    if is_set(from, "resourceFieldRef") {
-        resource_ref(&from["resourceFieldRef"], &at.child("resourceFieldRef"), errors);
-    }
-}
-
-/// A field of the pod, of those that may be had here.
-pub fn field_ref(r: &Value, allowed: &[&str], at: &FieldPath, errors: &mut ErrorList) {
-    let path = text(r, "fieldPath");
-    let at_path = at.child("fieldPath");
-    if text(r, "apiVersion").is_empty() {
-        errors.push(FieldError::required(&at.child("apiVersion"), ""));
-        return;
-    }
-    if path.is_empty() {
-        errors.push(FieldError::required(&at_path, ""));
-        return;
-    }
-    if let Some((base, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
-        match base {
-            "metadata.annotations" | "metadata.labels" => {
-                let key = if base == "metadata.annotations" { key.to_lowercase() } else { key.to_owned() };
-                errors.extend(names::qualified_name(&key).into_iter().map(|m| FieldError::invalid(&at_path, path, m)));
-            }
-            _ => errors.push(FieldError::invalid(&at_path, path, "does not support subscript")),
+            forbid(k, WHY, at, errors);
         }
-        return;
     }
-    let internal = if path == "spec.host" { "spec.nodeName" } else { path };
-    if text(r, "apiVersion") != "v1" {
-        let why = format!("error converting fieldPath: unsupported pod version: {}", text(r, "apiVersion"));
-        errors.push(FieldError::invalid(&at_path, path, why));
-    } else if !KNOWN_FIELDS.contains(&internal) {
-        let why = format!("error converting fieldPath: field label not supported: {path}");
-        errors.push(FieldError::invalid(&at_path, path, why));
-    } else if !allowed.contains(&internal) {
-        errors.push(FieldError::not_supported(&at_path, path, allowed));
-    }
-}
-
-/// A resource of a container.
-pub fn resource_ref(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let resource = text(r, "resource");
-    let huge = ["limits.hugepages-", "requests.hugepages-"].iter().any(|p| resource.starts_with(p));
-    if !resource.is_empty() && !RESOURCES.contains(&resource) && !huge {
-        errors.push(FieldError::not_supported(&at.child("resource"), resource, &RESOURCES));
-    }
-}
-
-/// Variables of a whole map. What is missing of it is said of the list.
-fn env_from(e: &Value, at: &FieldPath, i: usize, errors: &mut ErrorList) {
-    let sources = ["configMapRef", "secretRef"].iter().filter(|k| is_set(e, k)).count();
-    match sources {
-        0 => errors.push(FieldError::invalid(at, "", "must specify one of: `configMapRef` or `secretRef`")),
-        1 => {}
-        _ => errors.push(FieldError::invalid(at, "", "may not have more than one field specified at a time")),
-    }
-    let at = at.index(i);
-    let prefix = text(e, "prefix");
-    if !prefix.is_empty() {
-        let bad = names::env_var_name(prefix);
-        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("prefix"), prefix, m)));
-    }
-    for k in ["configMapRef", "secretRef"] {
-        if is_set(e, k) {
-            let name = text(&e[k], "name");
-            let at = at.child(k).child("name");
-            if name.is_empty() {
-                errors.push(FieldError::required(&at, ""));
-            } else {
-                errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
-            }
+    for (i, m) in items(c, "volumeMounts").iter().enumerate() {
+        for k in ["subPath", "subPathExpr"].into_iter().filter(|k| !text(m, k).is_empty()) {
+            errors.push(FieldError::forbidden(&at.child("volumeMounts").index(i).child(k), WHY));
         }
     }
 }
 
-fn handler(h: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let kinds: Vec<&str> =
-        ["exec", "httpGet", "tcpSocket", "grpc", "sleep"].into_iter().filter(|k| h[*k].is_object()).collect();
-    match &kinds[..] {
-        [] => errors.push(FieldError::required(at, "must specify a handler type")),
-        [_] => {}
-        [_, rest @ ..] => {
-            for k in rest {
-                errors.push(FieldError::forbidden(&at.child(k), "may not specify more than 1 handler type"));
+const RESIZED: [&str; 2] = ["cpu", "memory"];
+const RESIZES: [&str; 2] = ["NotRequired", "RestartContainer"];
+
+/// Whether a container is started again when it gets more or less. What is wrong is said of the list.
+fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let mut seen = HashSet::new();
+    for (i, p) in items(c, "resizePolicy").iter().enumerate() {
+        let (resource, policy) = (text(p, "resourceName"), text(p, "restartPolicy"));
+        if !seen.insert(resource) {
+            errors.push(FieldError::duplicate(&at.index(i), resource));
+        }
+        for (value, known) in [(resource, RESIZED), (policy, RESIZES)] {
+            if value.is_empty() {
+                errors.push(FieldError::required(at, ""));
+            } else if !known.contains(&value) {
+                errors.push(FieldError::not_supported(at, value, &known));
             }
         }
-    }
-    for header in items(&h["httpGet"], "httpHeaders") {
-        let name = text(header, "name");
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-            let why = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
-            errors.push(FieldError::invalid(&at.child("httpGet").child("httpHeaders"), name, why));
+        if spec["restartPolicy"] == "Never" && policy != "NotRequired" {
+            errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"));
         }
     }
 }

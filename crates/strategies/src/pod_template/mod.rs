@@ -1,22 +1,44 @@
 //! What pods and pod templates share: defaults and rules that take more than one field
 //! (`k8s.io/kubernetes/pkg/apis/core/validation/validation.go`). What takes one is in the description.
 
+pub mod annotations;
+mod claims;
 mod containers;
+mod dns;
+mod env;
+mod mounts;
+mod probes;
+mod projected;
 mod reference;
-mod resources;
+pub mod resources;
 pub mod scheduling;
 mod security;
+pub mod sources;
 mod volumes;
 mod warnings;
+mod windows;
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value, names};
 
-pub use resources::{container_amounts, resource_name};
+pub use resources::{amount, default_of_pod, overcommits, overhead, resource_name};
 pub use scheduling::node_selector_terms;
-pub use volumes::rules as volume_rules;
-pub use warnings::{of_parts as warnings_of_parts, of_workload, warnings};
+pub use warnings::{claim_sizes, of_node_term, of_parts as warnings_of_parts, of_workload, old_label, warnings};
+
+/// What a pod spec belongs to. A template is asked less: its pods are looked at again.
+#[derive(Clone, Copy)]
+pub enum Of<'a> {
+    /// A pod of this name, which may be empty.
+    Pod(&'a str),
+    Template,
+}
+
+impl Of<'_> {
+    fn is_pod(self) -> bool {
+        matches!(self, Self::Pod(_))
+    }
+}
 
 /// Defaults of a pod spec at `path`.
 pub fn default(o: &mut Object, path: &[&str]) {
@@ -24,17 +46,6 @@ pub fn default(o: &mut Object, path: &[&str]) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             container(c);
-        }
-    }
-    if spec["hostNetwork"] == true {
-        for list in ["initContainers", "containers"] {
-            for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-                for p in c.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-                    if p["hostPort"].as_i64().unwrap_or(0) == 0 {
-                        p["hostPort"] = p["containerPort"].clone();
-                    }
-                }
-            }
         }
     }
     for v in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -64,48 +75,73 @@ fn container(c: &mut Value) {
     }
 }
 
-/// The rules of a template: its labels and its pod spec.
-pub fn validate(template: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
-    let Some(t) = template else { return };
-    schema::rules::labels(&t["metadata"]["labels"], &path.child("labels"), errors);
-    for (k, _) in t["metadata"]["annotations"].as_object().into_iter().flatten() {
-        for m in names::qualified_name(&k.to_lowercase()) {
-            errors.push(FieldError::invalid(&path.child("annotations"), k.as_str(), m));
+/// On the network of the node, ports of a pod are the node's.
+pub fn host_network_ports(spec: &mut Value) {
+    if spec["hostNetwork"] != true {
+        return;
+    }
+    for list in ["initContainers", "containers"] {
+        for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for p in c.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+                if p["hostPort"].as_i64().unwrap_or(0) == 0 {
+                    p["hostPort"] = p["containerPort"].clone();
+                }
+            }
         }
     }
-    spec(&t["spec"], &path.child("spec"), errors);
+}
+
+/// The rules of a template: its labels, its annotations and its pod spec.
+pub fn validate(template: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
+    let Some(t) = template else { return };
+    let (metadata, at) = (&t["metadata"], path.child("annotations"));
+    schema::rules::labels(&metadata["labels"], &path.child("labels"), errors);
+    annotations::keys(&metadata["annotations"], &at, errors);
+    annotations::rules(&metadata["annotations"], &t["spec"], &at, errors);
+    let spec_at = path.child("spec");
+    spec(&t["spec"], Of::Template, &spec_at, errors);
+    annotations::agree_with_fields(&metadata["annotations"], &t["spec"], &spec_at, errors);
+    if !items(&t["spec"], "ephemeralContainers").is_empty() {
+        let why = "ephemeral containers not allowed in pod template";
+        errors.push(FieldError::forbidden(&spec_at.child("ephemeralContainers"), why));
+    }
 }
 
 /// Controllers that keep pods running want them restarted.
-pub fn always_restarts(template: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub fn always_restarts(kind: &str, template: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let policy = text(&template["spec"], "restartPolicy");
     let spec = path.child("spec");
     if policy != "Always" {
         errors.push(FieldError::not_supported(&spec.child("restartPolicy"), policy, &["Always"]));
     }
     if is_set(&template["spec"], "activeDeadlineSeconds") {
-        let why = "activeDeadlineSeconds in ReplicaSet is not Supported";
-        errors.push(FieldError::forbidden(&spec.child("activeDeadlineSeconds"), why));
+        let why = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.push(FieldError::forbidden(&spec.child("activeDeadlineSeconds"), &why));
     }
 }
 
 /// Volumes, mounts and variables by themselves, as they are put into pods.
 pub fn surroundings(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let known = volumes::rules(items(s, "volumes"), &path.child("volumes"), errors);
+    let known = volumes::rules(items(s, "volumes"), Of::Template, &path.child("volumes"), errors);
     containers::surroundings(s, path, &known, errors);
 }
 
 /// The rules of a pod spec. `errors` holds what the rules of single fields found already.
-pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub fn spec(spec: &Value, of: Of<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let volumes = volumes::rules(items(spec, "volumes"), of, &path.child("volumes"), errors);
+    claims::of_pod(spec, &path.child("resourceClaims"), errors);
     if items(spec, "containers").is_empty() {
         errors.push(FieldError::required(&path.child("containers"), ""));
     }
-    let volumes = volumes::rules(items(spec, "volumes"), &path.child("volumes"), errors);
-    containers::rules(spec, path, &volumes, errors);
+    containers::rules(&containers::Surroundings { spec, volumes: &volumes, of }, path, errors);
+    resources::pod(spec, &path.child("resources"), errors);
     security::pod(spec, path, errors);
     scheduling::rules(spec, path, errors);
-    volumes::tokens(spec, path, errors);
-    dns(spec, path, errors);
+    dns::rules(spec, path, errors);
+    windows::rules(spec, path, errors);
+    if of.is_pod() {
+        volumes::tokens(spec, path, errors);
+    }
     for (i, h) in items(spec, "hostAliases").iter().enumerate() {
         let at = path.child("hostAliases").index(i).child("hostnames");
         for (j, name) in items(h, "hostnames").iter().enumerate() {
@@ -113,56 +149,26 @@ pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at.index(j), name, m)));
         }
     }
-    if spec["hostPID"] == true && spec["shareProcessNamespace"] == true {
-        let why = "ShareProcessNamespace and HostPID cannot both be enabled";
-        errors.push(FieldError::invalid(&path.child("shareProcessNamespace"), true, why));
+    if is_set(spec, "overhead") {
+        overhead(&spec["overhead"], &path.child("overhead"), errors);
     }
+    hostname(spec, path, errors);
 }
 
-const SEARCHES_MAX: usize = 32;
-const SEARCHES_LENGTH_MAX: usize = 2048;
-const NAMESERVERS_MAX: usize = 3;
+const HOSTNAME_MAX: usize = 64;
 
-fn dns(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let config = &spec["dnsConfig"];
-    let at = path.child("dnsConfig");
-    if spec["dnsPolicy"] == "None" {
-        if !config.is_object() {
-            let why = "must provide `dnsConfig` when `dnsPolicy` is None";
-            errors.push(FieldError::required(&at, why));
-        } else if items(config, "nameservers").is_empty() {
-            let why = "must provide at least one DNS nameserver when `dnsPolicy` is None";
-            errors.push(FieldError::required(&at.child("nameservers"), why));
-        }
+/// A hostname that stands for the pod's own, whole: nothing else decides it then.
+fn hostname(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let Some(name) = spec["hostnameOverride"].as_str() else { return };
+    let at = path.child("hostnameOverride");
+    errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+    if name.len() > HOSTNAME_MAX {
+        errors.push(FieldError::too_long(&at, HOSTNAME_MAX));
     }
-    let nameservers = items(config, "nameservers");
-    if nameservers.len() > NAMESERVERS_MAX {
-        let why = format!("must not have more than {NAMESERVERS_MAX} nameservers");
-        errors.push(FieldError::invalid(&at.child("nameservers"), nameservers.to_vec(), why));
+    if spec["setHostnameAsFQDN"] == true {
+        errors.push(FieldError::forbidden(&at, "may not be specified when `setHostnameAsFQDN` is true"));
     }
-    let searches = items(config, "searches");
-    if searches.len() > SEARCHES_MAX {
-        let why = format!("must not have more than {SEARCHES_MAX} search paths");
-        errors.push(FieldError::invalid(&at.child("searches"), searches.to_vec(), why));
-    }
-    let length: usize = searches.iter().map(|s| s.as_str().map_or(0, str::len) + 1).sum();
-    if length > SEARCHES_LENGTH_MAX + 1 {
-        let why =
-            format!("must not have more than {SEARCHES_LENGTH_MAX} characters (including spaces) in the search list");
-        errors.push(FieldError::invalid(&at.child("searches"), searches.to_vec(), why));
-    }
-    for (i, s) in searches.iter().enumerate() {
-        let s = s.as_str().unwrap_or_default();
-        let name = s.strip_suffix('.').filter(|n| !n.is_empty()).unwrap_or(s);
-        // Underscores are seen in search paths.
-        if s != "." {
-            let found = names::dns_subdomain(&name.replace('_', "a"));
-            errors.extend(found.into_iter().map(|m| FieldError::invalid(&at.child("searches").index(i), s, m)));
-        }
-    }
-    for (i, option) in items(config, "options").iter().enumerate() {
-        if text(option, "name").is_empty() {
-            errors.push(FieldError::required(&at.child("options").index(i), "must not be empty"));
-        }
+    if spec["hostNetwork"] == true {
+        errors.push(FieldError::forbidden(&at, "may not be specified when `hostNetwork` is true"));
     }
 }

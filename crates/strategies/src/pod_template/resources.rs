@@ -1,18 +1,71 @@
-//! Requests and limits.
+//! Requests and limits of containers, and of a pod as a whole.
 
+use crate::read::{items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Quantity, Value, names};
+use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
+use std::collections::BTreeMap;
 
 /// Resources every container may ask for.
 fn is_native(name: &str) -> bool {
-    matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
+    matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge(name)
 }
 
-/// Named by a domain other than Kubernetes' own.
+/// Words that a quota, but no container, may name.
+const COUNTED: [&str; 17] = [
+    "pods",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "storage",
+    "requests.storage",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+pub fn is_huge(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+/// Without a domain, or of Kubernetes' own.
+fn is_kubernetes_own(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Named by a domain other than Kubernetes' own, such that a quota for it has a name too.
 fn is_extended(name: &str) -> bool {
-    name.contains('/')
-        && !name.split('/').next().unwrap_or_default().ends_with("kubernetes.io")
+    !is_kubernetes_own(name)
         && !name.starts_with("requests.")
+        && names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// Whether more may be limited than is requested.
+pub fn overcommits(name: &str) -> bool {
+    is_kubernetes_own(name) && !is_huge(name)
+}
+
+/// Whether only whole amounts make sense.
+pub fn is_whole(name: &str) -> bool {
+    const WHOLE: [&str; 9] = [
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+    ];
+    WHOLE.contains(&name) || is_extended(name)
 }
 
 fn quantity(v: &Value) -> Option<Quantity> {
@@ -22,45 +75,92 @@ fn quantity(v: &Value) -> Option<Quantity> {
 /// The name of a resource that a container may have.
 pub fn resource_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let bad = names::qualified_name(name);
-    if !bad.is_empty() {
-        errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
-    } else if !name.contains('/') && !is_native(name) {
-        for why in ["must be a standard resource type or fully qualified", "must be a standard resource for containers"]
-        {
-            errors.push(FieldError::invalid(at, name, why));
+    let qualified = bad.is_empty();
+    errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
+    let mut wrong = |why: &str| errors.push(FieldError::invalid(at, name, why));
+    if !name.contains('/') {
+        let counted = COUNTED.contains(&name) || name.starts_with("requests.hugepages-");
+        if qualified && !is_native(name) && !counted {
+            wrong("must be a standard resource type or fully qualified");
         }
+        if !is_native(name) {
+            wrong("must be a standard resource for containers");
+        }
+    } else if !is_kubernetes_own(name) && !is_extended(name) {
+        wrong("doesn't follow extended resource name standard");
     }
 }
 
 /// One amount: not negative, and whole where the resource cannot be divided.
-fn amount(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+pub fn amount(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let q = quantity(v);
     if q.is_some_and(|q| q.sign() < 0) {
         errors.push(FieldError::invalid(at, v.clone(), "must be greater than or equal to 0"));
     }
-    if is_extended(name) && q.is_some_and(|q| !q.is_integer()) {
+    if is_whole(name) && q.is_some_and(|q| !q.is_integer()) {
         errors.push(FieldError::invalid(at, v.clone(), "must be an integer"));
     }
 }
 
-/// A map of amounts of container resources.
-pub fn container_amounts(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    for (k, v) in amounts.as_object().into_iter().flatten() {
-        resource_name(k, &at.key(k), errors);
-        amount(k, v, &at.key(k), errors);
+/// Huge pages come whole.
+fn pages(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let size = name.strip_prefix("hugepages-").and_then(|s| Quantity::parse(s).ok());
+    let Some(q) = quantity(v).filter(|_| is_huge(name)) else { return };
+    let fits = size.is_some_and(|s| s.sign() > 0 && q.nano_value() % s.nano_value() == 0);
+    if !fits {
+        let why = format!("{q} is not positive integer multiple of {name}");
+        errors.push(FieldError::invalid(at, v.clone(), why));
     }
 }
 
+/// What a pod takes beside its containers: said as if these were limits.
+pub fn overhead(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    requirements(&Value::Object(Map::from_iter([("limits".into(), amounts.clone())])), Whose::Container, at, errors);
+}
+
+/// Whose requests and limits they are: this decides which resources may be named.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Whose {
+    Container,
+    Pod,
+}
+
+/// What a pod as a whole may ask for.
+fn of_pod(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let before = errors.len();
+    let bad = names::qualified_name(name);
+    errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
+    if errors.len() == before && !name.contains('/') && !is_native(name) && !COUNTED.contains(&name) {
+        errors.push(FieldError::invalid(at, name, "must be a standard resource type or fully qualified"));
+    } else if errors.len() == before && !is_pod_level(name) {
+        errors.push(FieldError::not_supported(at, name, &["cpu", "hugepages-", "memory"]));
+    }
+}
+
+fn is_pod_level(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || is_huge(name)
+}
+
 /// Requests are not above limits; what cannot be overcommitted is limited to what is requested.
-pub fn requirements(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
+pub fn requirements(r: &Value, whose: Whose, at: &FieldPath, errors: &mut ErrorList) {
     let requests = at.child("requests");
+    let (mut huge, mut usual) = (false, false);
     for part in ["limits", "requests"] {
-        container_amounts(&r[part], &at.child(part), errors);
+        for (k, v) in r[part].as_object().into_iter().flatten() {
+            let at = at.child(part).key(k);
+            match whose {
+                Whose::Container => resource_name(k, &at, errors),
+                Whose::Pod => of_pod(k, &at, errors),
+            }
+            amount(k, v, &at, errors);
+            pages(k, v, &at, errors);
+            huge |= is_huge(k);
+            usual |= matches!(k.as_str(), "cpu" | "memory");
+        }
     }
     for (k, v) in r["requests"].as_object().into_iter().flatten() {
-        let overcommits = !is_extended(k) && !k.starts_with("hugepages-");
         match (quantity(v), quantity(&r["limits"][k.as_str()])) {
-            (Some(q), Some(l)) if !overcommits && q != l => {
+            (Some(q), Some(l)) if !overcommits(k) && q != l => {
                 let why = format!("must be equal to {k} limit of {l}");
                 errors.push(FieldError::invalid(&requests, v.clone(), why));
             }
@@ -68,11 +168,100 @@ pub fn requirements(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
                 let why = format!("must be less than or equal to {k} limit of {l}");
                 errors.push(FieldError::invalid(&requests, v.clone(), why));
             }
-            (Some(_), None) if !overcommits => {
+            (Some(_), None) if !overcommits(k) => {
                 let why = "Limit must be set for non overcommitable resources";
                 errors.push(FieldError::required(&at.child("limits"), why));
             }
             _ => {}
         }
+    }
+    if huge && !usual {
+        errors.push(FieldError::forbidden(at, "HugePages require cpu or memory"));
+    }
+}
+
+/// Requests and limits of a pod as a whole hold those of its containers.
+pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let own = &spec["resources"];
+    if !own.is_object() {
+        return;
+    }
+    if own["claims"].is_array() {
+        errors.push(FieldError::forbidden(&at.child("claims"), "claims cannot be set for Resources at pod-level"));
+    }
+    requirements(own, Whose::Pod, at, errors);
+    for (k, sum) in aggregate_requests(spec) {
+        let of_pod = quantity(&own["requests"][k.as_str()]).unwrap_or(Quantity::from_int(0));
+        if sum > of_pod {
+            let why = format!("must be greater than or equal to aggregate container requests of {sum}");
+            errors.push(FieldError::invalid(&at.child("requests").key(&k), of_pod.to_string(), why));
+        }
+    }
+    for (i, c) in items(spec, "containers").iter().enumerate() {
+        for (k, v) in c["resources"]["limits"].as_object().into_iter().flatten() {
+            if let (Some(l), Some(of_pod)) = (quantity(v), quantity(&own["limits"][k.as_str()]))
+                && l > of_pod
+            {
+                let at = at.child("containers").index(i).key(k).child("limits");
+                let why = format!("must be less than or equal to pod limits of {of_pod}");
+                errors.push(FieldError::invalid(&at, l.to_string(), why));
+            }
+        }
+    }
+}
+
+/// What the containers of a pod need at their most: all of them and the sidecars together, or an init container beside the
+/// sidecars started before it.
+pub fn aggregate_requests(spec: &Value) -> BTreeMap<String, Quantity> {
+    fn each(c: &Value) -> impl Iterator<Item = (&String, Quantity)> {
+        c["resources"]["requests"].as_object().into_iter().flatten().filter_map(|(k, v)| Some((k, quantity(v)?)))
+    }
+    fn add(all: &mut BTreeMap<String, Quantity>, k: &str, q: Quantity) {
+        let sum = all.get(k).map_or(q, |have| *have + q);
+        all.insert(k.to_owned(), sum);
+    }
+    let mut all = BTreeMap::new();
+    for c in items(spec, "containers") {
+        each(c).for_each(|(k, q)| add(&mut all, k, q));
+    }
+    let (mut sidecars, mut peaks) = (BTreeMap::new(), BTreeMap::<String, Quantity>::new());
+    for c in items(spec, "initContainers") {
+        let mut needs: BTreeMap<String, Quantity> = sidecars.clone();
+        each(c).for_each(|(k, q)| add(&mut needs, k, q));
+        if text(c, "restartPolicy") == "Always" {
+            each(c).for_each(|(k, q)| add(&mut all, k, q));
+            sidecars.clone_from(&needs);
+        }
+        for (k, q) in needs {
+            let peak = peaks.entry(k).or_insert(q);
+            *peak = q.max(*peak);
+        }
+    }
+    for (k, q) in peaks {
+        let have = all.entry(k).or_insert(q);
+        *have = q.max(*have);
+    }
+    all
+}
+
+/// Requests of a pod that says its limits: what its containers need, else the limits.
+pub fn default_of_pod(spec: &mut Value) {
+    let limits = spec["resources"]["limits"].as_object().cloned().unwrap_or_default();
+    if limits.is_empty() {
+        return;
+    }
+    let mut requests = spec["resources"]["requests"].as_object().cloned().unwrap_or_default();
+    for (k, q) in aggregate_requests(spec) {
+        if is_pod_level(&k) && overcommits(&k) && !requests.contains_key(&k) {
+            requests.insert(k, q.to_string().into());
+        }
+    }
+    for (k, v) in limits {
+        if is_pod_level(&k) && !requests.contains_key(&k) {
+            requests.insert(k, v);
+        }
+    }
+    if !requests.is_empty() {
+        spec["resources"]["requests"] = Value::Object(requests);
     }
 }

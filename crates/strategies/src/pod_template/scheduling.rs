@@ -16,16 +16,17 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         node_selector_terms(&node[REQUIRED], &node_at.child(REQUIRED), errors);
     }
     for (i, p) in items(node, PREFERRED).iter().enumerate() {
-        term(&p["preference"], &node_at.child(PREFERRED).index(i).child("preference"), errors);
+        let at = node_at.child(PREFERRED).index(i).child("preference");
+        term(&p["preference"], Values::Any, &at, errors);
     }
     for side in ["podAffinity", "podAntiAffinity"] {
         let terms = &spec["affinity"][side];
         let at = at.child(side);
         for (i, t) in items(terms, REQUIRED).iter().enumerate() {
-            topology_key(t, &at.child(REQUIRED).index(i), errors);
+            pod_term(t, &at.child(REQUIRED).index(i), errors);
         }
         for (i, t) in items(terms, PREFERRED).iter().enumerate() {
-            topology_key(&t["podAffinityTerm"], &at.child(PREFERRED).index(i).child("podAffinityTerm"), errors);
+            pod_term(&t["podAffinityTerm"], &at.child(PREFERRED).index(i).child("podAffinityTerm"), errors);
         }
     }
     spread(items(spec, "topologySpreadConstraints"), &path.child("topologySpreadConstraints"), errors);
@@ -39,10 +40,6 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::duplicate(&at, name));
         }
     }
-    if !gates.is_empty() && !text(spec, "nodeName").is_empty() {
-        let why = "cannot be set until all schedulingGates have been cleared";
-        errors.push(FieldError::forbidden(&path.child("nodeName"), why));
-    }
 }
 
 /// A `NodeSelector`: at least one term.
@@ -53,11 +50,18 @@ pub fn node_selector_terms(selector: &Value, at: &FieldPath, errors: &mut ErrorL
         errors.push(FieldError::required(&at, "must have at least one node selector term"));
     }
     for (i, t) in terms.iter().enumerate() {
-        term(t, &at.index(i), errors);
+        term(t, Values::OfLabels, &at.index(i), errors);
     }
 }
 
-fn term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// Whether values must be such as labels have. What is only preferred may ask for what no label can be.
+#[derive(Clone, Copy, PartialEq)]
+enum Values {
+    OfLabels,
+    Any,
+}
+
+fn term(t: &Value, of: Values, at: &FieldPath, errors: &mut ErrorList) {
     for (i, e) in items(t, "matchExpressions").iter().enumerate() {
         let at = at.child("matchExpressions").index(i);
         let values = items(e, "values");
@@ -76,7 +80,7 @@ fn term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
             }
             _ => {}
         }
-        for (j, v) in values.iter().enumerate() {
+        for (j, v) in values.iter().enumerate().filter(|_| of == Values::OfLabels) {
             let v = v.as_str().unwrap_or_default();
             let at = at.child("values").index(j);
             errors.extend(names::label_value(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
@@ -95,11 +99,24 @@ fn term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         if text(e, "key") != "metadata.name" {
             errors.push(FieldError::invalid(&at.child("key"), e["key"].clone(), "not a valid field selector key"));
+            continue;
+        }
+        for (j, v) in values.iter().enumerate() {
+            let v = v.as_str().unwrap_or_default();
+            let at = at.child("values").index(j);
+            errors.extend(names::dns_subdomain(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
         }
     }
 }
 
-fn topology_key(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// A term of affinity to pods. Namespaces are said without a number, and of another name.
+fn pod_term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for ns in items(t, "namespaces") {
+        let ns = ns.as_str().unwrap_or_default();
+        let at = at.child("namespace");
+        errors.extend(names::dns_label(ns).into_iter().map(|m| FieldError::invalid(&at, ns, m)));
+    }
+    label_keys(t, at, errors);
     let key = text(t, "topologyKey");
     let at = at.child("topologyKey");
     if key.is_empty() {
@@ -108,17 +125,48 @@ fn topology_key(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     errors.extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at, key, m)));
 }
 
+/// Keys whose values the pod itself gives. Merged into the selector when the pod is made, a key that is there twice was in both.
+fn label_keys(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let keys = |list: &str| items(t, list).iter().map(|k| k.as_str().unwrap_or_default()).collect::<Vec<_>>();
+    let (same, other) = (keys("matchLabelKeys"), keys("mismatchLabelKeys"));
+    for (list, keys) in [("matchLabelKeys", &same), ("mismatchLabelKeys", &other)] {
+        let at = at.child(list);
+        if !keys.is_empty() && !is_set(t, "labelSelector") {
+            errors.push(FieldError::forbidden(&at, "must not be specified when labelSelector is not set"));
+            continue;
+        }
+        for (i, k) in keys.iter().enumerate() {
+            errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(&at.index(i), *k, m)));
+        }
+    }
+    let selector = &t["labelSelector"];
+    let mut seen: HashSet<&str> =
+        selector["matchLabels"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+    for e in items(selector, "matchExpressions") {
+        let key = text(e, "key");
+        if let Some(i) = same.iter().rposition(|k| *k == key).filter(|_| seen.contains(key)) {
+            let why = "exists in both matchLabelKeys and labelSelector";
+            errors.push(FieldError::invalid(&at.index(i), key, why));
+        }
+        seen.insert(key);
+    }
+    for (i, k) in same.iter().enumerate().filter(|(_, k)| other.contains(k)) {
+        let why = "exists in both matchLabelKeys and mismatchLabelKeys";
+        errors.push(FieldError::invalid(&at.child("matchLabelKeys").index(i), *k, why));
+    }
+}
+
 fn spread(constraints: &[Value], path: &FieldPath, errors: &mut ErrorList) {
     for (i, c) in constraints.iter().enumerate() {
         let at = path.index(i);
         let pair = |c: &Value| (text(c, "topologyKey").to_owned(), text(c, "whenUnsatisfiable").to_owned());
         let mine = pair(c);
-        for _ in constraints[i + 1..].iter().filter(|o| pair(o) == mine) {
+        if constraints[i + 1..].iter().any(|o| pair(o) == mine) {
             let what = format!("{{{}, {}}}", mine.0, mine.1);
             errors.push(FieldError::duplicate(&at.child("{topologyKey, whenUnsatisfiable}"), what));
         }
         if is_set(c, "minDomains") && mine.1 != "DoNotSchedule" {
-            let why = "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway";
+            let why = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", mine.1);
             errors.push(FieldError::invalid(&at.child("minDomains"), c["minDomains"].clone(), why));
         }
         for k in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
@@ -128,19 +176,11 @@ fn spread(constraints: &[Value], path: &FieldPath, errors: &mut ErrorList) {
                 errors.push(FieldError::not_supported(&at.child(k), policy, &["Honor", "Ignore"]));
             }
         }
-        for (j, k) in items(c, "matchLabelKeys").iter().enumerate() {
-            let k = k.as_str().unwrap_or_default();
-            let at = at.child("matchLabelKeys").index(j);
-            errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(&at, k, m)));
-            if !is_set(c, "labelSelector") {
-                let why = "must not be specified when labelSelector is not set";
-                errors.push(FieldError::forbidden(&at, why));
-            }
-        }
+        label_keys(c, &at, errors);
     }
 }
 
-fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for (i, t) in items(spec, "tolerations").iter().enumerate() {
         let at = path.child("tolerations").index(i);
         let operator = text(t, "operator");
@@ -162,7 +202,7 @@ fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             }
             "Exists" if !value.is_empty() => {
                 let why = "value must be empty when `operator` is 'Exists'";
-                errors.push(FieldError::invalid(&at.child("operator"), t.clone(), why));
+                errors.push(FieldError::invalid(&at.child("operator"), value, why));
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Who a pod's processes are and what they may do.
 
-use crate::read::{is_set, items, text};
+use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 use std::collections::HashSet;
@@ -17,6 +17,10 @@ fn one_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+const GROUP_CHANGES: [&str; 2] = ["Always", "OnRootMismatch"];
+const GROUP_POLICIES: [&str; 2] = ["Merge", "Strict"];
+const LABEL_CHANGES: [&str; 2] = ["MountOption", "Recursive"];
+
 pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let context = &spec["securityContext"];
     let at = path.child("securityContext");
@@ -26,32 +30,53 @@ pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for (i, g) in items(context, "supplementalGroups").iter().enumerate() {
         one_id(g, &at.child("supplementalGroups").index(i), errors);
     }
-    if let Some(policy) = context["fsGroupChangePolicy"].as_str()
-        && !matches!(policy, "OnRootMismatch" | "Always")
-    {
-        let path = at.child("fsGroupChangePolicy");
-        errors.push(FieldError::not_supported(&path, policy, &["Always", "OnRootMismatch"]));
+    if spec["hostPID"] == true && spec["shareProcessNamespace"] == true {
+        let why = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(FieldError::invalid(&at.child("shareProcessNamespace"), true, why));
     }
-    profile(&context["seccompProfile"], &at.child("seccompProfile"), errors);
-    profile(&context["appArmorProfile"], &at.child("appArmorProfile"), errors);
+    for (key, known) in [
+        ("fsGroupChangePolicy", GROUP_CHANGES),
+        ("supplementalGroupsPolicy", GROUP_POLICIES),
+        ("seLinuxChangePolicy", LABEL_CHANGES),
+    ] {
+        if let Some(policy) = context[key].as_str().filter(|p| !known.contains(p)) {
+            errors.push(FieldError::not_supported(&at.child(key), policy, &known));
+        }
+    }
+    seccomp(&context["seccompProfile"], &at.child("seccompProfile"), errors);
+    apparmor(&context["appArmorProfile"], &at.child("appArmorProfile"), errors);
+    sysctls(spec, &at.child("sysctls"), errors);
+    if spec["hostUsers"] == false {
+        // Upstream writes two of them as Go does.
+        for (key, said) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+            if spec[key] == true {
+                errors.push(FieldError::forbidden(&path.child(said), "when `pod.Spec.HostUsers` is false"));
+            }
+        }
+    }
+}
+
+fn sysctls(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
     let mut seen = HashSet::new();
-    for (i, s) in items(context, "sysctls").iter().enumerate() {
-        let at = at.child("sysctls").index(i).child("name");
+    for (i, s) in items(&spec["securityContext"], "sysctls").iter().enumerate() {
+        let at = list.index(i).child("name");
         let name = text(s, "name");
         if name.is_empty() {
             errors.push(FieldError::required(&at, ""));
         } else if !is_sysctl(name) {
             let why = r"must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
             errors.push(FieldError::invalid(&at, name, why));
-        } else if !seen.insert(name) {
+        } else if seen.contains(name) {
             errors.push(FieldError::duplicate(&at, name));
         }
-        if spec["hostNetwork"] == true && name.starts_with("net.") {
+        seen.insert(name);
+        // Whose kernel settings they are: dots and slashes mean the same.
+        let dotted = name.replace('/', ".");
+        let ipc = matches!(dotted.as_str(), "kernel.sem" | "kernel.shm_rmid_forced")
+            || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
+        if spec["hostNetwork"] == true && dotted.starts_with("net.") {
             errors.push(FieldError::invalid(&at, name, "may not be specified when 'hostNetwork' is true"));
-        }
-        if spec["hostIPC"] == true
-            && (name.starts_with("kernel.shm") || name.starts_with("kernel.msg") || name.starts_with("fs.mqueue."))
-        {
+        } else if spec["hostIPC"] == true && ipc {
             errors.push(FieldError::invalid(&at, name, "may not be specified when 'hostIPC' is true"));
         }
     }
@@ -68,44 +93,66 @@ fn is_sysctl(name: &str) -> bool {
         })
 }
 
-/// A seccomp or AppArmor profile: `localhostProfile` goes with the type `Localhost`, and only with it.
-fn profile(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
+
+/// The type of a profile; whether it is a known one.
+fn profile_type<'a>(p: &'a Value, what: &str, at: &FieldPath, errors: &mut ErrorList) -> &'a str {
+    let ty = text(p, "type");
+    if ty.is_empty() {
+        errors.push(FieldError::required(&at.child("type"), &format!("type is required when {what} is set")));
+    } else if !PROFILES.contains(&ty) {
+        errors.push(FieldError::not_supported(&at.child("type"), ty, &PROFILES));
+    }
+    ty
+}
+
+/// A file goes with the type `Localhost`, and only with it.
+fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !p.is_object() {
         return;
     }
-    let local = is_set(p, "localhostProfile");
-    match text(p, "type") {
-        "Localhost" => {
-            let file = text(p, "localhostProfile");
-            if file.is_empty() {
-                let why = "must be set when type is Localhost";
-                errors.push(FieldError::required(&at.child("localhostProfile"), why));
-            } else if file.starts_with('/') || file.split('/').any(|s| s == "..") {
-                let why = if file.starts_with('/') { "must be a relative path" } else { "must not contain '..'" };
-                errors.push(FieldError::invalid(&at.child("localhostProfile"), file, why));
-            }
+    let localhost = profile_type(p, "seccompProfile", at, errors) == "Localhost";
+    let at = at.child("localhostProfile");
+    match p["localhostProfile"].as_str() {
+        None if localhost => errors.push(FieldError::required(&at, "must be set when seccomp type is Localhost")),
+        Some(file) if localhost => schema::rules::descending_path(file, &at, errors),
+        Some(_) => {
+            let why = "can only be set when seccomp type is Localhost";
+            errors.push(FieldError::invalid(&at, p.clone(), why));
         }
-        "RuntimeDefault" | "Unconfined" if local => {
-            let value = p["localhostProfile"].clone();
-            errors.push(FieldError::invalid(
-                &at.child("localhostProfile"),
-                value,
-                "can only be set when type is Localhost",
-            ));
-        }
-        "RuntimeDefault" | "Unconfined" => {}
-        "" => errors.push(FieldError::required(&at.child("type"), "type is required when seccompProfile is set")),
-        other => {
-            errors.push(FieldError::not_supported(
-                &at.child("type"),
-                other,
-                &["Localhost", "RuntimeDefault", "Unconfined"],
-            ));
-        }
+        None => {}
     }
 }
 
-pub fn container(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+const APPARMOR_NAME_MAX: usize = 4095;
+
+/// The same with a name, which is not a path.
+fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    if !p.is_object() {
+        return;
+    }
+    let ty = profile_type(p, "appArmorProfile", at, errors);
+    let at = at.child("localhostProfile");
+    let missing = "must be set when AppArmor type is Localhost";
+    match (ty, p["localhostProfile"].as_str()) {
+        ("Localhost", None | Some("")) => errors.push(FieldError::required(&at, missing)),
+        ("Localhost", Some(name)) => {
+            if name.trim() != name {
+                errors.push(FieldError::invalid(&at, name, "must not be padded with whitespace"));
+            }
+            if name.len() > APPARMOR_NAME_MAX {
+                errors.push(FieldError::too_long(&at, APPARMOR_NAME_MAX));
+            }
+        }
+        ("RuntimeDefault" | "Unconfined", Some(name)) => {
+            errors.push(FieldError::invalid(&at, name, "can only be set when AppArmor type is Localhost"));
+        }
+        _ => {}
+    }
+}
+
+/// `host_users`: whether its users are those of the host.
+pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut ErrorList) {
     let context = &c["securityContext"];
     if !context.is_object() {
         return;
@@ -114,13 +161,16 @@ pub fn container(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for key in ["runAsUser", "runAsGroup"] {
         id(context, key, &at, errors);
     }
-    if let Some(mount) = context["procMount"].as_str()
-        && !matches!(mount, "Default" | "Unmasked")
-    {
-        errors.push(FieldError::not_supported(&at.child("procMount"), mount, &["Default", "Unmasked"]));
+    if let Some(mount) = context["procMount"].as_str() {
+        let at = at.child("procMount");
+        if !matches!(mount, "Default" | "Unmasked") {
+            errors.push(FieldError::not_supported(&at, mount, &["Default", "Unmasked"]));
+        } else if mount == "Unmasked" && host_users {
+            errors.push(FieldError::invalid(&at, mount, "`hostUsers` must be false to use `Unmasked`"));
+        }
     }
-    profile(&context["seccompProfile"], &at.child("seccompProfile"), errors);
-    profile(&context["appArmorProfile"], &at.child("appArmorProfile"), errors);
+    seccomp(&context["seccompProfile"], &at.child("seccompProfile"), errors);
+    apparmor(&context["appArmorProfile"], &at.child("appArmorProfile"), errors);
     if context["allowPrivilegeEscalation"] == false {
         if context["privileged"] == true {
             let why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";

@@ -1,126 +1,162 @@
-//! Volumes: a source each, the files in them, and what claims them.
+//! Volumes of a pod: a name, one source, and what a source of a pod's own asks for. What sources have in common with
+//! those of PersistentVolumes stands beside, in `sources`.
 
-use crate::read::{is_set, items, text};
+use super::{Of, projected, sources};
+use crate::core::persistent_volume;
+use crate::read::{items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Value, names};
-use std::collections::HashMap;
+use meta::{FieldError, FieldPath, Quantity, Value, names};
+use std::collections::{HashMap, HashSet};
+
+/// The order in which sources are looked at: the first is the one that counts.
+const KINDS: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
+];
 
 /// Checks volumes and gives those that are right, by name: others are not there to be mounted.
-pub fn rules<'a>(volumes: &'a [Value], path: &FieldPath, errors: &mut ErrorList) -> HashMap<&'a str, &'a Value> {
+pub fn rules<'a>(
+    volumes: &'a [Value],
+    of: Of<'_>,
+    path: &FieldPath,
+    errors: &mut ErrorList,
+) -> HashMap<&'a str, &'a Value> {
     let mut good = HashMap::new();
-    let mut seen = HashMap::new();
+    let made: HashSet<String> = match of {
+        Of::Pod(pod) if !pod.is_empty() => {
+            let own = volumes.iter().filter(|v| v["ephemeral"].is_object());
+            own.map(|v| format!("{pod}-{}", text(v, "name"))).collect()
+        }
+        _ => HashSet::new(),
+    };
     for (i, v) in volumes.iter().enumerate() {
         let at = path.index(i);
         let prefix = format!("{at}.");
-        let bad_field = errors.iter().any(|e| e.path.as_str().starts_with(&prefix));
+        let bad_field = errors.iter().any(|e| e.path.starts_with(&prefix));
         let before = errors.len();
-        source(v, &at, errors);
+        source(v, of, &at, errors);
         let name = text(v, "name");
         if name.is_empty() {
             errors.push(FieldError::required(&at.child("name"), ""));
         } else {
             errors.extend(names::dns_label(name).into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)));
-            if seen.insert(name, i).is_some() {
-                errors.push(FieldError::duplicate(&at.child("name"), name));
-            }
+        }
+        if good.contains_key(name) {
+            errors.push(FieldError::duplicate(&at.child("name"), name));
         }
         if errors.len() == before && !bad_field {
             good.insert(name, v);
+        }
+        let claim = text(&v["persistentVolumeClaim"], "claimName");
+        if made.contains(claim) {
+            let why = "must not reference a PVC that gets created for an ephemeral volume";
+            errors.push(FieldError::invalid(&at.child("persistentVolumeClaim").child("claimName"), claim, why));
         }
     }
     good
 }
 
-fn source(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let sources: Vec<&String> = v.as_object().into_iter().flatten().map(|(k, _)| k).filter(|k| *k != "name").collect();
-    match &sources[..] {
-        [] => errors.push(FieldError::required(at, "must specify a volume type")),
-        [_] => {}
-        [_, rest @ ..] => {
-            for s in rest {
-                errors.push(FieldError::forbidden(&at.child(s), "may not specify more than 1 volume type"));
-            }
-        }
+fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    let found: Vec<&str> = KINDS.into_iter().filter(|k| v[*k].is_object()).collect();
+    let Some((kind, others)) = found.split_first() else {
+        errors.push(FieldError::required(at, "must specify a volume type"));
+        return;
+    };
+    for k in others {
+        // Two are misspelt by upstream.
+        let said = match *k {
+            "downwardAPI" => "downwarAPI",
+            "cephfs" => "cephFS",
+            k => k,
+        };
+        errors.push(FieldError::forbidden(&at.child(said), "may not specify more than 1 volume type"));
     }
-    for item in items(&v["downwardAPI"], "items") {
-        downward_file(item, &at.child("downwardAPI"), errors);
+    let name = text(v, "name");
+    let (s, inner) = (&v[*kind], at.child(kind));
+    match *kind {
+        "emptyDir" => {
+            let limit = s["sizeLimit"].as_str().and_then(|s| Quantity::parse(s).ok());
+            if limit.is_some_and(|q| q.sign() < 0) {
+                let why = "SizeLimit field must be a valid resource quantity";
+                errors.push(FieldError::forbidden(&inner.child("sizeLimit"), why));
+            }
+        }
+        "gitRepo" => schema::rules::descending_path(text(s, "directory"), &inner.child("directory"), errors),
+        "iscsi" => {
+            let portal = format!("{name}:{}", text(s, "targetPortal"));
+            if s["initiatorName"].is_string() && portal.len() > sources::PORTAL_MAX {
+                errors.push(FieldError::invalid(&at.child("name"), name, sources::PORTAL_TOO_LONG));
+            }
+        }
+        "downwardAPI" => {
+            for item in items(s, "items") {
+                projected::downward_file(item, &inner, errors);
+            }
+        }
+        "projected" => projected::rules(s, &inner, errors),
+        "ephemeral" => ephemeral(s, name, of, at, errors),
+        "image" if of.is_pod() && text(s, "reference").is_empty() => {
+            errors.push(FieldError::required(&inner.child("reference"), ""));
+        }
+        _ => {}
     }
-    let at = at.child("projected");
-    for (i, s) in items(&v["projected"], "sources").iter().enumerate() {
-        let s_at = at.child("sources").index(i);
-        let kinds: Vec<&String> = s.as_object().into_iter().flatten().map(|(k, _)| k).collect();
-        for k in kinds.iter().skip(1) {
-            let why = "may not specify more than 1 volume type per source";
-            errors.push(FieldError::forbidden(&s_at.child(k), why));
-        }
-        for k in ["secret", "configMap"] {
-            if is_set(s, k) && text(&s[k], "name").is_empty() {
-                errors.push(FieldError::required(&s_at.child(k).child("name"), ""));
-            }
-        }
-        for item in items(&s["downwardAPI"], "items") {
-            downward_file(item, &s_at.child("downwardAPI"), errors);
-        }
-        let token = &s["serviceAccountToken"];
-        if token.is_object() {
-            let token_at = s_at.child("serviceAccountToken");
-            let seconds = token["expirationSeconds"].as_i64().unwrap_or(3600);
-            if seconds < 600 {
-                let why = "may not specify a duration less than 10 minutes";
-                errors.push(FieldError::invalid(&token_at.child("expirationSeconds"), seconds, why));
-            }
-            if seconds > 1 << 32 {
-                let why = "may not specify a duration larger than 2^32 seconds";
-                errors.push(FieldError::invalid(&token_at.child("expirationSeconds"), seconds, why));
-            }
-            if text(token, "path").is_empty() {
-                errors.push(FieldError::required(&at.child("path"), ""));
-            }
-        }
-    }
+    sources::rules(kind, s, sources::Place::Pod, &inner, errors);
 }
 
-/// A file of the downward API. Its paths do not say which of the items it is.
-fn downward_file(file: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let path = text(file, "path");
-    if path.is_empty() {
-        errors.push(FieldError::required(&at.child("path"), ""));
-    } else {
-        local_path(path, &at.child("path"), errors);
+/// A claim that lives as long as the pod.
+fn ephemeral(s: &Value, volume: &str, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    let inner = at.child("ephemeral").child("volumeClaimTemplate");
+    let template = &s["volumeClaimTemplate"];
+    if !template.is_object() {
+        errors.push(FieldError::required(&inner, ""));
+        return;
     }
-    match (is_set(file, "fieldRef"), is_set(file, "resourceFieldRef")) {
-        (true, true) => {
-            let why = "fieldRef and resourceFieldRef can not be specified simultaneously";
-            errors.push(FieldError::invalid(at, "resource", why));
+    let (metadata, meta_at) = (&template["metadata"], inner.child("metadata"));
+    super::annotations::keys(&metadata["annotations"], &meta_at.child("annotations"), errors);
+    schema::rules::labels(&metadata["labels"], &meta_at.child("labels"), errors);
+    let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
+    for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
+        if !matches!(k.as_str(), "annotations" | "labels") {
+            errors.push(FieldError::forbidden(&meta_at.child(k), "cannot be set"));
         }
-        (true, false) => super::containers::field_ref(
-            &file["fieldRef"],
-            &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"],
-            &at.child("fieldRef"),
-            errors,
-        ),
-        (false, true) => {
-            let r = &file["resourceFieldRef"];
-            let at = at.child("resourceFieldRef");
-            if text(r, "containerName").is_empty() {
-                errors.push(FieldError::required(&at.child("containerName"), ""));
-            } else {
-                super::containers::resource_ref(r, &at, errors);
-            }
+    }
+    persistent_volume::claim_spec(&template["spec"], &inner.child("spec"), errors);
+    if let Of::Pod(pod) = of
+        && !pod.is_empty()
+        && !volume.is_empty()
+    {
+        let claim = format!("{pod}-{volume}");
+        for m in names::dns_subdomain(&claim) {
+            errors.push(FieldError::invalid(&at.child("name"), volume, format!("PVC name {claim:?}: {m}")));
         }
-        (false, false) => errors.push(FieldError::required(at, "one of fieldRef and resourceFieldRef is required")),
-    }
-}
-
-fn local_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
-    if path.starts_with('/') {
-        errors.push(FieldError::invalid(at, path, "must be a relative path"));
-    }
-    if path.split('/').any(|s| s == "..") {
-        errors.push(FieldError::invalid(at, path, "must not contain '..'"));
-    }
-    if path.starts_with("..") {
-        errors.push(FieldError::invalid(at, path, "must not start with '..'"));
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a pod is warned of (`k8s.io/kubernetes/pkg/api/pod/warnings.go`).
 
 use crate::read::{is_set, items, text};
-use meta::{FieldPath, Object, Quantity, Value};
+use meta::{FieldPath, Object, Quantity, Value, names};
 use std::collections::{HashMap, HashSet};
 
-const OLD_NODE_LABELS: [(&str, &str); 6] = [
+const OLD_NODE_LABELS: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
     ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
     (
@@ -13,7 +13,9 @@ const OLD_NODE_LABELS: [(&str, &str); 6] = [
     ),
     ("failure-domain.beta.kubernetes.io/zone", "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"),
     ("beta.kubernetes.io/instance-type", "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"),
-    ("failure-domain.kubernetes.io/zone", "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"),
+    ("app.kubernetes.io/created-by", "deprecated since v1.9"),
+    ("scheduler.alpha.kubernetes.io/preferAvoidPods", "deprecated since v1.22; use Taints and Tolerations instead"),
+    ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
 ];
 
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
@@ -25,6 +27,7 @@ const OLD_ANNOTATIONS: [(&str, &str); 3] = [
     ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
 ];
 
+/// Kinds of volumes that go or are gone, and how they are called when it is said.
 const OLD_VOLUMES: [(&str, &str); 9] = [
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11"),
@@ -63,6 +66,7 @@ pub fn of_parts(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String>
         }
     }
     fractions(&spec["overhead"], &at.child("overhead"), &mut out);
+    profiles(metadata, spec, path, &mut out);
     for (c, c_at) in containers(spec, &at) {
         for part in ["limits", "requests"] {
             fractions(&c["resources"][part], &c_at.child("resources").child(part), &mut out);
@@ -96,8 +100,35 @@ fn containers<'a>(spec: &'a Value, at: &FieldPath) -> Vec<(&'a Value, FieldPath)
     out
 }
 
-fn old_label(key: &str) -> Option<&'static str> {
+/// What is said of a label of nodes that has another name today.
+pub fn old_label(key: &str) -> Option<&'static str> {
     OLD_NODE_LABELS.iter().find(|(k, _)| *k == key).map(|(_, why)| *why)
+}
+
+/// Profiles that are only said by annotation, which nothing reads any more.
+fn profiles(metadata: &Value, spec: &Value, path: &FieldPath, out: &mut Vec<String>) {
+    let annotations = &metadata["annotations"];
+    let at = path.child("metadata").child("annotations");
+    let mut say = |key: String, field: &str, why: &str| {
+        if is_set(annotations, &key) {
+            out.push(format!("{}: {why}; use the \"{field}\" field instead", at.key(&key)));
+        }
+    };
+    let own = &spec["securityContext"];
+    if !is_set(own, "seccompProfile") {
+        say("seccomp.security.alpha.kubernetes.io/pod".into(), "seccompProfile", "non-functional in v1.27+");
+    }
+    for (c, _) in containers(spec, path) {
+        let (context, name) = (&c["securityContext"], text(c, "name"));
+        if !is_set(context, "seccompProfile") {
+            let key = format!("container.seccomp.security.alpha.kubernetes.io/{name}");
+            say(key, "seccompProfile", "non-functional in v1.27+");
+        }
+        if !is_set(own, "appArmorProfile") && !is_set(context, "appArmorProfile") {
+            let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+            say(key, "appArmorProfile", "deprecated since v1.30");
+        }
+    }
 }
 
 fn scheduling(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
@@ -106,6 +137,16 @@ fn scheduling(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
             out.push(format!("{}: {why}", at.child("nodeSelector").key(k)));
         }
     }
+    let nodes = &spec["affinity"]["nodeAffinity"];
+    let nodes_at = at.child("affinity").child("nodeAffinity");
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    for (i, t) in items(&nodes[required], "nodeSelectorTerms").iter().enumerate() {
+        of_node_term(t, false, &nodes_at.child(required).child("nodeSelectorTerms").index(i), out);
+    }
+    let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+    for (i, t) in items(nodes, preferred).iter().enumerate() {
+        of_node_term(&t["preference"], true, &nodes_at.child(preferred).index(i).child("preference"), out);
+    }
     for (i, c) in items(spec, "topologySpreadConstraints").iter().enumerate() {
         let at = at.child("topologySpreadConstraints").index(i);
         if let Some(why) = old_label(text(c, "topologyKey")) {
@@ -113,6 +154,23 @@ fn scheduling(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
         }
         if !is_set(c, "labelSelector") {
             out.push(format!("{}: {NULL_SELECTOR}", at.child("labelSelector")));
+        }
+    }
+}
+
+/// Old names of labels of nodes, and values that no label has.
+pub fn of_node_term(t: &Value, with_values: bool, at: &FieldPath, out: &mut Vec<String>) {
+    for (i, e) in items(t, "matchExpressions").iter().enumerate() {
+        let at = at.child("matchExpressions").index(i);
+        let key = text(e, "key");
+        if let Some(why) = old_label(key) {
+            out.push(format!("{}: {key} is {why}", at.child("key")));
+        }
+        for (j, v) in items(e, "values").iter().enumerate().filter(|_| with_values) {
+            let v = v.as_str().unwrap_or_default();
+            for m in names::label_value(v) {
+                out.push(format!("{}: {v} is invalid, {m}", at.child("values").index(j)));
+            }
         }
     }
 }
@@ -141,8 +199,14 @@ fn volumes(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
     for (i, v) in items(spec, "volumes").iter().enumerate() {
         for (kind, why) in OLD_VOLUMES {
             if is_set(v, kind) {
-                out.push(format!("{}: {why}", at.child("volumes").index(i).child(kind)));
+                let said = if kind == "storageos" { "storageOS" } else { kind };
+                out.push(format!("{}: {why}", at.child("volumes").index(i).child(said)));
             }
+        }
+        let claim = &v["ephemeral"]["volumeClaimTemplate"];
+        if claim.is_object() {
+            let at = at.child("volumes").index(i).child("ephemeral").child("volumeClaimTemplate").child("spec");
+            out.extend(claim_sizes(&claim["spec"], &at));
         }
         let name = text(v, "name");
         if is_set(v, "projected") && items(&v["projected"], "sources").iter().any(empty_source) {
@@ -208,8 +272,21 @@ fn doubles(spec: &Value, list: &str, key: &str, at: &FieldPath, out: &mut Vec<St
     }
 }
 
+/// Sizes of a claim that are no whole bytes.
+pub fn claim_sizes(spec: &Value, at: &FieldPath) -> Vec<String> {
+    let mut out = Vec::new();
+    for part in ["requests", "limits"] {
+        parts_of(&["storage"], &spec["resources"][part], &at.child("resources").child(part), &mut out);
+    }
+    out
+}
+
 fn fractions(amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
-    for k in ["memory", "ephemeral-storage"] {
+    parts_of(&["memory", "ephemeral-storage"], amounts, at, out);
+}
+
+fn parts_of(names: &[&str], amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
+    for k in names {
         let v = text(amounts, k);
         if Quantity::parse(v).is_ok_and(|q| !q.is_integer()) {
             out.push(format!("{}: fractional byte value {v:?} is invalid, must be an integer", at.key(k)));

@@ -16,9 +16,13 @@ mod events;
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;
 mod matrix;
+mod other_kinds;
 mod parts;
 mod patches;
+mod pod_volumes;
+mod pods;
 mod reading;
 mod rules;
+mod said;
 mod served;
 mod stream;

@@ -1,126 +1,15 @@
 //! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
 
+mod formats;
+mod rule;
+
 use crate::types::{Field, Presence, Schema, Str, Type};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
-use std::str::FromStr;
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Rule {
-    /// Neither absent nor empty.
-    Required,
-    /// Neither absent nor zero.
-    NonZero,
-    /// One of the values the schema lists.
-    Enum,
-    /// One of these.
-    OneOf(Vec<Str>),
-    /// One of the values the schema lists, or of these; nothing is not among them.
-    Supported(Vec<Str>),
-    /// The rule holds for the empty string as well, and for an absent field that is no pointer.
-    Even(Box<Rule>),
-    /// A count that is not negative, or a percentage.
-    IntOrPercent,
-    /// The same of every item, said of the list.
-    Listed,
-    /// One of these; anything else is said to be invalid, not unsupported.
-    Valid(Vec<Str>),
-    Min(i64),
-    Max(i64),
-    /// 1 to 65535; a port's name too where the type allows.
-    Port,
-    /// 0 to 65535.
-    PortOrZero,
-    Ip,
-    /// An address range.
-    Cidr,
-    /// A path from the root.
-    Absolute,
-    /// A qualified name, also when it is empty.
-    LabelKey,
-    /// One segment of a URL path.
-    PathSegment,
-    DnsLabel,
-    Dns1035,
-    DnsSubdomain,
-    QualifiedName,
-    LabelValue,
-    PortName,
-    EnvName,
-    ConfigMapKey,
-    /// A path without `..`.
-    LocalPath,
-    /// A map of labels.
-    Labels,
-    Annotations,
-    /// A `metav1.LabelSelector`.
-    Selector,
-    /// A quantity (or a map of them) that is not negative.
-    NotNegative,
-    /// Items (of structs: by this key) that must differ.
-    Unique(Option<Str>),
-    /// The same, where it is the item that is said to be a duplicate.
-    UniqueItems(Str),
-    MaxItems(usize),
-    MaxLength(usize),
-    /// May not change.
-    Immutable,
-    /// May not change, said as `Forbidden`.
-    Frozen,
-}
-
-impl FromStr for Rule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(rule) = text.strip_suffix('!') {
-            return Ok(Self::Even(Box::new(rule.parse()?)));
-        }
-        let (name, value) = text.split_once('=').unwrap_or((text, ""));
-        let number = || value.parse::<i64>().map_err(|e| format!("{text}: {e}"));
-        Ok(match name {
-            "required" => Self::Required,
-            "nonzero" => Self::NonZero,
-            "supported" if value.is_empty() => Self::Supported(Vec::new()),
-            "supported" => Self::Supported(value.split(',').map(Into::into).collect()),
-            "listed" => Self::Listed,
-            "int-or-percent" => Self::IntOrPercent,
-            "unique-items" => Self::UniqueItems(value.into()),
-            "valid" => Self::Valid(value.split(',').map(Into::into).collect()),
-            "port-or-zero" => Self::PortOrZero,
-            "ip" => Self::Ip,
-            "cidr" => Self::Cidr,
-            "absolute" => Self::Absolute,
-            "label-key" => Self::LabelKey,
-            "path-segment" => Self::PathSegment,
-            "enum" if value.is_empty() => Self::Enum,
-            "enum" => Self::OneOf(value.split(',').map(Into::into).collect()),
-            "min" => Self::Min(number()?),
-            "max" => Self::Max(number()?),
-            "port" => Self::Port,
-            "dns-label" => Self::DnsLabel,
-            "dns-1035" => Self::Dns1035,
-            "dns-subdomain" => Self::DnsSubdomain,
-            "qualified-name" => Self::QualifiedName,
-            "label-value" => Self::LabelValue,
-            "port-name" => Self::PortName,
-            "env-name" => Self::EnvName,
-            "config-key" => Self::ConfigMapKey,
-            "local-path" => Self::LocalPath,
-            "labels" => Self::Labels,
-            "annotations" => Self::Annotations,
-            "selector" => Self::Selector,
-            "not-negative" => Self::NotNegative,
-            "unique" => Self::Unique(Some(value).filter(|v| !v.is_empty()).map(Into::into)),
-            "max-items" => Self::MaxItems(number()?.unsigned_abs() as usize),
-            "max-length" => Self::MaxLength(number()?.unsigned_abs() as usize),
-            "immutable" => Self::Immutable,
-            "frozen" => Self::Frozen,
-            _ => return Err(format!("no rule is called {text}")),
-        })
-    }
-}
+pub use formats::{cidr, descending_path, int_or_percent, ip, labels, local_path, no_backsteps, selector};
+pub use rule::Rule;
 
 /// Checks an object, at every depth.
 pub fn validate(object: &Map<String, Value>, schema: &Schema, errors: &mut ErrorList) {
@@ -177,14 +66,14 @@ fn empty(v: Option<&Value>) -> bool {
 fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList) {
     for rule in &f.rules {
         match (rule, v) {
-            (Rule::Required, _) => {
+            (Rule::Required(detail), _) => {
                 // What a pointer points to is there, even when it is nothing.
                 let missing = match v {
                     Some(Value::String(_)) if f.presence == Presence::Pointer => false,
                     v => empty(v),
                 };
                 if missing {
-                    errors.push(FieldError::required(path, ""));
+                    errors.push(FieldError::required(path, detail));
                     return;
                 }
             }
@@ -194,7 +83,7 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                     return;
                 }
             }
-            (Rule::LabelKey | Rule::Valid(_), None) => {
+            (Rule::LabelKey | Rule::Valid(..), None) => {
                 value(rule, &Value::String(String::new()), &f.schema, path, errors)
             }
             (Rule::Supported(_) | Rule::Even(_), None) => {
@@ -216,10 +105,10 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                     errors.push(FieldError::too_many(path, a.len(), *max));
                 }
             }
-            (Rule::Listed, Some(Value::Array(a))) => {
-                let known = f.schema.items.as_deref().map(|s| &s.enum_values).unwrap_or(&f.schema.enum_values);
+            (Rule::Listed(values), Some(Value::Array(a))) => {
+                let all = f.schema.items.as_deref().map(|s| &s.enum_values).unwrap_or(&f.schema.enum_values);
                 for v in a.iter().filter_map(Value::as_str) {
-                    supported(v, known, path, errors);
+                    supported(v, if values.is_empty() { all } else { values }, path, errors);
                 }
             }
             (_, Some(Value::Array(a))) => {
@@ -287,22 +176,26 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
                 errors.push(FieldError::invalid(path, v.clone(), format!("must be less than or equal to {max}")));
             }
         }
-        Rule::Valid(values) => {
+        Rule::Within(low, high) => {
+            bounded(v, *low, *high, path, errors, || format!("must be between {low} and {high}, inclusive"));
+        }
+        Rule::Range(low, high) => {
+            bounded(v, *low, *high, path, errors, || format!("must be in the range {low}-{high}"));
+        }
+        Rule::Bounds(low, high, why) => bounded(v, *low, *high, path, errors, || why.to_string()),
+        Rule::Above(bound) => {
+            bounded(v, bound + 1, i64::MAX, path, errors, || format!("must be greater than {bound}"));
+        }
+        Rule::Positive => bounded(v, 1, i64::MAX, path, errors, || "must be greater than zero".into()),
+        Rule::FileMode => {
+            bounded(v, 0, 0o777, path, errors, || "must be a number between 0 and 0777 (octal), both inclusive".into());
+        }
+        Rule::Valid(values, why) => {
             if !values.iter().any(|x| **x == *text) {
-                errors.push(FieldError::invalid(path, v.clone(), format!("must be one of {}", values.join(", "))));
-            }
-        }
-        Rule::PortOrZero => {
-            if v.as_i64().is_some_and(|n| !(0..=65535).contains(&n)) {
-                errors.push(FieldError::invalid(path, v.clone(), "must be between 0 and 65535, inclusive"));
-            }
-        }
-        Rule::Ip => {
-            if text.parse::<std::net::IpAddr>().is_err() {
-                let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
                 errors.push(FieldError::invalid(path, v.clone(), why));
             }
         }
+        Rule::Ip => ip(text, path, errors),
         Rule::Cidr => cidr(text, path, errors),
         Rule::Absolute => {
             if !text.is_empty() && !text.starts_with('/') {
@@ -327,11 +220,8 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         Rule::PortName => each(names::port_name(text)),
         Rule::EnvName => each(names::env_var_name(text)),
         Rule::ConfigMapKey => each(names::config_map_key(text)),
-        Rule::LocalPath => {
-            if text.split('/').any(|s| s == "..") {
-                errors.push(FieldError::invalid(path, v.clone(), "must not contain '..'"));
-            }
-        }
+        Rule::LocalPath => local_path(text, path, errors),
+        Rule::NoBacksteps => no_backsteps(text, path, errors),
         Rule::Labels => labels(v, path, errors),
         Rule::Annotations => {
             for k in v.as_object().into_iter().flatten().map(|(k, _)| k) {
@@ -347,50 +237,22 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
                 errors.push(FieldError::too_long(path, *max));
             }
         }
-        Rule::Required
+        Rule::Required(_)
         | Rule::NonZero
         | Rule::Unique(_)
         | Rule::UniqueItems(_)
         | Rule::Even(_)
-        | Rule::Listed
+        | Rule::Listed(_)
         | Rule::MaxItems(_)
         | Rule::Immutable
-        | Rule::Frozen => {}
+        | Rule::Frozen(_) => {}
     }
 }
 
-/// A count or a share such as `25%` (`intstr.IntOrString`), not negative.
-pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    match v {
-        Value::Number(n) if n.as_i64().is_some_and(|n| n < 0) => {
-            errors.push(FieldError::invalid(path, v.clone(), "must be greater than or equal to 0"));
-        }
-        Value::String(s)
-            if !s.strip_suffix('%').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) =>
-        {
-            let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-            errors.push(FieldError::invalid(path, v.clone(), why));
-        }
-        _ => {}
+fn bounded(v: &Value, low: i64, high: i64, path: &FieldPath, errors: &mut ErrorList, why: impl Fn() -> String) {
+    if v.as_i64().is_some_and(|n| !(low..=high).contains(&n)) {
+        errors.push(FieldError::invalid(path, v.clone(), why()));
     }
-}
-
-/// An address range.
-pub fn cidr(text: &str, path: &FieldPath, errors: &mut ErrorList) {
-    if !is_cidr(text) {
-        let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-        errors.push(FieldError::invalid(path, text, why));
-    }
-}
-
-fn is_cidr(text: &str) -> bool {
-    let Some((ip, bits)) = text.split_once('/') else { return false };
-    let max = match ip.parse::<std::net::IpAddr>() {
-        Ok(std::net::IpAddr::V4(_)) => 32,
-        Ok(std::net::IpAddr::V6(_)) => 128,
-        Err(_) => return false,
-    };
-    bits.parse::<u8>().is_ok_and(|b| b <= max)
 }
 
 fn allowed(text: &str, values: &[Str], path: &FieldPath, errors: &mut ErrorList) {
@@ -417,46 +279,6 @@ fn not_negative(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-pub fn labels(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    for (k, v) in v.as_object().into_iter().flatten() {
-        errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(path, k.as_str(), m)));
-        let v = v.as_str().unwrap_or_default();
-        errors.extend(names::label_value(v).into_iter().map(|m| FieldError::invalid(path, v, m)));
-    }
-}
-
-/// `metav1.LabelSelector` (`k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
-pub fn selector(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    if let Some(l) = v.get("matchLabels") {
-        labels(l, &path.child("matchLabels"), errors);
-    }
-    for (i, e) in v["matchExpressions"].as_array().into_iter().flatten().enumerate() {
-        let at = path.child("matchExpressions").index(i);
-        let values = e["values"].as_array().map(Vec::as_slice).unwrap_or_default();
-        match e["operator"].as_str().unwrap_or_default() {
-            "In" | "NotIn" if values.is_empty() => {
-                let why = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(&at.child("values"), why));
-            }
-            "In" | "NotIn" => {}
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(&at.child("values"), why));
-            }
-            "Exists" | "DoesNotExist" => {}
-            other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
-        }
-        let key = e["key"].as_str().unwrap_or_default();
-        let bad_key = names::qualified_name(key);
-        errors.extend(bad_key.into_iter().map(|m| FieldError::invalid(&at.child("key"), key, m)));
-        for (j, v) in values.iter().enumerate() {
-            let text = v.as_str().unwrap_or_default();
-            let place = at.child("values").index(j);
-            errors.extend(names::label_value(text).into_iter().map(|m| FieldError::invalid(&place, text, m)));
-        }
-    }
-}
-
 fn unchanged(
     new: &Map<String, Value>,
     old: &Map<String, Value>,
@@ -471,8 +293,8 @@ fn unchanged(
         let at = path.child(&f.name);
         if f.rules.contains(&Rule::Immutable) {
             errors.push(FieldError::invalid(&at, n.cloned().unwrap_or_default(), "field is immutable"));
-        } else if f.rules.contains(&Rule::Frozen) {
-            errors.push(FieldError::forbidden(&at, "field is immutable"));
+        } else if let Some(why) = f.rules.iter().find_map(Rule::frozen) {
+            errors.push(FieldError::forbidden(&at, why));
         } else if let (Some(Value::Object(n)), Some(Value::Object(o)), Type::Struct) = (n, o, f.schema.ty) {
             unchanged(n, o, &f.schema, &at, errors);
         }

@@ -1,0 +1,211 @@
+//! What of a pod may change by a plain update (`ValidatePodUpdate`): images, a deadline that comes nearer, tolerations that are
+//! added, gates that are taken away, and while it is gated, where it may run. Keys of labels are merged when it is made.
+
+use super::pod::items;
+use crate::read::text;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+use serde_json::json;
+
+const LISTS: [&str; 2] = ["containers", "initContainers"];
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let spec = FieldPath::new("spec");
+    for list in LISTS {
+        let at = spec.child(list);
+        if items(o, list).len() != items(old, list).len() {
+            errors.push(FieldError::forbidden(&at, "pod updates may not add or remove containers"));
+            return;
+        }
+        for (i, c) in items(o, list).iter().enumerate() {
+            let (image, at) = (text(c, "image"), at.index(i).child("image"));
+            if image.is_empty() {
+                errors.push(FieldError::required(&at, ""));
+            }
+            if image.trim() != image {
+                let why = "must not have leading or trailing whitespace";
+                errors.push(FieldError::invalid(&at, image, why));
+            }
+        }
+    }
+    if !deadline_may_be(o, old, errors) {
+        return;
+    }
+    tolerations(o, old, errors);
+    gates(o, old, errors);
+    let mut allowed = old.clone();
+    let mut take = |path: &[&str]| match o.at(path).cloned() {
+        Some(v) => allowed.set(path, v),
+        None => {
+            allowed.remove(path);
+        }
+    };
+    take(&["spec", "activeDeadlineSeconds"]);
+    take(&["spec", "tolerations"]);
+    take(&["spec", "schedulingGates"]);
+    let grace = |p: &Object| p.int_at(&["spec", "terminationGracePeriodSeconds"]);
+    if grace(old).is_some_and(|g| g < 0) && grace(o) == Some(1) {
+        take(&["spec", "terminationGracePeriodSeconds"]);
+    }
+    if !items(old, "schedulingGates").is_empty() {
+        while_gated(o, old, errors);
+        take(&["spec", "nodeSelector"]);
+        take_node_affinity(o, &mut allowed);
+    }
+    for list in LISTS {
+        take_images(o, &mut allowed, list);
+    }
+    if o.get("spec") != allowed.get("spec") {
+        let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+        errors.push(FieldError::forbidden(&spec, why));
+    }
+}
+
+fn take_images(o: &Object, allowed: &mut Object, list: &str) {
+    let images: Vec<Option<Value>> = items(o, list).iter().map(|c| c.get("image").cloned()).collect();
+    if let Some(Value::Array(mut all)) = allowed.remove(&["spec", list]) {
+        for (c, image) in all.iter_mut().zip(images).filter_map(|(c, i)| Some((c.as_object_mut()?, i))) {
+            match image {
+                Some(i) => c.insert("image".into(), i),
+                None => c.remove("image"),
+            };
+        }
+        allowed.set(&["spec", list], all);
+    }
+}
+
+/// A deadline may come or be brought nearer. Says whether the rest of an update is worth looking at.
+fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
+    let path = FieldPath::new("spec.activeDeadlineSeconds");
+    let deadline = |p: &Object| p.int_at(&["spec", "activeDeadlineSeconds"]);
+    match (deadline(old), deadline(o)) {
+        (_, Some(is)) if !(0..=i64::from(i32::MAX)).contains(&is) => {
+            errors.push(FieldError::invalid(&path, is, "must be between 0 and 2147483647, inclusive"));
+            false
+        }
+        (Some(was), Some(is)) if is > was => {
+            errors.push(FieldError::invalid(&path, is, "must be less than or equal to previous value"));
+            false
+        }
+        (Some(_), None) => {
+            let why = "must not update from a positive integer to nil value";
+            errors.push(FieldError::invalid(&path, Value::Null, why));
+            true
+        }
+        _ => true,
+    }
+}
+
+/// Tolerations are added; of one that is there, only how long it holds may change. Those of an update are looked at once more.
+fn tolerations(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let same_but_seconds =
+        |a: &Value, b: &Value| ["key", "operator", "value", "effect"].iter().all(|k| a.get(k) == b.get(k));
+    let now = items(o, "tolerations");
+    if items(old, "tolerations").iter().any(|t| !now.iter().any(|n| same_but_seconds(n, t))) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden(&FieldPath::new("spec.tolerations"), why));
+        return;
+    }
+    let again: ErrorList = errors.iter().filter(|e| e.path.starts_with("spec.tolerations[")).cloned().collect();
+    errors.extend(again);
+}
+
+fn gates(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("spec.schedulingGates");
+    let was = items(old, "schedulingGates");
+    for (i, g) in items(o, "schedulingGates").iter().enumerate().filter(|(_, g)| !was.contains(g)) {
+        let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(g, "name"));
+        errors.push(FieldError::forbidden(&at.index(i).child("name"), &why));
+    }
+}
+
+/// Where a gated pod may run can be narrowed.
+fn while_gated(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("spec.nodeSelector");
+    let selector = |p: &Object| p.at(&["spec", "nodeSelector"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    let now = selector(o);
+    if selector(old).iter().any(|(k, v)| now.get(k) != Some(v)) {
+        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid(&at, Value::Object(now), why));
+    }
+    let terms = |p: &Object| {
+        let path = ["spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"];
+        p.at(&path).and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let (now, was) = (terms(o), terms(old));
+    let at = FieldPath::new("spec.affinity.nodeAffinity").child(REQUIRED).child("nodeSelectorTerms");
+    if !was.is_empty() && was.len() != now.len() {
+        let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(FieldError::invalid(&at, now, why));
+        return;
+    }
+    for (i, (n, _)) in now.iter().zip(&was).enumerate().filter(|(_, (n, w))| !only_adds(n, w)) {
+        let why = "only additions are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid(&at.index(i), n.clone(), why));
+    }
+}
+
+/// Whether a term begins as the old one did. An empty one takes nothing, and stays so.
+fn only_adds(new: &Value, old: &Value) -> bool {
+    let list = |t: &Value, k: &str| t[k].as_array().cloned().unwrap_or_default();
+    let parts = ["matchExpressions", "matchFields"];
+    if parts.iter().all(|k| list(old, k).is_empty()) {
+        return parts.iter().all(|k| list(new, k).is_empty());
+    }
+    parts.iter().all(|k| list(new, k).starts_with(&list(old, k)))
+}
+
+fn take_node_affinity(o: &Object, allowed: &mut Object) {
+    const AT: [&str; 3] = ["spec", "affinity", "nodeAffinity"];
+    match o.at(&AT).cloned() {
+        Some(v) => allowed.set(&AT, v),
+        None => {
+            allowed.remove(&AT);
+        }
+    }
+    // An affinity to nothing is none.
+    let empty = |p: &Object| p.at(&["spec", "affinity"]).and_then(Value::as_object).is_some_and(|a| a.is_empty());
+    if o.at(&["spec", "affinity"]).is_none() && empty(allowed) {
+        allowed.remove(&["spec", "affinity"]);
+    } else if empty(o) && allowed.at(&["spec", "affinity"]).is_none() {
+        allowed.set(&["spec", "affinity"], json!({}));
+    }
+}
+
+/// Keys of labels whose values are the pod's own become requirements of the selectors beside them.
+pub fn merge_label_keys(o: &mut Object) {
+    let labels: Vec<(String, String)> = o.labels().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+    let merge = |t: &mut Value| {
+        if !t["labelSelector"].is_object() {
+            return;
+        }
+        for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+            for key in t[list].as_array().cloned().unwrap_or_default() {
+                if let Some((k, v)) = labels.iter().find(|(k, _)| key == k.as_str()) {
+                    let one = json!({"key": k, "operator": operator, "values": [v]});
+                    match t["labelSelector"]["matchExpressions"].as_array_mut() {
+                        Some(all) => all.push(one),
+                        None => t["labelSelector"]["matchExpressions"] = json!([one]),
+                    }
+                }
+            }
+        }
+    };
+    let each = |v: Option<&mut Value>, f: &dyn Fn(&mut Value)| {
+        v.and_then(Value::as_array_mut).into_iter().flatten().for_each(f);
+    };
+    let Some(mut spec) = o.remove(&["spec"]) else { return };
+    each(spec.get_mut("topologySpreadConstraints"), &merge);
+    for side in ["podAffinity", "podAntiAffinity"] {
+        let Some(terms) = spec.get_mut("affinity").and_then(|a| a.get_mut(side)) else { continue };
+        each(terms.get_mut(REQUIRED), &merge);
+        each(terms.get_mut(PREFERRED), &|t| {
+            if let Some(t) = t.get_mut("podAffinityTerm") {
+                merge(t);
+            }
+        });
+    }
+    o.set(&["spec"], spec);
+}

@@ -1,0 +1,395 @@
+//! What a Service may say (`ValidateService`, `ValidateServiceUpdate`), and what its writer is warned of.
+
+use super::endpoints::special_address;
+use super::service::{is_balanced, is_reached_from_outside};
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use serde_json::json;
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+const MODE: &str = "service.kubernetes.io/topology-mode";
+const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// The longest that a client may be sent to the same pod: a day, in seconds.
+const AFFINITY_MAX: i64 = 86_400;
+
+fn spec(o: &Object) -> &Value {
+    o.get("spec").unwrap_or(&Value::Null)
+}
+
+fn addresses(o: &Object) -> Vec<&str> {
+    items(spec(o), "clusterIPs").iter().filter_map(Value::as_str).collect()
+}
+
+fn is_headless(o: &Object) -> bool {
+    addresses(o) == ["None"]
+}
+
+fn is_external(o: &Object) -> bool {
+    spec(o)["type"] == "ExternalName"
+}
+
+pub fn validate(o: &Object, errors: &mut ErrorList) {
+    let (s, at) = (spec(o), FieldPath::new("spec"));
+    if let (Some(mode), Some(hints)) = (o.annotation(MODE), o.annotation(HINTS))
+        && mode != hints
+    {
+        let why = format!("must match annotations[{HINTS}] when both are specified");
+        errors.push(FieldError::invalid(&FieldPath::new("metadata.annotations").key(MODE), mode, why));
+    }
+    ports(o, &at.child("ports"), errors);
+    match text(s, "type") {
+        "ExternalName" => external_name(s, &at, errors),
+        ty @ ("LoadBalancer" | "NodePort") if is_headless(o) => {
+            let why = format!("may not be set to 'None' for {ty} services");
+            errors.push(FieldError::invalid(&at.child("clusterIPs").index(0), "None", why));
+        }
+        _ => {}
+    }
+    affinity(s, &at.child("sessionAffinityConfig"), errors);
+    if !is_external(o) {
+        cluster_addresses(o, &at, errors);
+    }
+    for (i, ip) in items(s, "externalIPs").iter().enumerate() {
+        special_address(ip.as_str().unwrap_or_default(), &at.child("externalIPs").index(i), errors);
+    }
+    outside(o, &at, errors);
+    if let Some(d) = s["trafficDistribution"].as_str().filter(|d| !DISTRIBUTIONS.contains(d)) {
+        errors.push(FieldError::not_supported(&at.child("trafficDistribution"), d, &DISTRIBUTIONS));
+    }
+}
+
+fn external_name(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let set = |k: &str| s[k].is_string() || s[k].as_array().is_some_and(|a| !a.is_empty());
+    for k in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"].into_iter().filter(|k| set(k)) {
+        errors.push(FieldError::forbidden(&at.child(k), "may not be set for ExternalName services"));
+    }
+    let name = text(s, "externalName");
+    let bare = name.strip_suffix('.').unwrap_or(name);
+    let at = at.child("externalName");
+    if bare.is_empty() {
+        errors.push(FieldError::required(&at, ""));
+    } else {
+        errors.extend(names::dns_subdomain(bare).into_iter().map(|m| FieldError::invalid(&at, bare, m)));
+    }
+}
+
+fn ports(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
+    let (ports, ty) = (items(spec(o), "ports"), text(spec(o), "type"));
+    if ports.is_empty() && !is_headless(o) && ty != "ExternalName" {
+        errors.push(FieldError::required(at, ""));
+    }
+    let (mut seen, mut named, mut of_nodes) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for (i, p) in ports.iter().enumerate() {
+        let at = at.index(i);
+        let name = text(p, "name");
+        if name.is_empty() && ports.len() > 1 {
+            errors.push(FieldError::required(&at.child("name"), ""));
+        } else if !name.is_empty() {
+            errors.extend(names::dns_label(name).into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)));
+            if !named.insert(name) {
+                errors.push(FieldError::duplicate(&at.child("name"), name));
+            }
+        }
+        if !seen.insert((text(p, "protocol"), p["port"].as_i64())) {
+            let key = json!({"Name": "", "Protocol": p["protocol"], "AppProtocol": null, "Port": p["port"],
+                "TargetPort": 0, "NodePort": 0});
+            errors.push(FieldError::duplicate(&at, key));
+        }
+        let Some(n) = p["nodePort"].as_i64().filter(|n| *n != 0) else { continue };
+        if ty == "ClusterIP" {
+            let why = "may not be used when `type` is 'ClusterIP'";
+            errors.push(FieldError::forbidden(&at.child("nodePort"), why));
+        }
+        if !of_nodes.insert((text(p, "protocol"), n)) {
+            errors.push(FieldError::duplicate(&at.child("nodePort"), n));
+        }
+    }
+}
+
+fn affinity(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let config = &s["sessionAffinityConfig"];
+    match text(s, "sessionAffinity") {
+        "ClientIP" => {
+            let client = at.child("clientIP");
+            let seconds = client.child("timeoutSeconds");
+            let missing = match &config["clientIP"] {
+                _ if !config.is_object() => at,
+                Value::Null => &client,
+                c if c["timeoutSeconds"].is_null() => &seconds,
+                c => {
+                    if c["timeoutSeconds"].as_i64().is_some_and(|n| !(1..=AFFINITY_MAX).contains(&n)) {
+                        let why = format!("must be greater than 0 and less than {AFFINITY_MAX}");
+                        errors.push(FieldError::invalid(&seconds, c["timeoutSeconds"].clone(), why));
+                    }
+                    return;
+                }
+            };
+            errors.push(FieldError::required(missing, "when session affinity type is ClientIP"));
+        }
+        "None" if config.is_object() => {
+            errors.push(FieldError::forbidden(at, "must not be set when session affinity is None"));
+        }
+        _ => {}
+    }
+}
+
+/// One address of each family, the first of which is the old field.
+fn cluster_addresses(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
+    let s = spec(o);
+    let (ip, all) = (text(s, "clusterIP"), addresses(o));
+    let ips = at.child("clusterIPs");
+    let shown = || Value::from(all.clone());
+    match (ip.is_empty(), all.first()) {
+        (false, None) => errors.push(FieldError::required(&ips, "")),
+        (false, Some(first)) if *first != ip => {
+            errors.push(FieldError::invalid(&ips, shown(), "first value must match `clusterIP`"));
+        }
+        (true, Some(_)) => {
+            errors.push(FieldError::invalid(&ips, shown(), "must be empty when `clusterIP` is not specified"));
+        }
+        _ => {}
+    }
+    let families: Vec<&str> = items(s, "ipFamilies").iter().filter_map(Value::as_str).collect();
+    for (i, f) in families.iter().enumerate() {
+        let at = at.child("ipFamilies").index(i);
+        if !FAMILIES.contains(f) {
+            errors.push(FieldError::not_supported(&at, *f, &FAMILIES));
+        }
+        if families[..i].contains(f) {
+            errors.push(FieldError::duplicate(&at, *f));
+        }
+    }
+    if let Some(p) = s["ipFamilyPolicy"].as_str().filter(|p| !POLICIES.contains(p)) {
+        errors.push(FieldError::not_supported(&at.child("ipFamilyPolicy"), p, &POLICIES));
+    }
+    let before = errors.len();
+    for (i, a) in all.iter().enumerate() {
+        if i == 0 && *a == "None" {
+            if all.len() > 1 {
+                errors.push(FieldError::invalid(&ips, shown(), "'None' must be the first and only value"));
+            }
+        } else {
+            schema::rules::ip(a, &ips.index(i), errors);
+        }
+    }
+    let readable = errors.len() == before;
+    if all.len() > 2 {
+        errors.push(FieldError::invalid(&ips, shown(), "may only hold up to 2 values"));
+    }
+    if !readable {
+        return;
+    }
+    let six = |a: &str| a.parse::<IpAddr>().is_ok_and(|a| a.is_ipv6());
+    if all.len() > 1 && all.iter().all(|a| six(a) == six(all[0])) {
+        let why = "may specify no more than one IP for each IP family";
+        errors.push(FieldError::invalid(&ips, shown(), why));
+    }
+    if !is_headless(o) {
+        for (i, (a, f)) in all.iter().zip(&families).enumerate() {
+            if FAMILIES.contains(f) && six(a) != (*f == "IPv6") {
+                let why = format!("expected an {f} value as indicated by `ipFamilies[{i}]`");
+                errors.push(FieldError::invalid(&ips.index(i), *a, why));
+            }
+        }
+    }
+}
+
+/// What is only for services that are reached from outside.
+fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
+    const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
+    let s = spec(o);
+    let policy = text(s, "externalTrafficPolicy");
+    let policy_at = at.child("externalTrafficPolicy");
+    let reached = is_reached_from_outside(o);
+    if !policy.is_empty() && !reached {
+        let why = "may only be set for externally-accessible services";
+        errors.push(FieldError::invalid(&policy_at, policy, why));
+        // Whether it is a known one is not asked then.
+        errors.retain(|e| e.path != policy_at.as_str() || !e.body.starts_with("Unsupported"));
+    } else if policy.is_empty() && reached {
+        errors.push(FieldError::required(&policy_at, ""));
+    }
+    let checked = s["healthCheckNodePort"].as_i64().filter(|n| *n != 0);
+    let checks = is_balanced(o) && policy == "Local";
+    let check_at = at.child("healthCheckNodePort");
+    if let Some(n) = checked {
+        if checks {
+            errors.extend(names::port_number(n).into_iter().map(|m| FieldError::invalid(&check_at, n, m)));
+        } else {
+            let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.push(FieldError::invalid(&check_at, n, why));
+        }
+    }
+    // The field is said with a capital.
+    let ranges = at.child("LoadBalancerSourceRanges");
+    let list = items(s, "loadBalancerSourceRanges");
+    if !list.is_empty() {
+        if !is_balanced(o) {
+            errors.push(FieldError::forbidden(&ranges, ONLY));
+        }
+        for (i, r) in list.iter().enumerate() {
+            schema::rules::cidr(r.as_str().unwrap_or_default().trim(), &ranges.index(i), errors);
+        }
+    } else if let Some(said) = o.annotation(RANGES) {
+        let at = FieldPath::new("metadata.annotations").key(RANGES);
+        if !is_balanced(o) {
+            errors.push(FieldError::forbidden(&at, ONLY));
+        }
+        for r in said.trim().split(',').filter(|_| !said.trim().is_empty()) {
+            schema::rules::cidr(r.trim(), &at, errors);
+        }
+    }
+    let given = |k: &str| !s[k].is_null();
+    if given("allocateLoadBalancerNodePorts") && !is_balanced(o) {
+        errors.push(FieldError::forbidden(&at.child("allocateLoadBalancerNodePorts"), ONLY));
+    }
+    let class_at = at.child("loadBalancerClass");
+    if let Some(class) = s["loadBalancerClass"].as_str() {
+        if is_balanced(o) {
+            errors.extend(names::qualified_name(class).into_iter().map(|m| FieldError::invalid(&class_at, class, m)));
+        } else {
+            errors.push(FieldError::forbidden(&class_at, ONLY));
+        }
+    }
+}
+
+/// Addresses and families stay; a second one comes and goes. What is wrong with a class is said once more.
+pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let (s, was) = (spec(o), spec(old));
+    if is_balanced(o) && is_balanced(old) && s["loadBalancerClass"] != was["loadBalancerClass"] {
+        let at = FieldPath::new("spec.loadBalancerClass");
+        errors.push(FieldError::invalid(&at, s["loadBalancerClass"].clone(), "may not change once set"));
+    }
+    let again: ErrorList = errors
+        .iter()
+        .filter(|e| e.path == "spec.loadBalancerClass" && !e.body.ends_with("may not change once set"))
+        .cloned()
+        .collect();
+    errors.extend(again);
+    let checks = |o: &Object| is_balanced(o) && text(spec(o), "externalTrafficPolicy") == "Local";
+    if checks(o) && checks(old) && s["healthCheckNodePort"] != was["healthCheckNodePort"] {
+        errors.push(FieldError::forbidden(&FieldPath::new("spec.healthCheckNodePort"), "field is immutable"));
+    }
+    if is_external(o) || is_external(old) || (is_headless(o) && is_headless(old)) {
+        return;
+    }
+    let single = s["ipFamilyPolicy"] == "SingleStack";
+    let lists = [
+        ("clusterIPs", "clusterIP", "primary clusterIP can not be unset"),
+        ("ipFamilies", "ipFamily", "primary ipFamily can not be unset"),
+    ];
+    for (list, one, unset) in lists {
+        if list == "ipFamilies" && is_headless(o) != is_headless(old) {
+            continue;
+        }
+        // Of what is no address nothing more is said.
+        if list == "clusterIPs" && is_headless(old) && text(s, "clusterIP").parse::<IpAddr>().is_err() {
+            continue;
+        }
+        stays(list, one, unset, single, (items(s, list), items(was, list)), s, errors);
+    }
+}
+
+fn stays(
+    list: &str,
+    one: &str,
+    unset: &str,
+    single: bool,
+    (now, was): (&[Value], &[Value]),
+    s: &Value,
+    errors: &mut ErrorList,
+) {
+    const WHY: &str = "may not change once set";
+    let at = FieldPath::new("spec").child(list);
+    if now.len() == was.len() {
+        for (i, _) in now.iter().zip(was).enumerate().filter(|(_, (n, w))| n != w) {
+            let i = if list == "ipFamilies" { 0 } else { i };
+            errors.push(FieldError::invalid(&at.index(i), now.to_vec(), WHY));
+        }
+        return;
+    }
+    if now.is_empty() {
+        errors.push(FieldError::invalid(&at.index(0), now.to_vec(), unset));
+    } else if !was.is_empty() && now[0] != was[0] {
+        errors.push(FieldError::invalid(&at.index(0), now.to_vec(), WHY));
+    }
+    if was.len() > now.len() && now.len() == 1 && !single {
+        let why = format!("must be set to 'SingleStack' when releasing the secondary {one}");
+        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), s["ipFamilyPolicy"].clone(), why));
+    }
+}
+
+const IP_MODES: [&str; 2] = ["Proxy", "VIP"];
+
+/// What a load balancer says of itself.
+pub fn status(o: &Object, errors: &mut ErrorList) {
+    let null = Value::Null;
+    let balancer = o.at(&["status", "loadBalancer"]).unwrap_or(&null);
+    let list = FieldPath::new("status.loadBalancer.ingress");
+    let all = items(balancer, "ingress");
+    if !is_balanced(o) && !all.is_empty() {
+        errors.push(FieldError::forbidden(&list, "may only be used when `spec.type` is 'LoadBalancer'"));
+        return;
+    }
+    for (i, ingress) in all.iter().enumerate() {
+        let at = list.index(i);
+        let (ip, host) = (text(ingress, "ip"), text(ingress, "hostname"));
+        if !ip.is_empty() {
+            schema::rules::ip(ip, &at.child("ip"), errors);
+        }
+        let mode_at = at.child("ipMode");
+        match ingress["ipMode"].as_str() {
+            None if !ip.is_empty() => errors.push(FieldError::required(&mode_at, "must be specified when `ip` is set")),
+            Some(_) if ip.is_empty() => {
+                errors.push(FieldError::forbidden(&mode_at, "may not be specified when `ip` is not set"));
+            }
+            Some(m) if !IP_MODES.contains(&m) => errors.push(FieldError::not_supported(&mode_at, m, &IP_MODES)),
+            _ => {}
+        }
+        if !host.is_empty() {
+            let at = at.child("hostname");
+            errors.extend(names::dns_subdomain(host).into_iter().map(|m| FieldError::invalid(&at, host, m)));
+            if host.parse::<IpAddr>().is_ok() {
+                errors.push(FieldError::invalid(&at, host, "must be a DNS name, not an IP address"));
+            }
+        }
+    }
+}
+
+pub fn warnings(o: &Object) -> Vec<String> {
+    let s = spec(o);
+    let mut out = Vec::new();
+    if o.annotation(HINTS).is_some() {
+        out.push(format!("annotation {HINTS} is deprecated, please use {MODE} instead"));
+    }
+    let named = !items(s, "externalIPs").is_empty();
+    if s["type"] == "ClusterIP" && s["clusterIP"] == "None" {
+        for (set, field) in [
+            (!text(s, "loadBalancerIP").is_empty(), "loadBalancerIP"),
+            (named, "externalIPs"),
+            (s["sessionAffinity"] != "None", "SessionAffinity"),
+        ] {
+            if set {
+                out.push(format!("spec.{field} is ignored for headless services"));
+            }
+        }
+    } else if named && !is_external(o) {
+        out.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".into());
+    }
+    if is_external(o) && named {
+        out.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".into());
+    }
+    if !is_external(o) && !text(s, "externalName").is_empty() {
+        out.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".into());
+    }
+    if s["trafficDistribution"] == "PreferClose" {
+        out.push("spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".into());
+    }
+    out
+}

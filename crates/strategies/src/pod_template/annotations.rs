@@ -1,0 +1,133 @@
+//! Annotations of pods that mean something: older ways to say what is a field today, and what goes with being a mirror.
+
+use crate::read::{items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value, names};
+use schema::rules::descending_path;
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// The largest total of all annotations, in bytes.
+const TOTAL_MAX: usize = 256 * 1024;
+
+fn each(annotations: &Value) -> impl Iterator<Item = (&str, &str)> {
+    annotations.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default()))
+}
+
+/// What holds for annotations of everything.
+pub fn keys(annotations: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (k, _) in each(annotations) {
+        errors.extend(names::qualified_name(&k.to_lowercase()).into_iter().map(|m| FieldError::invalid(at, k, m)));
+    }
+    if each(annotations).map(|(k, v)| k.len() + v.len()).sum::<usize>() > TOTAL_MAX {
+        errors.push(FieldError::too_long(at, TOTAL_MAX));
+    }
+}
+
+/// What holds for those of a pod or of a template of one.
+pub fn rules(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (k, v) in each(annotations) {
+        if k == MIRROR && text(spec, "nodeName").is_empty() {
+            let why = "must set spec.nodeName if mirror pod annotation is set";
+            errors.push(FieldError::invalid(&at.key(k), v, why));
+        }
+        if k == DELETION_COST && !is_cost(v) {
+            errors.push(FieldError::invalid(&at.key(k), v, "must be a 32bit integer"));
+        }
+        if k == SECCOMP_POD || k.starts_with(SECCOMP) {
+            seccomp(v, &at.child(k), errors);
+        }
+        if let Some(container) = k.strip_prefix(APPARMOR) {
+            let known = LISTS.iter().any(|l| items(spec, l).iter().any(|c| text(c, "name") == container));
+            if !known {
+                errors.push(FieldError::invalid(&at.key(k), container, "container not found"));
+            }
+            if !matches!(v, "" | "runtime/default" | "unconfined") && !v.starts_with("localhost/") {
+                errors.push(FieldError::invalid(&at.key(k), v, format!("invalid AppArmor profile name: {v:?}")));
+            }
+        }
+    }
+}
+
+/// A number as Go reads one, but neither with a plus nor with zeros before it.
+fn is_cost(v: &str) -> bool {
+    let first = v.bytes().next().unwrap_or_default();
+    (first == b'-' || v == "0" || (b'1'..=b'9').contains(&first)) && v.parse::<i32>().is_ok()
+}
+
+fn seccomp(profile: &str, at: &FieldPath, errors: &mut ErrorList) {
+    match (profile, profile.strip_prefix("localhost/")) {
+        ("runtime/default" | "docker/default" | "unconfined", _) => {}
+        (_, Some(file)) => descending_path(file, at, errors),
+        _ => errors.push(FieldError::invalid(at, profile, "must be a valid seccomp profile")),
+    }
+}
+
+/// Who says it by annotation and by field says the same.
+pub fn agree_with_fields(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let said = |key: String| annotations[key.as_str()].as_str();
+    let own = &spec["securityContext"];
+    let context = at.child("securityContext");
+    if let Some(a) = said(SECCOMP_POD.into()) {
+        agree(a, &own["seccompProfile"], "seccomp", &context.child("seccompProfile"), errors);
+    }
+    for list in LISTS {
+        for (i, c) in items(spec, list).iter().enumerate() {
+            let at = at.child(list).index(i).child("securityContext");
+            let name = text(c, "name");
+            if let Some(a) = said(format!("{SECCOMP}{name}")) {
+                agree(a, &c["securityContext"]["seccompProfile"], "seccomp", &at.child("seccompProfile"), errors);
+            }
+            let mine = &c["securityContext"]["appArmorProfile"];
+            let mine = if mine.is_object() { mine } else { &own["appArmorProfile"] };
+            if let Some(a) = said(format!("{APPARMOR}{name}")).filter(|_| spec["os"]["name"] != "windows") {
+                agree(a, mine, "apparmor", &at.child("appArmorProfile"), errors);
+            }
+        }
+    }
+}
+
+fn agree(annotation: &str, field: &Value, what: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let file = annotation.strip_prefix("localhost/");
+    let same = match text(field, "type") {
+        "Unconfined" => annotation == "unconfined",
+        "RuntimeDefault" => annotation == "runtime/default" || (what == "seccomp" && annotation == "docker/default"),
+        "Localhost" if file.is_some() => {
+            if file != field["localhostProfile"].as_str() {
+                let why = format!("{what} profile in annotation and field must match");
+                errors.push(FieldError::forbidden(&at.child("localhostProfile"), &why));
+            }
+            true
+        }
+        "Localhost" => false,
+        _ => true,
+    };
+    if !same {
+        let why = format!("{what} type in annotation and field must match");
+        errors.push(FieldError::forbidden(&at.child("type"), &why));
+    }
+}
+
+/// What of them may not come, go or change with an update.
+pub fn update(new: &Value, old: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let of = |k: &str| match k {
+        MIRROR => Some("mirror pod annotation"),
+        k if k.starts_with(APPARMOR) => Some("AppArmor annotations"),
+        _ => None,
+    };
+    for (k, _) in each(old).filter(|(k, was)| new[*k].as_str() != Some(*was)) {
+        if let Some(what) = of(k) {
+            errors.push(FieldError::forbidden(&at.key(k), &format!("may not remove or update {what}")));
+        }
+    }
+    for (k, _) in each(new).filter(|(k, _)| old.get(k).is_none()) {
+        if let Some(what) = of(k) {
+            errors.push(FieldError::forbidden(&at.key(k), &format!("may not add {what}")));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What of the volumes of a pod a container sees, as files and as devices. Some of what is wrong is said of the whole list.
+
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+use schema::rules::descending_path;
+use std::collections::{HashMap, HashSet};
+
+const PROPAGATION: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
+const RECURSIVE: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
+
+pub fn rules(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+    let list = at.child("volumeMounts");
+    let devices = items(c, "volumeDevices");
+    let mut paths = HashSet::new();
+    for (i, m) in items(c, "volumeMounts").iter().enumerate() {
+        let at = list.index(i);
+        let (volume, path) = (text(m, "name"), text(m, "mountPath"));
+        if volume.is_empty() {
+            errors.push(FieldError::required(&at.child("name"), ""));
+        }
+        if !volumes.contains_key(volume) {
+            errors.push(FieldError::not_found(&at.child("name"), volume));
+        }
+        if path.is_empty() {
+            errors.push(FieldError::required(&at.child("mountPath"), ""));
+        }
+        if !paths.insert(path) {
+            errors.push(FieldError::invalid(&at.child("mountPath"), path, "must be unique"));
+        }
+        if devices.iter().any(|d| text(d, "name") == volume) {
+            errors.push(FieldError::invalid(&at.child("name"), volume, "must not already exist in volumeDevices"));
+        }
+        if devices.iter().any(|d| text(d, "devicePath") == path) {
+            let why = "must not already exist as a path in volumeDevices";
+            errors.push(FieldError::invalid(&at.child("mountPath"), path, why));
+        }
+        let (sub, expression) = (text(m, "subPath"), text(m, "subPathExpr"));
+        descending_path(sub, &list.child("subPath"), errors);
+        if !sub.is_empty() && !expression.is_empty() {
+            let why = "subPathExpr and subPath are mutually exclusive";
+            errors.push(FieldError::invalid(&at.child("subPathExpr"), expression, why));
+        }
+        descending_path(expression, &list.child("subPathExpr"), errors);
+        propagation(m, c, &list.child("mountPropagation"), errors);
+        recursive(m, &list.child("recursiveReadOnly"), errors);
+    }
+    block_devices(c, &at.child("volumeDevices"), volumes, errors);
+}
+
+fn propagation(m: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let Some(p) = m["mountPropagation"].as_str() else { return };
+    if !PROPAGATION.contains(&p) {
+        errors.push(FieldError::not_supported(at, p, &PROPAGATION));
+    }
+    if p == "Bidirectional" && c["securityContext"]["privileged"] != true {
+        let why = "Bidirectional mount propagation is available only to privileged containers";
+        errors.push(FieldError::forbidden(at, why));
+    }
+}
+
+fn recursive(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    match m["recursiveReadOnly"].as_str() {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if m["readOnly"] != true {
+                errors.push(FieldError::forbidden(at, "may only be specified when readOnly is true"));
+            }
+            if m["mountPropagation"].as_str().is_some_and(|p| p != "None") {
+                let why = "may only be specified when mountPropagation is None or not specified";
+                errors.push(FieldError::forbidden(at, why));
+            }
+        }
+        Some(other) => errors.push(FieldError::not_supported(at, other, &RECURSIVE)),
+    }
+}
+
+/// Devices are claimed volumes, and no mounts at the same time.
+fn block_devices(c: &Value, list: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+    let mounts = items(c, "volumeMounts");
+    let (mut used, mut paths) = (HashSet::new(), HashSet::new());
+    for (i, d) in items(c, "volumeDevices").iter().enumerate() {
+        let at = list.index(i);
+        let (name, path) = (text(d, "name"), text(d, "devicePath"));
+        if name.is_empty() {
+            errors.push(FieldError::required(&at.child("name"), ""));
+        }
+        if used.contains(name) {
+            errors.push(FieldError::invalid(&at.child("name"), name, "must be unique"));
+        }
+        match volumes.get(name) {
+            None => errors.push(FieldError::not_found(&at.child("name"), name)),
+            Some(v) if !is_set(v, "persistentVolumeClaim") && !is_set(v, "ephemeral") => {
+                let why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                errors.push(FieldError::invalid(&at.child("name"), name, why));
+            }
+            Some(_) => {}
+        }
+        if path.is_empty() {
+            errors.push(FieldError::required(&at.child("devicePath"), ""));
+        }
+        if paths.contains(path) {
+            errors.push(FieldError::invalid(&at.child("devicePath"), path, "must be unique"));
+        }
+        if path.split('/').any(|s| s == "..") {
+            errors.push(FieldError::invalid(&at.child("devicePath"), path, "can not contain backsteps ('..')"));
+        } else {
+            paths.insert(path);
+        }
+        if mounts.iter().any(|m| text(m, "name") == name) {
+            errors.push(FieldError::invalid(&at.child("name"), name, "must not already exist in volumeMounts"));
+        }
+        if mounts.iter().any(|m| text(m, "mountPath") == path) {
+            let why = "must not already exist as a path in volumeMounts";
+            errors.push(FieldError::invalid(&at.child("devicePath"), path, why));
+        }
+        if !name.is_empty() {
+            used.insert(name);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Probes and what is run at the beginning and the end of a container.
+
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+
+pub const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
+
+/// `grace` is how long the pod has to end.
+pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
+    for probe in PROBES.into_iter().filter(|p| c[*p].is_object()) {
+        let p = &c[probe];
+        let at = at.child(probe);
+        handler(p, &["exec", "httpGet", "tcpSocket", "grpc"], grace, &at, errors);
+        let success = p["successThreshold"].as_i64().unwrap_or(0);
+        if probe != "readinessProbe" && success != 1 {
+            errors.push(FieldError::invalid(&at.child("successThreshold"), success, "must be 1"));
+        }
+        if probe == "readinessProbe" && is_set(p, "terminationGracePeriodSeconds") {
+            let value = p["terminationGracePeriodSeconds"].clone();
+            let why = "must not be set for readinessProbes";
+            errors.push(FieldError::invalid(&at.child("terminationGracePeriodSeconds"), value, why));
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        let h = &c["lifecycle"][hook];
+        if h.is_object() {
+            let at = at.child("lifecycle").child(hook);
+            handler(h, &["exec", "httpGet", "tcpSocket", "sleep"], grace, &at, errors);
+        }
+    }
+}
+
+fn handler(h: &Value, kinds: &[&str], grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
+    let found: Vec<&&str> = kinds.iter().filter(|k| h[**k].is_object()).collect();
+    if found.is_empty() {
+        errors.push(FieldError::required(at, "must specify a handler type"));
+    }
+    for k in found.iter().skip(1) {
+        errors.push(FieldError::forbidden(&at.child(k), "may not specify more than 1 handler type"));
+    }
+    for header in items(&h["httpGet"], "httpHeaders") {
+        let name = text(header, "name");
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+            let why = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
+            errors.push(FieldError::invalid(&at.child("httpGet").child("httpHeaders"), name, why));
+        }
+    }
+    if let (Some(grace), Some(seconds)) = (grace, h["sleep"]["seconds"].as_i64())
+        && !(0..=grace).contains(&seconds)
+    {
+        let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+        errors.push(FieldError::invalid(&at.child("sleep"), seconds, why));
+    }
+}

@@ -1,0 +1,143 @@
+//! Projected volumes and the files of the downward API.
+
+use super::env::{Place, field_ref, resource_ref};
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+use schema::rules::local_path;
+use std::collections::HashSet;
+
+/// What a file may tell of its pod.
+const FILE_FIELDS: [&str; 5] =
+    ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
+
+const KINDS: [&str; 6] =
+    ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
+
+pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let mut taken: HashSet<&str> = HashSet::new();
+    for (i, s) in items(projected, "sources").iter().enumerate() {
+        let s_at = at.child("sources").index(i);
+        for k in ["secret", "configMap"].into_iter().filter(|k| is_set(s, k)) {
+            let name = text(&s[k], "name");
+            if name.is_empty() {
+                errors.push(FieldError::required(&s_at.child(k).child("name"), ""));
+            }
+            for item in items(&s[k], "items") {
+                take(text(item, "path"), name, &mut taken, at, errors);
+            }
+        }
+        for item in items(&s["downwardAPI"], "items") {
+            downward_file(item, &s_at.child("downwardAPI"), errors);
+            let path = text(item, "path");
+            take(path, path, &mut taken, at, errors);
+        }
+        let token = &s["serviceAccountToken"];
+        if token.is_object() {
+            self::token(token, &s_at.child("serviceAccountToken"), at, errors);
+        }
+        let bundle = &s["clusterTrustBundle"];
+        if bundle.is_object() {
+            trust_bundle(bundle, &s_at.child("clusterTrustBundle"), errors);
+            let path = text(bundle, "path");
+            if !taken.insert(path) {
+                errors.push(FieldError::invalid(at, path, "conflicting duplicate paths"));
+            }
+        }
+        if KINDS.iter().filter(|k| is_set(s, k)).count() > 1 {
+            errors.push(FieldError::forbidden(&s_at, "may not specify more than 1 volume type per source"));
+        }
+    }
+}
+
+/// Every path of the volume is written once.
+fn take<'a>(path: &'a str, said: &str, taken: &mut HashSet<&'a str>, at: &FieldPath, errors: &mut ErrorList) {
+    if !path.is_empty() && !taken.insert(path) {
+        errors.push(FieldError::invalid(at, said, "conflicting duplicate paths"));
+    }
+}
+
+/// The path of a token is said to be the volume's.
+fn token(token: &Value, at: &FieldPath, volume: &FieldPath, errors: &mut ErrorList) {
+    let seconds = token["expirationSeconds"].as_i64().unwrap_or(3600);
+    let at_seconds = at.child("expirationSeconds");
+    if seconds < 600 {
+        errors.push(FieldError::invalid(&at_seconds, seconds, "may not specify a duration less than 10 minutes"));
+    }
+    if seconds > 1 << 32 {
+        errors.push(FieldError::invalid(&at_seconds, seconds, "may not specify a duration larger than 2^32 seconds"));
+    }
+    let path = text(token, "path");
+    if path.is_empty() {
+        errors.push(FieldError::required(&volume.child("path"), ""));
+    } else {
+        local_path(path, &volume.child("path"), errors);
+    }
+}
+
+/// A bundle is meant by its name, or all of a signer that a selector takes.
+fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let (name, signer) = (bundle["name"].as_str(), bundle["signerName"].as_str());
+    match (name, signer) {
+        (Some(_), Some(_)) => {
+            errors.push(FieldError::invalid(at, bundle.clone(), "only one of name and signerName may be used"));
+        }
+        (Some(name), None) => {
+            let at_name = at.child("name");
+            if name.is_empty() {
+                errors.push(FieldError::required(&at_name, "must be a valid object name"));
+            }
+            for m in bundle_name(name) {
+                errors.push(FieldError::invalid(&at_name, name, format!("not a valid clustertrustbundlename: {m}")));
+            }
+            if is_set(bundle, "labelSelector") {
+                let why = "labelSelector must be unset if name is specified";
+                errors.push(FieldError::invalid(&at.child("labelSelector"), bundle["labelSelector"].clone(), why));
+            }
+        }
+        (None, Some(signer)) => {
+            let at_signer = at.child("signerName");
+            if signer.is_empty() {
+                errors.push(FieldError::required(&at_signer, "must be a valid signer name"));
+            }
+            crate::certificates::signer_name(signer, &at_signer, errors);
+            schema::rules::selector(&bundle["labelSelector"], &at.child("labelSelector"), errors);
+        }
+        (None, None) => errors.push(FieldError::required(at, "either name or signerName must be specified")),
+    }
+    let path = text(bundle, "path");
+    if path.is_empty() {
+        errors.push(FieldError::required(&at.child("path"), ""));
+    }
+    local_path(path, &at.child("path"), errors);
+}
+
+/// A name that begins with a signer (`example.com:sign:name`), or a plain one.
+fn bundle_name(name: &str) -> Vec<String> {
+    meta::names::dns_subdomain(name.rsplit(':').next().unwrap_or(name))
+}
+
+/// A file of the downward API. Its paths do not say which of the items it is.
+pub fn downward_file(file: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let path = text(file, "path");
+    if path.is_empty() {
+        errors.push(FieldError::required(&at.child("path"), ""));
+    }
+    local_path(path, &at.child("path"), errors);
+    let (field, resource) = (is_set(file, "fieldRef"), is_set(file, "resourceFieldRef"));
+    if field {
+        field_ref(&file["fieldRef"], &FILE_FIELDS, &at.child("fieldRef"), errors);
+        if resource {
+            let why = "fieldRef and resourceFieldRef can not be specified simultaneously";
+            errors.push(FieldError::invalid(at, "resource", why));
+        }
+    } else if resource {
+        resource_ref(&file["resourceFieldRef"], Place::Volume, &at.child("resourceFieldRef"), errors);
+    } else {
+        errors.push(FieldError::required(at, "one of fieldRef and resourceFieldRef is required"));
+    }
+    if file["mode"].as_i64().is_some_and(|m| !(0..=0o777).contains(&m)) {
+        let why = "must be a number between 0 and 0777 (octal), both inclusive";
+        errors.push(FieldError::invalid(&at.child("mode"), file["mode"].clone(), why));
+    }
+}

@@ -1,0 +1,220 @@
+//! Sources of volumes that pods and PersistentVolumes have in common: what takes more than one field to say of them, and what
+//! differs between the two. What takes one field is in the description.
+
+use crate::read::{items, text};
+use crate::storage::driver_name;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value, names};
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// Whose source it is. Secrets of a PersistentVolume lie in a namespace that is named.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Place {
+    Pod,
+    PersistentVolume,
+}
+
+pub const PORTAL_MAX: usize = 64;
+pub const PORTAL_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+
+/// The rules of a source of this kind. `at` is where it lies.
+pub fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+    match kind {
+        "gcePersistentDisk" => {
+            // Upstream says it of another name.
+            let wrong = format!("{at}.");
+            let said = at.as_str().replace("gcePersistentDisk", "persistentDisk");
+            for e in errors.iter_mut().filter(|e| e.path.starts_with(&wrong)) {
+                e.path = e.path.replacen(at.as_str(), &said, 1);
+            }
+        }
+        "nfs" if !text(s, "path").starts_with('/') => {
+            errors.push(FieldError::invalid(&at.child("path"), text(s, "path"), "must be an absolute path"));
+        }
+        "iscsi" => iscsi(s, place, at, errors),
+        "glusterfs" => {
+            if let Some(ns) = s["endpointsNamespace"].as_str() {
+                let at = at.child("endpointsNamespace");
+                if ns.is_empty() {
+                    let why = "if the endpointnamespace is set, it must be a valid namespace name";
+                    errors.push(FieldError::invalid(&at, ns, why));
+                } else {
+                    errors.extend(names::dns_label(ns).into_iter().map(|m| FieldError::invalid(&at, ns, m)));
+                }
+            }
+        }
+        "flocker" => flocker(s, at, errors),
+        "cinder" | "storageos" => {
+            secret(&s["secretRef"], place, &at.child("secretRef"), errors);
+        }
+        "quobyte" => quobyte(s, at, errors),
+        "fc" => fibre_channel(s, at, errors),
+        "flexVolume" => {
+            for (k, _) in s["options"].as_object().into_iter().flatten() {
+                let owner = k.split_once('/').map_or(k.as_str(), |(ns, _)| ns);
+                let owner = format!(".{}", owner.to_lowercase());
+                if owner.ends_with(".kubernetes.io") || owner.ends_with(".k8s.io") {
+                    let why = "kubernetes.io and k8s.io namespaces are reserved";
+                    errors.push(FieldError::invalid(&at.child("options").key(k), k.as_str(), why));
+                }
+            }
+        }
+        "azureFile" if s["secretNamespace"] == "" => {
+            errors.push(FieldError::required(&at.child("secretNamespace"), ""));
+        }
+        "azureDisk" => azure_disk(s, at, errors),
+        "csi" => csi(s, place, at, errors),
+        _ => {}
+    }
+}
+
+static IQN: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"iqn\.\d{4}-\d{2}\.([[:alnum:]\-.]+)(:[^,;*&$|\s]+)$").ok());
+static EUI: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("^eui.[[:alnum:]]{16}$").ok());
+static NAA: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("^naa.[[:alnum:]]{32}$").ok());
+
+/// A name of iSCSI: whether it begins as one, and whether it goes on as one.
+fn qualified(name: &str) -> (bool, bool) {
+    let shape = match name.get(..3) {
+        Some("iqn") => &IQN,
+        Some("eui") => &EUI,
+        Some("naa") => &NAA,
+        _ => return (false, false),
+    };
+    (true, shape.as_ref().is_some_and(|r| r.is_match(name)))
+}
+
+fn iscsi(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+    let pod_says = |begins: bool| match (begins, place) {
+        (false, Place::Pod) => "must be valid format starting with iqn, eui, or naa",
+        _ => "must be valid format",
+    };
+    let iqn = text(s, "iqn");
+    if !iqn.is_empty()
+        && let (begins, false) = qualified(iqn)
+    {
+        errors.push(FieldError::invalid(&at.child("iqn"), iqn, pod_says(begins)));
+    }
+    let chap = s["chapAuthDiscovery"] == true || s["chapAuthSession"] == true;
+    if chap && !s["secretRef"].is_object() {
+        errors.push(FieldError::required(&at.child("secretRef"), ""));
+    }
+    if place == Place::PersistentVolume && s["secretRef"].is_object() && text(&s["secretRef"], "name").is_empty() {
+        errors.push(FieldError::required(&at.child("secretRef").child("name"), ""));
+    }
+    if let Some(name) = s["initiatorName"].as_str()
+        && let (begins, false) = qualified(name)
+    {
+        errors.push(FieldError::invalid(&at.child("initiatorname"), name, pod_says(begins)));
+    }
+}
+
+fn flocker(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let (name, uuid) = (text(s, "datasetName"), text(s, "datasetUUID"));
+    if name.is_empty() && uuid.is_empty() {
+        errors.push(FieldError::required(at, "one of datasetName and datasetUUID is required"));
+    }
+    if !name.is_empty() && !uuid.is_empty() {
+        let why = "datasetName and datasetUUID can not be specified simultaneously";
+        errors.push(FieldError::invalid(at, "resource", why));
+    }
+    if name.contains('/') {
+        errors.push(FieldError::invalid(&at.child("datasetName"), name, "must not contain '/'"));
+    }
+}
+
+/// A secret that is named has a name, and in a PersistentVolume also a namespace.
+fn secret(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+    let parts: &[&str] = if place == Place::Pod { &["name"] } else { &["name", "namespace"] };
+    for k in parts.iter().filter(|k| s.is_object() && text(s, k).is_empty()) {
+        errors.push(FieldError::required(&at.child(k), ""));
+    }
+}
+
+fn quobyte(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
+    let registry = text(s, "registry");
+    let pair = |p: &str| p.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    if registry.is_empty() {
+        errors.push(FieldError::required(&at.child("registry"), PAIRS));
+    } else if text(s, "tenant").len() >= 65 {
+        let why = "must be a UUID and may not exceed a length of 64 characters";
+        errors.push(FieldError::required(&at.child("tenant"), why));
+    } else {
+        let bad = registry.split(',').filter(|p| !pair(p));
+        errors.extend(bad.map(|_| FieldError::invalid(&at.child("registry"), registry, PAIRS)));
+    }
+}
+
+fn fibre_channel(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let (targets, ids) = (items(s, "targetWWNs"), items(s, "wwids"));
+    let at_targets = at.child("targetWWNs");
+    if targets.is_empty() && ids.is_empty() {
+        let why = "must specify either targetWWNs or wwids, but not both";
+        errors.push(FieldError::required(&at_targets, why));
+    }
+    if targets.is_empty() {
+        return;
+    }
+    if !ids.is_empty() {
+        let why = "targetWWNs and wwids can not be specified simultaneously";
+        errors.push(FieldError::invalid(&at_targets, targets.to_vec(), why));
+    }
+    match s["lun"].as_i64() {
+        None => errors.push(FieldError::required(&at.child("lun"), "lun is required if targetWWNs is specified")),
+        Some(n) if !(0..=255).contains(&n) => {
+            errors.push(FieldError::invalid(&at.child("lun"), n, "must be between 0 and 255, inclusive"));
+        }
+        Some(_) => {}
+    }
+}
+
+fn azure_disk(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let uri = text(s, "diskURI");
+    let expected = match s["kind"].as_str() {
+        Some("Managed") if !uri.starts_with("/subscriptions/") => {
+            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"
+        }
+        Some(kind) if kind != "Managed" && !uri.starts_with("https://") => {
+            "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"
+        }
+        _ => return,
+    };
+    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]));
+}
+
+/// Secrets that a CSI driver is given for what it does with a PersistentVolume.
+const CSI_SECRETS: [&str; 4] =
+    ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
+
+fn csi(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+    if text(s, "driver").is_empty() {
+        errors.push(FieldError::required(&at.child("driver"), ""));
+    }
+    driver_name(text(s, "driver"), &at.child("driver"), errors);
+    if place == Place::Pod {
+        let r = &s["nodePublishSecretRef"];
+        let name = text(r, "name");
+        if r.is_object() && name.is_empty() {
+            errors.push(FieldError::required(&at.child("nodePublishSecretRef").child("name"), ""));
+        } else if r.is_object() {
+            let bad = names::dns_subdomain(name);
+            errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("name"), name, m)));
+        }
+        return;
+    }
+    for key in CSI_SECRETS.into_iter().filter(|k| s[*k].is_object()) {
+        let at = at.child(key);
+        for (part, check) in
+            [("name", names::dns_subdomain as fn(&str) -> Vec<String>), ("namespace", names::dns_label)]
+        {
+            let v = text(&s[key], part);
+            if v.is_empty() {
+                errors.push(FieldError::required(&at.child(part), ""));
+            } else {
+                errors.extend(check(v).into_iter().map(|m| FieldError::invalid(&at.child(part), v, m)));
+            }
+        }
+    }
+}

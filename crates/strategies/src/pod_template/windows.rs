@@ -1,0 +1,177 @@
+//! Which system a pod is for, and what only one of them has.
+
+use crate::read::{is_set, items, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value, names};
+use regex::Regex;
+use std::sync::LazyLock;
+
+const SYSTEMS: [&str; 2] = ["linux", "windows"];
+const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// Fields of a pod, and of the security context of a pod and of a container, that Windows has no equal of.
+const NOT_OF_PODS: [&str; 4] = ["hostUsers", "hostPID", "hostIPC", "shareProcessNamespace"];
+const NOT_OF_POD_CONTEXTS: [&str; 11] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "sysctls",
+    "runAsUser",
+    "runAsGroup",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "seLinuxChangePolicy",
+];
+const NOT_OF_CONTEXTS: [&str; 10] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "capabilities",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "runAsUser",
+    "runAsGroup",
+];
+
+pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let context = path.child("securityContext");
+    options(&spec["securityContext"]["windowsOptions"], &context.child("windowsOptions"), errors);
+    let containers: Vec<(&Value, FieldPath)> = LISTS
+        .iter()
+        .flat_map(|l| {
+            items(spec, l).iter().enumerate().map(move |(i, c)| (c, path.child(l).index(i).child("securityContext")))
+        })
+        .collect();
+    for (c, at) in &containers {
+        options(&c["securityContext"]["windowsOptions"], &at.child("windowsOptions"), errors);
+    }
+    host_processes(spec, &containers, path, errors);
+    let os = &spec["os"];
+    if !os.is_object() {
+        return;
+    }
+    match text(os, "name") {
+        "" => errors.push(FieldError::required(&path.child("os").child("name"), "cannot be empty")),
+        "linux" => {
+            const WHY: &str = "windows options cannot be set for a linux pod";
+            if is_set(&spec["securityContext"], "windowsOptions") {
+                errors.push(FieldError::forbidden(&context.child("windowsOptions"), WHY));
+            }
+            for (_, at) in containers.iter().filter(|(c, _)| is_set(&c["securityContext"], "windowsOptions")) {
+                errors.push(FieldError::forbidden(&at.child("windowsOptions"), WHY));
+            }
+        }
+        "windows" => {
+            const WHY: &str = "cannot be set for a windows pod";
+            let set = |v: &Value| !matches!(v, Value::Null | Value::Bool(false));
+            for k in NOT_OF_PODS.iter().filter(|k| match **k {
+                "hostPID" | "hostIPC" => set(&spec[**k]),
+                k => is_set(spec, k),
+            }) {
+                errors.push(FieldError::forbidden(&path.child(k), WHY));
+            }
+            for k in NOT_OF_POD_CONTEXTS.iter().filter(|k| is_set(&spec["securityContext"], k)) {
+                errors.push(FieldError::forbidden(&context.child(k), WHY));
+            }
+            for (c, at) in &containers {
+                for k in NOT_OF_CONTEXTS.iter().filter(|k| is_set(&c["securityContext"], k)) {
+                    errors.push(FieldError::forbidden(&at.child(k), WHY));
+                }
+            }
+        }
+        other => errors.push(FieldError::not_supported(&path.child("os"), other, &SYSTEMS)),
+    }
+}
+
+/// Processes of the host are all or none of a pod, and on the network of the host.
+fn host_processes(spec: &Value, containers: &[(&Value, FieldPath)], path: &FieldPath, errors: &mut ErrorList) {
+    let of_pod = spec["securityContext"]["windowsOptions"]["hostProcess"].as_bool();
+    let mut found = 0;
+    for (c, at) in containers {
+        let own = c["securityContext"]["windowsOptions"]["hostProcess"].as_bool();
+        if let (Some(pod), Some(own)) = (of_pod, own)
+            && pod != own
+        {
+            let why = format!("pod hostProcess value must be identical if both are specified, was {pod}");
+            errors.push(FieldError::invalid(&at.child("windowsOptions").child("hostProcess"), own, why));
+        }
+        found += usize::from(own.or(of_pod) == Some(true));
+    }
+    if found == 0 {
+        return;
+    }
+    if found != containers.len() {
+        let why = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
+        errors.push(FieldError::invalid(path, "", why));
+    }
+    if spec["hostNetwork"] != true {
+        let why = "hostNetwork must be true if pod contains any hostProcess containers";
+        errors.push(FieldError::invalid(&path.child("hostNetwork"), false, why));
+    }
+}
+
+const SPEC_KIB_MAX: usize = 64;
+const DOMAIN_MAX: usize = 256;
+const USER_MAX: usize = 104;
+
+fn options(o: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let mut wrong = |key: &str, why: String| errors.push(FieldError::invalid(&at.child(key), o[key].clone(), why));
+    if let Some(name) = o["gmsaCredentialSpecName"].as_str() {
+        names::dns_subdomain(name).into_iter().for_each(|m| wrong("gmsaCredentialSpecName", m));
+    }
+    match o["gmsaCredentialSpec"].as_str().map(str::len) {
+        Some(0) => wrong("gmsaCredentialSpec", "gmsaCredentialSpec cannot be an empty string".into()),
+        Some(n) if n > SPEC_KIB_MAX * 1024 => {
+            wrong("gmsaCredentialSpec", format!("gmsaCredentialSpec size must be under {SPEC_KIB_MAX} KiB"));
+        }
+        _ => {}
+    }
+    if let Some(name) = o["runAsUserName"].as_str() {
+        user_name(name).into_iter().for_each(|why| wrong("runAsUserName", format!("runAsUserName{why}")));
+    }
+}
+
+static NETBIOS: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r#"^[^\\/:*?"<>|.][^\\/:*?"<>|]{0,14}$"#).ok());
+static DNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+    Regex::new(&format!(r"^{label}(?:\.{label})*$")).ok()
+});
+
+/// What is wrong with `DOMAIN\\user`, as it goes on behind the name of the field.
+fn user_name(name: &str) -> Vec<String> {
+    if name.is_empty() {
+        return vec![" cannot be an empty string".into()];
+    }
+    if name.chars().any(|c| c.is_ascii_control()) {
+        return vec![" cannot contain control characters".into()];
+    }
+    if name.matches('\\').count() > 1 {
+        return vec![" cannot contain more than one backslash".into()];
+    }
+    let (domain, user) = name.split_once('\\').map_or((None, name), |(d, u)| (Some(d), u));
+    let mut out: Vec<String> = Vec::new();
+    if let Some(d) = domain {
+        if d.len() >= DOMAIN_MAX {
+            out.push(format!("'s Domain length must be under {DOMAIN_MAX} characters"));
+        }
+        if ![&NETBIOS, &DNS].iter().any(|r| r.as_ref().is_some_and(|r| r.is_match(d))) {
+            out.push("'s Domain doesn't match the NetBios nor the DNS format".into());
+        }
+    }
+    if user.is_empty() {
+        out.push("'s User cannot be empty".into());
+    } else if user.len() > USER_MAX {
+        out.push(format!("'s User length must not be longer than {USER_MAX} characters"));
+    }
+    if !user.is_empty() && user.chars().all(|c| matches!(c, '.' | ' ')) {
+        out.push("'s User cannot contain only periods or spaces".into());
+    }
+    if user.contains(|c| r#""/\:;|=,+*?<>@[]"#.contains(c)) {
+        out.push(r#"'s User cannot contain the following characters: "/\:;|=,+*?<>@[]"#.into());
+    }
+    out
+}
