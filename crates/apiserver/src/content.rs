@@ -53,7 +53,7 @@ const META_V1BETA1: &str = "meta.k8s.io/v1beta1";
 
 impl Offer {
     /// A table has no messages; metadata alone has them, whatever its kind has.
-    fn has(&self, encoding: Encoding, shape: Shape) -> bool {
+    pub fn has(&self, encoding: Encoding, shape: Shape) -> bool {
         match shape {
             Shape::Object => encoding != Encoding::Protobuf || self.messages,
             Shape::Table => self.tables && encoding != Encoding::Protobuf,

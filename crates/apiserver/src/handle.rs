@@ -168,23 +168,22 @@ impl Server {
             Ok(row) => row,
             Err(s) => return self.nowhere(s, parts.uri.path()),
         };
+        // What can only be created is no row of a table, and custom resources have no messages.
+        let tables = row.kind.is_read(&target.subresource);
+        let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
         let wanted = match wanted {
             // A stream negotiates for itself.
             Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
-            // What can only be created is no row of a table, and custom resources have no messages; the next clause may be
-            // something else.
-            Ok(w) => {
-                let tables = row.kind.is_read(&target.subresource);
-                let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
-                match Wanted::of(&parts.headers, &offer) {
-                    Ok(other) => Wanted { pretty: w.pretty, ..other },
-                    // What nobody serves is told before how it would be shown.
-                    Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
-                        return Err(method_not_allowed());
-                    }
-                    Err(s) => return Ok(failure(&s)),
+            Ok(w) if offer.has(w.encoding, w.shape) => w,
+            // The next clause may be something else.
+            Ok(w) => match Wanted::of(&parts.headers, &offer) {
+                Ok(other) => Wanted { pretty: w.pretty, ..other },
+                // What nobody serves is told before how it would be shown.
+                Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
+                    return Err(method_not_allowed());
                 }
-            }
+                Err(s) => return Ok(failure(&s)),
+            },
             Err(s) => return Err(s),
         };
         table::check_include(&wanted, query.get("includeObject"))?;
