@@ -86,14 +86,16 @@ impl Sent {
         live: &Object,
     ) -> Result<Object, Status> {
         let patched = apply(&self.patch, live, schema)?;
-        // A patch that goes through needs no text of its result.
-        let whole = patched.clone();
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
             Unread::Other(s) => s,
             Unread::Why(why) => {
                 let shown = match &self.patch {
                     Patch::Strategic(p) => go_map(p),
-                    _ => codec::json::to_string(&Value::Object(whole), codec::json::Html::Escape),
+                    // Only what is refused is written as text, and patched once more for it.
+                    _ => {
+                        let whole = Value::Object(apply(&self.patch, live, schema).unwrap_or_default());
+                        codec::json::to_string(&whole, codec::json::Html::Escape)
+                    }
                 };
                 let e = FieldError::invalid(&FieldPath::new("patch"), shown, why);
                 Status::invalid(&GroupKind::default(), "", &[e])

@@ -21,9 +21,8 @@ pub enum Force {
 /// not yet defaulted. `None` when nothing changes at all.
 pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<'_>) -> Result<Option<Object>, Error> {
     let t = cx.type_ref();
-    fits(config, cx.api_version, t)?;
     let config_value = Value::Object(config.0.clone());
-
+    fits(config, &config_value, cx.api_version, t)?;
     let (bare, raw) = live.map(split).unwrap_or_default();
     let mut managers = Managers::decode(raw.clone())?;
     adapt(&mut managers, cx);
@@ -61,17 +60,18 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
 
 /// Whether a configuration can be applied to what has this version and schema.
 pub fn check(config: &Object, api_version: &str, schema: &Schema) -> Result<(), Error> {
-    fits(config, api_version, TypeRef::new(Some(schema)))
+    fits(config, &Value::Object(config.0.clone()), api_version, TypeRef::new(Some(schema)))
 }
 
-fn fits(config: &Object, api_version: &str, t: TypeRef<'_>) -> Result<(), Error> {
+/// `value` is the configuration once more.
+fn fits(config: &Object, value: &Value, api_version: &str, t: TypeRef<'_>) -> Result<(), Error> {
     if config.api_version() != api_version {
         return Err(Error::Version { got: config.api_version().to_owned(), want: api_version.to_owned() });
     }
     if config.metadata().and_then(|m| m.get("managedFields")).is_some_and(|v| !v.is_null()) {
         return Err(Error::ManagedFieldsGiven);
     }
-    validate(&Value::Object(config.0.clone()), t).map_err(|why| Error::Typed { object: describe(config), why })
+    validate(value, t).map_err(|why| Error::Typed { object: describe(config), why })
 }
 
 /// `namespace/name; group/version, Kind=Kind`, as upstream names an object in errors.

@@ -10,26 +10,34 @@ fn is_native(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge(name)
 }
 
-/// Words that a quota, but no container, may name.
-const COUNTED: [&str; 17] = [
+/// What a quota, but no container, may name: objects, of which there are whole ones,
+const OBJECTS: [&str; 9] = [
     "pods",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
     "services",
     "replicationcontrollers",
     "resourcequotas",
     "secrets",
     "configmaps",
     "persistentvolumeclaims",
-    "storage",
-    "requests.storage",
     "services.nodeports",
     "services.loadbalancers",
 ];
+
+/// and sums of what they ask for.
+const SUMS: [&str; 8] = [
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "storage",
+    "requests.storage",
+];
+
+fn is_counted(name: &str) -> bool {
+    OBJECTS.contains(&name) || SUMS.contains(&name)
+}
 
 pub fn is_huge(name: &str) -> bool {
     name.starts_with("hugepages-")
@@ -54,18 +62,7 @@ pub fn overcommits(name: &str) -> bool {
 
 /// Whether only whole amounts make sense.
 pub fn is_whole(name: &str) -> bool {
-    const WHOLE: [&str; 9] = [
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-        "services.nodeports",
-        "services.loadbalancers",
-    ];
-    WHOLE.contains(&name) || is_extended(name)
+    OBJECTS.contains(&name) || is_extended(name)
 }
 
 fn quantity(v: &Value) -> Option<Quantity> {
@@ -79,7 +76,7 @@ pub fn resource_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
     let mut wrong = |why: &str| errors.push(FieldError::invalid(at, name, why));
     if !name.contains('/') {
-        let counted = COUNTED.contains(&name) || name.starts_with("requests.hugepages-");
+        let counted = is_counted(name) || name.starts_with("requests.hugepages-");
         if qualified && !is_native(name) && !counted {
             wrong("must be a standard resource type or fully qualified");
         }
@@ -130,7 +127,7 @@ fn of_pod(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let before = errors.len();
     let bad = names::qualified_name(name);
     errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
-    if errors.len() == before && !name.contains('/') && !is_native(name) && !COUNTED.contains(&name) {
+    if errors.len() == before && !name.contains('/') && !is_native(name) && !is_counted(name) {
         errors.push(FieldError::invalid(at, name, "must be a standard resource type or fully qualified"));
     } else if errors.len() == before && !is_pod_level(name) {
         errors.push(FieldError::not_supported(at, name, &["cpu", "hugepages-", "memory"]));
