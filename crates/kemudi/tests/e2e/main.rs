@@ -76,7 +76,8 @@ fn tests() -> Vec<Test> {
         own(services::TESTS),
         own(clients::TESTS),
         own(sidebyside::TESTS),
-        alone(restart::ALONE),
+        alone(both_since(36, top::ALONE)),
+        alone(own(restart::ALONE)),
     ]
     .concat()
 }

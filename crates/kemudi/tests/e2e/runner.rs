@@ -47,9 +47,9 @@ pub fn both_since(since: u32, cases: &[Case]) -> Vec<Test> {
     both(cases).into_iter().map(|t| Test { since, ..t }).collect()
 }
 
-/// Driven by our own program, after all others and by themselves.
-pub fn alone(cases: &[Case]) -> Vec<Test> {
-    named(cases, Tool::Kemudi).into_iter().map(|t| Test { alone: true, ..t }).collect()
+/// After all others, and by themselves.
+pub fn alone(tests: Vec<Test>) -> Vec<Test> {
+    tests.into_iter().map(|t| Test { alone: true, ..t }).collect()
 }
 
 fn named(cases: &[Case], tool: Tool) -> Vec<Test> {

@@ -99,21 +99,15 @@ impl Common {
     }
 }
 
-/// The resource of the metrics API, the newest version that this program reads.
+/// The resource of the metrics API, the newest version that this program reads. Asked of the server: the server that measures
+/// comes and goes without the cluster's own.
 async fn metrics_resource(k: &mut Kube, plural: &str) -> Result<Arc<Resource>> {
-    let find = |d: &crate::discovery::Discovery| {
-        ["v1", "v1beta1"].iter().find_map(|v| {
-            let mut all = d.resources.iter();
-            all.find(|r| r.group == "metrics.k8s.io" && r.version == *v && r.plural == plural).cloned()
-        })
-    };
-    if let Some(r) = find(&*k.discovery().await?) {
-        return Ok(r);
-    }
-    match find(&*k.refresh().await?) {
-        Some(r) => Ok(r),
-        None => text("Metrics API not available"),
-    }
+    let discovery = k.refresh().await?;
+    let found = ["v1", "v1beta1"].iter().find_map(|v| {
+        let mut all = discovery.resources.iter();
+        all.find(|r| r.group == "metrics.k8s.io" && r.version == *v && r.plural == plural).cloned()
+    });
+    found.map_or_else(|| text("Metrics API not available"), Ok)
 }
 
 async fn measured(k: &mut Kube, r: &Arc<Resource>, namespace: &str, name: &str, labels: &str) -> Result<Vec<Object>> {

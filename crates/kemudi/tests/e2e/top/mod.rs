@@ -2,15 +2,23 @@
 //!
 //! The API is a server of these tests, so that measurements are always the same. `answers.txt` has command lines and what the
 //! real program answers, below a heading for what the server has; each of its lines ends with a bar, for the gaps before it.
+//! Behind the cluster's own API server, as an APIService has it, the measurements are of the cluster's node and of its pods.
 
 use crate::runner::Case;
 use crate::story::Story;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::thread;
 
 pub const TESTS: &[Case] = &[("top::usage_is_told", usage_is_told)];
+/// While there is an API of metrics, no other test finds that there is none.
+pub const ALONE: &[Case] = &[("top::usage_comes_through_aggregation", usage_comes_through_aggregation)];
 
 /// What the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +30,8 @@ enum State {
     Early,
     /// An API that has measured nothing of pods that are years old.
     Late,
+    /// An API for the cluster of these tests.
+    Aggregated,
 }
 
 const STATES: [(&str, State); 4] =
@@ -53,6 +63,39 @@ fn usage_is_told(s: &Story) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// P18.top: another server measures, and `kubectl top` finds it under the API of the cluster.
+fn usage_comes_through_aggregation(s: &Story) {
+    let none = s.fails(&["top", "node"]);
+    assert_eq!(none, "error: Metrics API not available\n");
+    let node = s.get_at("/api/v1/nodes/e2e");
+    let address = node["status"]["addresses"].as_array().unwrap().iter().find(|a| a["type"] == "InternalIP").unwrap();
+    let (port, ca) = serve_tls(&format!("metrics.{}.svc", s.ns));
+    s.create("services", json!({"metadata": {"name": "metrics"}, "spec": {"ports": [{"port": 443}]}}));
+    s.create(
+        "endpointslices",
+        json!({"metadata": {"name": "metrics", "labels": {"kubernetes.io/service-name": "metrics"}}, "addressType": "IPv4",
+            "ports": [{"port": port}], "endpoints": [{"addresses": [address["address"]]}]}),
+    );
+    let name = "v1beta1.metrics.k8s.io";
+    let services = "/apis/apiregistration.k8s.io/v1/apiservices";
+    s.post(
+        services,
+        json!({"metadata": {"name": name}, "spec": {"group": "metrics.k8s.io", "version": "v1beta1", "caBundle": ca,
+            "groupPriorityMinimum": 100, "versionPriority": 100, "service": {"namespace": s.ns, "name": "metrics"}}}),
+    );
+    s.ok(&["wait", "--for=condition=Available", "--timeout=30s", &format!("apiservice/{name}")]);
+    let usage = s.ok(&["top", "node", "--no-headers"]);
+    let words: Vec<&str> = usage.split_whitespace().collect();
+    assert_eq!((words[0], words[1], words[3], words.len()), ("e2e", "250m", "64Mi", 5), "{usage}");
+    assert!(words[2].ends_with('%') && words[4].ends_with('%'), "parts of the cluster's real node: {usage}");
+    assert_eq!(s.ok(&["top", "pod"]), "NAME   CPU(cores)   MEMORY(bytes)   \nweb    7m           3Mi             \n");
+    assert_eq!(s.ok(&["top", "pod", "web", "--containers", "--no-headers"]), "web   app   7m    3Mi   \n");
+    let raw: Value = serde_json::from_str(&s.ok(&["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes/e2e"])).unwrap();
+    assert_eq!(raw["usage"]["cpu"], "250m");
+    s.ok(&["delete", "apiservice", name]);
+    s.eventually("no metrics", || (s.k(&["top", "node"]).stderr == none.as_bytes()).then_some(()));
+}
+
 fn without_age(line: &str) -> String {
     line.split_once("age: ").map_or_else(|| line.to_owned(), |(l, _)| format!("{l}age: AGE"))
 }
@@ -62,15 +105,43 @@ fn serve(state: State) -> String {
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            thread::spawn(move || talk(stream.unwrap(), state));
+            thread::spawn(move || talk(&mut stream.unwrap(), state));
         }
     });
     address
 }
 
+/// What is behind the cluster's API server, under this name. Its port, and who vouches for it: PEM in base64.
+fn serve_tls(name: &str) -> (u16, String) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
+    let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], der)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let connection = ServerConnection::new(config.clone()).unwrap();
+            thread::spawn(move || {
+                let mut stream = StreamOwned::new(connection, stream.unwrap());
+                talk(&mut stream, State::Aggregated);
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            });
+        }
+    });
+    (port, STANDARD.encode(certificate.pem()))
+}
+
 /// One request of a connection, and no more.
-fn talk(mut stream: TcpStream, state: State) {
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+fn talk(stream: &mut (impl Read + Write), state: State) {
+    let mut lines = BufReader::new(&mut *stream).lines().map_while(Result::ok);
     let Some(first) = lines.next() else { return };
     let _ = lines.find(String::is_empty);
     let target = first.split(' ').nth(1).unwrap_or_default();
@@ -110,6 +181,9 @@ fn version(name: &str, suffix: &str, kinds: [&str; 2]) -> Value {
 
 /// A list, or an object of it.
 fn objects(path: &str, query: &str, state: State) -> Value {
+    if path == "/apis/metrics.k8s.io/v1beta1" {
+        return json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.k8s.io/v1beta1", "resources": []});
+    }
     let missing = |message: String| json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404, "message": message});
     let (metrics, rest) = match (path.strip_prefix("/apis/metrics.k8s.io/v1beta1/"), path.strip_prefix("/api/v1/")) {
         (Some(rest), _) => (true, rest),
@@ -123,12 +197,22 @@ fn objects(path: &str, query: &str, state: State) -> Value {
         parts.drain(..2);
     }
     let (kind, mut items) = match parts[0] {
+        "nodes" if state == State::Aggregated => (
+            "NodeMetrics",
+            vec![json!({"metadata": {"name": "e2e"},
+            "timestamp": "2026-01-01T00:00:00Z", "window": "30s", "usage": usage("250m", "64Mi", "")})],
+        ),
+        "pods" if state == State::Aggregated => (
+            "PodMetrics",
+            vec![json!({"metadata": {"name": "web", "namespace": namespace},
+            "timestamp": "2026-01-01T00:00:00Z", "window": "30s", "containers": [container("app", "7m", "3Mi", "")]})],
+        ),
         "nodes" if metrics => ("NodeMetrics", measured_nodes()),
         "nodes" => ("Node", nodes()),
         _ if metrics => ("PodMetrics", measured_pods()),
         _ => ("Pod", pods(if state == State::Late { "2020-01-01T00:00:00Z" } else { "2099-01-01T00:00:00Z" })),
     };
-    if metrics && state != State::Measured {
+    if metrics && matches!(state, State::Early | State::Late) {
         items.clear();
     }
     items.retain(|o| namespace.is_none_or(|n| o["metadata"]["namespace"] == n));
