@@ -14,11 +14,11 @@ mod validate;
 
 pub use atomics::atomics;
 pub use compare::{Comparison, compare, compare_objects};
-pub use fields::{ensure_named, field_set, reconcile};
+pub use fields::{ensure_named, field_set, field_set_of_object, reconcile};
 pub use merge::{merge, merge_objects};
 pub use remove::{remove_items, strip_nulls};
 pub use shape::TypeRef;
-pub use validate::validate;
+pub use validate::{validate, validate_object};
 
 #[cfg(test)]
 #[path = "typed_tests.rs"]

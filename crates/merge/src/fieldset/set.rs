@@ -194,6 +194,14 @@ impl Set {
             .any(|n| other.node(&n.element).is_some_and(|o| n.member && o.member || n.children.intersects(&o.children)))
     }
 
+    /// Whether every path is in `other` as well.
+    pub fn is_subset(&self, other: &Self) -> bool {
+        self.nodes.iter().all(|n| {
+            let there = other.node(&n.element);
+            there.is_some_and(|o| (!n.member || o.member) && n.children.is_subset(&o.children))
+        })
+    }
+
     /// All paths: of one level first those that end there, then those that go on, as upstream iterates.
     pub fn paths(&self) -> Vec<Vec<PathElement>> {
         let mut out = Vec::new();

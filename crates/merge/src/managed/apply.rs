@@ -1,11 +1,12 @@
 //! Server-side apply.
 
 use super::entry::{Entry, Managers, Operation};
-use super::update::{adapt, follow, own};
+use super::update::{adapt, follow, is_nothing, live_fields, own, same_without_entries};
 use super::{BEFORE_FIRST_APPLY, Context, Error, KUBECTL, LAST_APPLIED, put_managed_fields, stripped};
 use crate::fieldset::Set;
 use crate::typed::{
-    TypeRef, compare, compare_objects, ensure_named, field_set, merge_objects, remove_items, strip_nulls, validate,
+    TypeRef, compare, compare_objects, ensure_named, field_set, field_set_of_object, merge_objects, remove_items,
+    strip_nulls, validate, validate_object,
 };
 use meta::{Object, Value};
 use schema::Schema;
@@ -20,27 +21,27 @@ pub enum Force {
 /// Applies a configuration to the live object (`None`: creates it) and returns the merged object with its `managedFields`,
 /// not yet defaulted. `None` when nothing changes at all.
 pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<'_>) -> Result<Option<Object>, Error> {
-    let t = cx.type_ref();
-    let config_value = Value::Object(config.0.clone());
-    fits(config, &config_value, cx.api_version, t)?;
-    let (bare, raw) = live.map(split).unwrap_or_default();
-    let mut managers = Managers::decode(raw.clone())?;
+    fits(config, cx.api_version, cx.type_ref())?;
+    let nothing = Object::default();
+    let old = live.unwrap_or(&nothing);
+    let list = live_fields(old);
+    let mut managers = Managers::decode(list)?;
     adapt(&mut managers, cx);
     if managers.0.is_empty() && live.is_some() {
-        let everything = compare_objects(None, &bare, t).exclude(cx.reset_fields);
+        let everything = compare_objects(None, old, cx.type_ref()).exclude(cx.reset_fields);
         own(&mut managers, everything, BEFORE_FIRST_APPLY, cx);
     }
     let again = (cx.manager == KUBECTL && force == Force::No).then(|| managers.clone());
-    let (mut object, managers) = match (run(&bare, config, &config_value, managers, force, cx), again) {
+    let (mut object, managers) = match (run(old, config, managers, force, cx), again) {
         // kubectl takes over what it applied from the client's side before, as far as nobody changed it since.
-        (Err(Error::Conflict(conflicts)), Some(managers)) => match last_applied(&bare, cx) {
+        (Err(Error::Conflict(conflicts)), Some(managers)) => match last_applied(old, cx) {
             None => return Err(Error::Conflict(conflicts)),
             Some(mine) => {
                 let left = conflicts.without(&mine);
                 if !left.0.is_empty() {
                     return Err(Error::Conflict(left));
                 }
-                run(&bare, config, &config_value, managers, Force::Yes, cx)?
+                run(old, config, managers, Force::Yes, cx)?
             }
         },
         (other, _) => other?,
@@ -48,10 +49,10 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
     if cx.manager == KUBECTL && object.annotation(LAST_APPLIED).is_some_and(|a| !a.is_empty()) {
         object.set_annotation(LAST_APPLIED, &last_applied_text(config));
     }
-    let encoded = managers.encode();
+    let encoded = managers.encode(|i| list[i].clone());
     // Nobody owning anything is written as no list at all.
-    let nobody = |v: &Value| v.as_array().is_none_or(Vec::is_empty);
-    if live.is_some() && object == bare && (encoded == raw || (nobody(&encoded) && nobody(&raw))) {
+    let same_owners = encoded == *list || is_nothing(&encoded) && is_nothing(list);
+    if live.is_some() && same_owners && same_without_entries(&object, old) {
         return Ok(None);
     }
     put_managed_fields(&mut object, encoded);
@@ -60,18 +61,17 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
 
 /// Whether a configuration can be applied to what has this version and schema.
 pub fn check(config: &Object, api_version: &str, schema: &Schema) -> Result<(), Error> {
-    fits(config, &Value::Object(config.0.clone()), api_version, TypeRef::new(Some(schema)))
+    fits(config, api_version, TypeRef::new(Some(schema)))
 }
 
-/// `value` is the configuration once more.
-fn fits(config: &Object, value: &Value, api_version: &str, t: TypeRef<'_>) -> Result<(), Error> {
+fn fits(config: &Object, api_version: &str, t: TypeRef<'_>) -> Result<(), Error> {
     if config.api_version() != api_version {
         return Err(Error::Version { got: config.api_version().to_owned(), want: api_version.to_owned() });
     }
     if config.metadata().and_then(|m| m.get("managedFields")).is_some_and(|v| !v.is_null()) {
         return Err(Error::ManagedFieldsGiven);
     }
-    validate(value, t).map_err(|why| Error::Typed { object: describe(config), why })
+    validate_object(config, t).map_err(|why| Error::Typed { object: describe(config), why })
 }
 
 /// `namespace/name; group/version, Kind=Kind`, as upstream names an object in errors.
@@ -80,72 +80,43 @@ fn describe(o: &Object) -> String {
     format!("{}/{}; {gvk}", o.namespace(), o.name())
 }
 
-/// The object without its `managedFields`, and these.
-fn split(o: &Object) -> (Object, Value) {
-    const METADATA: &str = "metadata";
-    let mut bare = meta::Map::new();
-    let mut fields = Value::Null;
-    for (k, v) in &o.0 {
-        let v = match v {
-            Value::Object(m) if k == METADATA => {
-                fields = m.get("managedFields").cloned().unwrap_or_default();
-                let rest = m.iter().filter(|(k, _)| *k != "managedFields");
-                Value::Object(rest.map(|(k, v)| (k.clone(), v.clone())).collect())
-            }
-            v => v.clone(),
-        };
-        bare.insert(k.clone(), v);
-    }
-    (Object(bare), fields)
-}
-
+/// The merged object without managed fields, and who manages it.
 fn run(
     live: &Object,
     config: &Object,
-    config_value: &Value,
     mut managers: Managers,
     force: Force,
     cx: &Context<'_>,
 ) -> Result<(Object, Managers), Error> {
     let t = cx.type_ref();
-    let merged = if live.0.is_empty() { config.clone() } else { merge_objects(live, config, t) };
-    let merged = Value::Object(merged.0);
-    let fields = field_set(config_value, t).recursive_difference(cx.reset_fields);
-
     let mut me = Entry::new(cx.manager, Operation::Apply, cx.api_version, cx.subresource);
+    me.fields = field_set_of_object(config, t).recursive_difference(cx.reset_fields);
     let last = managers.0.iter().position(|e| e.same_manager(&me)).map(|i| managers.0.remove(i));
-    me.fields = fields;
-    me.time = last.as_ref().and_then(|l| l.time.clone());
-    managers.0.push(me.clone());
 
+    let merged = if live.0.is_empty() { config.clone() } else { merge_objects(live, config, t) };
     let pruned = match &last {
-        Some(last) => prune(merged, last, &me, &managers, cx)?,
-        None => merged,
+        Some(last) => prune(merged.into_value(), last, &me, &managers, cx)?,
+        None => merged.into_value(),
     };
     let Value::Object(pruned) = pruned else { return Ok((Object::default(), managers)) };
     let mut new = Object(pruned);
     let comparison = compare_objects(Some(live), &new, t).exclude(cx.reset_fields);
-    let conflicts = follow(&mut managers, Some(&me), Some(live), &new, &comparison, cx)?;
+    let conflicts = follow(&mut managers, Some(live), &new, &comparison, cx)?;
     if force == Force::No && !conflicts.0.is_empty() {
         return Err(conflicts.into());
     }
-    let mut value = Value::Object(new.0);
+    let mut value = new.into_value();
     strip_nulls(&mut value, t);
     new = Object::from_value(value).unwrap_or_default();
 
-    let mine = me.fields.difference(stripped());
-    let unchanged = *live == new && last.as_ref().is_some_and(|l| l.fields == mine && l.api_version == cx.api_version);
-    managers
-        .0
-        .retain(|e| !(e.operation == Operation::Apply && e.manager == me.manager && e.subresource == me.subresource));
+    me.set_fields(|s| s.difference(stripped()));
+    let as_before = |l: &Entry| l.fields == me.fields && l.api_version == cx.api_version;
     match last {
-        Some(last) if unchanged => managers.0.push(last),
-        _ if mine.is_empty() => {}
+        Some(last) if as_before(&last) && same_without_entries(&new, live) => managers.0.push(last),
+        _ if me.fields.is_empty() => {}
         _ => {
-            let mut entry = Entry::new(cx.manager, Operation::Apply, cx.api_version, cx.subresource);
-            entry.fields = mine;
-            entry.set_time(cx.time);
-            managers.0.push(entry);
+            me.set_time(cx.time);
+            managers.0.push(me);
         }
     }
     Ok((new, managers))
@@ -153,10 +124,12 @@ fn run(
 
 /// Takes out what this manager applied last time and does not apply now, unless somebody else owns it.
 fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Context<'_>) -> Result<Value, Error> {
-    let last_fields = last.fields.clone().recursive_difference(cx.reset_fields);
     // The usual case: all that was applied last time is applied again.
-    let all_again = || last.api_version == cx.api_version && last_fields.clone().difference(&me.fields).is_empty();
-    if last_fields.is_empty() || all_again() {
+    if last.api_version == cx.api_version && last.fields.is_subset(&me.fields) {
+        return Ok(merged);
+    }
+    let last_fields = last.fields.clone().recursive_difference(cx.reset_fields);
+    if last_fields.is_empty() {
         return Ok(merged);
     }
     let here = At { version: &last.api_version, cx };
@@ -166,7 +139,7 @@ fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Cont
     let pruned = remove_items(&merged_then, &last_named, t);
 
     let mut by_version: Vec<(&str, Set)> = Vec::new();
-    for e in &managers.0 {
+    for e in managers.0.iter().chain([me]) {
         match by_version.iter_mut().find(|v| v.0 == e.api_version) {
             Some((_, s)) => *s = std::mem::take(s).union(e.fields.clone()),
             None => by_version.push((&e.api_version, e.fields.clone())),

@@ -47,8 +47,8 @@ pub struct Entry {
     /// RFC 3339.
     pub time: Option<String>,
     pub fields: Set,
-    /// The JSON that the entry was read from, as long as it still says the same.
-    raw: Option<Value>,
+    /// The place in the list that the entry was read from, as long as it still says the same.
+    source: Option<usize>,
 }
 
 impl Entry {
@@ -61,7 +61,7 @@ impl Entry {
             subresource: subresource.to_owned(),
             time: None,
             fields: Set::new(),
-            raw: None,
+            source: None,
         }
     }
 
@@ -85,16 +85,16 @@ impl Entry {
     /// Changes what is owned.
     pub(super) fn set_fields(&mut self, change: impl FnOnce(Set) -> Set) {
         self.fields = change(std::mem::take(&mut self.fields));
-        self.raw = None;
+        self.source = None;
     }
 
     pub(super) fn set_time(&mut self, time: &str) {
         self.time = Some(time.to_owned());
-        self.raw = None;
+        self.source = None;
     }
 
-    fn read(v: Value, index: usize) -> Result<Self, Error> {
-        let Value::Object(m) = &v else { return Err(Error::NotAList) };
+    fn read(v: &Value, index: usize) -> Result<Self, Error> {
+        let Value::Object(m) = v else { return Err(Error::NotAList) };
         let text = |key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default();
         let operation = match text("operation") {
             "Apply" => Operation::Apply,
@@ -120,14 +120,11 @@ impl Entry {
             subresource: text("subresource").to_owned(),
             time: m.get("time").and_then(Value::as_str).map(str::to_owned),
             fields,
-            raw: Some(v),
+            source: Some(index),
         })
     }
 
     fn write(self) -> Value {
-        if let Some(raw) = self.raw {
-            return raw;
-        }
         let mut m = Map::new();
         m.insert("manager".to_owned(), self.manager.into());
         m.insert("operation".to_owned(), self.operation.as_str().into());
@@ -151,12 +148,12 @@ pub struct Managers(pub Vec<Entry>);
 
 impl Managers {
     /// From the value of `managedFields`. Entries of one manager are joined, the last one's time counting.
-    pub fn decode(v: Value) -> Result<Self, Error> {
+    pub fn decode(v: &Value) -> Result<Self, Error> {
         let Value::Array(list) = v else {
             return if v.is_null() { Ok(Self::default()) } else { Err(Error::NotAList) };
         };
         let mut out: Vec<Entry> = Vec::with_capacity(list.len());
-        for (i, v) in list.into_iter().enumerate() {
+        for (i, v) in list.iter().enumerate() {
             let e = Entry::read(v, i)?;
             match out.iter_mut().find(|o| o.same_manager(&e)) {
                 Some(same) => *same = e,
@@ -166,8 +163,9 @@ impl Managers {
         Ok(Self(out))
     }
 
-    /// As the value of `managedFields`, in upstream's order: operation, time, manager, version, subresource.
-    pub fn encode(mut self) -> Value {
+    /// As the value of `managedFields`, in upstream's order: operation, time, manager, version, subresource. `unchanged` has the
+    /// list that was decoded, for entries that say what they said there.
+    pub fn encode(mut self, mut unchanged: impl FnMut(usize) -> Value) -> Value {
         self.0.sort_by(|a, b| {
             a.operation
                 .cmp(&b.operation)
@@ -176,7 +174,11 @@ impl Managers {
                 .then_with(|| a.api_version.cmp(&b.api_version))
                 .then_with(|| a.subresource.cmp(&b.subresource))
         });
-        Value::Array(self.0.into_iter().map(Entry::write).collect())
+        let mut written = |e: Entry| match e.source {
+            Some(i) => unchanged(i),
+            None => e.write(),
+        };
+        Value::Array(self.0.into_iter().map(&mut written).collect())
     }
 
     /// Merges the oldest entries of operation `Update`, version by version, until few enough are left.

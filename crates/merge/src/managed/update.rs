@@ -16,37 +16,38 @@ use meta::{Map, Object, Value};
 /// live entries as they are.
 pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
     let given = take_managed_fields(new);
-    let live_fields = live.and_then(|l| l.metadata()?.get("managedFields"));
+    let live_list = live.and_then(|l| l.metadata()?.get("managedFields"));
     let mine = cx.subresource.is_empty();
     let reset = mine && given.as_ref().is_some_and(is_reset);
     let raw = match given {
         _ if reset => None,
         Some(v) if mine && !is_nothing(&v) => Some(v),
         // Equal to the live ones as a rule; not copying them is worth a look.
-        Some(v) if Some(&v) == live_fields => Some(v),
-        _ => live_fields.cloned(),
+        Some(v) if Some(&v) == live_list => Some(v),
+        _ => live_list.cloned(),
     };
     let tracked = raw.as_ref().is_some_and(|v| !is_nothing(v));
     if live.is_some_and(|l| !l.uid().is_empty()) && !tracked && !reset {
         return;
     }
     let comparison = compare_objects(live, new, cx.type_ref()).exclude(cx.reset_fields);
-    if comparison.is_empty() && raw.as_ref() == live_fields {
+    if comparison.is_empty() && raw.as_ref() == live_list {
         put_managed_fields(new, raw.unwrap_or_default());
         return;
     }
-    let mut managers = match raw.map(Managers::decode) {
-        Some(Ok(m)) => m,
-        Some(Err(_)) => live_fields.cloned().and_then(|v| Managers::decode(v).ok()).unwrap_or_default(),
-        None => Managers::default(),
-    };
-    match follow(&mut managers, None, live, new, &comparison, cx) {
+    let mut list = raw.unwrap_or_default();
+    let mut managers = Managers::decode(&list).unwrap_or_else(|_| {
+        list = live_list.cloned().unwrap_or_default();
+        Managers::decode(&list).unwrap_or_default()
+    });
+    match follow(&mut managers, live, new, &comparison, cx) {
         Ok(_) => {
             own(&mut managers, comparison, cx.manager, cx);
             managers.cap();
-            put_managed_fields(new, managers.encode());
+            let unchanged = |i| list.get_mut(i).map(Value::take).unwrap_or_default();
+            put_managed_fields(new, managers.encode(unchanged));
         }
-        Err(_) => put_managed_fields(new, live_fields.cloned().unwrap_or_default()),
+        Err(_) => put_managed_fields(new, live_list.cloned().unwrap_or_default()),
     }
 }
 
@@ -54,17 +55,22 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
 /// owned the field before, nobody does afterwards, as upstream has it.
 pub fn update_field(live: &Object, new: &mut Object, field: &[&str], cx: &Context<'_>) {
     let path: Vec<PathElement> = field.iter().map(|f| PathElement::field(f)).collect();
-    let entries = live.metadata().and_then(|m| m.get("managedFields")).cloned().unwrap_or_default();
-    let owned = Managers::decode(entries.clone()).is_ok_and(|m| m.0.iter().any(|e| e.fields.has(&path)));
+    let entries = live_fields(live);
+    let owned = Managers::decode(entries).is_ok_and(|m| m.0.iter().any(|e| e.fields.has(&path)));
     if owned {
         update(Some(live), new, cx);
     } else {
         take_managed_fields(new);
-        put_managed_fields(new, entries);
+        put_managed_fields(new, entries.clone());
     }
 }
 
-fn is_nothing(v: &Value) -> bool {
+/// `metadata.managedFields`, null when there are none.
+pub(super) fn live_fields(o: &Object) -> &Value {
+    o.metadata().and_then(|m| m.get("managedFields")).unwrap_or(&Value::Null)
+}
+
+pub(super) fn is_nothing(v: &Value) -> bool {
     v.as_array().is_none_or(Vec::is_empty)
 }
 
@@ -77,11 +83,10 @@ fn is_reset(v: &Value) -> bool {
     }
 }
 
-/// Takes from all entries but the applier's what the write changed or removed, and returns what they thereby lose by
-/// changes: the conflicts of an apply. Entries of versions that are gone are dropped, empty ones too.
+/// Takes from all entries (the applier's is not among them) what the write changed or removed, and returns what they thereby
+/// lose by changes: the conflicts of an apply. Entries of versions that are gone are dropped, empty ones too.
 pub(super) fn follow(
     managers: &mut Managers,
-    applier: Option<&Entry>,
     old: Option<&Object>,
     new: &Object,
     comparison: &Comparison,
@@ -92,9 +97,6 @@ pub(super) fn follow(
     let mut gone = Vec::new();
     managers.0.sort_by(Entry::by_identity);
     for (i, e) in managers.0.iter_mut().enumerate() {
-        if applier.is_some_and(|a| a.same_manager(e)) {
-            continue;
-        }
         let c = if e.api_version == cx.api_version {
             comparison
         } else {
@@ -196,26 +198,33 @@ pub(super) fn adapt(managers: &mut Managers, cx: &Context<'_>) {
 /// Whether two objects differ in nothing but the times of their managed fields; a write that changes no more is none.
 pub fn same_but_for_times(a: &Object, b: &Object) -> bool {
     fn entries(o: &Object) -> &[Value] {
-        o.metadata().and_then(|m| m.get("managedFields")).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        live_fields(o).as_array().map_or(&[], Vec::as_slice)
+    }
+    if !same_without_entries(a, b) {
+        return false;
     }
     let (x, y) = (entries(a), entries(b));
-    let others = |e: &Value| -> Option<Vec<(String, Value)>> {
-        Some(e.as_object()?.iter().filter(|(k, _)| *k != "time").map(|(k, v)| (k.clone(), v.clone())).collect())
+    let same = |e: &Value, f: &Value| match (e, f) {
+        (Value::Object(e), Value::Object(f)) => same_but(e, f, "time"),
+        _ => e == f,
     };
     // The order of entries depends on their times.
-    let same_entries = x == y || x.len() == y.len() && x.iter().all(|e| y.iter().any(|f| others(e) == others(f)));
-    same_entries && same_without_entries(a, b)
+    x == y || x.len() == y.len() && x.iter().all(|e| y.iter().any(|f| same(e, f)))
 }
 
-fn same_without_entries(a: &Object, b: &Object) -> bool {
-    let but = |m: &Map<String, Value>, key: &str| m.len() - usize::from(m.contains_key(key));
-    let same = |m: &Map<String, Value>, n: &Map<String, Value>, key: &str| {
-        but(m, key) == but(n, key) && m.iter().filter(|(k, _)| *k != key).all(|(k, v)| n.get(k) == Some(v))
-    };
-    let metadata = match (a.metadata(), b.metadata()) {
-        (Some(m), Some(n)) => same(m, n, "managedFields"),
-        (None, None) => true,
-        _ => false,
-    };
-    metadata && same(&a.0, &b.0, "metadata")
+/// Whether two objects are the same but for their managed fields.
+pub(super) fn same_without_entries(a: &Object, b: &Object) -> bool {
+    // As a rule it is the content that changes, and few of the metadata.
+    same_but(&a.0, &b.0, "metadata")
+        && match (a.metadata(), b.metadata()) {
+            (Some(m), Some(n)) => same_but(m, n, "managedFields"),
+            (None, None) => true,
+            _ => false,
+        }
+}
+
+/// Whether two maps are the same but for one member.
+fn same_but(a: &Map<String, Value>, b: &Map<String, Value>, key: &str) -> bool {
+    // Both are sorted.
+    a.iter().filter(|(k, _)| *k != key).eq(b.iter().filter(|(k, _)| *k != key))
 }

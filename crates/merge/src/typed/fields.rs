@@ -2,7 +2,7 @@
 
 use super::shape::{MAX_DEPTH, Shape, TypeRef, item_element};
 use crate::fieldset::{Node, PathElement, Set};
-use meta::Value;
+use meta::{Map, Object, Value};
 use schema::{Schema, Type};
 use std::collections::BTreeMap;
 
@@ -11,28 +11,18 @@ pub fn field_set(v: &Value, t: TypeRef<'_>) -> Set {
     Set::from_nodes(collect(v, t, 0).1)
 }
 
+/// [`field_set`] of an API object.
+pub fn field_set_of_object(o: &Object, t: TypeRef<'_>) -> Set {
+    Set::from_nodes(members(&o.0, t, 0))
+}
+
 /// Whether the value itself is claimed, and what lies below.
 fn collect(v: &Value, t: TypeRef<'_>, depth: usize) -> (bool, Vec<Node>) {
     if depth > MAX_DEPTH {
         return (true, Vec::new());
     }
     match (Shape::of(t, v), v) {
-        (Shape::Object, Value::Object(m)) => {
-            let nodes = m
-                .iter()
-                .map(|(k, c)| {
-                    let (member, below) = collect(c, t.member(k), depth + 1);
-                    let declared = t.schema.is_some_and(|s| s.field(k).is_some());
-                    let nothing = c.is_null() || c.as_object().is_some_and(serde_json::Map::is_empty);
-                    Node {
-                        element: PathElement::field(k),
-                        member: member || nothing || !declared,
-                        children: Set::from_nodes(below),
-                    }
-                })
-                .collect();
-            (false, nodes)
-        }
+        (Shape::Object, Value::Object(m)) => (false, members(m, t, depth)),
         (Shape::List(kind), Value::Array(a)) => {
             let mut items: BTreeMap<PathElement, Option<&Value>> = BTreeMap::new();
             for v in a {
@@ -57,6 +47,21 @@ fn collect(v: &Value, t: TypeRef<'_>, depth: usize) -> (bool, Vec<Node>) {
     }
 }
 
+fn members(m: &Map<String, Value>, t: TypeRef<'_>, depth: usize) -> Vec<Node> {
+    m.iter()
+        .map(|(k, c)| {
+            let (below, declared) = t.declared(k);
+            let (member, below) = collect(c, below, depth + 1);
+            let nothing = c.is_null() || c.as_object().is_some_and(Map::is_empty);
+            Node {
+                element: PathElement::field(k),
+                member: member || nothing || !declared,
+                children: Set::from_nodes(below),
+            }
+        })
+        .collect()
+}
+
 /// The set together with all declared fields on the way to its paths.
 pub fn ensure_named(set: Set, t: TypeRef<'_>) -> Set {
     let nodes = set
@@ -64,7 +69,7 @@ pub fn ensure_named(set: Set, t: TypeRef<'_>) -> Set {
         .iter()
         .map(|n| {
             let (below, declared) = match &n.element {
-                PathElement::Field(name) => (t.member(name), t.schema.is_some_and(|s| s.field(name).is_some())),
+                PathElement::Field(name) => t.declared(name),
                 _ => (t.items(), false),
             };
             let named = declared && !n.children.is_empty();

@@ -12,9 +12,25 @@ pub fn merge(live: &Value, config: &Value, t: TypeRef<'_>) -> Value {
     merged(live, config, t, 0)
 }
 
-/// [`merge`] of two objects.
+/// [`merge`] of two API objects, but for the live one's `metadata.managedFields`, which are left out.
 pub fn merge_objects(live: &Object, config: &Object, t: TypeRef<'_>) -> Object {
-    Object(members(&live.0, &config.0, t, 0))
+    const METADATA: &str = "metadata";
+    const MANAGED_FIELDS: &str = "managedFields";
+    let mut out = members(&live.0, &config.0, t, 0, METADATA);
+    let below = t.member(METADATA);
+    let mut metadata = match (live.0.get(METADATA), config.0.get(METADATA)) {
+        (Some(Value::Object(l)), Some(Value::Object(c))) if !l.is_empty() && !c.is_empty() => {
+            Value::Object(members(l, c, below, 1, MANAGED_FIELDS))
+        }
+        (Some(l), Some(c)) => merged(l, c, below, 1),
+        (Some(one), None) | (None, Some(one)) => one.clone(),
+        (None, None) => return Object(out),
+    };
+    if let Value::Object(m) = &mut metadata {
+        m.remove(MANAGED_FIELDS);
+    }
+    out.insert(METADATA.to_owned(), metadata);
+    Object(out)
 }
 
 fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
@@ -25,7 +41,7 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
         return if keeps && container { live.clone() } else { config.clone() };
     }
     match (Shape::of(t, config), live, config) {
-        (Shape::Object, Value::Object(l), Value::Object(c)) => Value::Object(members(l, c, t, depth)),
+        (Shape::Object, Value::Object(l), Value::Object(c)) => Value::Object(members(l, c, t, depth, "")),
         (Shape::List(kind), Value::Array(_), Value::Array(_)) => {
             Value::Array(lists(list(Some(live)), list(Some(config)), kind, t.items(), depth))
         }
@@ -35,16 +51,35 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
     }
 }
 
-fn members(live: &Map<String, Value>, config: &Map<String, Value>, t: TypeRef<'_>, depth: usize) -> Map<String, Value> {
-    let mut out = Map::new();
-    for (k, v) in live {
-        let both = config.get(k).map_or_else(|| v.clone(), |n| merged(v, n, t.member(k), depth + 1));
-        out.insert(k.clone(), both);
-    }
-    for (k, v) in config.iter().filter(|(k, _)| !live.contains_key(*k)) {
-        out.insert(k.clone(), v.clone());
-    }
-    out
+/// Merges the members of two objects, but for one of them.
+fn members(
+    live: &Map<String, Value>,
+    config: &Map<String, Value>,
+    t: TypeRef<'_>,
+    depth: usize,
+    skip: &str,
+) -> Map<String, Value> {
+    let (mut old, mut new) = (live.iter().peekable(), config.iter().peekable());
+    let next = || loop {
+        // Both are sorted.
+        let (k, v) = match (old.peek(), new.peek()) {
+            (None, None) => return None,
+            (Some((k, _)), Some((n, _))) if k == n => {
+                let ((k, l), (_, c)) = (old.next()?, new.next()?);
+                if k == skip {
+                    continue;
+                }
+                return Some((k.clone(), merged(l, c, t.member(k), depth + 1)));
+            }
+            (Some((k, _)), Some((n, _))) if k > n => new.next()?,
+            (None, Some(_)) => new.next()?,
+            (Some(_), _) => old.next()?,
+        };
+        if k != skip {
+            return Some((k.clone(), v.clone()));
+        }
+    };
+    std::iter::from_fn(next).collect()
 }
 
 fn lists(live: &[Value], config: &[Value], kind: &ListType, items: TypeRef<'_>, depth: usize) -> Vec<Value> {

@@ -49,7 +49,19 @@ fn remove(v: &Value, set: &Set, t: TypeRef<'_>, depth: usize) -> Value {
 /// Takes away members that are `null` where the schema knows them and does not let them be null, as decoding into a type
 /// does upstream.
 pub fn strip_nulls(v: &mut Value, t: TypeRef<'_>) {
-    strip(v, t, 0);
+    // As a rule there are none; to see that takes no schema.
+    if has_null(v) {
+        strip(v, t, 0);
+    }
+}
+
+fn has_null(v: &Value) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Object(m) => m.values().any(has_null),
+        Value::Array(a) => a.iter().any(has_null),
+        _ => false,
+    }
 }
 
 fn strip(v: &mut Value, t: TypeRef<'_>, depth: usize) {

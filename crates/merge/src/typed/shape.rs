@@ -25,10 +25,15 @@ impl<'a> TypeRef<'a> {
 
     /// The type of an object's member.
     pub(super) fn member(self, name: &str) -> Self {
-        let Some(s) = self.schema else { return Self::default() };
+        self.declared(name).0
+    }
+
+    /// The type of an object's member, and whether it is a field of its own.
+    pub(super) fn declared(self, name: &str) -> (Self, bool) {
+        let Some(s) = self.schema else { return (Self::default(), false) };
         match s.field(name) {
-            Some(f) => Self { schema: Some(f.schema.get()), atomic: f.atomic },
-            None => Self::new(s.additional.as_deref()),
+            Some(f) => (Self { schema: Some(f.schema.get()), atomic: f.atomic }, true),
+            None => (Self::new(s.additional.as_deref()), false),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Whether an applied configuration fits its schema, as server-side apply asks before it merges.
 
 use super::shape::{MAX_DEPTH, TypeRef, item_element};
-use meta::Value;
+use meta::{Map, Object, Value};
 use schema::{ListType, Type};
 use std::collections::BTreeSet;
 
@@ -10,6 +10,17 @@ use std::collections::BTreeSet;
 pub fn validate(v: &Value, t: TypeRef<'_>) -> Result<(), String> {
     let mut errors = Vec::new();
     check(v, t, &mut String::new(), &mut errors, 0);
+    said(errors)
+}
+
+/// [`validate`] of an API object.
+pub fn validate_object(o: &Object, t: TypeRef<'_>) -> Result<(), String> {
+    let mut errors = Vec::new();
+    members(&o.0, t, &mut String::new(), &mut errors, 0);
+    said(errors)
+}
+
+fn said(errors: Vec<String>) -> Result<(), String> {
     match errors.as_slice() {
         [] => Ok(()),
         [one] => Err(one.clone()),
@@ -51,18 +62,7 @@ fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>,
     }
     let here = path.len();
     match v {
-        Value::Object(m) if s.is_object() => {
-            for (k, child) in m {
-                path.push('.');
-                path.push_str(k);
-                if s.field(k).is_none() && s.additional.is_none() && s.ty == Type::Struct && !s.preserve_unknown {
-                    errors.push(format!("{path}: field not declared in schema"));
-                } else {
-                    check(child, t.member(k), path, errors, depth + 1);
-                }
-                path.truncate(here);
-            }
-        }
+        Value::Object(m) => members(m, t, path, errors, depth),
         Value::Array(a) => {
             let mut seen = BTreeSet::new();
             for (i, item) in a.iter().enumerate() {
@@ -87,5 +87,22 @@ fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>,
             }
         }
         _ => {}
+    }
+}
+
+fn members(m: &Map<String, Value>, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>, depth: usize) {
+    let Some(s) = t.schema.filter(|s| s.is_object()) else { return };
+    let closed = s.additional.is_none() && s.ty == Type::Struct && !s.preserve_unknown;
+    let here = path.len();
+    for (k, child) in m {
+        path.push('.');
+        path.push_str(k);
+        let (below, declared) = t.declared(k);
+        if closed && !declared {
+            errors.push(format!("{path}: field not declared in schema"));
+        } else {
+            check(child, below, path, errors, depth + 1);
+        }
+        path.truncate(here);
     }
 }
