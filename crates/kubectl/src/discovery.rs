@@ -1,10 +1,11 @@
 //! Which resources the server has (aggregated discovery, `apidiscovery.k8s.io/v2`), and which of them a word means.
 //!
-//! The answer is kept in kubectl's cache directory for six hours; a word that it does not know makes it be asked again, so a
-//! definition made a moment ago is found.
+//! The answer is kept in kubectl's cache directory with its ETags. After six hours, and for a word that it does not know, the
+//! server is asked whether it still holds, so a definition made a moment ago is found.
 
 use client::{ApiResource, Client};
-use http::Method;
+use http::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use http::{Method, StatusCode};
 use meta::{GroupVersion, Gvk, Value};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -68,23 +69,73 @@ pub struct Discovery {
     /// In the server's order: the core group first, a group's versions from the preferred on.
     pub resources: Vec<Arc<Resource>>,
     pub versions: Vec<String>,
+    /// What all this was read from: the documents of the core group and of the other groups.
+    documents: [Document; 2],
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Document {
+    /// Empty: the server has told none.
+    etag: String,
+    /// How many of the resources and versions are from it.
+    resources: usize,
+    versions: usize,
+}
+
+/// One of the documents and its ETag; `None` when it is the one that has this ETag.
+async fn ask(client: &Client, path: &str, etag: &str) -> Result<Option<(String, Value)>, client::Error> {
+    let mut request = client::client::request(Method::GET, path, ACCEPT, None)?;
+    if let Ok(known) = HeaderValue::from_str(etag)
+        && !etag.is_empty()
+    {
+        request.headers_mut().insert(IF_NONE_MATCH, known);
+    }
+    let response = client.raw(request).await?;
+    if response.status() == StatusCode::NOT_MODIFIED {
+        return Ok(None);
+    }
+    if !response.status().is_success() {
+        return Err(client::client::failure(response).await);
+    }
+    let etag = response.headers().get(ETAG).and_then(|t| t.to_str().ok()).unwrap_or_default().to_owned();
+    let bytes = client::client::collect(response.into_body()).await?;
+    let list: Value = serde_json::from_slice(&bytes)
+        .map_err(|e| client::Error::Unexpected(format!("discovery: {path} is no JSON: {e}")))?;
+    if list["kind"] != "APIGroupDiscoveryList" {
+        let kind = &list["kind"];
+        let why = format!("discovery: the server sent {kind} in place of APIGroupDiscoveryList");
+        return Err(client::Error::Unexpected(why));
+    }
+    Ok(Some((etag, list)))
 }
 
 impl Discovery {
-    pub async fn fetch(client: &Client) -> Result<Self, client::Error> {
-        let ask = |path: &'static str| async move {
-            client.json::<Value>(client::client::request(Method::GET, path, ACCEPT, None)?).await
-        };
-        let (core, groups) = futures::future::try_join(ask("/api"), ask("/apis")).await?;
+    /// Asks the server at once for both documents, but for what is known of them already and still true.
+    pub async fn fetch(client: &Client, known: &Self) -> Result<Self, client::Error> {
+        let [core, groups] = &known.documents;
+        let answers = futures::future::try_join(ask(client, "/api", &core.etag), ask(client, "/apis", &groups.etag));
+        let (core, groups) = answers.await?;
         let mut all = Self::default();
-        for list in [&core, &groups] {
-            if list["kind"] != "APIGroupDiscoveryList" {
-                return Err(client::Error::Unexpected(format!(
-                    "discovery: the server sent {} in place of APIGroupDiscoveryList",
-                    list["kind"]
-                )));
-            }
-            all.add(list);
+        let (mut resources, mut versions) = (known.resources.iter(), known.versions.iter());
+        for (i, answer) in [core, groups].into_iter().enumerate() {
+            let Document { etag, resources: r, versions: v } = &known.documents[i];
+            let (same_resources, same_versions) = (resources.by_ref().take(*r), versions.by_ref().take(*v));
+            let before = (all.resources.len(), all.versions.len());
+            let etag = match answer {
+                None => {
+                    all.resources.extend(same_resources.cloned());
+                    all.versions.extend(same_versions.cloned());
+                    etag.clone()
+                }
+                Some((etag, list)) => {
+                    // What was known is passed over.
+                    (same_resources.for_each(drop), same_versions.for_each(drop));
+                    all.add(&list);
+                    etag
+                }
+            };
+            let (resources, versions) = (all.resources.len() - before.0, all.versions.len() - before.1);
+            all.documents[i] = Document { etag, resources, versions };
         }
         Ok(all)
     }
@@ -148,6 +199,29 @@ impl Discovery {
         self.resources.iter().find(|r| r.kind == gvk.kind && r.group == gvk.group && r.version == gvk.version).cloned()
     }
 
+    /// What else a short name could have meant, after the resource that it was taken for: `events.events.k8s.io`.
+    pub fn also_named(&self, word: &str, taken: &Resource) -> Vec<String> {
+        let lower = word.to_lowercase();
+        let (name, group) = lower.split_once('.').unwrap_or((&lower, ""));
+        let mut of_group = self.resources.iter().filter(|r| group.is_empty() || r.group == group);
+        if of_group.any(|r| r.plural == name || r.singular == name) {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        for r in &self.resources {
+            let other = r.group != taken.group || r.plural != taken.plural;
+            let full = dotted(&r.plural, &r.group);
+            if other
+                && r.short_names.iter().any(|s| s == name)
+                && (group.is_empty() || r.group == group)
+                && !out.contains(&full)
+            {
+                out.push(full);
+            }
+        }
+        out
+    }
+
     /// The resource that a word means: `pods`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`.
     pub fn of_word(&self, word: &str) -> Option<Arc<Resource>> {
         let lower = word.to_lowercase();
@@ -181,5 +255,49 @@ impl Discovery {
             .filter(|r| r.preferred && r.has_verb("list") && r.categories.iter().any(|c| c == category))
             .cloned()
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Server;
+    use serde_json::json;
+
+    /// What has not changed is not sent again, and stays in its place.
+    #[tokio::test]
+    async fn only_what_has_changed_is_read_again() {
+        let server = Server::new();
+        let client = Client::new(server.clone(), "t");
+        let first = Discovery::fetch(&client, &Discovery::default()).await.unwrap();
+        assert!(first.documents.iter().all(|d| !d.etag.is_empty() && d.resources > 0 && d.versions > 0));
+        let emptied = Discovery { resources: vec![Arc::default(); first.resources.len()], ..first.clone() };
+        let again = Discovery::fetch(&client, &emptied).await.unwrap();
+        assert_eq!(again, emptied, "a document that is known is taken for what is known");
+        let core = json!({"kind": "APIGroupDiscoveryList", "items": [{"metadata": {}, "versions": [{"version": "v1", "resources": []}]}]});
+        server.replace("GET /api", 200, core);
+        let changed = Discovery::fetch(&client, &first).await.unwrap();
+        let others: Vec<_> = first.resources.iter().filter(|r| !r.group.is_empty()).cloned().collect();
+        assert_eq!((&changed.resources, &changed.versions), (&others, &first.versions));
+        assert_eq!(changed.documents[1], first.documents[1]);
+        server.replace("GET /apis", 200, json!({"kind": "APIGroupList"}));
+        let wrong = Discovery::fetch(&client, &first).await.unwrap_err();
+        assert!(wrong.to_string().contains("APIGroupDiscoveryList"), "{wrong}");
+    }
+
+    #[test]
+    fn short_names_that_mean_two_things() {
+        let of = |group: &str, plural: &str| {
+            Arc::new(Resource {
+                group: group.into(),
+                plural: plural.into(),
+                short_names: vec!["ev".into()],
+                ..Resource::default()
+            })
+        };
+        let (core, other) = (of("", "events"), of("events.k8s.io", "events"));
+        let d = Discovery { resources: vec![core.clone(), other.clone(), other.clone()], ..Discovery::default() };
+        assert_eq!(d.also_named("ev", &core), ["events.events.k8s.io"]);
+        assert!(d.also_named("events", &core).is_empty() && d.also_named("ev.events.k8s.io", &other).is_empty());
     }
 }

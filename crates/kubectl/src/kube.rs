@@ -163,11 +163,16 @@ impl Kube {
         self.refresh().await
     }
 
-    /// Asks the server.
+    /// Asks the server for what has changed.
     pub async fn refresh(&mut self) -> Result<Arc<Discovery>> {
         let client = self.client().await?;
-        let d = Arc::new(Discovery::fetch(&client).await?);
-        if let Some(path) = self.cache_file() {
+        let path = self.cache_file();
+        let known = match &self.discovery {
+            Some(d) => d.clone(),
+            None => Arc::new(path.as_deref().and_then(Discovery::load).unwrap_or_default()),
+        };
+        let d = Arc::new(Discovery::fetch(&client, &known).await?);
+        if let Some(path) = path {
             d.save(&path, self.shell.rng.next_u64());
         }
         self.discovery = Some(d.clone());
@@ -186,7 +191,13 @@ impl Kube {
     /// The resource that a word means.
     pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
         match self.look_up(|d| d.of_word(word)).await? {
-            Some(r) => Ok(r),
+            Some(r) => {
+                for other in self.discovery().await?.also_named(word, &r) {
+                    let name = word.split('.').next().unwrap_or(word);
+                    self.warn(format!("Warning: short name {name:?} could also match lower priority resource {other}"));
+                }
+                Ok(r)
+            }
             // As upstream's, without the group that was asked for.
             None => {
                 text(format!("the server doesn't have a resource type {:?}", word.split('.').next().unwrap_or(word)))

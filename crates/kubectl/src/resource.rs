@@ -33,7 +33,20 @@ impl Info {
     }
 
     pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
-        Ok(k.api(&self.resource, &self.namespace).await?.get(&self.name).await?)
+        let asked = k.api(&self.resource, &self.namespace).await?.get(&self.name).await;
+        self.found(k, asked).await
+    }
+
+    /// An answer of the server to a question for this object. Of one that is not there for want of its namespace, the namespace
+    /// is said to be missing.
+    pub async fn found<T>(&self, k: &mut Kube, answer: std::result::Result<T, client::Error>) -> Result<T> {
+        let error = match answer {
+            Err(e) if e.is_not_found() && !matches!(self.namespace.as_str(), "" | "default") => e,
+            other => return Ok(other?),
+        };
+        let path = format!("/api/v1/namespaces/{}", self.namespace);
+        let asked = k.client().await?.get::<meta::Value>(&path).await;
+        Err(asked.err().filter(client::Error::is_not_found).unwrap_or(error).into())
     }
 }
 

@@ -119,6 +119,13 @@ impl Server {
         self
     }
 
+    /// From now on this is the answer.
+    pub fn replace(&self, line: &str, code: u16, answer: Value) {
+        let mut all = self.answers.lock().unwrap();
+        all.retain(|(l, _)| l != line);
+        all.push((line.to_owned(), vec![(code, answer.to_string().into_bytes())]));
+    }
+
     /// The requests besides discovery.
     pub fn asked(&self) -> Vec<String> {
         let all = self.asked.lock().unwrap();
@@ -173,8 +180,15 @@ impl Transport for Server {
                 (404, status.to_string().into_bytes())
             }
         };
-        let body = Full::new(Bytes::from(bytes)).map_err(|e| match e {}).boxed_unsync();
-        Ok(Response::builder().status(code).header("content-type", "application/json").body(body).unwrap())
+        let answer = Response::builder().header("content-type", "application/json");
+        let text = |bytes: Vec<u8>| Full::new(Bytes::from(bytes)).map_err(|e| match e {}).boxed_unsync();
+        if line == "GET /api" || line == "GET /apis" {
+            let etag = format!("\"{}\"", bytes.iter().map(|b| u64::from(*b)).sum::<u64>());
+            let same = r.headers().get("if-none-match").is_some_and(|t| t == &etag);
+            let (code, bytes) = if same { (304, Vec::new()) } else { (code, bytes) };
+            return Ok(answer.status(code).header("etag", etag).body(text(bytes)).unwrap());
+        }
+        Ok(answer.status(code).body(text(bytes)).unwrap())
     }
 }
 

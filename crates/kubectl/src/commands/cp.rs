@@ -5,7 +5,6 @@
 use super::exec::{Wants, stream};
 use super::pods;
 use crate::error::{Error, Result, text};
-use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::resource::Info;
 use crate::resource::file::os;
@@ -80,8 +79,9 @@ async fn target(a: &Arguments, k: &mut Kube, p: &Place) -> Result<Target> {
     if !p.namespace.is_empty() {
         k.global.namespace.clone_from(&p.namespace);
     }
-    let pod = pods::one(k, std::slice::from_ref(&p.pod), &FileFlags::default(), "1m").await?;
-    let o = pod.object.clone().unwrap_or_default();
+    let (resource, (namespace, _)) = (k.resource("pods").await?, k.namespace()?);
+    let o = k.api(&resource, &namespace).await?.get(&p.pod).await?;
+    let pod = Info { resource, namespace, name: p.pod.clone(), source: String::new(), object: Some(o.clone()) };
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot exec into a container in a completed pod; current phase is {phase}"));
     }

@@ -103,7 +103,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     let none = found.is_empty();
-    let show_events = a.show_events.unwrap_or(found.len() == 1);
+    let show_events = a.show_events.unwrap_or(found.len() == 1 && !guessed);
     for (n, i) in found.into_iter().enumerate() {
         match one(k, &i, show_events).await {
             Ok(text) => {

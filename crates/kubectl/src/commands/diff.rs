@@ -182,7 +182,7 @@ impl Sides {
         Ok(Self { live, merged })
     }
 
-    /// One of an object's two sides may be missing: it would be made, or would go.
+    /// One of an object's two sides may be missing, and its file is empty: it would be made, or would go.
     pub fn write(&self, i: &Info, live: Option<Object>, merged: Option<Object>) -> Result {
         let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
         // A name may only be known once the server has made one.
@@ -190,11 +190,9 @@ impl Sides {
         let name = format!("{group}{}.{}.{}.{named}", i.resource.version, i.resource.kind, i.namespace);
         let name = name.replace([':', '/'], "-");
         for (dir, o) in [(&self.live, live), (&self.merged, merged)] {
-            if let Some(o) = o {
-                let path = dir.join(&name);
-                std::fs::write(&path, codec::yaml::to_string(&o.into_value()))
-                    .map_err(|e| Error::Text(format!("writing {}: {e}", path.display())))?;
-            }
+            let path = dir.join(&name);
+            let text = o.map(|o| codec::yaml::to_string(&o.into_value())).unwrap_or_default();
+            std::fs::write(&path, text).map_err(|e| Error::Text(format!("writing {}: {e}", path.display())))?;
         }
         Ok(())
     }

@@ -140,7 +140,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     out.push_str("    \n");
     if let Some(p) = x.properties(inner).filter(|p| !p.is_empty()) {
         out.push_str("FIELDS:\n");
-        x.fields(inner, p, 2, a.recursive, &mut Vec::new(), &mut out);
+        // The fields of a kind, or of what is a type and no more, are told once more where the type has itself inside.
+        let mut path = if here.get("$ref").is_some() || last.is_none() { Vec::new() } else { vec![inner] };
+        x.fields(inner, p, 2, a.recursive, &mut path, &mut out);
     }
     out.push('\n');
     k.out.write(out.as_bytes());
@@ -241,10 +243,8 @@ impl<'a> Explain<'a> {
                     path.pop();
                 }
             } else {
-                // What the type says counts where the field is that type, not where it is one of its parts (`allOf`).
-                let of_type = v.get("$ref").and_then(|_| self.resolve(v)["description"].as_str());
-                let d = v["description"].as_str().or(of_type);
-                out.push_str(&wrap(d.filter(|d| !d.is_empty()).unwrap_or("<no description>"), indent + 2));
+                let d = v["description"].as_str().filter(|d| !d.is_empty());
+                out.push_str(&wrap(d.unwrap_or("<no description>"), indent + 2));
                 out.push('\n');
             }
         }

@@ -4,7 +4,11 @@ use crate::error::Result;
 use crate::kube::Kube;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Arguments {}
+pub struct Arguments {
+    /// Taken and not looked at.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
+}
 
 pub async fn run(_: Arguments, k: &mut Kube) -> Result {
     let all = crate::cli::command();

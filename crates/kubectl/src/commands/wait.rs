@@ -232,7 +232,7 @@ async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: boo
                 }
             } else if !seen && !matches!(until, Until::Created) {
                 // Asked by name, so that the server says what is not there.
-                api.get(&i.name).await?;
+                i.found(k, api.get(&i.name).await).await?;
             }
             let options =
                 WatchOptions { field_selector: fields.clone(), resource_version: version, ..WatchOptions::default() };

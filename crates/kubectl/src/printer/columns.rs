@@ -29,10 +29,13 @@ impl Columns {
 
     /// Two lines: headers, and paths beneath them.
     pub fn from_file(content: &str, headers: bool) -> Result<Self> {
-        let mut lines = content.lines().filter(|l| !l.trim().is_empty());
-        let (Some(names), Some(paths)) = (lines.next(), lines.next()) else {
-            return text("expected at least two lines: headers and field specifications");
+        let mut lines = content.lines();
+        let mut next = |what: &str| {
+            let form =
+                "Expected format is one line of space separated headers, one line of space separated column specs.";
+            lines.next().ok_or_else(|| Error::Text(format!("invalid template, missing {what} line. {form}")))
         };
+        let (names, paths) = (next("header")?, next("spec")?);
         let (names, paths): (Vec<&str>, Vec<&str>) =
             (names.split_whitespace().collect(), paths.split_whitespace().collect());
         if names.len() != paths.len() {

@@ -43,7 +43,7 @@ async fn answer(url: &str) -> Result<Answer> {
             tokio::time::sleep(PAUSE).await;
         }
         let request = Request::get(path).body(Bytes::new()).map_err(|e| failed(e.to_string()))?;
-        let response = https.send(request).await.map_err(|e| failed(e.to_string()))?;
+        let response = https.send(request).await?;
         let status = response.status();
         if status.is_redirection() {
             let to = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());

@@ -16,10 +16,8 @@ pub fn describe(p: &mut Page, o: &Object) {
 }
 
 fn object(p: &mut Page, level: usize, m: &meta::Map<String, Value>, path: &str) {
-    let mut fields: Vec<(String, &String, &Value)> = m.iter().map(|(k, v)| (title(k), k, v)).collect();
-    fields.sort_by(|a, b| a.0.cmp(&b.0));
-    for (title, key, v) in fields.iter().map(|(t, k, v)| (t, k, v)) {
-        let here = format!("{path}.{key}");
+    for (key, v) in m {
+        let (title, here) = (title(key), format!("{path}.{key}"));
         if SKIPPED.contains(&here.as_str()) {
             continue;
         }
@@ -37,8 +35,8 @@ fn object(p: &mut Page, level: usize, m: &meta::Map<String, Value>, path: &str) 
                     }
                 }
             }
-            Value::Null => p.at(level, title, "<nil>"),
-            other => p.at(level, title, show(other)),
+            Value::Null => p.at(level, &title, "<nil>"),
+            other => p.at(level, &title, show(other)),
         }
     }
 }

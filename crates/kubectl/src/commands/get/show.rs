@@ -138,8 +138,8 @@ impl<'a> Show<'a> {
         let sub = (!self.a.subresource.is_empty()).then_some(self.a.subresource.as_str());
         let path = i.resource.api().path(namespace(&i.namespace), Some(&i.name), sub)?;
         let path = format!("{path}{}", self.query().as_str());
-        let v = k.client().await?.json(request(Method::GET, &path, self.accept(), None)?).await?;
-        Ok(as_table(v, k.now()))
+        let asked = k.client().await?.json(request(Method::GET, &path, self.accept(), None)?).await;
+        Ok(as_table(i.found(k, asked).await?, k.now()))
     }
 
     async fn collection_table(&self, k: &mut Kube, c: &Collection) -> Result<Value> {
@@ -199,10 +199,11 @@ impl<'a> Show<'a> {
 
     async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
         let api = k.api(&i.resource, &i.namespace).await?;
-        if self.a.subresource.is_empty() {
-            return Ok(api.get(&i.name).await?);
-        }
-        Ok(api.get_subresource(&i.name, &self.a.subresource).await?)
+        let asked = match self.a.subresource.as_str() {
+            "" => api.get(&i.name).await,
+            part => api.get_subresource(&i.name, part).await,
+        };
+        i.found(k, asked).await
     }
 
     async fn collection(&self, k: &mut Kube, c: &Collection) -> Result<Vec<Value>> {
