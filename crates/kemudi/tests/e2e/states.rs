@@ -14,6 +14,7 @@ pub const TESTS: &[Case] = &[
     ("states::cannot_start", cannot_start),
     ("states::leaves_a_message", leaves_a_message),
     ("states::init_containers_come_first", init_containers_come_first),
+    ("states::nothing_comes_from_elsewhere", nothing_comes_from_elsewhere),
 ];
 
 fn never() -> Value {
@@ -189,4 +190,20 @@ fn init_containers_come_first(s: &Story) {
     let p = s.phase("p", "Succeeded");
     assert_eq!(condition(&p, "Initialized"), "True");
     assert_eq!(s.logs("p"), "one\ntwo\n");
+}
+
+/// The cluster of these tests lives where no registry can be reached. Clauses: G07.no-images G07.demo G07.dns
+fn nothing_comes_from_elsewhere(s: &Story) {
+    let routes = std::process::Command::new("ip").args(["route", "show", "default"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&routes.stdout), "", "there is no way out");
+    let system = s.get_at("/api/v1/namespaces/kube-system/pods");
+    assert_eq!(system["items"], json!([]), "names and services need no pod");
+    s.shell_pod("here", "sleep 1000", json!({}), json!({}));
+    let p = s.phase("here", "Running");
+    let status = &p["status"]["containerStatuses"][0];
+    assert_eq!((&status["image"], &status["ready"]), (&json!("kemudi.local/demo:latest"), &json!(true)), "{status}");
+    assert!(status["imageID"].as_str().is_some_and(|i| i.contains("sha256:")), "{status}");
+    let answer = s.exec("here", &["nslookup", "kubernetes.default.svc.cluster.local"]);
+    let answer = String::from_utf8_lossy(&answer.stdout);
+    assert!(answer.contains("10.96.0.1"), "{answer}");
 }
