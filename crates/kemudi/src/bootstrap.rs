@@ -14,7 +14,7 @@ pub struct Place {
     pub cluster_ip: IpAddr,
     pub address: IpAddr,
     pub port: u16,
-    pub service_cidr: String,
+    pub service_cidrs: Vec<String>,
     /// The authority of the cluster, PEM.
     pub ca: String,
     /// By what other servers know who speaks to them (`extension-apiserver-authentication`).
@@ -41,7 +41,7 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
             "description": "For what the cluster cannot do without."});
         create(registry, "scheduling.k8s.io", "v1", "priorityclasses", class).await?;
     }
-    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [place.service_cidr]}});
+    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": place.service_cidrs}});
     create(registry, "networking.k8s.io", "v1", "servicecidrs", cidr).await?;
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let service = json!({"metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},

@@ -27,7 +27,7 @@ pub struct Parts {
     /// Makes the tokens that are kept in secrets.
     pub accounts: Arc<ServiceAccountTokens>,
     /// Where services have their addresses from.
-    pub service_range: String,
+    pub service_ranges: Vec<String>,
 }
 
 impl Parts {
@@ -70,7 +70,7 @@ pub fn start(parts: &Parts) -> Informers {
         }),
         terminated_pods: TERMINATED_PODS,
         server: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
-        service_ranges: vec![parts.service_range.clone()],
+        service_ranges: parts.service_ranges.clone(),
     };
     let mut running = controllers::start(&options, &|name| parts.controller(name));
     tokio::spawn(async move { while running.join_next().await.is_some() {} });

@@ -49,7 +49,8 @@ pub struct Config {
     pub advertise: IpAddr,
     /// Where pods reach the server: an address of the node, on which it listens as well.
     pub inside: Option<IpAddr>,
-    pub service_cidr: Cidr,
+    /// One range, or one of each family.
+    pub service_cidrs: Vec<Cidr>,
     /// How long events are kept; none for ever.
     pub event_ttl: Option<Duration>,
     /// Which built-in kinds are served.
@@ -89,7 +90,7 @@ impl ControlPlane {
         let admin_token = admin_token(dir, &*rng)?;
         let access = Access::new(&config.access, &pki, &admin_token, &clock, &rng).await?;
         let rows = strategies::builtin_rows(&strategies::Config {
-            service_cidr: config.service_cidr,
+            service_cidrs: config.service_cidrs.clone(),
             node_ports: 30000..=32767,
             authorizer: access.authorizer.clone(),
             accounts: access.accounts.clone(),
@@ -99,12 +100,12 @@ impl ControlPlane {
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
         access.attach(&registry);
-        let cluster_ip = IpAddr::V4(config.service_cidr.nth(1));
+        let cluster_ip = config.service_cidrs.first().map_or(config.advertise, |r| r.nth(1));
         let place = Place {
             cluster_ip,
             address: config.inside.unwrap_or(config.advertise),
             port: address.port(),
-            service_cidr: config.service_cidr.to_string(),
+            service_cidrs: config.service_cidrs.iter().map(Cidr::to_string).collect(),
             ca: pki.ca_pem.clone(),
             trust: trust(&access),
         };

@@ -39,9 +39,9 @@ pub struct Options {
     /// The name of this machine's node. Default: its host name.
     #[arg(long)]
     pub node_name: Option<String>,
-    /// The range of service addresses.
-    #[arg(long, default_value = "10.96.0.0/16")]
-    pub service_cluster_ip_range: Cidr,
+    /// The range of service addresses, or two: one of each family. Services are of the first one's, unless they say more.
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
+    pub service_cluster_ip_range: Vec<Cidr>,
     /// A file that says which resources are encrypted at rest and with which keys (EncryptionConfiguration). Default: secrets,
     /// with a key in the data directory.
     #[arg(long)]
@@ -93,6 +93,8 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("{0}")]
     Admission(String),
+    #[error("{0}")]
+    Ranges(&'static str),
     #[error("--runtime-config: {0}")]
     RuntimeConfig(String),
     #[error(transparent)]
@@ -137,6 +139,9 @@ async fn run(options: Options) -> Result<(), Error> {
     let plugins = plugins.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
     let runtime = runtime.map_err(Error::RuntimeConfig)?;
+    let ranges = options.service_cluster_ip_range.clone();
+    check_ranges(&ranges)?;
+    let of_node = if options.disable_agent { None } else { Some(node_range(&ranges)?) };
     if !options.disable_agent {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
@@ -151,12 +156,12 @@ async fn run(options: Options) -> Result<(), Error> {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
-    let node = (!options.disable_agent).then(|| agent::Config {
+    let node = of_node.map(|(service_range, dns)| agent::Config {
         data_dir: options.data_dir.clone(),
         node_name: options.node_name.clone().unwrap_or_else(host_name),
         pod_range: options.cluster_cidr,
-        service_range: service_range(options.service_cluster_ip_range),
-        dns: options.service_cluster_ip_range.nth(bootstrap::DNS_HOST),
+        service_range,
+        dns,
     });
     let (stop, shutdown) = watch::channel(false);
     let encryption = options.encryption_provider_config.clone();
@@ -170,7 +175,7 @@ async fn run(options: Options) -> Result<(), Error> {
         bind: options.bind_address,
         advertise,
         inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
-        service_cidr: options.service_cluster_ip_range,
+        service_cidrs: ranges.clone(),
         event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
         runtime,
         access: options.access.clone(),
@@ -191,7 +196,7 @@ async fn run(options: Options) -> Result<(), Error> {
         ca_pem: plane.pki.ca_pem.clone(),
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
-        service_range: options.service_cluster_ip_range.to_string(),
+        service_ranges: ranges.iter().map(Cidr::to_string).collect(),
     };
     let informers = components::start(&parts);
     if let (Some(node), Some(network)) = (&node, network) {
@@ -237,11 +242,24 @@ fn host_name() -> String {
     if meta::names::dns_subdomain(&name).is_empty() { name } else { "kemudi".into() }
 }
 
-/// The same range, as the network crate says it.
-fn service_range(range: Cidr) -> network::Cidr {
-    match range.to_string().parse() {
-        Ok(r) => r,
-        Err(e) => unreachable!("a range that was read is one: {e}"),
+fn check_ranges(ranges: &[Cidr]) -> Result<(), Error> {
+    match ranges {
+        [_] => Ok(()),
+        [a, b] if a.is_ipv6() != b.is_ipv6() => Ok(()),
+        [_, _] => Err(Error::Ranges(
+            "--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family",
+        )),
+        _ => Err(Error::Ranges("--service-cluster-ip-range must not contain more than two entries")),
+    }
+}
+
+/// The range that the proxy of this node knows, as the network crate says it, and the address of the DNS server within.
+fn node_range(ranges: &[Cidr]) -> Result<(network::Cidr, std::net::Ipv4Addr), Error> {
+    let range = ranges.iter().find(|r| !r.is_ipv6());
+    let dns = range.map(|r| r.nth(bootstrap::DNS_HOST));
+    match (range.and_then(|r| r.to_string().parse().ok()), dns) {
+        (Some(range), Some(IpAddr::V4(dns))) => Ok((range, dns)),
+        _ => Err(Error::Ranges("a node needs a range of IPv4 addresses for services (or none with --disable-agent)")),
     }
 }
 

@@ -90,43 +90,36 @@ impl Registry {
             schema::settle(&mut object.0, &row.kind.schema);
         }
         strategy.permit(self.env(), request, &object, None)?;
-        strategy.prepare_for_create(self.env(), request, &mut object);
-        let mut errors = Vec::new();
-        metadata::validate(&object, row, &mut errors);
-        metadata::validate_finalizers(&object, row, &mut errors);
-        schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
-        strategy.validate(&object, &mut errors);
-        strategy.validate_create(&object, &mut errors);
-        strategy.examine(request, &object, None, &mut errors);
-        if !errors.is_empty() {
-            return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
-        }
-        for w in strategy.warnings(&object, None) {
-            request.warn(w);
-        }
-        admit.validate(Operation::Create, Some(&object), None).await?;
-        let Some(key) = row.key(object.namespace(), object.name()) else {
-            return Err(Status::internal("a function has no key"));
-        };
-        if options.dry_run {
-            if self.find(&key)?.is_some() {
-                return Err(Status::already_exists(&row.group_resource(), object.name()));
-            }
-            // Allocations are made to be seen, and forgotten.
-            strategy.allocate(self.env(), &mut object, None)?;
-            admit.charge(Operation::Create, &object, None).await?;
-            return Ok(object.into());
-        }
         let untouched = strategy.allocates().then(|| object.clone());
         let mut candidate = object;
+        let mut key = None;
         for attempt in 0.. {
             if let Some(o) = untouched.as_ref().filter(|_| attempt > 0) {
                 candidate = o.clone();
             }
-            let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Check }];
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
+            // Another try differs in what is allocated, and that needs no second look.
+            if attempt == 0 || untouched.is_some() {
+                strategy.prepare_for_create(self.env(), request, &mut candidate);
+            }
+            if attempt == 0 {
+                self.validate_new(request, &candidate)?;
+                admit.validate(Operation::Create, Some(&candidate), None).await?;
+                key = row.key(candidate.namespace(), candidate.name());
+            }
+            let Some(key) = &key else {
+                return Err(Status::internal("a function has no key"));
+            };
+            if options.dry_run && self.find(key)?.is_some() {
+                return Err(Status::already_exists(&row.group_resource(), candidate.name()));
+            }
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
-            ops[0].action = Action::Put(self.to_stored(row, &candidate).await?);
+            if options.dry_run {
+                // Allocations are made to be seen, and forgotten.
+                return Ok(candidate.into());
+            }
+            let bytes = self.to_stored(row, &candidate).await?;
+            let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Put(bytes) }];
             ops.extend(with);
             ops.extend(charge.ops);
             match self.commit(row, "create", ops).await {
@@ -139,6 +132,25 @@ impl Registry {
             }
         }
         unreachable!("the loop above only ends by returning")
+    }
+
+    fn validate_new(&self, request: &Request, object: &Object) -> Result<(), Status> {
+        let row = &request.resource;
+        let strategy = &row.strategy;
+        let mut errors = Vec::new();
+        metadata::validate(object, row, &mut errors);
+        metadata::validate_finalizers(object, row, &mut errors);
+        schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
+        strategy.validate(object, &mut errors);
+        strategy.validate_create(object, &mut errors);
+        strategy.examine(request, object, None, &mut errors);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
+        }
+        for w in strategy.warnings(object, None) {
+            request.warn(w);
+        }
+        Ok(())
     }
 }
 

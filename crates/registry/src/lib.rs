@@ -27,7 +27,7 @@ pub use convert::{Converter, Outside};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
-pub use row::{Backend, Function, Resource, Rows};
+pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{
     ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings, take_field,
 };

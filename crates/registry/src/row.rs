@@ -109,6 +109,19 @@ pub fn storage_name(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{group}/{resource}") }
 }
 
+/// Where the server keeps what is no resource: records that tell what is allocated.
+const INTERNAL: &str = "internal/";
+
+/// The key of a record that nobody is served.
+pub fn internal_key(kind: &str, name: &str) -> Key {
+    Key { resource: format!("{INTERNAL}{kind}").into(), namespace: "".into(), name: name.into() }
+}
+
+/// Whether a storage name is that of such records.
+pub fn is_internal(resource: &str) -> bool {
+    resource.starts_with(INTERNAL)
+}
+
 /// All rows, in the order of discovery.
 #[derive(Clone, Default)]
 pub struct Rows {

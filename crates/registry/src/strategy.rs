@@ -279,7 +279,8 @@ pub trait Strategy: Send + Sync {
         false
     }
 
-    /// What must be written together with a new object (an allocated address). Tried again when another was faster.
+    /// What must be written together with an object (an allocated address), new or changed other than through a subresource.
+    /// It comes before everything that prepares and validates, and is tried again when another was faster.
     fn allocate(&self, _env: Env<'_>, _object: &mut Object, _old: Option<&Object>) -> Result<Vec<Op>, Status> {
         Ok(Vec::new())
     }

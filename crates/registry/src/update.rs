@@ -169,6 +169,10 @@ impl Registry {
             schema::settle(&mut new.0, &row.kind.schema);
         }
         strategy.permit(self.env(), request, &new, Some(old))?;
+        let allocated = match request.subresource.is_empty() {
+            true => strategy.allocate(self.env(), &mut new, Some(old))?,
+            false => Vec::new(),
+        };
         strategy.prepare_for_update(self.env(), request, &mut new, old);
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);
@@ -207,7 +211,6 @@ impl Registry {
         if managed::same(&new, old) {
             return Ok(Step::Same(Box::new(old.clone())));
         }
-        let allocated = strategy.allocate(self.env(), &mut new, Some(old))?;
         let charge = admit.charge(Operation::Update, &new, Some(old)).await?;
         let bytes = self.to_stored(row, &new).await?;
         let Some(key) = row.key(&request.namespace, &request.name) else {

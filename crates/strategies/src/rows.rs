@@ -18,8 +18,8 @@ use std::time::Duration;
 /// What strategies need to know of the cluster.
 #[derive(Clone)]
 pub struct Config {
-    /// The range of ClusterIPs.
-    pub service_cidr: networking::Cidr,
+    /// The ranges of ClusterIPs: one, or one of each family.
+    pub service_cidrs: Vec<networking::Cidr>,
     pub node_ports: std::ops::RangeInclusive<u16>,
     pub authorizer: Arc<dyn Authorizer>,
     /// Makes the tokens of service accounts.

@@ -85,6 +85,8 @@ pub struct Access {
     pub front_proxy: Option<FrontProxy>,
     /// Which kinds are served.
     pub runtime: strategies::RuntimeConfig,
+    /// The ranges of services' addresses; none: one of IPv4.
+    pub ranges: Vec<strategies::networking::Cidr>,
 }
 
 /// An answer, read to its end.
@@ -169,12 +171,12 @@ impl Cluster {
         let mut all: Vec<Arc<dyn TokenAuthenticator>> = vec![accounts.clone(), bootstrap.clone()];
         all.extend(access.tokens);
         let tokens = Arc::new(Tokens { all, audiences });
-        let service_cidr = match "10.96.0.0/16".parse() {
-            Ok(c) => c,
-            Err(e) => unreachable!("a range: {e}"),
-        };
+        let mut service_cidrs = access.ranges;
+        if service_cidrs.is_empty() {
+            service_cidrs.extend("10.96.0.0/16".parse::<strategies::networking::Cidr>());
+        }
         let rows = strategies::builtin_rows(&strategies::Config {
-            service_cidr,
+            service_cidrs,
             node_ports: 30000..=32767,
             authorizer: authorizer.clone(),
             accounts: accounts.clone(),

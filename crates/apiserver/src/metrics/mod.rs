@@ -169,7 +169,7 @@ impl Metrics {
         set.reset(&table::RESOURCE_OBJECTS);
         set.reset(&table::STORAGE_OBJECTS);
         let snapshot = store.snapshot();
-        for r in snapshot.resources() {
+        for r in snapshot.resources().filter(|r| !registry::is_internal(r)) {
             let (group, resource) = r.rsplit_once('/').unwrap_or(("", r));
             let n = i64::try_from(snapshot.count(r, None)).unwrap_or(i64::MAX);
             set.gauge(&table::RESOURCE_OBJECTS, &[group, resource]).set(n);

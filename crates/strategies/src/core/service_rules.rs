@@ -140,7 +140,7 @@ fn affinity(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// One address of each family, the first of which is the old field.
-fn cluster_addresses(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
+pub fn cluster_addresses(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     let s = spec(o);
     let (ip, all) = (text(s, "clusterIP"), addresses(o));
     let ips = at.child("clusterIPs");

@@ -25,4 +25,5 @@ mod reading;
 mod rules;
 mod said;
 mod served;
+mod services;
 mod stream;

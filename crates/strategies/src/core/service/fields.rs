@@ -1,0 +1,124 @@
+//! Fields that belong together: what an update leaves out and the server has allocated, one address and the list of them, and
+//! what a change of the type leaves behind (upstream `patchAllocatedValues`, `normalizeClusterIPs`, `dropTypeDependentFields`).
+
+use super::{has_address, is_balanced, is_checked, is_reached_from_outside, list, reaches_nodes};
+use meta::{Object, Value};
+use serde_json::json;
+use std::collections::{BTreeSet, HashMap};
+
+fn port(p: &Value) -> i64 {
+    p["nodePort"].as_i64().unwrap_or(0)
+}
+
+/// The ports of nodes that a service has.
+pub fn ports_of(o: &Object) -> BTreeSet<i64> {
+    list(o, "ports").iter().map(port).filter(|n| *n != 0).collect()
+}
+
+fn same(o: &Object, old: &Object, field: &str) -> bool {
+    o.at(&["spec", field]) == old.at(&["spec", field])
+}
+
+fn address(o: &Object) -> &str {
+    o.str_at(&["spec", "clusterIP"]).unwrap_or_default()
+}
+
+/// Clients may leave out what the server has allocated, as long as the service still wants it.
+pub fn keep_allocated(o: &mut Object, old: &Object) {
+    if has_address(old) && has_address(o) {
+        if address(o).is_empty() && !address(old).is_empty() {
+            o.set(&["spec", "clusterIP"], address(old));
+        }
+        if list(o, "clusterIPs").is_empty() && address(o) == address(old) && !list(old, "clusterIPs").is_empty() {
+            o.set(&["spec", "clusterIPs"], list(old, "clusterIPs").to_vec());
+        }
+    }
+    if reaches_nodes(old) && reaches_nodes(o) {
+        keep_ports(o, old);
+    }
+    let checked = ["spec", "healthCheckNodePort"];
+    if is_checked(old)
+        && is_checked(o)
+        && o.at(&checked).is_none_or(|n| *n == 0)
+        && let Some(n) = old.at(&checked).cloned()
+    {
+        o.set(&checked, n);
+    }
+}
+
+/// Ports are the same by their names, unless another one says that it has the number now.
+fn keep_ports(o: &mut Object, old: &Object) {
+    let (was, now) = (ports_of(old), ports_of(o));
+    let name = |p: &Value| p["name"].as_str().unwrap_or_default().to_owned();
+    let known: HashMap<String, i64> = list(old, "ports").iter().map(|p| (name(p), port(p))).collect();
+    let mut ports = list(o, "ports").to_vec();
+    for p in ports.iter_mut().filter(|p| port(p) == 0) {
+        let n = known.get(&name(p)).copied().unwrap_or(0);
+        if n != 0 && !(was.contains(&n) && now.contains(&n)) {
+            p["nodePort"] = n.into();
+        }
+    }
+    if !ports.is_empty() {
+        o.set(&["spec", "ports"], ports);
+    }
+}
+
+/// One field for one address, a list for both: who knows only the first means the list too.
+pub fn agree(o: &mut Object, old: Option<&Object>) {
+    let (one, all) = (["spec", "clusterIP"], ["spec", "clusterIPs"]);
+    let ip = address(o).to_owned();
+    let Some(old) = old else {
+        if !ip.is_empty() && list(o, "clusterIPs").is_empty() {
+            o.set(&all, json!([ip]));
+        }
+        return;
+    };
+    if list(o, "clusterIPs").is_empty() && !list(old, "clusterIPs").is_empty() && ip == address(old) {
+        o.set(&all, list(old, "clusterIPs").to_vec());
+    }
+    if ip == address(old) || list(o, "clusterIPs") != list(old, "clusterIPs") {
+        return;
+    }
+    if ip.is_empty() {
+        o.remove(&all);
+        o.remove(&one);
+    } else {
+        o.set(&all, json!([ip]));
+    }
+}
+
+/// What only the old type had goes with it, unless it was touched.
+pub fn drop_of_old_type(o: &mut Object, old: &Object) {
+    if has_address(old) && !has_address(o) {
+        if list(o, "clusterIPs") == list(old, "clusterIPs") {
+            o.remove(&["spec", "clusterIP"]);
+            o.remove(&["spec", "clusterIPs"]);
+        }
+        for k in ["ipFamilies", "ipFamilyPolicy"] {
+            if same(o, old, k) {
+                o.remove(&["spec", k]);
+            }
+        }
+    }
+    if reaches_nodes(old) && !reaches_nodes(o) && ports_of(o).is_subset(&ports_of(old)) {
+        let mut ports = list(o, "ports").to_vec();
+        ports.iter_mut().filter_map(Value::as_object_mut).for_each(|p| drop(p.remove("nodePort")));
+        if !ports.is_empty() {
+            o.set(&["spec", "ports"], ports);
+        }
+    }
+    if is_checked(old) && !is_checked(o) && same(o, old, "healthCheckNodePort") {
+        o.remove(&["spec", "healthCheckNodePort"]);
+    }
+    for k in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+        if is_balanced(old) && !is_balanced(o) && same(o, old, k) {
+            o.remove(&["spec", k]);
+        }
+    }
+    if is_reached_from_outside(old) && !is_reached_from_outside(o) && same(o, old, "externalTrafficPolicy") {
+        o.remove(&["spec", "externalTrafficPolicy"]);
+    }
+    if !is_balanced(o) && o.get("status").is_some() {
+        o.set(&["status", "loadBalancer"], json!({}));
+    }
+}

@@ -1,0 +1,168 @@
+//! Service: addresses and ports, allocated in the transaction that writes the service.
+//!
+//! As upstream does (`pkg/registry/core/service/storage`), they are allocated before the service is validated, so that what is
+//! wrong with them is all that is told.
+
+mod addresses;
+mod families;
+mod fields;
+mod node_ports;
+
+use super::service_rules;
+use crate::Config;
+use crate::networking::Cidr;
+use meta::field::ErrorList;
+use meta::{FieldError, GroupKind, Object, Status, Value};
+use registry::{Env, NameRule, Place, Request, Strategy, Sub, Upstream};
+use serde_json::json;
+use std::ops::RangeInclusive;
+use store::Op;
+
+pub struct Service {
+    /// One range, or one of each family. Services are of the first one's, unless they say more.
+    ranges: Vec<Cidr>,
+    node_ports: RangeInclusive<u16>,
+}
+
+impl Service {
+    pub fn new(config: &Config) -> Self {
+        Self { ranges: config.service_cidrs.clone(), node_ports: config.node_ports.clone() }
+    }
+}
+
+impl Strategy for Service {
+    fn name_rule(&self) -> NameRule {
+        NameRule::DnsLabel
+    }
+
+    fn default(&self, o: &mut Object) {
+        let Some(mut spec) = o.remove(&["spec"]) else { return };
+        for p in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            let absent = match &p["targetPort"] {
+                Value::Number(n) => n.as_i64() == Some(0),
+                Value::String(s) => s.is_empty(),
+                _ => true,
+            };
+            if absent {
+                p["targetPort"] = p["port"].clone();
+            }
+        }
+        // Whoever is reached from outside has a policy of how.
+        let named = spec["externalIPs"].as_array().is_some_and(|a| !a.is_empty());
+        let unsaid = spec["externalTrafficPolicy"].as_str().unwrap_or_default().is_empty();
+        if spec["type"] == "ClusterIP" && named && unsaid {
+            spec["externalTrafficPolicy"] = "Cluster".into();
+        }
+        if spec["sessionAffinity"] == "None"
+            && let Some(m) = spec.as_object_mut()
+        {
+            m.remove("sessionAffinityConfig");
+        }
+        o.set(&["spec"], spec);
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        o.set(&["status"], json!({"loadBalancer": {}}));
+    }
+
+    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
+        if request.subresource.is_empty() {
+            fields::drop_of_old_type(o, old);
+        }
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        service_rules::validate(o, errors);
+    }
+
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        service_rules::warnings(o)
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            service_rules::status(o, errors);
+        }
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        service_rules::update(o, old, errors);
+    }
+
+    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+        super::proxy::service(env, o, place)
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "proxy").then_some(Sub::Connect)
+    }
+
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
+    fn allocates(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, env: Env<'_>, o: &mut Object, old: Option<&Object>) -> Result<Vec<Op>, Status> {
+        if let Some(old) = old {
+            fields::keep_allocated(o, old);
+        }
+        fields::agree(o, old);
+        self.families(o, old)?;
+        let mut ops = match old {
+            Some(old) => self.update_addresses(env, o, old)?,
+            None => self.new_addresses(env, o)?,
+        };
+        ops.extend(self.allocate_ports(env, o, old)?);
+        Ok(ops)
+    }
+
+    fn release(&self, env: Env<'_>, o: &Object) -> Vec<Op> {
+        let addresses = addresses::of(o).into_iter().map(addresses::release);
+        addresses.chain(node_ports::release_all(env, o)).collect()
+    }
+}
+
+fn ty(o: &Object) -> &str {
+    o.str_at(&["spec", "type"]).unwrap_or("ClusterIP")
+}
+
+/// What a field of the spec lists.
+fn list<'a>(o: &'a Object, field: &str) -> &'a [Value] {
+    o.at(&["spec", field]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn has_address(o: &Object) -> bool {
+    matches!(ty(o), "ClusterIP" | "NodePort" | "LoadBalancer")
+}
+
+fn is_headless(o: &Object) -> bool {
+    o.str_at(&["spec", "clusterIP"]) == Some("None")
+}
+
+fn selects(o: &Object) -> bool {
+    o.at(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|s| !s.is_empty())
+}
+
+fn reaches_nodes(o: &Object) -> bool {
+    matches!(ty(o), "NodePort" | "LoadBalancer")
+}
+
+pub(super) fn is_balanced(o: &Object) -> bool {
+    ty(o) == "LoadBalancer"
+}
+
+/// Whether a balancer must ask which nodes have pods.
+fn is_checked(o: &Object) -> bool {
+    is_balanced(o) && o.str_at(&["spec", "externalTrafficPolicy"]) == Some("Local")
+}
+
+pub(super) fn is_reached_from_outside(o: &Object) -> bool {
+    reaches_nodes(o) || (ty(o) == "ClusterIP" && !list(o, "externalIPs").is_empty())
+}
+
+fn invalid(o: &Object, errors: &[FieldError]) -> Status {
+    Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, o.name(), errors)
+}

@@ -1,0 +1,235 @@
+//! Ports of nodes that services are given (upstream `txnAllocNodePorts`, `portallocator`).
+//!
+//! Invariant: a port that a service has is a record of its own in the store, which two transactions cannot both create.
+//! A data directory that is older than these records gets them with the first service that wants a port.
+
+use super::fields::ports_of;
+use super::{Service, invalid, is_balanced, is_checked, list, reaches_nodes, ty};
+use meta::{FieldError, FieldPath, Object, Status, Value};
+use registry::{Env, encode, internal_key};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+use store::{Action, Expect, Key, Op, Snapshot};
+
+const RESOURCE: &str = "servicenodeports";
+/// The record that says that every port has one.
+const COMPLETE: &str = "complete";
+const CHECKED: [&str; 2] = ["spec", "healthCheckNodePort"];
+
+fn key(name: &str) -> Key {
+    internal_key(RESOURCE, name)
+}
+
+fn release(n: i64) -> Op {
+    Op { key: key(&n.to_string()), expect: Expect::Any, action: Action::Delete }
+}
+
+fn note(n: i64) -> Op {
+    Op { key: key(&n.to_string()), expect: Expect::Absent, action: Action::Put(encode::encode(&Object::default())) }
+}
+
+/// Everything that a service holds.
+fn held(o: &Object) -> BTreeSet<i64> {
+    let mut all = ports_of(o);
+    all.extend(o.at(&CHECKED).and_then(Value::as_i64).filter(|n| *n != 0 && is_checked(o)));
+    all
+}
+
+pub fn release_all(env: Env<'_>, o: &Object) -> Vec<Op> {
+    let held = held(o);
+    if held.is_empty() {
+        return Vec::new();
+    }
+    let mut ops: Vec<Op> = held.into_iter().map(release).collect();
+    if env.registry.store.snapshot().get(&key(COMPLETE)).is_none() {
+        // Whoever makes the records at the same time would make those of this service as well.
+        ops.push(Op { key: key(COMPLETE), expect: Expect::Absent, action: Action::Check });
+    }
+    ops
+}
+
+/// One allocation: what was taken and what is given back, all or nothing.
+struct Allocation<'a> {
+    env: Env<'a>,
+    range: RangeInclusive<u16>,
+    snapshot: Snapshot,
+    /// Ports of all services, where the store does not say.
+    unnoted: Option<BTreeSet<i64>>,
+    taken: BTreeSet<i64>,
+}
+
+impl<'a> Allocation<'a> {
+    fn begin(env: Env<'a>, range: RangeInclusive<u16>) -> Self {
+        let snapshot = env.registry.store.snapshot();
+        let unnoted = snapshot.get(&key(COMPLETE)).is_none().then(|| {
+            let all = snapshot.range("services", None, None).map(|e| encode::decode(e));
+            all.flat_map(|o| held(&o)).collect()
+        });
+        Self { env, range, snapshot, unnoted, taken: BTreeSet::new() }
+    }
+
+    fn is_free(&self, n: i64) -> bool {
+        let noted = match &self.unnoted {
+            Some(all) => all.contains(&n),
+            None => self.snapshot.get(&key(&n.to_string())).is_some(),
+        };
+        !noted && !self.taken.contains(&n)
+    }
+
+    fn take(&mut self, n: i64) -> Result<(), String> {
+        if !u16::try_from(n).is_ok_and(|n| self.range.contains(&n)) {
+            let (a, b) = (self.range.start(), self.range.end());
+            return Err(format!("provided port is not in the valid range. The range of valid ports is {a}-{b}"));
+        }
+        if !self.is_free(n) {
+            return Err("provided port is already allocated".into());
+        }
+        self.taken.insert(n);
+        Ok(())
+    }
+
+    /// Any free port, from a random point on. The first ones are left for those who name theirs.
+    fn any(&mut self) -> Result<i64, String> {
+        let (first, last) = (i64::from(*self.range.start()), i64::from(*self.range.end()));
+        let size = last - first + 1;
+        let reserved = if size < 16 { 0 } else { (size / 32).clamp(16, 128).min(size - 1) };
+        let wide = size - reserved;
+        let start = (self.env.rng().next_u64() % wide.unsigned_abs()).cast_signed();
+        let upper = (0..wide).map(|i| reserved + (start + i) % wide);
+        let n = upper.chain(0..reserved).map(|i| first + i).find(|n| self.is_free(*n));
+        let n = n.ok_or("range is full")?;
+        self.taken.insert(n);
+        Ok(n)
+    }
+
+    fn ops(self, released: impl IntoIterator<Item = i64>) -> Vec<Op> {
+        let released: BTreeSet<i64> = released.into_iter().filter(|n| !self.taken.contains(n)).collect();
+        if self.taken.is_empty() && released.is_empty() {
+            return Vec::new();
+        }
+        let Some(all) = self.unnoted else {
+            return self.taken.into_iter().map(note).chain(released.into_iter().map(release)).collect();
+        };
+        let complete =
+            Op { key: key(COMPLETE), expect: Expect::Absent, action: Action::Put(encode::encode(&Object::default())) };
+        let all = all.union(&self.taken).filter(|n| !released.contains(n)).copied();
+        std::iter::once(complete).chain(all.map(note)).collect()
+    }
+}
+
+fn port(p: &Value) -> i64 {
+    p["nodePort"].as_i64().unwrap_or(0)
+}
+
+/// Whether ports that are not named are given.
+fn gives(o: &Object) -> bool {
+    let unless = o.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false));
+    ty(o) == "NodePort" || (is_balanced(o) && unless)
+}
+
+fn refused(o: &Object, i: usize, n: i64, why: String) -> Status {
+    let at = FieldPath::new("spec.ports").index(i).child("nodePort");
+    invalid(o, &[FieldError::invalid(&at, n, why)])
+}
+
+fn exhausted(why: String) -> Status {
+    Status::internal(format!("failed to allocate a nodePort: {why}"))
+}
+
+impl Service {
+    pub(super) fn allocate_ports(&self, env: Env<'_>, o: &mut Object, old: Option<&Object>) -> Result<Vec<Op>, Status> {
+        if !reaches_nodes(o) && !old.is_some_and(reaches_nodes) {
+            return Ok(Vec::new());
+        }
+        let mut allocation = Allocation::begin(env, self.node_ports.clone());
+        if reaches_nodes(o) {
+            let mut ports = list(o, "ports").to_vec();
+            match old {
+                None => new_ports(o, &mut ports, &mut allocation)?,
+                Some(old) => changed_ports(o, &mut ports, &ports_of(old), &mut allocation)?,
+            }
+            if !ports.is_empty() {
+                o.set(&["spec", "ports"], ports);
+            }
+        }
+        if is_checked(o) && !old.is_some_and(is_checked) {
+            check_port(o, &mut allocation)?;
+        }
+        let mut released = old.map(held).unwrap_or_default();
+        if reaches_nodes(o) {
+            released.retain(|n| !held(o).contains(n));
+        }
+        Ok(allocation.ops(released))
+    }
+}
+
+/// Ports of the service with one number (of several protocols) share the port of the nodes.
+fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -> Result<(), Status> {
+    let mut of_port: HashMap<i64, i64> = HashMap::new();
+    let named = |ports: &[Value], n: i64| ports.iter().find(|p| p["port"] == n && port(p) != 0).map(port);
+    for i in 0..ports.len() {
+        let (number, said) = (ports[i]["port"].as_i64().unwrap_or(0), port(&ports[i]));
+        if said == 0 && !gives(o) {
+            continue;
+        }
+        match of_port.get(&number).copied() {
+            None => {
+                let n = match named(ports, number) {
+                    Some(n) => {
+                        allocation.take(n).map_err(|why| refused(o, i, n, why))?;
+                        n
+                    }
+                    None => allocation.any().map_err(exhausted)?,
+                };
+                ports[i]["nodePort"] = n.into();
+                of_port.insert(number, n);
+            }
+            Some(n) if said == 0 => ports[i]["nodePort"] = n.into(),
+            Some(n) if said != n => allocation.take(said).map_err(|why| refused(o, i, said, why))?,
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn changed_ports(
+    o: &Object,
+    ports: &mut [Value],
+    own: &BTreeSet<i64>,
+    allocation: &mut Allocation<'_>,
+) -> Result<(), Status> {
+    let mut seen: BTreeSet<(String, i64)> = BTreeSet::new();
+    for (i, p) in ports.iter_mut().enumerate() {
+        let mut n = port(p);
+        if n == 0 && !gives(o) {
+            continue;
+        }
+        if n == 0 {
+            n = allocation.any().map_err(exhausted)?;
+            p["nodePort"] = n.into();
+        } else if !own.contains(&n) && !allocation.taken.contains(&n) {
+            allocation.take(n).map_err(|why| refused(o, i, n, why))?;
+        }
+        let protocol = p["protocol"].as_str().unwrap_or_default();
+        if !seen.insert((protocol.to_owned(), n)) {
+            return Err(Status::new(500, meta::Reason::Unknown, format!("duplicate nodePort: {{{protocol} {n}}}")));
+        }
+    }
+    Ok(())
+}
+
+/// The port where balancers ask.
+fn check_port(o: &mut Object, allocation: &mut Allocation<'_>) -> Result<(), Status> {
+    match o.at(&CHECKED).and_then(Value::as_i64).filter(|n| *n != 0) {
+        Some(n) => allocation
+            .take(n)
+            .map_err(|why| Status::internal(format!("failed to allocate requested HealthCheck NodePort {n}: {why}"))),
+        None => {
+            let n = allocation
+                .any()
+                .map_err(|why| Status::internal(format!("failed to allocate a HealthCheck NodePort 0: {why}")))?;
+            o.set(&CHECKED, n);
+            Ok(())
+        }
+    }
+}
