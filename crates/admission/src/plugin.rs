@@ -1,7 +1,7 @@
 //! The traits of all plugins, what they are told, and what the server does for them.
 
 use async_trait::async_trait;
-use auth::{Attributes, Endpoint};
+use auth::{Attributes, Decision, Endpoint};
 use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -105,7 +105,10 @@ pub fn is_terminating(namespace: &Object) -> bool {
 pub trait Host: Sync {
     /// Tells the client something; it reaches it with an error as well.
     fn warn(&self, text: String);
-    fn may(&self, attributes: &Attributes) -> bool;
+    fn decide(&self, attributes: &Attributes) -> Decision;
+    fn may(&self, attributes: &Attributes) -> bool {
+        self.decide(attributes).allowed()
+    }
     /// A new random UID.
     fn uid(&self) -> String;
     /// The options of the request: `CreateOptions` and the like.

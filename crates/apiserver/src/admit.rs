@@ -138,8 +138,8 @@ impl Host for Admission<'_> {
         self.request.warn(text);
     }
 
-    fn may(&self, attributes: &Attributes) -> bool {
-        self.server.authorizer.authorize(attributes).allowed()
+    fn decide(&self, attributes: &Attributes) -> auth::Decision {
+        self.server.authorizer.authorize(attributes)
     }
 
     fn uid(&self) -> String {

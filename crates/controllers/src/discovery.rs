@@ -71,6 +71,13 @@ pub async fn preferred(client: &Client) -> Result<Vec<Served>, Error> {
     Ok(out)
 }
 
+/// The resources of one version of a group.
+pub async fn of_version(client: &Client, gv: &GroupVersion) -> Result<Vec<ApiResource>, Error> {
+    let mut out = Vec::new();
+    read(client, &format!("/apis/{gv}"), gv, &mut BTreeSet::new(), &mut out).await?;
+    Ok(out.into_iter().map(|s| s.resource).collect())
+}
+
 async fn read(
     client: &Client,
     path: &str,

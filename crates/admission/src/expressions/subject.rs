@@ -4,7 +4,7 @@ use crate::plugin::Review;
 use crate::request::request;
 use auth::{Attributes, User};
 use cel::{Authorizer, Budget, Decision, Error, Map, Opaque, Program, Question, Request, Shape, Val, Vars};
-use meta::{Gvk, Gvr, Object, Value};
+use meta::{FieldSelector, Gvk, Gvr, LabelSelector, Object, Value};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -100,7 +100,10 @@ impl Authorizer for Subject<'_> {
                 )
             }
         };
-        let allowed = self.review.host.may(&Attributes {
+        // What cannot be read narrows nothing.
+        let fields = FieldSelector::parse(&q.field_selector).ok().filter(|f| !f.is_everything());
+        let labels = LabelSelector::parse(&q.label_selector).ok().filter(|l| !l.is_everything());
+        let decision = self.review.host.decide(&Attributes {
             user,
             verb: q.verb.clone(),
             group: q.group.clone(),
@@ -110,9 +113,13 @@ impl Authorizer for Subject<'_> {
             namespace: q.namespace.clone(),
             name: q.name.clone(),
             path: q.path.clone().unwrap_or_default(),
-            ..Attributes::default()
+            fields,
+            labels,
         });
-        Decision { allowed, ..Decision::default() }
+        let allowed = decision.allowed();
+        let (auth::Decision::Allow(reason) | auth::Decision::Deny(reason) | auth::Decision::NoOpinion(reason)) =
+            decision;
+        Decision { allowed, reason, error: None }
     }
 }
 

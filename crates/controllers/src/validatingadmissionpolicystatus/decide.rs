@@ -1,20 +1,24 @@
 //! The warnings about a policy.
 
+use super::custom::Custom;
 use super::types;
 use admission::expressions::{Params, Wanted, compile, policy_env};
 use cel::{Env, Type};
-use meta::{Gvk, Gvr, Object, Value};
+use meta::{GroupVersion, Gvk, Gvr, Object, Value};
 use serde_json::json;
 
 /// Of how many kinds a policy is checked at most.
 const MOST: usize = 10;
 
 /// What is to be said of each expression, under the path of its field.
-pub fn warnings(policy: &Object) -> Vec<Value> {
+pub fn warnings(policy: &Object, custom: &Custom) -> Vec<Value> {
     let none = Value::Null;
     let spec = policy.get("spec").unwrap_or(&none);
-    let checks: Vec<(Gvk, Env)> =
-        kinds(spec).into_iter().filter_map(|k| Some((env(spec, &k)?, k))).map(|(e, k)| (k, e)).collect();
+    let checks: Vec<(Gvk, Env)> = kinds(spec, custom)
+        .into_iter()
+        .filter_map(|k| Some((env(spec, &k, custom)?, k)))
+        .map(|(e, k)| (k, e))
+        .collect();
     let mut out = Vec::new();
     for (i, v) in items(spec, "validations").enumerate() {
         for key in ["expression", "messageExpression"] {
@@ -40,15 +44,38 @@ fn items<'a>(v: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     v[key].as_array().into_iter().flatten()
 }
 
-fn env(spec: &Value, kind: &Gvk) -> Option<Env> {
-    let object = types::of(kind)?;
-    let params = &spec["paramKind"];
-    let mut env = policy_env(if params.is_object() { Params::Some } else { Params::None });
+/// The versions of groups of which a policy names kinds that are not built in.
+pub fn versions(policy: &Object) -> Vec<GroupVersion> {
+    let none = Value::Null;
+    let spec = policy.get("spec").unwrap_or(&none);
+    let known = |gvr: &Gvr| kinds::catalog().resource(gvr).is_some();
+    let of_rules = resources(spec).into_iter().filter(|r| !known(r)).map(|r| GroupVersion::new(r.group, r.version));
+    let of_params = param_kind(spec).filter(|k| types::of(k).is_none()).map(|k| GroupVersion::new(k.group, k.version));
+    let mut out: Vec<GroupVersion> = Vec::new();
+    for gv in of_rules.chain(of_params).filter(|gv| !gv.group.is_empty()) {
+        if !out.contains(&gv) {
+            out.push(gv);
+        }
+    }
+    out.truncate(MOST);
+    out
+}
+
+fn param_kind(spec: &Value) -> Option<Gvk> {
+    let params = spec["paramKind"].as_object()?;
+    let text = |k: &str| params.get(k).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    Some(Gvk::new(group, version, text("kind")))
+}
+
+fn env(spec: &Value, kind: &Gvk, custom: &Custom) -> Option<Env> {
+    let type_of = |k: &Gvk| types::of(k).or_else(|| custom.type_of(k));
+    let object = type_of(kind)?;
+    let params = param_kind(spec);
+    let mut env = policy_env(if params.is_some() { Params::Some } else { Params::None });
     env = env.with("object", object.clone()).with("oldObject", object);
-    if params.is_object() {
-        let text = |k: &str| params[k].as_str().unwrap_or_default();
-        let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-        env = env.with("params", types::of(&Gvk::new(group, version, text("kind"))).unwrap_or(Type::Dyn));
+    if let Some(k) = params {
+        env = env.with("params", type_of(&k).unwrap_or(Type::Dyn));
     }
     for v in items(spec, "variables") {
         let text = |k: &str| v[k].as_str().unwrap_or_default();
@@ -58,9 +85,19 @@ fn env(spec: &Value, kind: &Gvk) -> Option<Env> {
     Some(env)
 }
 
-/// The kinds that a policy names. Where it has a wildcard, nothing is said.
-fn kinds(spec: &Value) -> Vec<Gvk> {
-    let mut out: Vec<Gvk> = Vec::new();
+/// The kinds that a policy names.
+fn kinds(spec: &Value, custom: &Custom) -> Vec<Gvk> {
+    let kind = |r: &Gvr| kinds::catalog().resource(r).map(|k| k.gvk()).or_else(|| custom.kind(r));
+    let mut out: Vec<Gvk> = resources(spec).iter().filter_map(kind).collect();
+    out.sort_by(|a, b| (&a.group, &a.version, &a.kind).cmp(&(&b.group, &b.version, &b.kind)));
+    out.dedup();
+    out.truncate(MOST);
+    out
+}
+
+/// The resources that a policy names. Where it has a wildcard, nothing is said.
+fn resources(spec: &Value) -> Vec<Gvr> {
+    let mut out = Vec::new();
     for rule in items(&spec["matchConstraints"], "resourceRules") {
         let list = |key: &str| -> Vec<&str> { items(rule, key).filter_map(Value::as_str).collect() };
         let (groups, versions) = (list("apiGroups"), list("apiVersions"));
@@ -69,16 +106,15 @@ fn kinds(spec: &Value) -> Vec<Gvk> {
         }
         for group in &groups {
             for version in &versions {
-                for resource in list("resources").into_iter().filter(|r| !r.contains(['*', '/'])) {
-                    let gvr = Gvr { group: (*group).into(), version: (*version).into(), resource: resource.into() };
-                    let known = kinds::catalog().resource(&gvr).map(|k| k.gvk());
-                    out.extend(known.filter(|k| !out.contains(k)));
-                }
+                let named = list("resources").into_iter().filter(|r| !r.contains(['*', '/']));
+                out.extend(named.map(|r| Gvr {
+                    group: (*group).into(),
+                    version: (*version).into(),
+                    resource: r.into(),
+                }));
             }
         }
     }
-    out.sort_by(|a, b| (&a.group, &a.version, &a.kind).cmp(&(&b.group, &b.version, &b.kind)));
-    out.truncate(MOST);
     out
 }
 
@@ -92,7 +128,7 @@ mod tests {
             let v = json!({"metadata": {"name": "p"}, "spec": {"variables": [{"name": "n", "expression": "object.spec.replicas"}],
                 "matchConstraints": {"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"],
                     "resources": resources}]}, "validations": [{"expression": expression}]}});
-            warnings(&Object::from_value(v).unwrap())
+            warnings(&Object::from_value(v).unwrap(), &Custom::default())
         };
         let one = json!(["deployments"]);
         assert!(policy("object.spec.replicas > 1 && variables.n < 5", one.clone()).is_empty());

@@ -11,6 +11,14 @@ pub fn of(kind: &Gvk) -> Option<Type> {
     Some(Maker::default().make(schema))
 }
 
+/// What the metadata of every object are.
+pub fn metadata() -> Option<Type> {
+    match of(&Gvk::new("", "v1", "ConfigMap"))? {
+        Type::Object(o) => o.fields.get("metadata").map(|f| f.decl.ty.clone()),
+        _ => None,
+    }
+}
+
 /// Definitions that were made, and (without a type) those that are being made: a type that contains itself ends there.
 #[derive(Default)]
 struct Maker {

@@ -13,6 +13,7 @@ mod spec;
 mod structural;
 
 pub use definitions::Definitions;
+pub use rules::type_of;
 
 use meta::field::ErrorList;
 use meta::{Object, Value};

@@ -282,3 +282,83 @@ async fn a_binding_says_what_it_binds() {
         }
     }
 }
+
+/// Allows reading pods to who narrows that to one node and one label.
+struct Narrow;
+
+#[async_trait::async_trait]
+impl auth::Authorizer for Narrow {
+    fn authorize(&self, a: &auth::Attributes) -> auth::Decision {
+        let fields = a.fields.as_ref().map(ToString::to_string).unwrap_or_default();
+        let labels = a.labels.as_ref().map(ToString::to_string).unwrap_or_default();
+        match (a.resource.as_str(), fields.as_str(), labels.as_str()) {
+            ("pods", "spec.nodeName=n", "app=a") => auth::Decision::Allow("it is narrow".into()),
+            _ => auth::Decision::NoOpinion("too wide".into()),
+        }
+    }
+}
+
+/// What a policy asks an authorizer may be narrowed by selectors, and the answer has its reason. Issue 3, item 5.
+#[tokio::test]
+async fn a_policy_asks_for_what_selectors_select() {
+    let access = kemudi_testkit::Access { authorizer: Some(std::sync::Arc::new(Narrow)), ..Default::default() };
+    let c = Cluster::with_access(1, access).await;
+    let check = "authorizer.serviceAccount('golden', 'default').group('').resource('pods').namespace('golden')";
+    let validations = json!([
+        {"expression": format!("{check}.fieldSelector('spec.nodeName=n').labelSelector('app=a').check('list').allowed()")},
+        {"expression": format!("{check}.fieldSelector('spec.nodeName=n').labelSelector('app=a').check('list').reason() == 'it is narrow'")},
+        {"expression": format!("!{check}.check('list').allowed()")},
+        {"expression": format!("!{check}.fieldSelector('spec.nodeName=n').labelSelector('!').check('list').allowed()"),
+         "message": "what cannot be read narrows nothing"}]);
+    install(&c, "p", json!({"validations": validations}), json!({})).await;
+    let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
+    assert_eq!(code, 201, "{answer}");
+}
+
+/// Custom resources are changed like others: lists by their keys, and fields that a schema leaves open. Issue 3, item 5.
+#[tokio::test]
+async fn policies_change_custom_resources() {
+    let c = Cluster::start(1).await;
+    let text = json!({"type": "string"});
+    let part =
+        json!({"type": "object", "required": ["name"], "properties": {"name": text, "size": {"type": "integer"}}});
+    let parts = json!({"type": "array", "items": part, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]});
+    let whole = json!({"type": "array", "items": text, "x-kubernetes-list-type": "atomic"});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"parts": parts, "whole": whole,
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}});
+    let definition = json!({"metadata": {"name": "toys.play.example.com"}, "spec": {"group": "play.example.com",
+        "scope": "Namespaced", "names": {"plural": "toys", "kind": "Toy"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    let place = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(call(&c, "POST", place, definition).await.0, 201);
+    let toys = "/apis/play.example.com/v1/namespaces/golden/toys";
+    while call(&c, "GET", toys, Value::Null).await.0 != 200 {
+        tokio::task::yield_now().await;
+    }
+    let rules = json!({"matchConstraints": {"resourceRules": [{"apiGroups": ["play.example.com"], "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"], "resources": ["toys"]}]}});
+    let apply = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
+        "Object{spec: Object.spec{parts: [Object.spec.parts{name: 'b', size: 7}, Object.spec.parts{name: 'c'}], free: Object.spec.free{seen: 1}}}"}}]);
+    mutation(&c, "a", apply, rules.clone()).await;
+    let patch = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression":
+        "[JSONPatch{op: 'add', path: '/spec/parts/-', value: Object.spec.parts{name: 'd', size: size(object.spec.parts)}}, JSONPatch{op: 'remove', path: '/spec/whole/0'}]"}}]);
+    mutation(&c, "b", patch, rules).await;
+    let toy = json!({"apiVersion": "play.example.com/v1", "kind": "Toy", "metadata": {"name": "t"}, "spec": {
+        "parts": [{"name": "a"}, {"name": "b", "size": 1}], "whole": ["x", "y"], "free": {"any": true}}});
+    let (code, answer, _) = call(&c, "POST", toys, toy.clone()).await;
+    assert_eq!(code, 201, "{answer}");
+    let want = json!({"parts": [{"name": "a"}, {"name": "b", "size": 7}, {"name": "c"}, {"name": "d", "size": 3}],
+        "whole": ["y"], "free": {"any": true, "seen": 1}});
+    assert_eq!(answer["spec"], want);
+    // What comes of it is validated, and atomic lists are nobody's to change in part.
+    let atomic = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.spec{whole: ['z']}}"}}]);
+    let rules = json!({"matchConstraints": {"resourceRules": [{"apiGroups": ["play.example.com"], "apiVersions": ["*"],
+        "operations": ["CREATE"], "resources": ["toys"]}]}});
+    mutation(&c, "atomic", atomic, rules).await;
+    let mut second = toy;
+    second["metadata"]["name"] = json!("u");
+    let (code, answer, _) = call(&c, "POST", toys, second).await;
+    let told = answer["message"].as_str().unwrap_or_default();
+    let why = "policy 'atomic' with binding 'atomic-binding' denied request: error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.whole";
+    assert!(code == 403 && told.contains(why), "{answer}");
+}

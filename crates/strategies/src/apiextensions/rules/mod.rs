@@ -13,6 +13,11 @@ use meta::field::{ErrorList, ErrorType};
 
 pub use compile::{compile, rules};
 
+/// What objects of a schema without references are to an expression; none where it says nothing.
+pub fn type_of(schema: &meta::Value) -> Option<cel::Type> {
+    types::typed(schema, false).map(|t| t.decl.ty)
+}
+
 /// A part of a schema with rules, or with parts that have some. Parts without any are not kept.
 #[derive(Default)]
 pub struct Rules {
