@@ -26,7 +26,10 @@ fn remote(p: impl Remote + 'static) -> Step {
 }
 
 const ALL: &[Row] = &[
+    off(|| local(always::AlwaysAdmit)),
     on(|| local(namespace_lifecycle::NamespaceLifecycle)),
+    off(|| local(namespace_exists::NamespaceExists)),
+    off(|| local(limit_pod_hard_anti_affinity::LimitPodHardAntiAffinityTopology)),
     off(|| local(pod_preset::PodPreset)),
     on(|| local(limit_ranger::LimitRanger)),
     on(|| local(service_account::ServiceAccount)),
@@ -47,12 +50,16 @@ const ALL: &[Row] = &[
     on(|| local(certificates::CertificateSigning)),
     on(|| local(certificates::CertificateSubjectRestriction)),
     on(|| local(default_ingress_class::DefaultIngressClass)),
+    off(|| local(deny_service_external_ips::DenyServiceExternalIPs)),
+    on(|| local(pod_topology_labels::PodTopologyLabels)),
+    on(|| local(node_declared_features::NodeDeclaredFeatureValidator)),
     on(|| local(pod_resize::PodResizeValidator)),
     on(|| remote(policy::Mutating::default())),
     on(|| remote(webhook::Mutating::default())),
     on(|| remote(policy::Validating::default())),
     on(|| remote(webhook::Validating::default())),
     on(|| local(resource_quota::ResourceQuota)),
+    off(|| local(always::AlwaysDeny)),
 ];
 
 /// The plugins that are on by default.

@@ -3,17 +3,22 @@
 //! One plugin, one file, one trait. Plugins see objects, look others up through [`Lookup`] and reach the world through [`Host`];
 //! they know nothing of how objects are stored or served. The names are upstream's.
 
+mod always;
 mod always_pull_images;
 mod certificates;
 mod choice;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
+mod deny_service_external_ips;
 pub mod expressions;
 mod extended_resource_toleration;
+mod limit_pod_hard_anti_affinity;
 mod limit_ranger;
 mod matching;
+mod namespace_exists;
 mod namespace_lifecycle;
+mod node_declared_features;
 mod node_restriction;
 mod owner_references;
 mod persistent_volume_claim_resize;
@@ -22,6 +27,7 @@ mod pod_node_selector;
 mod pod_preset;
 mod pod_resize;
 mod pod_security;
+mod pod_topology_labels;
 mod policy;
 mod priority;
 pub mod quota;

@@ -1,5 +1,6 @@
 //! `storage.k8s.io`: classes, attachments, drivers.
 
+use crate::core::persistent_volume;
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -171,7 +172,7 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             }
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
-        (true, false) => inline(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
+        (true, false) => persistent_volume::inline(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
     }
     let null = Value::Null;
     let status = o.get("status").unwrap_or(&null);
@@ -196,20 +197,6 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
 
 const METADATA_MAX: usize = 256 * 1024;
 const MESSAGE_MAX: usize = 1024;
-
-/// A volume that is no object of its own: of a CSI driver, and nobody's.
-fn inline(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let capacity = at.child("capacity");
-    errors.retain(|e| e.path != capacity.as_str());
-    for (key, empty) in [("claimRef", false), ("capacity", spec["capacity"].as_object().is_none_or(|c| c.is_empty()))] {
-        if is_set(spec, key) && !empty {
-            errors.push(FieldError::forbidden(&at.child(key), "may not be specified in the context of inline volumes"));
-        }
-    }
-    if !is_set(spec, "csi") {
-        errors.push(FieldError::required(&at.child("csi"), "has to be specified in the context of inline volumes"));
-    }
-}
 
 /// The name of a CSI driver: a domain, in any case, of at most 63 bytes.
 pub fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {

@@ -1,7 +1,7 @@
 //! Binding: puts a pod on a node.
 
 use async_trait::async_trait;
-use meta::{Object, Status, Value};
+use meta::{GroupResource, Object, Status, Value};
 use registry::{AdmitAll, Env, Function, Preconditions, Request, Target, WriteOptions};
 use serde_json::json;
 
@@ -43,6 +43,7 @@ impl Function for Binding {
         let change = |live: Option<&Object>| {
             let gr = pods.group_resource();
             let Some(live) = live else { return Err(Status::not_found(&gr, binding.name())) };
+            let gr = GroupResource { group: String::new(), resource: "pods/binding".into() };
             if live.is_deleting() {
                 return Err(Status::conflict(
                     &gr,
@@ -65,13 +66,18 @@ impl Function for Binding {
             }
             let mut o = live.clone();
             o.set(&["spec", "nodeName"], node.as_str());
+            o.remove(&["status", "nominatedNodeName"]);
             for (k, v) in binding.annotations() {
                 o.set_annotation(k, v);
+            }
+            for (k, v) in binding.labels() {
+                o.set(&["metadata", "labels", k], v);
             }
             set_condition(&mut o, "PodScheduled", &now);
             Ok(Target::Object(Box::new(o)))
         };
-        let p = Preconditions { uid: Some(binding.uid().to_owned()).filter(|u| !u.is_empty()), resource_version: None };
+        let said = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+        let p = Preconditions { uid: said(binding.uid()), resource_version: said(binding.resource_version()) };
         env.registry.update(&pod, &change, &p, options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))

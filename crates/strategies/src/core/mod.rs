@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod node;
 pub mod persistent_volume;
 pub mod pod;
+mod pod_apparmor;
 pub mod pod_parts;
 mod pod_status;
 pub mod pod_template;

@@ -1,6 +1,6 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
-use super::{binding, eviction, pod_parts, pod_status, pod_update, proxy};
+use super::{binding, eviction, pod_apparmor, pod_parts, pod_status, pod_update, proxy};
 use crate::pod_template::{self, Of, annotations};
 use crate::read::text;
 use meta::field::ErrorList;
@@ -29,7 +29,7 @@ impl Strategy for Pod {
         }
     }
 
-    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+    fn prepare_for_create(&self, _env: Env<'_>, request: &Request, o: &mut Object) {
         let qos = qos_class(o);
         o.set(&["status"], json!({"phase": "Pending", "qosClass": qos}));
         if o.at(&["spec", "schedulingGates"]).and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
@@ -38,6 +38,7 @@ impl Strategy for Pod {
             o.set(&["status", "conditions"], c);
         }
         pod_update::merge_label_keys(o);
+        pod_apparmor::agree(o, request);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {

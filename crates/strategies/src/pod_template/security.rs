@@ -127,7 +127,7 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
 const APPARMOR_NAME_MAX: usize = 4095;
 
 /// The same with a name, which is not a path.
-fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
+pub fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !p.is_object() {
         return;
     }

@@ -293,3 +293,86 @@ async fn owners_are_given_only_by_those_who_may_delete() {
     assert_eq!(code, 403);
     assert!(text.contains("refers to a resource you can't set finalizers on"), "{text}");
 }
+
+async fn node(c: &Cluster, name: &str, labels: Value, status: Value) {
+    make(c, "/api/v1/nodes", json!({"metadata": {"name": name, "labels": labels}})).await;
+    let (code, answer, _) = call(c, "PATCH", &format!("/api/v1/nodes/{name}/status"), json!({"status": status})).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
+/// A pod says in which zone it is, whoever puts it on a node. Issue 3, item 5.
+#[tokio::test]
+async fn pods_have_the_topology_labels_of_their_nodes() {
+    let c = Cluster::start(1).await;
+    let zone = "topology.kubernetes.io/zone";
+    let labels = json!({zone: "z", "topology.kubernetes.io/region": "r", "topology.kubernetes.io/rack": "1"});
+    node(&c, "n", labels, json!({})).await;
+    let mut own = pod("own", json!({"nodeName": "n"}));
+    own["metadata"]["labels"] = json!({zone: "mine"});
+    let made = make(&c, PODS, own).await;
+    assert_eq!(made["metadata"]["labels"], json!({zone: "mine", "topology.kubernetes.io/region": "r"}));
+    let mut bound = pod("bound", json!({}));
+    bound["metadata"]["labels"] = json!({"a": "b", zone: "mine"});
+    make(&c, PODS, bound).await;
+    let binding = json!({"metadata": {"name": "bound"}, "target": {"kind": "Node", "name": "n"}});
+    let mut late = binding.clone();
+    late["metadata"]["resourceVersion"] = json!("1");
+    assert_eq!(call(&c, "POST", &format!("{PODS}/bound/binding"), late).await.0, 409);
+    make(&c, &format!("{PODS}/bound/binding"), binding.clone()).await;
+    let (_, live, _) = call(&c, "GET", &format!("{PODS}/bound"), Value::Null).await;
+    let want = json!({"a": "b", zone: "z", "topology.kubernetes.io/region": "r"});
+    assert_eq!(live["metadata"]["labels"], want, "what a binding says counts");
+    let (code, answer, _) = call(&c, "POST", &format!("{PODS}/bound/binding"), binding).await;
+    let why = "Operation cannot be fulfilled on pods/binding \"bound\": pod bound is already assigned to node \"n\"";
+    assert_eq!((code, answer["message"].as_str().unwrap()), (409, why));
+}
+
+/// A pod changes to what its node can do, and no further. Issue 3, item 5.
+#[tokio::test]
+async fn pods_change_as_their_nodes_can() {
+    let c = Cluster::start(1).await;
+    let room = json!({"cpu": "8", "memory": "8Gi", "pods": "10"});
+    for (name, features) in [("old", json!([])), ("new", json!(["GuaranteedQoSPodCPUResize"]))] {
+        let status = json!({"allocatable": room, "capacity": room, "declaredFeatures": features});
+        node(&c, name, json!({"kubernetes.io/os": "linux"}), status).await;
+        let resources =
+            |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": cpu, "memory": "1Gi"}});
+        let mut p = pod(name, json!({"nodeName": name}));
+        p["spec"]["containers"][0]["resources"] = resources("1");
+        make(&c, PODS, p).await;
+        let body = json!({"spec": {"containers": [{"name": "c", "resources": resources("2")}]}});
+        let (path, media) = (format!("{PODS}/{name}/resize"), "application/strategic-merge-patch+json");
+        let a = c.send("PATCH", &path, Some(media), "application/json", body.to_string().into()).await;
+        let message = a.body["message"].as_str().unwrap_or_default();
+        if name == "new" {
+            assert_eq!(a.code, 200, "{message}");
+        } else {
+            let why = "pods \"old\" is forbidden: pod update requires features GuaranteedQoSPodCPUResize which are not available on node \"old\"";
+            assert_eq!((a.code, message), (403, why));
+        }
+    }
+}
+
+/// Plugins that are there for those who want them. Issue 3, item 5.
+#[tokio::test]
+async fn plugins_that_forbid_are_chosen() {
+    let c = with(1, &["DenyServiceExternalIPs", "LimitPodHardAntiAffinityTopology", "NamespaceExists", "AlwaysAdmit"])
+        .await;
+    let services = "/api/v1/namespaces/golden/services";
+    let service = |name: &str, ips: Value| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "externalIPs": ips}});
+    let why = refused(&c, "POST", services, service("s", json!(["10.0.0.1"]))).await;
+    assert_eq!(why, "services \"s\" is forbidden: Use of external IPs is denied by admission control");
+    make(&c, services, service("s", json!([]))).await;
+    let anti = |key: &str| {
+        let term = json!({"topologyKey": key, "labelSelector": {"matchLabels": {"a": "b"}}});
+        pod("p", json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}))
+    };
+    let why = refused(&c, "POST", PODS, anti("zone")).await;
+    assert!(why.ends_with("has TopologyKey zone but only key kubernetes.io/hostname is allowed"), "{why}");
+    make(&c, PODS, anti("kubernetes.io/hostname")).await;
+    let (code, answer, _) = call(&c, "DELETE", "/api/v1/namespaces/nowhere/configmaps/x", Value::Null).await;
+    assert_eq!(code, 404, "{answer}");
+    let c = with(1, &["AlwaysDeny"]).await;
+    let why = refused(&c, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    assert_eq!(why, "namespaces \"n\" is forbidden: admission control is denying all modifications");
+}

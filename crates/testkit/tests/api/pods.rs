@@ -352,3 +352,51 @@ async fn what_of_a_pod_may_change() {
     ];
     said(&c, "PUT", &format!("{PODS}/p/status"), &made.body, &cases).await;
 }
+
+/// AppArmor by field and by annotation is one thing, whichever a client knows. Issue 3, item 3.
+#[tokio::test]
+async fn profiles_are_said_by_field_and_by_annotation() {
+    let c = Cluster::start(1).await;
+    let key = |c: &str| format!("container.apparmor.security.beta.kubernetes.io/{c}");
+    let pod = |name: &str, annotations: Value, own: Value, of_c: Value| {
+        json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"securityContext": own,
+            "initContainers": [{"name": "i", "image": "i"}], "containers": [{"name": "c", "image": "i", "securityContext": of_c}]}})
+    };
+    let make = async |body: Value| {
+        let r = c
+            .request(
+                "POST",
+                "/api/v1/namespaces/golden/pods",
+                &[("content-type", "application/json")],
+                body.to_string().into(),
+            )
+            .await;
+        let warnings: Vec<String> =
+            r.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+        let body: Value = serde_json::from_slice(&r.into_body().collect().await).unwrap();
+        assert_eq!(body["kind"], "Pod", "{body}");
+        (body, warnings)
+    };
+    let profile = |p: Value| json!({"appArmorProfile": p});
+    let default = profile(json!({"type": "RuntimeDefault"}));
+    let local = profile(json!({"type": "Localhost", "localhostProfile": "mine"}));
+    // Fields are said as annotations too.
+    let (p, warnings) = make(pod("fields", json!({}), default.clone(), local.clone())).await;
+    let want = json!({(key("c")): "localhost/mine", (key("i")): "runtime/default"});
+    assert_eq!((&p["metadata"]["annotations"], warnings.len()), (&want, 0));
+    // Annotations are fields, but for what the whole pod says already.
+    let said = json!({(key("c")): "localhost/mine", (key("i")): "runtime/default"});
+    let (p, warnings) = make(pod("annotations", said, default.clone(), json!({}))).await;
+    assert_eq!(p["spec"]["containers"][0]["securityContext"], local);
+    assert_eq!(p["spec"]["initContainers"][0]["securityContext"], Value::Null);
+    let why = format!(
+        "299 - \"metadata.annotations[{}]: deprecated since v1.30; use the \\\"appArmorProfile\\\" field instead\"",
+        key("c")
+    );
+    assert_eq!(warnings, [why]);
+    let (p, warnings) = make(pod("bad", json!({(key("c")): "localhost/"}), json!({}), json!({}))).await;
+    assert_eq!((&p["spec"]["containers"][0]["securityContext"], warnings.len()), (&json!({}), 1));
+    let mut windows = pod("windows", json!({}), json!({}), json!({}));
+    windows["spec"]["os"] = json!({"name": "windows"});
+    assert_eq!(make(windows).await.0["metadata"].get("annotations"), None);
+}

@@ -507,3 +507,41 @@ async fn what_is_said_of_a_job_stays_true() {
     let why = [("status.startTime", "startTime is required for finished job")];
     job_status(&c, json!({}), json!({}), &[(ended, &why)]).await;
 }
+
+/// A volume that is said where it is attached is a CSI driver's, and nobody claims it.
+#[tokio::test]
+async fn inline_volumes_are_of_drivers_and_of_nobody() {
+    let c = Cluster::start(1).await;
+    let volume = json!({"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d.example.com", "volumeHandle": "h"}});
+    let attachment = json!({"metadata": {"name": "a"}, "spec": {"attacher": "d.example.com", "nodeName": "n",
+        "source": {"inlineVolumeSpec": volume}}});
+    let with = |k: &str, v: Value| {
+        let mut all = volume.clone();
+        all[k] = v;
+        all
+    };
+    let at = "/spec/source/inlineVolumeSpec";
+    let affinity =
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}});
+    let cases: Vec<Case> = vec![
+        (at, with("claimRef", json!({"name": "c"})), &["spec.source.inlineVolumeSpec.claimRef"]),
+        (at, with("capacity", json!({"storage": "1Gi"})), &["spec.source.inlineVolumeSpec.capacity"]),
+        (
+            at,
+            with("persistentVolumeReclaimPolicy", json!("Delete")),
+            &["spec.source.inlineVolumeSpec.persistentVolumeReclaimPolicy"],
+        ),
+        (at, with("nodeAffinity", affinity), &["spec.source.inlineVolumeSpec.nodeAffinity"]),
+        (at, with("storageClassName", json!("fast")), &["spec.source.inlineVolumeSpec.storageClassName"]),
+        (at, with("volumeMode", json!("Block")), &["spec.source.inlineVolumeSpec.volumeMode"]),
+        (at, with("nfs", json!({"server": "s", "path": "/"})), &["spec.source.inlineVolumeSpec.csi"]),
+        (at, with("csi", Value::Null), &["spec.source.inlineVolumeSpec", "spec.source.inlineVolumeSpec.csi"]),
+        (
+            at,
+            with("accessModes", json!(["ReadWriteOncePod", "ReadWriteOnce"])),
+            &["spec.source.inlineVolumeSpec.accessModes"],
+        ),
+        (at, with("csi", json!({"driver": "d.example.com"})), &["spec.source.inlineVolumeSpec.csi.volumeHandle"]),
+    ];
+    check(&c, "POST", &format!("{STORAGE}/volumeattachments"), &attachment, cases).await;
+}

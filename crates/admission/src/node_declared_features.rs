@@ -1,0 +1,64 @@
+//! A pod that runs changes only to what its node says that it can do (`status.declaredFeatures`; upstream
+//! `plugin/pkg/admission/nodedeclaredfeatures`, `k8s.io/component-helpers/nodedeclaredfeatures`).
+
+use crate::{Operation, Plugin, Review};
+use meta::{Object, Quantity, Status, Value};
+
+pub struct NodeDeclaredFeatureValidator;
+
+/// A feature, and whether an update needs it. In the order of the names, as they are told.
+type Feature = (&'static str, fn(&Object, &Object) -> bool);
+
+const FEATURES: [Feature; 2] = [
+    ("GuaranteedQoSPodCPUResize", resizes_guaranteed_cpu),
+    ("InPlacePodLevelResourcesVerticalScaling", |old, new| resources(old) != resources(new)),
+];
+
+impl Plugin for NodeDeclaredFeatureValidator {
+    fn name(&self) -> &'static str {
+        "NodeDeclaredFeatureValidator"
+    }
+
+    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        let update = review.operation == Operation::Update;
+        let asked = update && (review.is("", "pods") || review.is_part("", "pods", "resize"));
+        let (Some(pod), Some(old)) = (object.filter(|_| asked), review.old) else { return Ok(()) };
+        let name = pod.str_at(&["spec", "nodeName"]).unwrap_or_default();
+        if name.is_empty() || pod.generation() == old.generation() {
+            return Ok(());
+        }
+        let needed: Vec<&str> = FEATURES.iter().filter(|(_, needs)| needs(old, pod)).map(|(f, _)| *f).collect();
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let Some(node) = review.lookup.get("", "nodes", "", name) else {
+            return Err(review.forbidden(&format!("node {name:?} not found")));
+        };
+        let has = |f: &str| {
+            let all = node.at(&["status", "declaredFeatures"]).and_then(Value::as_array);
+            all.is_some_and(|all| all.iter().any(|d| d == f))
+        };
+        let lacking: Vec<&str> = needed.into_iter().filter(|f| !has(f)).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let lacking = lacking.join(", ");
+        Err(review
+            .forbidden(&format!("pod update requires features {lacking} which are not available on node {name:?}")))
+    }
+}
+
+fn resources(pod: &Object) -> Option<&Value> {
+    pod.at(&["spec", "resources"]).filter(|r| !r.is_null())
+}
+
+fn resizes_guaranteed_cpu(old: &Object, new: &Object) -> bool {
+    if old.str_at(&["status", "qosClass"]) != Some("Guaranteed") {
+        return false;
+    }
+    let cpu = |c: &Value| c["resources"]["requests"]["cpu"].as_str().and_then(|q| Quantity::parse(q).ok());
+    let containers = |o: &Object| -> Vec<Option<Quantity>> {
+        o.at(&["spec", "containers"]).and_then(Value::as_array).into_iter().flatten().map(cpu).collect()
+    };
+    containers(old) != containers(new)
+}

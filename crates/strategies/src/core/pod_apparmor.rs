@@ -1,0 +1,77 @@
+//! AppArmor profiles of pods, which older clients and nodes know as annotations (upstream `applyAppArmorVersionSkew`): a new pod
+//! says the same by field and by annotation, whichever of them it was given.
+
+use crate::pod_template::apparmor;
+use crate::read::text;
+use meta::field::ErrorList;
+use meta::{FieldPath, Object, Value};
+use registry::Request;
+use serde_json::json;
+
+const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+pub fn agree(o: &mut Object, request: &Request) {
+    if o.str_at(&["spec", "os", "name"]) == Some("windows") {
+        return;
+    }
+    let of_pod = o.at(&["spec", "securityContext", "appArmorProfile"]).filter(|p| p.is_object()).cloned();
+    for list in LISTS {
+        let Some(Value::Array(mut containers)) = o.at(&["spec", list]).cloned() else { continue };
+        let mut changed = false;
+        for c in &mut containers {
+            let key = format!("{ANNOTATION}{}", text(c, "name"));
+            let own = &c["securityContext"]["appArmorProfile"];
+            match o.annotation(&key).map(str::to_owned) {
+                None => {
+                    let profile = if own.is_object() { Some(own) } else { of_pod.as_ref() };
+                    if let Some(said) = profile.and_then(said) {
+                        o.set_annotation(&key, &said);
+                    }
+                }
+                Some(_) if own.is_object() => {}
+                Some(said) => {
+                    let profile = field(&said);
+                    let differs = profile.is_some() && profile != of_pod;
+                    if differs || profile.is_none() {
+                        let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+                        request.warn(format!("metadata.annotations[{key}]: {why}"));
+                    }
+                    if let Some(profile) = profile.filter(|_| differs) {
+                        if !c["securityContext"].is_object() {
+                            c["securityContext"] = json!({});
+                        }
+                        c["securityContext"]["appArmorProfile"] = profile;
+                        changed = true;
+                    }
+                }
+            }
+        }
+        if changed {
+            o.set(&["spec", list], containers);
+        }
+    }
+}
+
+/// A profile as an annotation says it.
+fn said(profile: &Value) -> Option<String> {
+    match text(profile, "type") {
+        "Unconfined" => Some("unconfined".into()),
+        "RuntimeDefault" => Some("runtime/default".into()),
+        "Localhost" => profile["localhostProfile"].as_str().map(|p| format!("localhost/{p}")),
+        _ => None,
+    }
+}
+
+/// What an annotation says, if that would be valid as a field.
+fn field(said: &str) -> Option<Value> {
+    let profile = match (said, said.strip_prefix("localhost/")) {
+        ("unconfined", _) => json!({"type": "Unconfined"}),
+        ("runtime/default", _) => json!({"type": "RuntimeDefault"}),
+        (_, Some(name)) if !name.is_empty() => json!({"type": "Localhost", "localhostProfile": name}),
+        _ => return None,
+    };
+    let mut errors = ErrorList::new();
+    apparmor(&profile, &FieldPath::root(), &mut errors);
+    errors.is_empty().then_some(profile)
+}
