@@ -1,8 +1,9 @@
 //! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod, `proxy` to itself.
 
 use crate::Server;
+use crate::authorize::{attributes, forbidden};
 use crate::body::Body;
-use crate::handle::{Call, attributes, forbidden};
+use crate::handle::Call;
 use crate::path::Query;
 use crate::proxy;
 use crate::verbs;

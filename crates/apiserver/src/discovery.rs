@@ -1,8 +1,8 @@
 //! Discovery: aggregated (`apidiscovery.k8s.io/v2`) and legacy, both derived from the rows.
 
 use crate::Server;
+use crate::answer::{bytes, json};
 use crate::body::Body;
-use crate::handle::{bytes, json};
 use crate::path::Target;
 use base64::Engine as _;
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};

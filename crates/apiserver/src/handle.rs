@@ -1,19 +1,21 @@
 //! The stack that every request walks through.
 
+use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::Identity;
+use crate::authorize::attributes;
 use crate::body::Body;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
 use crate::info::Info;
-use crate::metrics::{Authentication, Authorization};
+use crate::metrics::Authentication;
 use crate::path::{Query, Target};
 use crate::trace::Trace;
-use crate::{Server, compress, deadline, discovery, flow, health, inflight, lifecycle, openapi, table, verbs, zpages};
-use auth::{Attributes, Decision, User};
+use crate::{Server, compress, deadline, flow, inflight, lifecycle, table, verbs};
+use auth::User;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use meta::{GroupResource, Status};
+use http::{HeaderValue, Request, Response, header};
+use meta::Status;
 use registry::{Resource, Warnings};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -137,7 +139,7 @@ impl Server {
             let why = "failed to store audit event";
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
         }
-        let user = self.impersonate(user, &parts, trace).await?;
+        let user = self.impersonate(user, &mut parts, &info, trace).await?;
         let _pass = if info.long_running {
             None
         } else {
@@ -258,57 +260,6 @@ impl Server {
         }
     }
 
-    /// What is no resource: health, version, discovery, OpenAPI.
-    fn other(self: &Arc<Self>, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
-        let path = parts.uri.path();
-        if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
-            return r;
-        }
-        let known = path.starts_with("/api") || path == "/version" || path.starts_with("/openapi") || path == "/";
-        if known && parts.method != Method::GET && parts.method != Method::HEAD {
-            return Err(method_not_allowed());
-        }
-        if let Some(r) = self.issuer(path) {
-            return Ok(r);
-        }
-        if let Some(r) = openapi::answer(self, parts) {
-            return r;
-        }
-        discovery::answer(self, parts, target)
-    }
-
-    /// What nobody serves. Below the paths of Kubernetes' own groups a `Status` says so; elsewhere there is no API to speak of.
-    fn nowhere(&self, status: Status, path: &str) -> Result<Response<Body>, Status> {
-        let mut segments = path.trim_start_matches('/').split('/');
-        let api = match segments.next() {
-            Some("api" | "version") => true,
-            Some("apis") => {
-                let group = segments.next().unwrap_or_default();
-                self.registry.rows().iter().any(|r| r.bare_items && *r.kind.group == *group)
-            }
-            _ => false,
-        };
-        if api || status.code != 404 {
-            return Err(status);
-        }
-        let mut r = bytes(404, "text/plain; charset=utf-8", "404 page not found\n".to_owned());
-        r.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        Ok(r)
-    }
-
-    /// By what others verify the tokens of service accounts.
-    fn issuer(&self, path: &str) -> Option<Response<Body>> {
-        let (about, keys) = self.authenticators.issuer.as_ref()?;
-        let (media, document) = match path.trim_end_matches('/') {
-            "/.well-known/openid-configuration" => ("application/json", about),
-            "/openid/v1/jwks" => ("application/jwk-set+json", keys),
-            _ => return None,
-        };
-        let mut r = bytes(200, media, document.to_string().into_bytes());
-        r.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
-        Some(r)
-    }
-
     fn row(&self, target: &Target) -> Result<Arc<Resource>, Status> {
         let gvr = match &target.group_version {
             Some(gv) => gv.with_resource(target.resource.clone()),
@@ -329,202 +280,6 @@ impl Server {
         }
         Ok(row.clone())
     }
-
-    async fn authorize(
-        &self,
-        user: &User,
-        parts: &Parts,
-        target: &Target,
-        watch: bool,
-        trace: &Trace,
-    ) -> Result<(), Status> {
-        let a = attributes(user, parts, target, watch);
-        let begun = Instant::now();
-        let decision = self.authorizer.decide(&a).await;
-        let result = match &decision {
-            Decision::Allow(_) => Authorization::Allowed,
-            Decision::Deny(_) => Authorization::Denied,
-            Decision::NoOpinion(_) => Authorization::NoOpinion,
-        };
-        self.metrics.authorized(result, begun.elapsed());
-        if let Some(record) = trace.audit.get() {
-            let (word, why) = match &decision {
-                Decision::Allow(why) => ("allow", why),
-                Decision::Deny(why) | Decision::NoOpinion(why) => ("forbid", why),
-            };
-            record.annotate("authorization.k8s.io/decision", word);
-            record.annotate("authorization.k8s.io/reason", why);
-        }
-        match decision {
-            Decision::Allow(_) => Ok(()),
-            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
-        }
-    }
-
-    /// `Impersonate-User` and its companions, if the caller may.
-    async fn impersonate(&self, user: User, parts: &Parts, trace: &Trace) -> Result<User, Status> {
-        let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
-        let named = parts.headers.get("impersonate-user").map(text).filter(|n| !n.is_empty());
-        let Some(name) = named else {
-            return match parts.headers.keys().find(|k| k.as_str().starts_with("impersonate-")) {
-                None => Ok(user),
-                Some(_) => Err(Status::internal("requested impersonation without impersonating a user")),
-            };
-        };
-        let groups: Vec<String> = parts.headers.get_all("impersonate-group").iter().map(text).collect();
-        let mut other = User { name: name.clone(), ..User::default() };
-        match other.service_account() {
-            Some((ns, sa)) => {
-                self.may_act(&user, "serviceaccounts", ns, sa).await?;
-                if groups.is_empty() {
-                    let ns = ns.to_owned();
-                    other.groups =
-                        vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{ns}")];
-                }
-            }
-            None => self.may_act(&user, "users", "", &name).await?,
-        }
-        for g in &groups {
-            self.may_act(&user, "groups", "", g).await?;
-        }
-        other.groups.extend(groups);
-        if let Some(uid) = parts.headers.get("impersonate-uid").map(text).filter(|u| !u.is_empty()) {
-            self.may_act(&user, "uids", "", &uid).await?;
-            other.uid = uid;
-        }
-        for key in parts.headers.keys() {
-            let Some(extra) = key.as_str().strip_prefix("impersonate-extra-") else { continue };
-            let extra = crate::path::decode(extra).to_lowercase();
-            let values: Vec<String> = parts.headers.get_all(key).iter().map(text).collect();
-            for v in &values {
-                self.may_act(&user, &format!("userextras/{extra}"), "", v).await?;
-            }
-            other.extra.insert(extra, values);
-        }
-        let anonymous = name == auth::user::ANONYMOUS;
-        let group = if anonymous { auth::user::GROUP_UNAUTHENTICATED } else { auth::user::GROUP_AUTHENTICATED };
-        if !other.is_in(group) {
-            other.groups.push(group.into());
-        }
-        if let Some(record) = trace.audit.get() {
-            record.impersonates(&other);
-        }
-        Ok(other)
-    }
-
-    /// Whether a user may act as somebody, or as part of somebody.
-    async fn may_act(&self, user: &User, resource: &str, namespace: &str, name: &str) -> Result<(), Status> {
-        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        let group = if matches!(resource, "uids" | "userextras") { "authentication.k8s.io" } else { "" };
-        let a = Attributes {
-            user: user.clone(),
-            verb: "impersonate".into(),
-            group: group.into(),
-            version: "v1".into(),
-            resource: resource.into(),
-            subresource: subresource.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-            ..Attributes::default()
-        };
-        match self.authorizer.decide(&a).await {
-            Decision::Allow(_) => Ok(()),
-            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
-        }
-    }
-}
-
-pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: bool) -> Attributes {
-    match &target.group_version {
-        Some(gv) if target.is_resource() => {
-            // A list or watch of one name may be allowed for that name, and one of some fields for these.
-            let verb = target.verb(&parts.method, watch);
-            let (mut fields, mut labels) = (None, None);
-            if matches!(verb, "list" | "watch" | "deletecollection") {
-                let query = Query::parse(parts.uri.query());
-                fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
-                labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
-            }
-            let mut name = target.name.clone();
-            if let Some(n) = fields.as_ref().and_then(|f| f.exact("metadata.name")).filter(|_| name.is_empty()) {
-                name = n.to_owned();
-            }
-            let namespace = match (&*target.resource, &*target.namespace) {
-                ("namespaces", "") if gv.group.is_empty() => target.name.clone(),
-                (_, ns) => ns.to_owned(),
-            };
-            Attributes {
-                user: user.clone(),
-                verb: verb.into(),
-                group: gv.group.clone(),
-                version: gv.version.clone(),
-                resource: target.resource.clone(),
-                subresource: target.subresource.clone(),
-                namespace,
-                name,
-                path: String::new(),
-                fields,
-                labels,
-            }
-        }
-        _ => Attributes {
-            user: user.clone(),
-            verb: parts.method.as_str().to_lowercase(),
-            path: parts.uri.path().to_owned(),
-            ..Attributes::default()
-        },
-    }
-}
-
-/// The refusal of authorization, in upstream's words.
-pub(crate) fn forbidden(a: &Attributes, why: &str) -> Status {
-    let user = &a.user.name;
-    let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
-    if a.resource.is_empty() {
-        let message = format!("forbidden: User {user:?} cannot {} path {:?}{tail}", a.verb, a.path);
-        return Status::new(403, meta::Reason::Forbidden, message).with_details(meta::status::Details::default());
-    }
-    let resource =
-        if a.subresource.is_empty() { a.resource.clone() } else { format!("{}/{}", a.resource, a.subresource) };
-    let place = match (a.namespace.as_str(), a.resource.as_str()) {
-        ("", _) | (_, "namespaces") => "at the cluster scope".to_owned(),
-        (ns, _) => format!("in the namespace {ns:?}"),
-    };
-    let gr = GroupResource { group: a.group.clone(), resource: a.resource.clone() };
-    let why = format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {place}{tail}", a.verb, a.group);
-    Status::forbidden(&gr, &a.name, &why)
-}
-
-pub(crate) fn method_not_allowed() -> Status {
-    Status::new(405, meta::Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
-        .with_details(meta::status::Details::default())
-}
-
-/// The answer to a failure.
-pub(crate) fn failure(s: &Status) -> Response<Body> {
-    failure_in(&Wanted::json(), s)
-}
-
-pub(crate) fn failure_in(wanted: &Wanted, s: &Status) -> Response<Body> {
-    let (media, body) = content::write(wanted, &s.to_value());
-    let mut r = bytes(s.code, media, body);
-    if let Some(seconds) = s.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
-        r.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-    }
-    r
-}
-
-pub(crate) fn json(code: u16, v: &meta::Value) -> Response<Body> {
-    bytes(code, "application/json", v.to_string().into_bytes())
-}
-
-pub(crate) fn bytes(code: u16, media: &'static str, body: impl Into<Body>) -> Response<Body> {
-    let mut r = Response::new(body.into());
-    *r.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let h = r.headers_mut();
-    h.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
-    h.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    r
 }
 
 /// An identity for requests of the same process: no socket can set it.

@@ -1,8 +1,8 @@
 //! `/healthz`, `/livez`, `/readyz`, `/version`, `/metrics`.
 
 use crate::Server;
+use crate::answer::bytes;
 use crate::body::Body;
-use crate::handle::bytes;
 use crate::path::Query;
 use http::Response;
 use http::request::Parts;
@@ -46,7 +46,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     };
     match root {
         "healthz" | "livez" | "readyz" => Some(health(server, parts, root, check)),
-        "version" if check.is_none() => Some(Ok(version())),
+        "version" if check.is_none_or(str::is_empty) => Some(Ok(version())),
         "metrics" if check.is_none() => {
             Some(Ok(bytes(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics.text(server))))
         }

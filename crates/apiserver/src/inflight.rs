@@ -1,7 +1,7 @@
 //! How many requests are answered at a time (`k8s.io/apiserver/pkg/server/filters/maxinflight.go`): more are turned away.
 
 use crate::Body;
-use crate::handle::bytes;
+use crate::answer::bytes;
 use http::header::{HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response};
 use std::sync::Arc;

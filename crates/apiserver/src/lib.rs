@@ -5,19 +5,23 @@
 
 pub mod admit;
 pub mod aggregate;
+mod answer;
 pub mod audit;
 mod authenticate;
+mod authorize;
 pub mod body;
 mod compress;
 mod connect;
 mod content;
 mod deadline;
 pub mod discovery;
+mod elsewhere;
 mod events;
 pub mod flow;
 pub mod handle;
 mod health;
 mod ids;
+mod impersonate;
 mod inflight;
 mod info;
 mod lifecycle;
@@ -67,6 +71,8 @@ pub struct Server {
     pub(crate) ids: ids::Ids,
     pub(crate) auditor: Option<Arc<audit::Auditor>>,
     pub(crate) lifecycle: lifecycle::Lifecycle,
+    /// By which way callers acted for others last.
+    pub(crate) last_modes: impersonate::LastModes,
     pub(crate) reading: Arc<inflight::InFlight>,
     pub(crate) mutating: Arc<inflight::InFlight>,
     pub(crate) aggregator: aggregate::Aggregator,
@@ -113,6 +119,7 @@ impl Server {
             readiness: health::Readiness::default(),
             auditor,
             lifecycle: lifecycle::Lifecycle::default(),
+            last_modes: impersonate::LastModes::default(),
             reading: inflight::InFlight::new(if governed { 0 } else { options.max_requests_in_flight }),
             mutating: inflight::InFlight::new(if governed { 0 } else { options.max_mutating_requests_in_flight }),
             aggregator: aggregate::Aggregator::new(options.proxy_client.take()),

@@ -2,7 +2,7 @@
 //! requests, ends its watches and answers what it has begun.
 
 use crate::Body;
-use crate::handle::json;
+use crate::answer::json;
 use http::header::{CONNECTION, RETRY_AFTER};
 use http::{HeaderValue, Response};
 use meta::Status;

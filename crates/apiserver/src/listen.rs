@@ -1,12 +1,12 @@
 //! The socket: TLS, HTTP/1.1 and HTTP/2, client certificates.
 
 use crate::Server;
+use crate::answer::failure;
 use crate::audit::Address;
 use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::content::MAX_BODY;
 use crate::deadline;
-use crate::handle::failure;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};

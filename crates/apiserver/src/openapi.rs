@@ -4,9 +4,9 @@ mod custom;
 mod protobuf;
 
 use crate::Server;
+use crate::answer::{bytes, json};
 use crate::body::Body;
 use crate::discovery::hex;
-use crate::handle::{bytes, json};
 use crate::path::Query;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};

@@ -4,8 +4,9 @@
 //! Left out: rewriting links in HTML.
 
 use crate::Server;
+use crate::answer::bytes;
 use crate::body::Body;
-use crate::handle::{Call, bytes};
+use crate::handle::Call;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, HOST, LOCATION, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Uri};

@@ -1,9 +1,9 @@
 //! `/statusz` and `/flagz`: what runs here since when and with which flags, for people; as JSON or YAML for those who ask for the
 //! kinds of `config.k8s.io` (`k8s.io/apiserver/pkg/server/statusz`, `flagz`).
 
+use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{self, Encoding, Wanted};
-use crate::handle::bytes;
 use crate::health::VERSION;
 use crate::{Server, discovery};
 use http::Response;

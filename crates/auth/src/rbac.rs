@@ -31,6 +31,20 @@ struct Grant {
     namespace: String,
     role: (String, String),
     binding: String,
+    /// Kind and name of whom it is for.
+    to: String,
+}
+
+impl Grant {
+    /// As upstream's describers of bindings tell it.
+    fn why(&self) -> String {
+        let kind = if self.role.0.is_empty() { "ClusterRole" } else { "Role" };
+        let (role, to) = (&self.role.1, &self.to);
+        match self.namespace.as_str() {
+            "" => format!("RBAC: allowed by ClusterRoleBinding {:?} of {kind} {role:?} to {to}", self.binding),
+            ns => format!("RBAC: allowed by RoleBinding \"{}/{ns}\" of {kind} {role:?} to {to}", self.binding),
+        }
+    }
 }
 
 /// A RoleBinding or ClusterRoleBinding.
@@ -38,8 +52,9 @@ pub struct Binding {
     name: String,
     namespace: String,
     role: (String, String),
-    users: Vec<String>,
-    groups: Vec<String>,
+    /// By name, with kind and name as they are told.
+    users: Vec<(String, String)>,
+    groups: Vec<(String, String)>,
 }
 
 impl Binding {
@@ -51,11 +66,14 @@ impl Binding {
         for s in o.get("subjects").and_then(Value::as_array).into_iter().flatten() {
             let name = s["name"].as_str().unwrap_or_default();
             match s["kind"].as_str().unwrap_or_default() {
-                "User" => users.push(name.to_owned()),
-                "Group" => groups.push(name.to_owned()),
+                "User" => users.push((name.to_owned(), format!("User {name:?}"))),
+                "Group" => groups.push((name.to_owned(), format!("Group {name:?}"))),
                 "ServiceAccount" => {
                     let ns = s["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(&namespace);
-                    users.push(format!("system:serviceaccount:{ns}:{name}"));
+                    users.push((
+                        format!("system:serviceaccount:{ns}:{name}"),
+                        format!("ServiceAccount \"{name}/{ns}\""),
+                    ));
                 }
                 _ => {}
             }
@@ -123,12 +141,12 @@ impl Rbac {
     }
 
     pub fn add_binding(&mut self, b: Binding) {
-        let grant = Grant { namespace: b.namespace, role: b.role, binding: b.name };
-        for u in b.users {
-            self.by_user.entry(u).or_default().push(grant.clone());
+        let grant = |to| Grant { namespace: b.namespace.clone(), role: b.role.clone(), binding: b.name.clone(), to };
+        for (name, to) in b.users {
+            self.by_user.entry(name).or_default().push(grant(to));
         }
-        for g in b.groups {
-            self.by_group.entry(g).or_default().push(grant.clone());
+        for (name, to) in b.groups {
+            self.by_group.entry(name).or_default().push(grant(to));
         }
     }
 
@@ -162,7 +180,7 @@ impl Authorizer for Rbac {
                 continue;
             }
             if self.roles.get(&g.role).is_some_and(|rules| rules.iter().any(|r| r.allows(a))) {
-                return Decision::Allow(format!("RBAC: allowed by binding {:?}", g.binding));
+                return Decision::Allow(g.why());
             }
         }
         Decision::NoOpinion(String::new())
@@ -195,6 +213,40 @@ mod tests {
             "roleRef": {"kind": "ClusterRole", "name": "reader"},
             "subjects": [{"kind": "ServiceAccount", "name": "sa"}, {"kind": "Group", "name": "team"}]}))));
         r
+    }
+
+    #[test]
+    fn who_gave_a_permission_is_told() {
+        let mut r = rbac();
+        let binding = json!({"metadata": {"name": "c"}, "roleRef": {"kind": "ClusterRole", "name": "reader"},
+            "subjects": [{"kind": "User", "name": "eve"}]});
+        r.add_binding(Binding::of(&Object::from_value(binding).unwrap()));
+        let why = |user: &str, group: &str| {
+            let user = User::new(user, &[group]);
+            let a = Attributes {
+                user,
+                verb: "get".into(),
+                resource: "pods".into(),
+                namespace: "x".into(),
+                ..Attributes::default()
+            };
+            match r.authorize(&a) {
+                Decision::Allow(why) => why,
+                other => format!("{other:?}"),
+            }
+        };
+        let cases = [
+            ("eve", "", "RBAC: allowed by ClusterRoleBinding \"c\" of ClusterRole \"reader\" to User \"eve\""),
+            ("joe", "team", "RBAC: allowed by RoleBinding \"b/x\" of ClusterRole \"reader\" to Group \"team\""),
+            (
+                "system:serviceaccount:x:sa",
+                "",
+                "RBAC: allowed by RoleBinding \"b/x\" of ClusterRole \"reader\" to ServiceAccount \"sa/x\"",
+            ),
+        ];
+        for (user, group, want) in cases {
+            assert_eq!(why(user, group), want);
+        }
     }
 
     fn asks(user: &User, verb: &str, ns: &str, resource: &str, sub: &str, name: &str) -> bool {

@@ -14,8 +14,8 @@ pub(crate) use documents::Found;
 pub use services::run;
 
 use crate::Body;
+use crate::answer::bytes;
 use crate::audit::Address;
-use crate::handle::bytes;
 use crate::ids::AUDIT_ID;
 use crate::path::Target;
 use crate::webhooks::resolve;

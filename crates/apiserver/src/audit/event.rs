@@ -34,6 +34,8 @@ pub(super) struct Event {
     user: Who,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<Who>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication_metadata: Option<How>,
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     source_ips: Vec<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -50,6 +52,13 @@ pub(super) struct Event {
     pub stage_timestamp: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+}
+
+/// By which permission somebody is impersonated.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct How {
+    pub impersonation_constraint: String,
 }
 
 #[derive(Serialize)]
@@ -118,6 +127,7 @@ impl Event {
             verb: a.verb.clone(),
             user: Who::from(&a.user),
             impersonated_user: None,
+            authentication_metadata: None,
             source_ips: source_ips(&parts.headers, peer),
             user_agent,
             object_ref,

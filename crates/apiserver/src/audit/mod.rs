@@ -18,7 +18,7 @@ use crate::metrics::table::{AUDIT_ERRORS, AUDIT_EVENTS, AUDIT_LEVELS};
 use auth::{Attributes, User};
 use backend::{Backend, Lost};
 use bytes::Bytes;
-use event::{Event, Who};
+use event::{Event, How, Who};
 use http::Response;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -131,9 +131,11 @@ impl Record {
         self.write(Stage::RequestReceived);
     }
 
-    /// The caller acts as somebody else.
-    pub fn impersonates(&self, user: &User) {
-        self.event.lock().impersonated_user = Some(Who::from(user));
+    /// The caller acts as somebody else, within a constraint or without.
+    pub fn impersonates(&self, user: &User, constraint: Option<String>) {
+        let mut event = self.event.lock();
+        event.impersonated_user = Some(Who::from(user));
+        event.authentication_metadata = constraint.map(|impersonation_constraint| How { impersonation_constraint });
     }
 
     /// A fact that plugins and authorizers tell. The first word on it stands.

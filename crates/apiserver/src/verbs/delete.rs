@@ -1,9 +1,10 @@
 //! Delete, of one object and of a collection.
 
 use super::{admission, answer, list, preconditions, write_options};
+use crate::answer::bytes;
 use crate::body::Body;
 use crate::content;
-use crate::handle::{Call, bytes};
+use crate::handle::Call;
 use crate::{Server, path::Query};
 use http::Response;
 use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};

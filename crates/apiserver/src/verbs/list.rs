@@ -1,9 +1,10 @@
 //! List. In the stored version a list is the bytes of its objects, joined.
 
 use super::shared;
+use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{self, Encoding, META_V1, Shape};
-use crate::handle::{Call, bytes};
+use crate::handle::Call;
 use crate::path::Query;
 use crate::{Server, table};
 use bytes::Bytes;

@@ -11,9 +11,10 @@ mod update;
 mod watch;
 
 use crate::Server;
+use crate::answer::{bytes, failure_in, method_not_allowed};
 use crate::body::Body;
 use crate::content::{self, Shape};
-use crate::handle::{Call, bytes, failure_in, method_not_allowed};
+use crate::handle::Call;
 use crate::{admit::Admission, connect, table};
 use auth::Attributes;
 use http::{Method, Response};
@@ -110,7 +111,7 @@ pub(crate) fn admission<'a>(
     request: &'a Request,
     options: &WriteOptions,
 ) -> Admission<'a> {
-    let attributes: Attributes = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
+    let attributes: Attributes = crate::authorize::attributes(&call.user, &call.parts, &call.target, false);
     Admission { server, call, request, attributes, dry_run: options.dry_run }
 }
 

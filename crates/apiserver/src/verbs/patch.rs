@@ -194,12 +194,12 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
 
 /// Applying or putting what is not there creates it, which must be allowed as well.
 pub(super) async fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
-    let mut a = crate::handle::attributes(&call.user, &call.parts, &call.target, false);
+    let mut a = crate::authorize::attributes(&call.user, &call.parts, &call.target, false);
     a.verb = "create".into();
     if exists(server, call) || server.authorizer.decide(&a).await.allowed() {
         return Ok(());
     }
-    Err(crate::handle::forbidden(&a, ""))
+    Err(crate::authorize::forbidden(&a, ""))
 }
 
 fn exists(server: &Arc<Server>, call: &Call) -> bool {

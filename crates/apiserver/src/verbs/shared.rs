@@ -1,9 +1,10 @@
 //! Lists and watches for informers of the same process: the stored objects themselves change hands, see [`client::shared`].
 
 use crate::Server;
+use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{Encoding, Shape};
-use crate::handle::{Call, bytes};
+use crate::handle::Call;
 use crate::metrics::table::WATCH_EVENTS;
 use crate::trace::{Running, Trace};
 use bytes::Bytes;

@@ -2,9 +2,10 @@
 
 use super::list::{self, For};
 use super::shared;
+use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{self, Encoding, META_V1, Shape, Wanted};
-use crate::handle::{Call, bytes};
+use crate::handle::Call;
 use crate::metrics::table::{WATCH_EVENTS, WATCH_SIZES};
 use crate::{Server, table};
 use bytes::Bytes;

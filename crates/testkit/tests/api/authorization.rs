@@ -154,7 +154,9 @@ async fn acting_for_others_is_allowed_part_by_part() {
     let info = &body["status"]["userInfo"];
     assert_eq!((&info["username"], &info["uid"]), (&json!("jane"), &json!("u-1")));
     assert_eq!(info["extra"], json!({"acme.com/scopes": ["view", "edit"]}));
-    assert_eq!(ask(&admin, &headers[2..3]).await.0, 500, "nobody is impersonated");
+    let (code, body) = ask(&admin, &headers[1..3]).await;
+    let why = "requested &user.DefaultInfo{Name:\"\", UID:\"u-1\", Groups:[]string{\"system:masters\"}, Extra:map[string][]string(nil)} without impersonating a user name";
+    assert_eq!((code, body["message"].as_str().unwrap()), (400, why));
 
     let rules = json!([{"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users", "groups"]},
         {"verbs": ["impersonate"], "apiGroups": ["authentication.k8s.io"], "resources": ["userextras/acme.com/scopes"],
@@ -173,6 +175,82 @@ async fn acting_for_others_is_allowed_part_by_part() {
     assert_eq!(code, 403);
     assert!(body["message"].as_str().unwrap().contains("cannot impersonate resource \"uids\""), "{body}");
     assert_eq!(ask(&bob, &[headers[0], headers[1], headers[4]]).await.0, 403, "another scope");
+}
+
+/// Acting for others in some requests and not in all (KEP-5284). Clauses: K10.impersonation
+#[tokio::test]
+async fn acting_for_others_is_allowed_request_by_request() {
+    let c = Cluster::start(1).await;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let group = "authentication.k8s.io";
+    let rules = json!([
+        {"verbs": ["impersonate:user-info"], "apiGroups": [group], "resources": ["users"], "resourceNames": ["jane"]},
+        {"verbs": ["impersonate:user-info"], "apiGroups": [group], "resources": ["groups"], "resourceNames": ["dev", "system:masters"]},
+        {"verbs": ["impersonate:serviceaccount"], "apiGroups": [group], "resources": ["serviceaccounts"], "resourceNames": ["default"]},
+        {"verbs": ["impersonate:associated-node"], "apiGroups": [group], "resources": ["nodes"]},
+        {"verbs": ["impersonate-on:user-info:create", "impersonate-on:serviceaccount:create", "impersonate-on:associated-node:create"],
+            "apiGroups": [group], "resources": ["selfsubjectreviews"]}]);
+    made(&c, &format!("{rbac}/clusterroles"), json!({"metadata": {"name": "r"}, "rules": rules})).await;
+    let to = json!({"kind": "ClusterRole", "name": "r", "apiGroup": "rbac.authorization.k8s.io"});
+    let subjects = json!([{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"},
+        {"kind": "ServiceAccount", "name": "agent", "namespace": "golden"}]);
+    made(
+        &c,
+        &format!("{rbac}/clusterrolebindings"),
+        json!({"metadata": {"name": "b"}, "roleRef": to, "subjects": subjects}),
+    )
+    .await;
+    let rules = json!([{"verbs": ["create"], "apiGroups": [group], "resources": ["selfsubjectreviews"]}]);
+    made(&c, &format!("{rbac}/clusterroles"), json!({"metadata": {"name": "basic"}, "rules": rules})).await;
+    let basic = json!({"kind": "ClusterRole", "name": "basic", "apiGroup": "rbac.authorization.k8s.io"});
+    let all = json!([{"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}]);
+    let binding = json!({"metadata": {"name": "a"}, "roleRef": basic, "subjects": all});
+    made(&c, &format!("{rbac}/clusterrolebindings"), binding).await;
+    c.rbac.load(&c.server.registry);
+    let bob = User::new("bob", &[]);
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let ask = async |user: &User, headers: &[(&str, &str)]| {
+        let (code, body) = as_user(&c, user, Method::POST, path, headers, json!({})).await;
+        let info = &body["status"]["userInfo"];
+        let groups = info["groups"].as_array().cloned().unwrap_or_default();
+        let groups: Vec<String> = groups.iter().map(|g| g.as_str().unwrap().to_owned()).collect();
+        (code, info["username"].as_str().unwrap_or_default().to_owned(), groups.join(","), body["message"].clone())
+    };
+    let jane = ("impersonate-user", "jane");
+    let (code, name, groups, why) = ask(&bob, &[jane, ("impersonate-group", "dev")]).await;
+    assert_eq!((code, &*name, &*groups), (201, "jane", "dev,system:authenticated"), "{why}");
+    for (headers, why) in [
+        (
+            vec![("impersonate-user", "joe")],
+            "users.authentication.k8s.io \"joe\" is forbidden: User \"bob\" cannot impersonate:user-info resource \"users\"",
+        ),
+        (vec![jane, ("impersonate-group", "system:masters")], "impersonating the system:masters group is not allowed"),
+        (
+            vec![jane, ("impersonate-uid", "1")],
+            "cannot impersonate:user-info resource \"uids\" in API group \"authentication.k8s.io\"",
+        ),
+        (vec![jane, ("impersonate-extra-scopes", "1")], "must be a domain-prefixed path"),
+        (
+            vec![("impersonate-user", "system:node:n")],
+            "cannot impersonate-on:arbitrary-node:create resource \"selfsubjectreviews\"",
+        ),
+    ] {
+        let (code, .., told) = ask(&bob, &headers).await;
+        assert!(code == 403 && told.as_str().unwrap().contains(why), "{told}");
+    }
+    let account = ("impersonate-user", "system:serviceaccount:golden:default");
+    let (code, _, groups, _) = ask(&bob, &[account]).await;
+    assert_eq!((code, &*groups), (201, "system:serviceaccounts,system:serviceaccounts:golden,system:authenticated"));
+    // What may be done so is said as well.
+    let (code, body) = as_user(&c, &bob, Method::GET, "/api/v1/nodes", &[jane], Value::Null).await;
+    let why = body["message"].as_str().unwrap();
+    assert!(code == 403 && why.contains("cannot impersonate-on:user-info:list resource \"nodes\""), "{why}");
+    // The agent of a node is whoever has a pod there.
+    let mut agent = User::new("system:serviceaccount:golden:agent", &[]);
+    agent.extra.insert("authentication.kubernetes.io/node-name".into(), vec!["n".into()]);
+    let (code, name, groups, why) = ask(&agent, &[("impersonate-user", "system:node:n")]).await;
+    assert_eq!((code, &*name, &*groups), (201, "system:node:n", "system:nodes,system:authenticated"), "{why}");
+    assert_eq!(ask(&agent, &[("impersonate-user", "system:node:m")]).await.0, 403);
 }
 
 /// Clauses: K10.selectors

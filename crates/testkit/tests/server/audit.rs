@@ -206,6 +206,8 @@ async fn refusals_and_changes_of_identity_are_written() {
         events[1]["impersonatedUser"],
         json!({"username": "jane", "groups": ["developers", "system:authenticated"]})
     );
+    let constraint = json!({"impersonationConstraint": "impersonate:user-info"});
+    assert_eq!(events[1]["authenticationMetadata"], constraint, "who may do all may do this by a narrower way");
     assert!(events[0]["impersonatedUser"].is_null());
 }
 

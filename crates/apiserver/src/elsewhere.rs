@@ -1,0 +1,66 @@
+//! Paths that are no resources: health, version, discovery, OpenAPI, keys of the issuer, and those that nobody serves.
+
+use crate::answer::{bytes, method_not_allowed};
+use crate::body::Body;
+use crate::path::Target;
+use crate::{Server, discovery, health, openapi, zpages};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, header};
+use meta::Status;
+use std::sync::Arc;
+
+impl Server {
+    /// What is no resource: health, version, discovery, OpenAPI.
+    pub(crate) fn other(self: &Arc<Self>, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
+        let path = parts.uri.path();
+        if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
+            return r;
+        }
+        let known = path.starts_with("/api")
+            || matches!(path, "/version" | "/version/")
+            || path.starts_with("/openapi")
+            || path == "/";
+        if known && parts.method != Method::GET && parts.method != Method::HEAD {
+            return Err(method_not_allowed());
+        }
+        if let Some(r) = self.issuer(path) {
+            return Ok(r);
+        }
+        if let Some(r) = openapi::answer(self, parts) {
+            return r;
+        }
+        discovery::answer(self, parts, target)
+    }
+
+    /// What nobody serves. Below the paths of Kubernetes' own groups a `Status` says so; elsewhere there is no API to speak of.
+    pub(crate) fn nowhere(&self, status: Status, path: &str) -> Result<Response<Body>, Status> {
+        let mut segments = path.trim_start_matches('/').split('/');
+        let api = match segments.next() {
+            Some("api" | "version") => true,
+            Some("apis") => {
+                let group = segments.next().unwrap_or_default();
+                self.registry.rows().iter().any(|r| r.bare_items && *r.kind.group == *group)
+            }
+            _ => false,
+        };
+        if api || status.code != 404 {
+            return Err(status);
+        }
+        let mut r = bytes(404, "text/plain; charset=utf-8", "404 page not found\n".to_owned());
+        r.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        Ok(r)
+    }
+
+    /// By what others verify the tokens of service accounts.
+    fn issuer(&self, path: &str) -> Option<Response<Body>> {
+        let (about, keys) = self.authenticators.issuer.as_ref()?;
+        let (media, document) = match path.trim_end_matches('/') {
+            "/.well-known/openid-configuration" => ("application/json", about),
+            "/openid/v1/jwks" => ("application/jwk-set+json", keys),
+            _ => return None,
+        };
+        let mut r = bytes(200, media, document.to_string().into_bytes());
+        r.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        Some(r)
+    }
+}
