@@ -1,7 +1,7 @@
 //! The stack that every request walks through.
 
 use crate::answer::{failure, failure_in, method_not_allowed};
-use crate::authenticate::Identity;
+use crate::authenticate::{Identity, Peer};
 use crate::authorize::attributes;
 use crate::body::Body;
 use crate::content::{self, Offer, Shape, Wanted};
@@ -221,6 +221,9 @@ impl Server {
             Err(s) if s.code == 401 => Authentication::Failure,
             Err(_) => Authentication::Error,
         };
+        if let Some(expires) = parts.extensions.get::<Peer>().and_then(|p| p.expires).filter(|_| user.is_ok()) {
+            self.metrics.certified(expires - self.registry.clock.now().as_second());
+        }
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
             let nobody = attributes(&User::default(), parts, &info.target, info.watch);

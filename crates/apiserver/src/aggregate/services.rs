@@ -4,7 +4,7 @@
 use super::check::{Verdict, available};
 use super::{Remote, Table, documents, local};
 use crate::Server;
-use crate::metrics::table::UNAVAILABLE;
+use crate::metrics::table::{BECAME_UNAVAILABLE, UNAVAILABLE};
 use base64::Engine as _;
 use meta::{GroupVersion, Object, Status, Value};
 use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Target, WriteOptions, encode};
@@ -142,6 +142,9 @@ async fn refresh(server: &Arc<Server>) {
         let Ok((r, found, verdict)) = done else { continue };
         let gauge = server.metrics.set.gauge(&UNAVAILABLE, &[&r.name]);
         gauge.set(i64::from(!r.available));
+        if !r.available && before.remotes.get(&r.group_version).is_some_and(|was| was.available) {
+            server.metrics.set.counter(&BECAME_UNAVAILABLE, &[&r.name, verdict.1]).inc();
+        }
         verdicts.insert(r.name.clone(), verdict);
         table.found.insert(r.group_version.clone(), Arc::new(found));
         table.remotes.insert(r.group_version.clone(), Arc::new(r));

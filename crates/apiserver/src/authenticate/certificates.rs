@@ -39,6 +39,8 @@ pub struct Peer {
     pub proxy: Option<String>,
     /// There is a certificate, and nobody knows whose.
     pub unknown: bool,
+    /// When the certificate is over, in seconds since 1970.
+    pub expires: Option<i64>,
 }
 
 impl Certificates {
@@ -55,7 +57,8 @@ impl Certificates {
         };
         let user = if known(&self.users) { user_of(leaf) } else { None };
         let proxy = if known(&self.proxies) { user_of(leaf).map(|u| u.name) } else { None };
-        Peer { unknown: user.is_none() && proxy.is_none(), user, proxy }
+        let expires = x509_parser::parse_x509_certificate(leaf).ok().map(|(_, c)| c.validity().not_after.timestamp());
+        Peer { unknown: user.is_none() && proxy.is_none(), user, proxy, expires }
     }
 }
 

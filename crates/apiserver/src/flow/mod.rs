@@ -9,8 +9,8 @@ use crate::Server;
 use crate::info::Info;
 use crate::metrics::Metrics;
 use crate::metrics::table::{
-    FLOW_DISPATCHED, FLOW_EXECUTING, FLOW_QUEUED, FLOW_REJECTED, FLOW_WAITED, LEVEL_CURRENT, LEVEL_LOWER,
-    LEVEL_NOMINAL, LEVEL_TAKEN, LEVEL_UPPER,
+    FLOW_DISPATCHED, FLOW_EXECUTED, FLOW_EXECUTING, FLOW_QUEUED, FLOW_REJECTED, FLOW_SEATS, FLOW_WAITED, LEVEL_CURRENT,
+    LEVEL_LOWER, LEVEL_NOMINAL, LEVEL_TAKEN, LEVEL_UPPER,
 };
 use crate::options::Options;
 use crate::trace::Trace;
@@ -47,6 +47,9 @@ struct Governed {
 struct Counts {
     dispatched: Counter,
     executing: Gauge,
+    seats: Gauge,
+    /// Of requests, and of watches.
+    executed: [Histogram; 2],
     queued: Gauge,
     got: Histogram,
     gave_up: Histogram,
@@ -57,12 +60,18 @@ struct Counts {
 /// What a request has while it is answered.
 pub(crate) struct Executing {
     _seat: Seat,
+    wide: i64,
+    since: Instant,
     executing: Gauge,
+    seats: Gauge,
+    executed: Histogram,
 }
 
 impl Drop for Executing {
     fn drop(&mut self) {
         self.executing.dec();
+        self.seats.add(-self.wide);
+        self.executed.observe(self.since.elapsed().as_secs_f64());
     }
 }
 
@@ -76,6 +85,8 @@ impl Governed {
             Counts {
                 dispatched: set.counter(&FLOW_DISPATCHED, &labels),
                 executing: set.gauge(&FLOW_EXECUTING, &labels),
+                seats: set.gauge(&FLOW_SEATS, &labels),
+                executed: ["regular", "watch"].map(|t| set.histogram(&FLOW_EXECUTED, &with(t))),
                 queued: set.gauge(&FLOW_QUEUED, &labels),
                 got: set.histogram(&FLOW_WAITED, &with("true")),
                 gave_up: set.histogram(&FLOW_WAITED, &with("false")),
@@ -140,7 +151,11 @@ impl FlowControl {
                 counts.got.observe(waited.as_secs_f64());
                 counts.dispatched.inc();
                 counts.executing.inc();
-                Ok(Some(Executing { _seat: seat, executing: counts.executing.clone() }))
+                let wide = i64::from(seats);
+                counts.seats.add(wide);
+                let executed = counts.executed[usize::from(info.verb == "watch")].clone();
+                let (executing, seats) = (counts.executing.clone(), counts.seats.clone());
+                Ok(Some(Executing { _seat: seat, wide, since: Instant::now(), executing, seats, executed }))
             }
             Err(why) => {
                 counts.gave_up.observe(waited.as_secs_f64());

@@ -89,6 +89,11 @@ impl Metrics {
         self.users[kind].inc();
     }
 
+    /// Somebody came in with a certificate that holds for so many seconds.
+    pub(crate) fn certified(&self, left: i64) {
+        self.set.histogram(&table::CERTIFICATES, &[]).observe(left as f64);
+    }
+
     pub(crate) fn authorized(&self, result: Authorization, took: Duration) {
         let (n, seconds) = &self.authorization[result as usize];
         n.inc();

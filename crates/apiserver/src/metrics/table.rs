@@ -174,6 +174,14 @@ pub const FLOW_WAITED: Row = Row::histogram(
     WAIT_SECONDS,
     "How long requests waited for a seat, by whether they got one.",
 );
+pub const FLOW_EXECUTED: Row = Row::histogram(
+    "apiserver_flowcontrol_request_execution_seconds",
+    &["priority_level", "flow_schema", "type"],
+    WAIT_SECONDS,
+    "How long requests had their seats, watches (by type) only until they have begun.",
+);
+pub const FLOW_SEATS: Row =
+    Row::gauge("apiserver_flowcontrol_current_executing_seats", FLOW, "Seats of the requests that have theirs.");
 pub const LEVEL_NOMINAL: Row =
     Row::gauge("apiserver_flowcontrol_nominal_limit_seats", LEVEL, "Seats that a priority level has nominally.");
 pub const LEVEL_LOWER: Row =
@@ -186,6 +194,34 @@ pub const LEVEL_TAKEN: Row =
     Row::gauge("apiserver_flowcontrol_level_executing_seats", LEVEL, "Seats of a priority level that are taken.");
 pub const UNAVAILABLE: Row =
     Row::gauge("aggregator_unavailable_apiservice", &["name"], "1 for an APIService that is marked as unavailable.");
+pub const BECAME_UNAVAILABLE: Row = Row::counter(
+    "aggregator_unavailable_apiservice_total",
+    &["name", "reason"],
+    "How often an APIService became unavailable, by its name and the reason.",
+);
+/// Half an hour to a year.
+const EXPIRATION: &[f64] = &[
+    0.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    43200.0,
+    86400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+pub const CERTIFICATES: Row = Row::histogram(
+    "apiserver_client_certificate_expiration_seconds",
+    &[],
+    EXPIRATION,
+    "How long the certificates still hold that requests were authenticated with.",
+);
 pub const BUILD: Row = Row::gauge(
     "kubernetes_build_info",
     &[
@@ -244,12 +280,16 @@ pub const ALL: &[Row] = &[
     FLOW_EXECUTING,
     FLOW_QUEUED,
     FLOW_WAITED,
+    FLOW_EXECUTED,
+    FLOW_SEATS,
     LEVEL_NOMINAL,
     LEVEL_LOWER,
     LEVEL_UPPER,
     LEVEL_CURRENT,
     LEVEL_TAKEN,
     UNAVAILABLE,
+    BECAME_UNAVAILABLE,
+    CERTIFICATES,
     BUILD,
     REVISION,
     TRANSACTIONS,

@@ -152,3 +152,24 @@ async fn metrics_are_not_for_everybody() {
     c.rbac.load(&c.server.registry);
     assert_eq!(send(&s, "somebody", "GET", "/metrics", "", "").await, 200);
 }
+
+/// How long certificates still hold, how long requests are worked on, and how wide they are. Clauses: R07.apiserver
+#[tokio::test(start_paused = true)]
+async fn certificates_and_seats_are_counted() {
+    let c = Cluster::start(1).await;
+    let s = server(&c, Options::default());
+    tokio::spawn(apiserver::flow::run(s.clone()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let user = Some(auth::User::new("eve", &[auth::user::GROUP_MASTERS]));
+    let expires = Some(meta::Clock::now(&*c.clock).as_second() + 3000);
+    let mut r = Request::get("/version/").body(Bytes::new()).unwrap();
+    r.extensions_mut().insert(apiserver::Peer { user, expires, ..Default::default() });
+    assert_eq!(s.handle(r).await.status().as_u16(), 200, "with a slash at the end as well");
+    let text = read(&s).await;
+    let certificates = "apiserver_client_certificate_expiration_seconds_bucket";
+    has(&text, &format!("{certificates}{{le=\"1800\"}} 0"));
+    has(&text, &format!("{certificates}{{le=\"3600\"}} 1"));
+    let exempt = "flow_schema=\"exempt\",priority_level=\"exempt\"";
+    has(&text, &format!("apiserver_flowcontrol_request_execution_seconds_count{{{exempt},type=\"regular\"}} 1"));
+    has(&text, &format!("apiserver_flowcontrol_current_executing_seats{{{exempt}}} 1"));
+}
