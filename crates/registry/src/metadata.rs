@@ -35,6 +35,29 @@ pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
     } else if !object.namespace().is_empty() {
         errors.push(FieldError::forbidden(&namespace, "not allowed on this type"));
     }
+    common(object, &path, errors);
+}
+
+/// Of an object within another one: it may be without a name, and be of any kind.
+pub fn embedded(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
+    let generate = object.generate_name();
+    if !generate.is_empty() {
+        for m in NameRule::PathSegment.check(&names::as_prefix(generate)) {
+            errors.push(FieldError::invalid(&path.child("generateName"), generate, m));
+        }
+    }
+    if !object.name().is_empty() {
+        check_name(NameRule::PathSegment, object.name(), &path.child("name"), errors);
+    }
+    if !object.namespace().is_empty() {
+        for m in names::dns_label(object.namespace()) {
+            errors.push(FieldError::invalid(&path.child("namespace"), object.namespace(), m));
+        }
+    }
+    common(object, path, errors);
+}
+
+fn common(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     if object.generation() < 0 {
         errors.push(FieldError::invalid(&path.child("generation"), object.generation(), NOT_NEGATIVE));
     }

@@ -113,6 +113,11 @@ impl AccessReview {
                 selectors::validate(&resource[key], named, &at.child("resourceAttributes").child(key), errors);
             }
         }
+        let mut metadata = o.metadata().cloned().unwrap_or_default();
+        metadata.retain(|k, v| !v.is_null() && k != "managedFields" && !(local && k == "namespace"));
+        if !metadata.is_empty() {
+            errors.push(FieldError::invalid(&FieldPath::new("metadata"), metadata, "must be empty"));
+        }
         if local && resource.is_object() && resource["namespace"].as_str().unwrap_or_default() != o.namespace() {
             let why = "must match metadata.namespace";
             let at = at.child("resourceAttributes").child("namespace");

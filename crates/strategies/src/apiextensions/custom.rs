@@ -17,6 +17,8 @@ pub struct Custom {
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
+    /// Other objects are within it.
+    pub embeds: bool,
     /// Who converts between versions; none: they differ in their name only.
     pub webhook: Option<Webhook>,
     /// The definition is being deleted.
@@ -29,6 +31,9 @@ impl Custom {
         let before = old.map(|o| Value::Object(o.0.clone()));
         let root = FieldPath::root();
         schema::structural::validate(&new, before.as_ref(), &self.schema, &root, errors);
+        if self.embeds {
+            super::embedded::validate(&new, &self.schema, &root, errors);
+        }
         self.check_scale(o, true, errors);
         let mut repeated_before = Vec::new();
         if let Some(b) = &before {
@@ -47,11 +52,11 @@ impl Custom {
             match registry::strategy::at(o, path) {
                 None | Some(Value::Null) => {}
                 Some(v) => match v.as_i64() {
-                    None => errors.push(FieldError::invalid(
-                        &at,
-                        0,
-                        "accessor error: the value is of another type, expected int64",
-                    )),
+                    None => {
+                        let (path, found) = (at.as_str(), in_go(v));
+                        let why = format!("{path} accessor error: {found}, expected int64");
+                        errors.push(FieldError::invalid(&at, 0, why));
+                    }
                     Some(n) if n < 0 => errors.push(FieldError::invalid(&at, n, "should be a non-negative integer")),
                     Some(n) if n > i64::from(i32::MAX) => {
                         errors.push(FieldError::invalid(
@@ -178,6 +183,17 @@ impl Strategy for Custom {
         let mut s = Some(&version["schema"]["openAPIV3Schema"]).filter(|s| s.is_object()).cloned();
         let s = s.get_or_insert_with(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
         Some(s.take())
+    }
+}
+
+/// A value and its type, as Go tells them.
+fn in_go(v: &Value) -> String {
+    match v {
+        Value::String(s) => format!("{s} is of the type string"),
+        Value::Bool(b) => format!("{b} is of the type bool"),
+        Value::Array(_) => format!("{v} is of the type []interface {{}}"),
+        Value::Object(_) => format!("{v} is of the type map[string]interface {{}}"),
+        v => format!("{v} is of the type float64"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::conversion::Webhook;
 use super::custom::Custom;
-use super::{rules, storage_version, strings, versions};
+use super::{embedded, rules, storage_version, strings, versions};
 use kinds::{Column, Generation, Kind, Subresource};
 use meta::{Gvk, Object, Value};
 use registry::row::storage_name;
@@ -93,6 +93,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
     let strategy = Custom {
         definition: o.name().into(),
         gvk,
+        embeds: embedded::any(&schema),
         schema,
         status,
         scale,

@@ -5,6 +5,7 @@ mod custom;
 mod defaults;
 pub mod definition;
 mod definitions;
+mod embedded;
 mod field_path;
 mod json_schema;
 mod naming;

@@ -269,6 +269,10 @@ async fn reviews_know_what_a_request_is_narrowed_to() {
     let allowed = async |more: Value| ask(more).await.body["status"]["allowed"].clone();
     let requirement = |operator: &str, values: &[&str]| json!({"fieldSelector": {"requirements": [{"key": "spec.nodeName", "operator": operator, "values": values}]}});
     assert_eq!(allowed(json!({})).await, false);
+    let named = json!({"metadata": {"name": "x"}, "spec": {"user": "u", "resourceAttributes": {"verb": "get", "resource": "pods"}}});
+    let a = c.call("POST", review, named).await;
+    let why = a.body["message"].as_str().unwrap();
+    assert!(a.code == 422 && why.contains("metadata: Invalid value: {\"name\":\"x\"}: must be empty"), "{why}");
     assert_eq!(allowed(json!({"fieldSelector": {"rawSelector": "spec.nodeName=one"}})).await, true);
     assert_eq!(allowed(json!({"fieldSelector": {"rawSelector": "spec.nodeName=two"}})).await, false);
     assert_eq!(allowed(requirement("In", &["one"])).await, true);

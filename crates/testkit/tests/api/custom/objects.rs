@@ -40,6 +40,58 @@ async fn unknown_fields_are_pruned_and_told() {
     }
 }
 
+/// An object within another says what it is, and its metadata are as those of any. Clauses: S07.
+#[tokio::test(start_paused = true)]
+async fn objects_within_objects_are_objects() {
+    let embedded =
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true});
+    let c = with(spec(json!({"pod": embedded, "all": {"type": "array", "items": embedded},
+        "map": {"type": "object", "additionalProperties": embedded}, "replicas": {"type": "integer"}})))
+    .await;
+    let pod = |metadata: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+    for (spec, want) in [
+        (json!({"pod": pod(json!({}))}), vec![]),
+        (json!({"pod": pod(json!({"name": "Any_Name", "labels": {"a": "b"}}))}), vec![]),
+        (json!({"pod": {"kind": "Pod"}}), vec!["spec.pod.apiVersion: Required value"]),
+        (json!({"all": [pod(json!({})), {"apiVersion": "v1"}]}), vec!["spec.all[1].kind: Required value"]),
+        (
+            json!({"map": {"x": {"apiVersion": "a/b/c", "kind": ""}}}),
+            vec![
+                "spec.map[x].apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c",
+                "spec.map[x].kind: Invalid value: \"\": must not be empty",
+            ],
+        ),
+        (
+            json!({"pod": {"apiVersion": "v1", "kind": "P_d"}}),
+            vec![
+                "spec.pod.kind: Invalid value: \"P_d\": may have mixed case, but should otherwise match: a DNS-1035 label",
+            ],
+        ),
+        (
+            json!({"pod": pod(json!({"labels": {"a": "!"}}))}),
+            vec!["spec.pod.metadata.labels: Invalid value: \"!\": a valid label"],
+        ),
+        (
+            json!({"pod": pod(json!({"name": "a/b"}))}),
+            vec!["spec.pod.metadata.name: Invalid value: \"a/b\": may not contain '/'"],
+        ),
+        (
+            json!({"pod": pod(json!({"namespace": "A"}))}),
+            vec!["spec.pod.metadata.namespace: Invalid value: \"A\": a lowercase"],
+        ),
+    ] {
+        let a = c.call("POST", &format!("{CRONTABS}?dryRun=All"), crontab("a", spec.clone())).await;
+        let told = a.body["message"].as_str().unwrap_or_default();
+        assert_eq!(a.code, if want.is_empty() { 201 } else { 422 }, "{spec}: {told}");
+        assert!(want.iter().all(|w| told.contains(w)), "{spec}: {told}");
+    }
+    assert_eq!(c.call("POST", CRONTABS, crontab("a", json!({"pod": pod(json!({}))}))).await.code, 201);
+    let bad = json!({"spec": {"pod": {"kind": null}}}).to_string();
+    let path = format!("{CRONTABS}/a");
+    let a = c.send("PATCH", &path, Some("application/merge-patch+json"), "application/json", bad.into()).await;
+    assert_eq!((a.code, &a.body["details"]["causes"][0]["field"]), (422, &json!("spec.pod.kind")), "{}", a.body);
+}
+
 /// Defaults are filled where a field is absent or null without being nullable, inside of what is there, and when an object is
 /// read that was stored before the default was defined. Clauses: S07.
 #[tokio::test(start_paused = true)]
