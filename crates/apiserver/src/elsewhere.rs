@@ -16,6 +16,9 @@ impl Server {
         if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
             return r;
         }
+        if let Some(r) = self.flow.dump(path) {
+            return Ok(r);
+        }
         let known = path.starts_with("/api")
             || matches!(path, "/version" | "/version/")
             || path.starts_with("/openapi")

@@ -1,10 +1,10 @@
 //! A priority level: its seats, and who waits for one.
 
-use crate::queues::{Queues, Shape, Ticket};
+use crate::queues::{QueueDigest, Queues, Shape, Ticket};
 use crate::retry::Dropped;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -52,7 +52,30 @@ pub struct Level {
     queues: Mutex<Queues<oneshot::Sender<Seat>>>,
     pub(crate) plan: Mutex<Plan>,
     dropped: Mutex<Dropped>,
+    tally: Tally,
     begun: Instant,
+}
+
+/// What became of requests so far, and how many there are at the moment.
+#[derive(Default)]
+struct Tally {
+    executing: AtomicU64,
+    dispatched: AtomicU64,
+    rejected: AtomicU64,
+    timed_out: AtomicU64,
+    cancelled: AtomicU64,
+}
+
+/// A level, as those see it who look for what is wrong.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LevelDigest {
+    pub waiting: usize,
+    pub executing: u64,
+    pub dispatched: u64,
+    pub rejected: u64,
+    pub timed_out: u64,
+    pub cancelled: u64,
+    pub queues: Vec<QueueDigest>,
 }
 
 /// What the shares of a level are reckoned from.
@@ -75,6 +98,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let level = &self.level;
         level.taken.fetch_sub(self.seats, Ordering::SeqCst);
+        level.tally.executing.fetch_sub(1, Ordering::Relaxed);
         if let Some((queue, since)) = self.queue {
             let mut queues = level.queues.lock();
             let limit = level.seats.load(Ordering::Relaxed);
@@ -105,8 +129,12 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
+        if !self.cancel() {
+            return;
+        }
+        self.level.tally.cancelled.fetch_add(1, Ordering::Relaxed);
         // Who stood in front of a smaller request has kept it from its seats.
-        if self.cancel() && self.level.waiting.load(Ordering::SeqCst) > 0 {
+        if self.level.waiting.load(Ordering::SeqCst) > 0 {
             self.level.serve();
         }
     }
@@ -127,6 +155,7 @@ impl Level {
             queues: Mutex::new(Queues::new(shape.unwrap_or(none))),
             plan: Mutex::default(),
             dropped: Mutex::default(),
+            tally: Tally::default(),
             begun: Instant::now(),
         })
     }
@@ -145,12 +174,13 @@ impl Level {
         if self.exempt {
             let taken = self.taken.fetch_add(seats, Ordering::SeqCst) + seats;
             self.peak.fetch_max(taken, Ordering::Relaxed);
-            return Ok(Seat { level: self.clone(), seats, queue: None });
+            return Ok(self.seat(seats, None));
         }
         if self.waiting.load(Ordering::SeqCst) == 0 && self.take(seats) {
-            return Ok(Seat { level: self.clone(), seats, queue: None });
+            return Ok(self.seat(seats, None));
         }
         if self.shape.is_none() {
+            self.tally.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(Rejection::ConcurrencyLimit);
         }
         let (sender, mut turn) = oneshot::channel();
@@ -158,6 +188,7 @@ impl Level {
             let mut queues = self.queues.lock();
             let limit = self.seats.load(Ordering::Relaxed);
             let Some(ticket) = queues.place(flow(), seats, sender, self.time(), limit) else {
+                self.tally.rejected.fetch_add(1, Ordering::Relaxed);
                 return Err(Rejection::QueueFull);
             };
             self.waiting.store(queues.waiting(), Ordering::SeqCst);
@@ -173,10 +204,32 @@ impl Level {
             return Ok(seat);
         }
         if waiter.cancel() {
+            self.tally.timed_out.fetch_add(1, Ordering::Relaxed);
             self.serve();
             return Err(Rejection::TimeOut);
         }
         turn.try_recv().map_err(|_| Rejection::TimeOut)
+    }
+
+    /// Seats that were taken.
+    fn seat(self: &Arc<Self>, seats: u32, queue: Option<(usize, Instant)>) -> Seat {
+        self.tally.executing.fetch_add(1, Ordering::Relaxed);
+        self.tally.dispatched.fetch_add(1, Ordering::Relaxed);
+        Seat { level: self.clone(), seats, queue }
+    }
+
+    pub fn digest(&self) -> LevelDigest {
+        let told = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let t = &self.tally;
+        LevelDigest {
+            waiting: self.waiting(),
+            executing: told(&t.executing),
+            dispatched: told(&t.dispatched),
+            rejected: told(&t.rejected),
+            timed_out: told(&t.timed_out),
+            cancelled: told(&t.cancelled),
+            queues: self.queues.lock().digest(),
+        }
     }
 
     /// Takes seats that are free. One request always has room, however many it wants.
@@ -199,7 +252,7 @@ impl Level {
         let mut queues = self.queues.lock();
         let limit = self.seats.load(Ordering::Relaxed);
         while let Some(t) = queues.next(self.time(), limit, |seats| self.take(seats)) {
-            let seat = Seat { level: self.clone(), seats: t.seats, queue: Some((t.queue, Instant::now())) };
+            let seat = self.seat(t.seats, Some((t.queue, Instant::now())));
             if let Err(seat) = t.item.send(seat) {
                 unwanted.push(seat);
             }
@@ -302,6 +355,9 @@ mod tests {
         drop(first);
         assert!(waiting.await.unwrap().is_ok());
         assert_eq!((l.taken(), l.waiting()), (0, 0));
+        let d = l.digest();
+        assert_eq!((d.executing, d.dispatched, d.rejected, d.timed_out, d.cancelled), (0, 2, 0, 1, 1));
+        assert!(d.queues.iter().all(|q| (q.waiting, q.executing, q.taken) == (0, 0, 0)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,5 +18,6 @@ mod retry;
 mod rules;
 
 pub use config::{Config, Flow, Schema};
-pub use level::{Level, Limits, Rejection, Seat};
+pub use level::{Level, LevelDigest, Limits, Rejection, Seat};
+pub use queues::QueueDigest;
 pub use rules::Digest;

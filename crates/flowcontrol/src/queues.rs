@@ -28,6 +28,20 @@ struct Queue<T> {
     /// The virtual time at which its next request begins.
     next: f64,
     executing: usize,
+    taken: u32,
+}
+
+/// A queue, as those see it who look for what is wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueDigest {
+    pub waiting: usize,
+    pub executing: usize,
+    /// Seats of those that execute, and of those that wait.
+    pub taken: u32,
+    pub wanted: u32,
+    /// When its next request begins, and the work that waits: in seat-seconds.
+    pub next: f64,
+    pub work: f64,
 }
 
 pub(crate) struct Queues<T> {
@@ -61,13 +75,22 @@ pub(crate) struct Ticket {
 
 impl<T> Queues<T> {
     pub fn new(shape: Shape) -> Self {
-        let queue = || Queue { waiting: VecDeque::new(), next: 0.0, executing: 0 };
+        let queue = || Queue { waiting: VecDeque::new(), next: 0.0, executing: 0, taken: 0 };
         let queues = (0..shape.queues).map(|_| queue()).collect();
         Self { shape, queues, now: 0.0, told: 0.0, wanted: 0, waiting: 0, last: 0, ids: 0 }
     }
 
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    pub fn digest(&self) -> Vec<QueueDigest> {
+        let of = |q: &Queue<T>| {
+            let wanted: u32 = q.waiting.iter().map(|w| w.seats).sum();
+            let (waiting, executing) = (q.waiting.len(), q.executing);
+            QueueDigest { waiting, executing, taken: q.taken, wanted, next: q.next, work: GUESS * f64::from(wanted) }
+        };
+        self.queues.iter().map(of).collect()
     }
 
     /// Virtual time goes as fast as one queue is served when all active ones are served alike.
@@ -117,6 +140,7 @@ impl<T> Queues<T> {
         let Waiting { seats, item, .. } = queue.waiting.pop_front()?;
         queue.next += GUESS * f64::from(seats);
         queue.executing += 1;
+        queue.taken += seats;
         self.last = at;
         self.waiting -= 1;
         Some(Turn { item, queue: at, seats })
@@ -128,6 +152,7 @@ impl<T> Queues<T> {
         let q = &mut self.queues[queue];
         q.next += f64::from(seats) * (took - GUESS);
         q.executing -= 1;
+        q.taken -= seats;
         self.wanted -= seats;
     }
 

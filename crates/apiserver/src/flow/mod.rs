@@ -1,6 +1,7 @@
 //! Priority and fairness for requests: the filter, and what it counts. What is fair is `flowcontrol`'s business; `keep` follows
 //! the objects that say it.
 
+mod dump;
 mod keep;
 
 pub use keep::run;

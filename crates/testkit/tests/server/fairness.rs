@@ -206,3 +206,29 @@ async fn without_it_numbers_are_limited() {
     let (code, headers, _) = send(&s, "jane", "GET", "/api", Value::Null).await;
     assert!(code == 403 && !headers.contains_key("x-kubernetes-pf-flowschema-uid"));
 }
+
+/// Levels and their queues are shown to those who look for what is wrong.
+#[tokio::test(start_paused = true)]
+async fn levels_and_queues_are_shown() {
+    let (_c, s) = governed(1, Options::default()).await;
+    let dump = async |what: &str, token: &str| {
+        let path = format!("/debug/api_priority_and_fairness/{what}");
+        let (code, _, body) = send(&s, token, "GET", &path, Value::Null).await;
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    };
+    let (code, text) = dump("dump_priority_levels", ADMIN).await;
+    assert_eq!(code, 200, "{text}");
+    let rows: Vec<Vec<&str>> = text.lines().map(|l| l.split(',').map(str::trim).collect()).collect();
+    assert_eq!((rows[0][0], rows[0].len()), ("PriorityLevelName", 10));
+    let exempt = rows.iter().find(|r| r[0] == "exempt").unwrap();
+    assert_eq!(exempt[1..6], ["0", "false", "false", "0", "1"], "this request is being answered");
+    let column = |l: &str| l.find("0,").or(l.find("ActiveQueues"));
+    let first: Vec<_> = text.lines().map(column).collect();
+    assert!(first.windows(2).all(|w| w[0] == w[1]), "{text}");
+    let (_, text) = dump("dump_queues", ADMIN).await;
+    assert!(text.starts_with("PriorityLevelName, Index,  PendingRequests, "), "{text}");
+    let of = |level: &str| text.lines().filter(|l| l.starts_with(level)).count();
+    assert_eq!((of("global-default,"), of("workload-low,"), of("exempt,")), (128, 128, 0));
+    assert_eq!(dump("dump_nothing", ADMIN).await.0, 404);
+    assert_eq!(dump("dump_queues", "eve").await.0, 403);
+}
