@@ -1,6 +1,6 @@
 //! `storage.k8s.io`: classes, attachments, drivers.
 
-use crate::core::persistent_volume;
+use crate::core::inline_volume;
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -172,7 +172,7 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             }
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
-        (true, false) => persistent_volume::inline(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
+        (true, false) => inline_volume::validate(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
     }
     let null = Value::Null;
     let status = o.get("status").unwrap_or(&null);

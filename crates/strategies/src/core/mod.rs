@@ -6,6 +6,7 @@ pub mod config_map;
 pub mod endpoints;
 pub mod event;
 pub mod eviction;
+pub mod inline_volume;
 pub mod limits;
 pub mod namespace;
 pub mod node;

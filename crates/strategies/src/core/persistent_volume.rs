@@ -55,7 +55,7 @@ fn basic(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// One pod alone excludes every other way.
-fn access_modes(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub(super) fn access_modes(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let modes = items(spec, "accessModes");
     let other = |m: &&Value| matches!(m.as_str(), Some("ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"));
     if modes.iter().any(|m| m == "ReadWriteOncePod") && modes.iter().any(|m| other(&m)) {
@@ -90,7 +90,7 @@ pub fn volume(o: &Object, errors: &mut ErrorList) {
     attributes_class(spec, &path, errors);
 }
 
-fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub(super) fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if let Some(class) = spec["volumeAttributesClassName"].as_str() {
         let at = path.child("volumeAttributesClassName");
         if class.is_empty() {
@@ -105,42 +105,7 @@ fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A volume that is no object of its own: of a CSI driver, and nobody's.
-pub fn inline(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    const NOT_HERE: &str = "may not be specified in the context of inline volumes";
-    for key in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
-        let at = path.child(key);
-        errors.retain(|e| e.path != at.as_str());
-    }
-    let mut forbid = |key: &str, why: &str| errors.push(FieldError::forbidden(&path.child(key), why));
-    if is_set(spec, "claimRef") {
-        forbid("claimRef", NOT_HERE);
-    }
-    if spec["capacity"].as_object().is_some_and(|c| !c.is_empty()) {
-        forbid("capacity", NOT_HERE);
-    }
-    if !matches!(text(spec, "persistentVolumeReclaimPolicy"), "" | "Retain") {
-        forbid("persistentVolumeReclaimPolicy", "may only be Retain in the context of inline volumes");
-    }
-    if is_set(spec, "nodeAffinity") {
-        forbid("nodeAffinity", NOT_HERE);
-    }
-    if !text(spec, "storageClassName").is_empty() {
-        forbid("storageClassName", NOT_HERE);
-    }
-    if !matches!(text(spec, "volumeMode"), "" | "Filesystem") {
-        forbid("volumeMode", "may not specify volumeMode other than Filesystem in the context of inline volumes");
-    }
-    if !is_set(spec, "csi") {
-        let why = "has to be specified in the context of inline volumes";
-        errors.push(FieldError::required(&path.child("csi"), why));
-    }
-    access_modes(spec, path, errors);
-    volume_source(spec, "", path, errors);
-    attributes_class(spec, path, errors);
-}
-
-fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: &mut ErrorList) {
+pub(super) fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: &mut ErrorList) {
     let found = source_kinds(spec);
     let Some((kind, others)) = found.split_first() else {
         errors.push(FieldError::required(path, "must specify a volume type"));

@@ -1,0 +1,41 @@
+//! Volumes that are said where they are used, by VolumeAttachment.
+
+use super::persistent_volume::{access_modes, attributes_class, volume_source};
+use crate::read::{is_set, text};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+
+/// A volume that is no object of its own: of a CSI driver, and nobody's.
+pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    const NOT_HERE: &str = "may not be specified in the context of inline volumes";
+    for key in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
+        let at = path.child(key);
+        errors.retain(|e| e.path != at.as_str());
+    }
+    let mut forbid = |key: &str, why: &str| errors.push(FieldError::forbidden(&path.child(key), why));
+    if is_set(spec, "claimRef") {
+        forbid("claimRef", NOT_HERE);
+    }
+    if spec["capacity"].as_object().is_some_and(|c| !c.is_empty()) {
+        forbid("capacity", NOT_HERE);
+    }
+    if !matches!(text(spec, "persistentVolumeReclaimPolicy"), "" | "Retain") {
+        forbid("persistentVolumeReclaimPolicy", "may only be Retain in the context of inline volumes");
+    }
+    if is_set(spec, "nodeAffinity") {
+        forbid("nodeAffinity", NOT_HERE);
+    }
+    if !text(spec, "storageClassName").is_empty() {
+        forbid("storageClassName", NOT_HERE);
+    }
+    if !matches!(text(spec, "volumeMode"), "" | "Filesystem") {
+        forbid("volumeMode", "may not specify volumeMode other than Filesystem in the context of inline volumes");
+    }
+    if !is_set(spec, "csi") {
+        let why = "has to be specified in the context of inline volumes";
+        errors.push(FieldError::required(&path.child("csi"), why));
+    }
+    access_modes(spec, path, errors);
+    volume_source(spec, "", path, errors);
+    attributes_class(spec, path, errors);
+}
