@@ -19,6 +19,8 @@ pub struct Message {
 #[derive(Clone, Default)]
 pub struct Field {
     pub number: u32,
+    /// Where it stands among the fields of its type.
+    pub place: usize,
     pub presence: String,
     pub required: Option<bool>,
     pub inline_of: String,
@@ -31,6 +33,7 @@ impl Field {
     pub fn write(&self, m: &mut Map<String, Value>) {
         if self.number > 0 {
             m.insert("p".into(), self.number.into());
+            m.insert("o".into(), self.place.into());
         }
         if !self.presence.is_empty() {
             m.insert("e".into(), self.presence.clone().into());
@@ -218,6 +221,7 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
                 let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
                 let field = Field {
                     number: digits.parse().map_err(|_| "a field without a number")?,
+                    place: m.fields.len(),
                     presence: number[digits.len()..].to_owned(),
                     inline_of: stack.join("/"),
                     ..Field::default()

@@ -74,6 +74,8 @@ struct RawField<'a> {
     #[serde(default)]
     p: u32,
     #[serde(default)]
+    o: u16,
+    #[serde(default)]
     e: &'a str,
     i: Option<Str>,
     default: Option<Value>,
@@ -211,6 +213,7 @@ impl Builder {
             atomic: f.atomic && !is_list,
             rules: f.rules.iter().map(|r| rule(r)).collect(),
             number: f.p,
+            place: f.o,
             inline_of: f.i.clone(),
         }
     }

@@ -126,6 +126,8 @@ pub struct Field {
     pub atomic: bool,
     /// The protobuf field number; 0 for none.
     pub number: u32,
+    /// Where the field stands in its type, as it is written in Go.
+    pub place: u16,
     /// Its fields lie in the parent object in JSON (a Go embedded struct), while protobuf has a message of its own.
     pub inline_of: Option<Str>,
 }
@@ -188,6 +190,7 @@ impl Field {
             patch: PatchStrategy::default(),
             atomic: false,
             number: 0,
+            place: 0,
             inline_of: None,
         }
     }
