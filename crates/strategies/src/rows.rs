@@ -195,9 +195,11 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("resource.k8s.io", "resourceclaimtemplates") => {
             Ruled::new(resource::claim_template).with_permit(resource::admin_access).with_update(resource::claim_update)
         }
-        ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema).with_whole_status(),
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => {
+            Ruled::new(flowcontrol::flow_schema).with_status(flowcontrol::status).with_whole_status()
+        }
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => {
-            Ruled::new(flowcontrol::priority_level).with_whole_status()
+            Ruled::new(flowcontrol::priority_level).with_status(flowcontrol::status).with_whole_status()
         }
         ("apiregistration.k8s.io", "apiservices") => {
             Ruled::new(apiregistration::api_service).named(NameRule::PathSegment).with_whole_status()

@@ -2,6 +2,7 @@
 
 mod access;
 mod certificates;
+mod fairness;
 
 use kemudi_testkit::Cluster;
 use serde_json::Value;
