@@ -1,7 +1,9 @@
 //! What each group of kinds refuses, and in which words: one file per group, one table per kind.
 
 mod access;
+mod admission;
 mod certificates;
+mod definitions;
 mod fairness;
 
 use kemudi_testkit::Cluster;
