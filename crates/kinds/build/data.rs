@@ -22,6 +22,8 @@ pub struct Field {
     /// Where it stands among the fields of its type.
     pub place: usize,
     pub presence: String,
+    /// The name of its type in Go, where that is none of Go's own.
+    pub go: Option<String>,
     pub required: Option<bool>,
     pub inline_of: String,
     pub facts: Vec<(String, String)>,
@@ -34,6 +36,9 @@ impl Field {
         if self.number > 0 {
             m.insert("p".into(), self.number.into());
             m.insert("o".into(), self.place.into());
+        }
+        if let Some(go) = &self.go {
+            m.insert("go".into(), go.clone().into());
         }
         if !self.presence.is_empty() {
             m.insert("e".into(), self.presence.clone().into());
@@ -190,6 +195,12 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
                     "required" => field.required = Some(v != "false"),
                     _ => field.facts.push((k.to_owned(), v.to_owned())),
                 }
+            }
+        }
+        "go" => {
+            for w in &words[1..] {
+                let (name, go) = w.split_once('=').ok_or("a field without a type")?;
+                m.fields.get_mut(name).ok_or("no such field above")?.go = Some(go.to_owned());
             }
         }
         "?" => {

@@ -75,6 +75,7 @@ struct RawField<'a> {
     p: u32,
     #[serde(default)]
     o: u16,
+    go: Option<Str>,
     #[serde(default)]
     e: &'a str,
     i: Option<Str>,
@@ -214,6 +215,7 @@ impl Builder {
             rules: f.rules.iter().map(|r| rule(r)).collect(),
             number: f.p,
             place: f.o,
+            go: f.go.clone(),
             inline_of: f.i.clone(),
         }
     }

@@ -4,6 +4,10 @@
 //! Types of `metav1` are the same inside and outside and keep their JSON. What this leaves out: fields that upstream has moved
 //! inside (`hostNetwork` of pods) stay where they are.
 
+mod diff;
+
+pub use diff::unified;
+
 use crate::types::{Field, Presence, Schema, Type};
 use serde_json::{Map, Value};
 
@@ -49,7 +53,8 @@ impl Shape {
         Self::Fields(all.into_iter().map(|(f, v)| (f.name.to_string(), Self::of(v, &f.schema))).collect())
     }
 
-    fn compact(&self) -> String {
+    /// The value on one line.
+    pub fn compact(&self) -> String {
         match self {
             Self::Leaf(v) => leaf(v),
             Self::List(a) => format!("[{}]", a.iter().map(Self::compact).collect::<Vec<_>>().join(",")),
@@ -57,6 +62,14 @@ impl Shape {
                 let each = m.iter().map(|(k, v)| format!("{}:{}", leaf(&k.as_str().into()), v.compact()));
                 format!("{{{}}}", each.collect::<Vec<_>>().join(","))
             }
+        }
+    }
+
+    /// A member by its name.
+    pub fn member(&mut self, name: &str) -> Option<&mut Shape> {
+        match self {
+            Self::Fields(m) => m.iter_mut().find(|(k, _)| k == name).map(|(_, v)| v),
+            _ => None,
         }
     }
 
@@ -148,19 +161,27 @@ fn is_meta(schema: &Schema) -> bool {
 }
 
 /// Words that Go writes in capitals where they begin a name.
-const CAPITALS: [&str; 24] = [
-    "api", "aws", "ca", "cidr", "csi", "dns", "fc", "fs", "gce", "http", "id", "io", "ip", "iscsi", "json", "nfs",
-    "rbd", "ssl", "tcp", "tls", "ttl", "uid", "url", "wwids",
+const CAPITALS: [&str; 31] = [
+    "api", "aws", "ca", "cel", "cidr", "csi", "dns", "fc", "fs", "gce", "gid", "gmsa", "grpc", "http", "id", "ip",
+    "iqn", "iscsi", "json", "nfs", "os", "pd", "qos", "rbd", "se", "ssl", "tcp", "tls", "ttl", "uid", "url",
 ];
 /// Names that no rule gives.
-const NAMES: [(&str, &str); 7] = [
+const NAMES: [(&str, &str); 15] = [
     ("cephfs", "CephFS"),
+    ("chapAuthDiscovery", "DiscoveryCHAPAuth"),
+    ("chapAuthSession", "SessionCHAPAuth"),
     ("cidrs", "CIDRs"),
     ("ips", "IPs"),
     ("storageos", "StorageOS"),
     ("tty", "TTY"),
     ("wwids", "WWIDs"),
-    ("openAPIV3Schema", "OpenAPIV3Schema"),
+    ("x-kubernetes-embedded-resource", "XEmbeddedResource"),
+    ("x-kubernetes-int-or-string", "XIntOrString"),
+    ("x-kubernetes-list-map-keys", "XListMapKeys"),
+    ("x-kubernetes-list-type", "XListType"),
+    ("x-kubernetes-map-type", "XMapType"),
+    ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
+    ("x-kubernetes-validations", "XValidations"),
 ];
 
 /// The name of a field in Go.

@@ -26,3 +26,11 @@ pub fn shown(v: &Value, definition: &str) -> String {
 pub fn shown_list(list: &[Value], definition: &str) -> String {
     format!("[{}]", list.iter().map(|v| shown(v, definition)).collect::<Vec<_>>().join(","))
 }
+
+/// The same of a field of such a type, which may be absent.
+pub fn shown_field(v: Option<&Value>, definition: &str, field: &str) -> String {
+    match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
+        Some(f) => schema::go::show_field(v, f),
+        None => v.cloned().unwrap_or_default().to_string(),
+    }
+}

@@ -12,6 +12,7 @@ pub mod node;
 pub mod persistent_volume;
 pub mod pod;
 pub mod pod_parts;
+pub mod pod_shape;
 mod pod_status;
 pub mod pod_template;
 mod pod_update;

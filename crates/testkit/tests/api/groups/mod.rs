@@ -5,6 +5,7 @@ mod admission;
 mod certificates;
 mod definitions;
 mod fairness;
+mod shown;
 
 use kemudi_testkit::Cluster;
 use serde_json::Value;
