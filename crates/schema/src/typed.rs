@@ -253,7 +253,7 @@ impl<'a> Walk<'a> {
             Type::Double => v.is_number(),
             Type::IntOrString if v.is_string() => true,
             Type::IntOrString => {
-                if !v.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) {
+                if v.as_i64().is_none_or(|n| i32::try_from(n).is_err()) {
                     return Err(self.cannot(v, Type::Int32, "int32"));
                 }
                 true
