@@ -23,9 +23,11 @@ impl Plugin for Priority {
         }
         if review.operation == Operation::Update {
             // What was resolved stays, whatever became of the class.
-            let old = review.old.map(|o| o.at(&["spec", "priority"]).cloned());
-            if let (None, Some(Some(p))) = (object.at(&["spec", "priority"]), old) {
-                object.set(&["spec", "priority"], p);
+            for path in [["spec", "priority"], ["spec", "preemptionPolicy"]] {
+                let old = review.old.and_then(|o| o.at(&path)).filter(|v| !v.is_null());
+                if let (None, Some(v)) = (object.at(&path).filter(|v| !v.is_null()), old.cloned()) {
+                    object.set(&path, v);
+                }
             }
             return Ok(());
         }

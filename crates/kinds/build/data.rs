@@ -19,7 +19,11 @@ pub struct Message {
 #[derive(Clone, Default)]
 pub struct Field {
     pub number: u32,
+    /// Where it stands among the fields of its type.
+    pub place: usize,
     pub presence: String,
+    /// The name of its type in Go, where that is none of Go's own.
+    pub go: Option<String>,
     pub required: Option<bool>,
     pub inline_of: String,
     pub facts: Vec<(String, String)>,
@@ -31,6 +35,10 @@ impl Field {
     pub fn write(&self, m: &mut Map<String, Value>) {
         if self.number > 0 {
             m.insert("p".into(), self.number.into());
+            m.insert("o".into(), self.place.into());
+        }
+        if let Some(go) = &self.go {
+            m.insert("go".into(), go.clone().into());
         }
         if !self.presence.is_empty() {
             m.insert("e".into(), self.presence.clone().into());
@@ -189,6 +197,12 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
                 }
             }
         }
+        "go" => {
+            for w in &words[1..] {
+                let (name, go) = w.split_once('=').ok_or("a field without a type")?;
+                m.fields.get_mut(name).ok_or("no such field above")?.go = Some(go.to_owned());
+            }
+        }
         "?" => {
             for name in words[1].split(',') {
                 let field = m.fields.get_mut(name).ok_or("no such field above")?;
@@ -218,6 +232,7 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
                 let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
                 let field = Field {
                     number: digits.parse().map_err(|_| "a field without a number")?,
+                    place: m.fields.len(),
                     presence: number[digits.len()..].to_owned(),
                     inline_of: stack.join("/"),
                     ..Field::default()

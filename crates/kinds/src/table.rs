@@ -74,6 +74,9 @@ struct RawField<'a> {
     #[serde(default)]
     p: u32,
     #[serde(default)]
+    o: u16,
+    go: Option<Str>,
+    #[serde(default)]
     e: &'a str,
     i: Option<Str>,
     default: Option<Value>,
@@ -211,6 +214,8 @@ impl Builder {
             atomic: f.atomic && !is_list,
             rules: f.rules.iter().map(|r| rule(r)).collect(),
             number: f.p,
+            place: f.o,
+            go: f.go.clone(),
             inline_of: f.i.clone(),
         }
     }

@@ -117,6 +117,11 @@ impl FieldError {
         Self::make(ErrorType::Invalid, path, body)
     }
 
+    /// The same of a value that has been written already, as the server's own types print it.
+    pub fn invalid_as(path: &FieldPath, shown: &str, detail: &str) -> Self {
+        Self::make(ErrorType::Invalid, path, with(&format!("Invalid value: {shown}"), detail))
+    }
+
     /// Invalid as a whole: the value is not shown.
     pub fn invalid_altogether(path: &FieldPath, detail: &str) -> Self {
         Self::make(ErrorType::Invalid, path, with("Invalid value", detail))
@@ -128,13 +133,21 @@ impl FieldError {
     }
 
     pub fn not_supported<S: AsRef<str>>(path: &FieldPath, value: impl Into<Value>, allowed: &[S]) -> Self {
+        Self::not_supported_as(path, &show(&value.into()), allowed)
+    }
+
+    pub fn not_supported_as<S: AsRef<str>>(path: &FieldPath, shown: &str, allowed: &[S]) -> Self {
         let quoted: Vec<String> = allowed.iter().map(|a| format!("{:?}", a.as_ref())).collect();
-        let body = format!("Unsupported value: {}: supported values: {}", show(&value.into()), quoted.join(", "));
+        let body = format!("Unsupported value: {shown}: supported values: {}", quoted.join(", "));
         Self::make(ErrorType::NotSupported, path, body)
     }
 
     pub fn duplicate(path: &FieldPath, value: impl Into<Value>) -> Self {
-        Self::make(ErrorType::Duplicate, path, format!("Duplicate value: {}", show(&value.into())))
+        Self::duplicate_as(path, &show(&value.into()))
+    }
+
+    pub fn duplicate_as(path: &FieldPath, shown: &str) -> Self {
+        Self::make(ErrorType::Duplicate, path, format!("Duplicate value: {shown}"))
     }
 
     pub fn forbidden(path: &FieldPath, detail: &str) -> Self {

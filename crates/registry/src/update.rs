@@ -8,7 +8,7 @@ use crate::strategy::Request;
 use crate::{Registry, managed, metadata};
 use bytes::Bytes;
 use kinds::Generation;
-use meta::{FieldError, FieldPath, Object, Status};
+use meta::{FieldError, FieldPath, GroupKind, Object, Status};
 use std::sync::Arc;
 use store::{Action, CommitError, Committed, Entry, Expect, Key, Op};
 
@@ -157,7 +157,10 @@ impl Registry {
         if new.resource_version().is_empty() && row.kind.needs_revision && request.subresource.is_empty() {
             let path = FieldPath::new("metadata.resourceVersion");
             let e = FieldError::invalid(&path, 0, "must be specified for an update");
-            return Err(Status::invalid(&row.group_kind(), old.name(), &[e]));
+            // Upstream names the resource here, not the kind.
+            let gr = row.group_resource();
+            let named = GroupKind { group: gr.group, kind: gr.resource };
+            return Err(Status::invalid(&named, old.name(), &[e]));
         }
         keep_system_metadata(&mut new, old);
         keep_other_parts(request, &mut new, old);

@@ -5,6 +5,7 @@
 
 pub mod decode;
 pub mod fill;
+pub mod go;
 pub mod rules;
 pub mod structural;
 pub mod typed;

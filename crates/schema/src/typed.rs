@@ -3,12 +3,15 @@
 //!
 //! Invariant: `typed(typed(x)) == typed(x)`.
 
+mod wrong;
+
+pub use wrong::TypeError;
+
 use crate::types::{Field, Presence, Schema, SchemaRef, Type};
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use meta::Quantity;
 use serde_json::{Map, Value};
-use std::fmt;
 
 /// What a typed reading found besides the value itself.
 #[derive(Debug, Default)]
@@ -16,21 +19,6 @@ pub struct Typed {
     /// Full paths of fields that the schema does not know.
     pub unknown: Vec<String>,
 }
-
-/// A value whose type does not fit.
-#[derive(Debug)]
-pub struct TypeError {
-    pub path: String,
-    pub message: String,
-}
-
-impl fmt::Display for TypeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for TypeError {}
 
 /// Brings `value` into the form of the schema, in place.
 pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
@@ -57,7 +45,8 @@ pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
 }
 
 enum Step<'a> {
-    Name(&'a str),
+    /// A field, and what it is a field of.
+    Field(&'a Field, &'a Schema),
     Key(String),
     Index(usize),
 }
@@ -78,7 +67,7 @@ impl<'a> Walk<'a> {
         };
         for s in &self.path {
             match s {
-                Step::Name(n) => name(&mut out, n),
+                Step::Field(f, _) => name(&mut out, &f.name),
                 Step::Key(k) => name(&mut out, k),
                 Step::Index(i) => out.push_str(&format!("[{i}]")),
             }
@@ -87,29 +76,6 @@ impl<'a> Walk<'a> {
             name(&mut out, l);
         }
         out
-    }
-
-    fn wrong(&self, v: &Value, want: &str) -> TypeError {
-        let path = self.path(None);
-        let have = match v {
-            Value::Null => "null".to_owned(),
-            Value::Bool(_) => "bool".to_owned(),
-            Value::Number(n) if n.is_f64() => format!("number {n}"),
-            Value::Number(_) => "number".to_owned(),
-            Value::String(_) => "string".to_owned(),
-            Value::Array(_) => "array".to_owned(),
-            Value::Object(_) => "object".to_owned(),
-        };
-        let message = if path.is_empty() {
-            format!("json: cannot unmarshal {have} into Go value of type {want}")
-        } else {
-            format!("json: cannot unmarshal {have} into Go struct field {path} of type {want}")
-        };
-        TypeError { path, message }
-    }
-
-    fn bad(&self, message: impl Into<String>) -> TypeError {
-        TypeError { path: self.path(None), message: message.into() }
     }
 
     fn value(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
@@ -125,12 +91,12 @@ impl<'a> Walk<'a> {
                     *v = m.into();
                     Ok(())
                 }
-                other => Err(self.wrong(other, schema.name.as_deref().unwrap_or("struct"))),
+                other => Err(self.wrong(other, schema)),
             },
             Type::Map => match v {
                 Value::Object(m) => self.map(m, schema),
                 Value::Null => Ok(()),
-                other => Err(self.wrong(other, "map")),
+                other => Err(self.wrong(other, schema)),
             },
             Type::Array => match v {
                 Value::Array(a) => {
@@ -146,7 +112,7 @@ impl<'a> Walk<'a> {
                     Ok(())
                 }
                 Value::Null => Ok(()),
-                other => Err(self.wrong(other, "slice")),
+                other => Err(self.wrong(other, schema)),
             },
             _ => self.scalar(v, schema),
         }
@@ -189,7 +155,8 @@ impl<'a> Walk<'a> {
                     }
                 }
                 Some(s) => {
-                    self.path.push(field.map_or_else(|| Step::Key(k.clone()), |f| Step::Name(&f.name)));
+                    let step = field.zip(schema).map(|(f, s)| Step::Field(f, s));
+                    self.path.push(step.unwrap_or_else(|| Step::Key(k.clone())));
                     self.custom(v, Some(s))?;
                     self.path.pop();
                 }
@@ -245,7 +212,7 @@ impl<'a> Walk<'a> {
         for (f, v) in schema.beside(m.iter_mut()) {
             match v {
                 Some(v) if !v.is_null() => {
-                    self.path.push(Step::Name(&f.name));
+                    self.path.push(Step::Field(f, schema));
                     self.value(v, &f.schema)?;
                     self.path.pop();
                     // A slice or map behind a pointer does not exist in the API.
@@ -278,79 +245,58 @@ impl<'a> Walk<'a> {
         if v.is_null() {
             return Ok(());
         }
-        match schema.ty {
-            Type::String | Type::Duration => match v {
-                Value::String(_) => Ok(()),
-                other => Err(self.wrong(other, "string")),
-            },
+        let fits = match schema.ty {
+            Type::String | Type::Duration => v.is_string(),
+            Type::Boolean => v.is_boolean(),
+            Type::Int32 => v.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            Type::Int64 => v.as_i64().is_some(),
+            Type::Double => v.is_number(),
+            Type::IntOrString if v.is_string() => true,
+            Type::IntOrString => {
+                if v.as_i64().is_none_or(|n| i32::try_from(n).is_err()) {
+                    return Err(self.cannot(v, Type::Int32, "int32"));
+                }
+                true
+            }
             Type::Bytes => match v {
-                Value::String(s) => match STANDARD.decode(s.as_bytes()) {
-                    Ok(_) => Ok(()),
-                    // Go's decoder skips line breaks.
-                    Err(_) if s.contains(['\n', '\r']) => {
-                        let joined = s.replace(['\n', '\r'], "");
-                        STANDARD.decode(joined.as_bytes()).map_err(|e| self.bad(illegal(&e)))?;
-                        *s = joined;
-                        Ok(())
-                    }
-                    Err(e) => Err(self.bad(illegal(&e))),
-                },
-                other => Err(self.wrong(other, "[]uint8")),
-            },
-            Type::Boolean => match v {
-                Value::Bool(_) => Ok(()),
-                other => Err(self.wrong(other, "bool")),
-            },
-            Type::Int32 => match v.as_i64() {
-                Some(n) if i32::try_from(n).is_ok() => Ok(()),
-                _ => Err(self.wrong(v, "int32")),
-            },
-            Type::Int64 => match v.as_i64() {
-                Some(_) => Ok(()),
-                None => Err(self.wrong(v, "int64")),
-            },
-            Type::Double => match v {
-                Value::Number(_) => Ok(()),
-                other => Err(self.wrong(other, "float64")),
-            },
-            Type::IntOrString => match v {
-                Value::String(_) => Ok(()),
-                Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
-                other => Err(self.wrong(other, "int32")),
+                Value::String(s) => return self.bytes(s),
+                _ => false,
             },
             Type::Quantity => {
-                let text = match v {
-                    Value::String(s) => std::mem::take(s),
-                    Value::Number(n) => n.to_string(),
-                    other => return Err(self.wrong(other, "resource.Quantity")),
-                };
-                let q = Quantity::parse(&text).map_err(|e| self.bad(e.to_string()))?;
+                let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+                let q = Quantity::parse(text.trim()).map_err(|e| self.bad(e.to_string()))?;
                 *v = q.to_string().into();
-                Ok(())
+                true
             }
             Type::Time | Type::MicroTime => {
-                let Value::String(s) = v else { return Err(self.wrong(v, "time.Time")) };
-                let t = meta::time::parse(s).ok_or_else(|| {
-                    self.bad(format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse"))
-                })?;
-                *s = if schema.ty == Type::Time { meta::time::format(t) } else { meta::time::format_micro(t) };
-                Ok(())
+                let Value::String(s) = v else { return Err(self.cannot(v, Type::String, "string")) };
+                let micro = schema.ty == Type::MicroTime;
+                let t = meta::time::parse(s).ok_or_else(|| self.bad(wrong::time(s, micro)))?;
+                *s = if micro { meta::time::format_micro(t) } else { meta::time::format(t) };
+                true
             }
-            Type::Raw => Ok(()),
-            Type::Any => Ok(()),
-            Type::Array | Type::Map | Type::Struct => Ok(()),
+            Type::Raw | Type::Any | Type::Array | Type::Map | Type::Struct => true,
+        };
+        if fits { Ok(()) } else { Err(self.wrong(v, schema)) }
+    }
+
+    /// Go's decoder skips line breaks, and does not look at the bits that the last character has too many.
+    fn bytes(&self, s: &mut String) -> Result<(), TypeError> {
+        if STANDARD.decode(s.as_bytes()).is_ok() {
+            return Ok(());
         }
+        match LENIENT.decode(s.replace(['\n', '\r'], "")) {
+            Ok(bytes) => *s = STANDARD.encode(bytes),
+            Err(_) => {
+                return Err(self.bad(format!("illegal base64 data at input byte {}", wrong::illegal(s.as_bytes()))));
+            }
+        }
+        Ok(())
     }
 }
 
-fn illegal(e: &base64::DecodeError) -> String {
-    let at = match e {
-        base64::DecodeError::InvalidByte(i, _) | base64::DecodeError::InvalidLastSymbol(i, _) => *i,
-        base64::DecodeError::InvalidLength(n) => *n,
-        base64::DecodeError::InvalidPadding => 0,
-    };
-    format!("illegal base64 data at input byte {at}")
-}
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&base64::alphabet::STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// Go's zero value of a list item or map value that was written as `null`.
 fn zero(s: &Schema) -> Value {

@@ -126,6 +126,10 @@ pub struct Field {
     pub atomic: bool,
     /// The protobuf field number; 0 for none.
     pub number: u32,
+    /// Where the field stands in its type, as it is written in Go.
+    pub place: u16,
+    /// What Go calls the type of the field, or of its items, where that is none of Go's own: `v1.Protocol`.
+    pub go: Option<Str>,
     /// Its fields lie in the parent object in JSON (a Go embedded struct), while protobuf has a message of its own.
     pub inline_of: Option<Str>,
 }
@@ -188,6 +192,8 @@ impl Field {
             patch: PatchStrategy::default(),
             atomic: false,
             number: 0,
+            place: 0,
+            go: None,
             inline_of: None,
         }
     }

@@ -1,6 +1,6 @@
 //! APIService: its name is its version and group.
 
-use crate::read::{is_set, text};
+use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -21,15 +21,33 @@ pub fn api_service(o: &Object, errors: &mut ErrorList) {
         let why = "only v1 may have an empty group and it better be legacy kube";
         errors.push(FieldError::required(&path.child("group"), why));
     }
+    let bundle = schema::base64_decode(text(spec, "caBundle")).unwrap_or_default();
+    let insecure = spec["insecureSkipTLSVerify"] == true;
     if is_set(spec, "service") {
+        if insecure && !bundle.is_empty() {
+            let why = "may not be true if caBundle is present";
+            errors.push(FieldError::invalid(&path.child("insecureSkipTLSVerify"), true, why));
+        }
         return;
     }
-    if !text(spec, "caBundle").is_empty() {
+    if !bundle.is_empty() {
         let why = "local APIServices may not have a caBundle";
-        errors.push(FieldError::invalid(&path.child("caBundle"), spec["caBundle"].clone(), why));
+        errors.push(FieldError::invalid(&path.child("caBundle"), format!("{} bytes", bundle.len()), why));
     }
-    if spec["insecureSkipTLSVerify"] == true {
+    if insecure {
         let why = "local APIServices may not have insecureSkipTLSVerify";
         errors.push(FieldError::invalid(&path.child("insecureSkipTLSVerify"), true, why));
+    }
+}
+
+pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    const ALL: [&str; 3] = ["True", "False", "Unknown"];
+    let status = o.get("status").unwrap_or(&Value::Null);
+    for (i, c) in items(status, "conditions").iter().enumerate() {
+        let said = text(c, "status");
+        if !ALL.contains(&said) {
+            let at = FieldPath::new("status.conditions").index(i).child("status");
+            errors.push(FieldError::not_supported(&at, said, &ALL));
+        }
     }
 }

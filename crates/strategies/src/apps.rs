@@ -1,7 +1,7 @@
 //! The workloads of `apps`: selector and template belong together.
 
 use crate::core::persistent_volume;
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, shown, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
@@ -114,6 +114,9 @@ impl Strategy for Workload {
         if o.kind() == "StatefulSet" {
             // What may not change was looked at when it was made.
             errors.retain(|e| !e.path.starts_with("spec.volumeClaimTemplates") && e.path != "spec.serviceName");
+            let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array).map_or(0, Vec::len);
+            let named = |i: usize| FieldPath::new("spec.template.spec.volumes").index(i).child("name");
+            errors.retain(|e| !(0..claims).any(|i| e.path == named(i).as_str()));
             let mut allowed = old.clone();
             for k in STATEFUL_MUTABLE {
                 match o.at(&["spec", k]).cloned() {
@@ -211,7 +214,8 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         && LabelSelector::from_value(selector).is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
     if !fits {
         let at = path.child("template").child("metadata").child("labels");
-        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+        let labels = if labels.is_null() { Value::Object(Default::default()) } else { labels.clone() };
+        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
     }
 }
 
@@ -270,7 +274,10 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             at_most_all(most, &at.child("maxUnavailable"), errors);
         }
         "Recreate" => {}
-        _ => errors.push(FieldError::not_supported(&at, strategy.clone(), &["Recreate", "RollingUpdate"])),
+        _ => {
+            let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy");
+            errors.push(FieldError::not_supported_as(&at, &shown, &["Recreate", "RollingUpdate"]));
+        }
     }
     let ready = spec["minReadySeconds"].as_i64().unwrap_or(0);
     if let Some(deadline) = spec["progressDeadlineSeconds"].as_i64()
@@ -288,7 +295,8 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         "" => errors.push(FieldError::required(&at, "")),
         "OnDelete" if strategy["rollingUpdate"].is_object() => {
             let why = "only allowed for updateStrategy 'RollingUpdate'";
-            errors.push(FieldError::invalid(&at.child("rollingUpdate"), strategy["rollingUpdate"].clone(), why));
+            let shown = shown(&strategy["rollingUpdate"], "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy");
+            errors.push(FieldError::invalid_as(&at.child("rollingUpdate"), &shown, why));
         }
         "OnDelete" | "RollingUpdate" => {
             let most = &strategy["rollingUpdate"]["maxUnavailable"];
@@ -298,7 +306,10 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             }
             at_most_all(most, &at, errors);
         }
-        _ => errors.push(FieldError::invalid(&at, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'")),
+        _ => {
+            let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy");
+            errors.push(FieldError::invalid_as(&at, &shown, "must be 'RollingUpdate' or 'OnDelete'"));
+        }
     }
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
         persistent_volume::claim_spec(
@@ -339,7 +350,10 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
                 }
             }
         }
-        _ => errors.push(FieldError::not_supported(&at, strategy.clone(), &["OnDelete", "RollingUpdate"])),
+        _ => {
+            let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy");
+            errors.push(FieldError::not_supported_as(&at, &shown, &["OnDelete", "RollingUpdate"]));
+        }
     }
 }
 

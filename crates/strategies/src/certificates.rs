@@ -1,9 +1,11 @@
 //! CertificateSigningRequest: who asks is said by the server; nothing of it changes. What is decided is said through `approval`,
 //! what came of it through `status`.
 
+mod conditions;
+
 use crate::read::text;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Value};
+use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{Env, NameRule, Request, Strategy, take_field};
 use serde_json::json;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -47,10 +49,10 @@ impl Strategy for CertificateSigningRequest {
             }
         }
         if request.subresource == "status" {
-            keep_decisions(o, old);
+            conditions::keep_decisions(o, old);
         }
         if !request.subresource.is_empty() {
-            date_conditions(o, old, &meta::time::format(env.clock().now()));
+            conditions::date(o, old, &meta::time::format(env.clock().now()));
         }
     }
 
@@ -78,54 +80,22 @@ impl Strategy for CertificateSigningRequest {
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
-        let at = FieldPath::new("status.conditions");
-        let (new, before) = (conditions(o), conditions(old));
-        let said = |list: &[Value], kind: &str| list.iter().any(|c| text(c, "type") == kind);
-        for kind in DECISIONS.iter().chain(&["Failed"]) {
-            if said(&before, kind) && !said(&new, kind) {
-                errors
-                    .push(FieldError::forbidden(&at, &format!("updates may not remove a condition of type {kind:?}")));
-            }
-            if subresource == "status" && *kind != "Failed" && !said(&before, kind) && said(&new, kind) {
-                errors.push(FieldError::forbidden(&at, &format!("updates may not add a condition of type {kind:?}")));
-            }
-        }
-        let mut seen: Vec<&str> = Vec::new();
-        for (i, c) in new.iter().enumerate() {
-            let (kind, at) = (text(c, "type"), at.index(i));
-            if kind.is_empty() {
-                errors.push(FieldError::required(&at.child("type"), ""));
-            }
-            let decides = DECISIONS.contains(&kind) || kind == "Failed";
-            let allowed: &[&str] = if decides { &["True"] } else { &["False", "True", "Unknown"] };
-            match text(c, "status") {
-                "" => errors.push(FieldError::required(&at.child("status"), "")),
-                s if !allowed.contains(&s) => {
-                    errors.push(FieldError::not_supported(&at.child("status"), s, allowed));
-                }
-                _ => {}
-            }
-            let other = DECISIONS.iter().find(|d| DECISIONS.contains(&kind) && **d != kind);
-            if other.is_some_and(|other| seen.contains(other)) {
-                let why = "Approved and Denied conditions are mutually exclusive";
-                errors.push(FieldError::invalid(&at.child("type"), kind, why));
-            }
-            if seen.contains(&kind) {
-                errors.push(FieldError::duplicate(&at.child("type"), kind));
-            }
-            seen.push(kind);
-        }
+        conditions::validate(o, Some(old), errors);
+        conditions::validate_update(subresource, o, old, errors);
         let (new, before) = (certificate(o), certificate(old));
         let at = FieldPath::new("status.certificate");
-        if new != before
-            && !new.is_empty()
+        if new == before {
+            return;
+        }
+        if readable(&before).is_ok()
             && let Err(why) = readable(&new)
         {
-            let value = o.at(&["status", "certificate"]).cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(&at, value, why));
+            errors.push(FieldError::invalid(&at, "<certificate data>", why));
         }
-        if !before.is_empty() && new != before {
-            errors.push(FieldError::forbidden(&at, "updates may not change a certificate that is there"));
+        if subresource != "status" {
+            errors.push(FieldError::forbidden(&at, "updates may not set certificate content"));
+        } else if !before.is_empty() {
+            errors.push(FieldError::forbidden(&at, "updates may not modify existing certificate content"));
         }
     }
 
@@ -139,56 +109,19 @@ impl Strategy for CertificateSigningRequest {
         let at = path.child("signerName");
         if signer.is_empty() {
             errors.push(FieldError::required(&at, ""));
+        } else if signer == LEGACY {
+            errors.push(FieldError::invalid(&at, signer, "the legacy signerName is not allowed via this API version"));
         } else {
             signer_name(signer, &at, errors);
         }
     }
 }
 
-/// What only its own subresource says.
-const DECISIONS: [&str; 2] = ["Approved", "Denied"];
-
-fn conditions(o: &Object) -> Vec<Value> {
-    o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default()
-}
+/// A signer that only an older version of the API knew.
+const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 fn certificate(o: &Object) -> Vec<u8> {
     schema::base64_decode(o.str_at(&["status", "certificate"]).unwrap_or_default()).unwrap_or_default()
-}
-
-/// Who writes the status changes nothing of what was decided.
-fn keep_decisions(o: &mut Object, old: &Object) {
-    let before = conditions(old);
-    let mut new = conditions(o);
-    for c in &mut new {
-        let same = before.iter().find(|b| DECISIONS.contains(&text(c, "type")) && b["type"] == c["type"]);
-        if let Some(b) = same {
-            *c = b.clone();
-        }
-    }
-    if !new.is_empty() {
-        o.set(&["status", "conditions"], new);
-    }
-}
-
-/// When a condition was said, and when it last became another.
-fn date_conditions(o: &mut Object, old: &Object, now: &str) {
-    let before = conditions(old);
-    let mut new = conditions(o);
-    for c in &mut new {
-        let same = before.iter().find(|b| b["type"] == c["type"]);
-        if text(c, "lastUpdateTime").is_empty() {
-            let kept = same.filter(|b| ["status", "reason", "message"].iter().all(|k| b[*k] == c[*k]));
-            c["lastUpdateTime"] = kept.map_or_else(|| now.into(), |b| b["lastUpdateTime"].clone());
-        }
-        if text(c, "lastTransitionTime").is_empty() {
-            let kept = same.filter(|b| b["status"] == c["status"]);
-            c["lastTransitionTime"] = kept.map_or_else(|| now.into(), |b| b["lastTransitionTime"].clone());
-        }
-    }
-    if !new.is_empty() {
-        o.set(&["status", "conditions"], new);
-    }
 }
 
 /// A request in PEM that is signed by the key it names.
@@ -202,33 +135,57 @@ fn request(text: &[u8]) -> Result<(), String> {
     csr.verify_signature().map_err(|e| e.to_string())
 }
 
-/// One or more certificates in PEM, and nothing else that is marked as PEM.
+/// Nothing, or one or more certificates in PEM, and nothing else that is marked as PEM.
 fn readable(text: &[u8]) -> Result<(), String> {
-    let mut some = false;
+    let mut some = text.is_empty();
+    // Lines of a block that are not its bytes.
+    if String::from_utf8_lossy(text).lines().any(|l| l.contains(": ")) {
+        return Err("no PEM block headers are permitted".into());
+    }
     for pem in x509_parser::pem::Pem::iter_from_buffer(text) {
         let pem = pem.map_err(|e| e.to_string())?;
         if pem.label != "CERTIFICATE" {
-            return Err("only CERTIFICATE PEM blocks are allowed".into());
+            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", pem.label));
         }
         X509Certificate::from_der(&pem.contents).map_err(|e| e.to_string())?;
         some = true;
     }
-    if some { Ok(()) } else { Err("must contain one or more CERTIFICATE PEM blocks".into()) }
+    if some { Ok(()) } else { Err("must contain at least one CERTIFICATE PEM block".into()) }
 }
+
+const DOMAIN_MAX: usize = 253;
+/// A domain, a slash, and what may be a resource's name with a label before it.
+const SIGNER_MAX: usize = DOMAIN_MAX + 1 + DOMAIN_MAX + 1 + 63;
 
 /// `domain/path`, each of its own length.
 pub fn signer_name(signer: &str, at: &FieldPath, errors: &mut ErrorList) {
-    match signer.split_once('/') {
-        Some((domain, path)) if !path.is_empty() && domain.contains('.') && !path.contains('/') => {
-            for part in [domain, path] {
-                for m in meta::names::dns_subdomain(part) {
-                    errors.push(FieldError::invalid(at, signer, m));
-                }
-            }
-        }
+    let (domain, path) = match signer.split_once('/') {
+        Some((domain, path)) if !path.contains('/') => (domain, path),
         _ => {
             let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
             errors.push(FieldError::invalid(at, signer, why));
+            return;
         }
+    };
+    if domain.len() > DOMAIN_MAX {
+        errors.push(FieldError::too_long(at, DOMAIN_MAX));
+    }
+    labels(domain, names::dns_label, at, errors);
+    if !domain.contains('.') {
+        let why = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(at, domain, why));
+    }
+    labels(path, names::dns_subdomain, at, errors);
+    if signer.len() > SIGNER_MAX {
+        errors.push(FieldError::too_long(at, SIGNER_MAX));
+    }
+}
+
+/// What is wrong with the first wrong label of a name.
+fn labels(name: &str, rule: fn(&str) -> Vec<String>, at: &FieldPath, errors: &mut ErrorList) {
+    let mut all = name.split('.').map(|label| (label, rule(label)));
+    if let Some((label, bad)) = all.find(|(_, bad)| !bad.is_empty()) {
+        let said = bad.into_iter().map(|m| FieldError::invalid(at, name, format!("validating label {label:?}: {m}")));
+        errors.extend(said);
     }
 }

@@ -1,9 +1,14 @@
-//! `flowcontrol.apiserver.k8s.io`.
+//! `flowcontrol.apiserver.k8s.io`: what a level and a schema may say, and that the mandatory ones say what they must.
 
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, shown, text};
+use ::flowcontrol::bootstrap::{Kind, MANDATORY, objects};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
+const EXEMPT: &str = "exempt";
+const METHODS: [&str; 2] = ["ByNamespace", "ByUser"];
+/// What only conversions between older versions write.
+const ROUND_TRIP: &str = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
 pub fn flow_schema(o: &Object, errors: &mut ErrorList) {
@@ -14,7 +19,13 @@ pub fn flow_schema(o: &Object, errors: &mut ErrorList) {
     if !level.is_empty() {
         errors.extend(names::dns_subdomain(level).into_iter().map(|m| FieldError::invalid(&at, level, m)));
     }
-    let exempt = o.name() == "exempt";
+    let method = &spec["distinguisherMethod"];
+    if method.is_object() && !METHODS.contains(&text(method, "type")) {
+        let at = path.child("distinguisherMethod").child("type");
+        let value = shown(method, "io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod");
+        errors.push(FieldError::not_supported_as(&at, &value, &METHODS));
+    }
+    let exempt = o.name() == EXEMPT;
     if spec["matchingPrecedence"].as_i64() == Some(1) && !exempt {
         let why = "only the schema named 'exempt' may have matchingPrecedence 1";
         errors.push(FieldError::invalid(&path.child("matchingPrecedence"), 1, why));
@@ -37,11 +48,77 @@ pub fn flow_schema(o: &Object, errors: &mut ErrorList) {
         for (j, x) in items(r, "nonResourceRules").iter().enumerate() {
             let at = at.child("nonResourceRules").index(j);
             verbs(x, &at, errors);
-            if items(x, "nonResourceURLs").is_empty() {
-                let why = "nonResourceURLs must contain at least one value";
-                errors.push(FieldError::required(&at.child("nonResourceURLs"), why));
-            }
+            urls(x, &at, errors);
         }
+    }
+    if let Some(fixed) = mandatory(o, Kind::Schema)
+        && !same(spec, &fixed)
+    {
+        unequal(o, "", "io.k8s.api.flowcontrol.v1.FlowSchemaSpec", errors);
+    }
+}
+
+/// What the server itself says of an object with this name.
+fn mandatory(o: &Object, kind: Kind) -> Option<Value> {
+    objects(MANDATORY, kind).into_iter().find(|m| m.name() == o.name()).and_then(|mut m| m.remove(&["spec"]))
+}
+
+/// Equal, where nothing is as good as an empty list.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(x), Value::Object(y)) => {
+            let keys = x.keys().chain(y.keys().filter(|k| !x.contains_key(*k)));
+            keys.into_iter().all(|k| same(&a[k], &b[k]))
+        }
+        (Value::Null, Value::Array(l)) | (Value::Array(l), Value::Null) => l.is_empty(),
+        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(a, b)| same(a, b)),
+        // What has a default is there, and what is not, is nothing.
+        (Value::Null, other) | (other, Value::Null) => other.is_null() || *other == false || *other == "",
+        _ => a == b,
+    }
+}
+
+fn unequal(o: &Object, but: &str, definition: &str, errors: &mut ErrorList) {
+    let why = format!("spec of '{}'{but} must equal the fixed value", o.name());
+    let value = shown(o.get("spec").unwrap_or(&Value::Null), definition);
+    errors.push(FieldError::invalid_as(&FieldPath::new("spec"), &value, &why));
+}
+
+/// Of either kind: conditions have a type, each another.
+pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    let all = o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, c) in all.iter().enumerate() {
+        let (kind, at) = (text(c, "type"), FieldPath::new("status.conditions").index(i).child("type"));
+        if all[..i].iter().any(|before| text(before, "type") == kind) {
+            errors.push(FieldError::duplicate(&at, kind));
+        }
+        if kind.is_empty() {
+            errors.push(FieldError::required(&at, "must not be empty"));
+        }
+    }
+}
+
+/// Paths, of which the last step may be `*`.
+fn urls(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let what = "non-resource URLs";
+    with_star(r, "nonResourceURLs", "nonResourceURLs must contain at least one value", what, at, errors);
+    let list = items(r, "nonResourceURLs");
+    if list.iter().any(|v| v == "*") {
+        return;
+    }
+    for (i, url) in list.iter().enumerate() {
+        let url = url.as_str().unwrap_or_default();
+        let stars = url.matches('*').count();
+        let why = match url {
+            "/" => continue,
+            "" => "must not be empty",
+            u if !u.starts_with('/') => "must start with slash",
+            u if u.contains(' ') => "must not contain white-space",
+            u if u.contains("//") => "must not contain double slash",
+            u if stars > 1 || (stars == 1 && !u.ends_with("/*")) => "wildcard can only do suffix matching",
+            _ => continue,
+        };
+        errors.push(FieldError::invalid(&at.child("nonResourceURLs").index(i), url, why));
     }
 }
 
@@ -55,6 +132,11 @@ fn subject(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
             let why = format!("{field} is forbidden when subject kind is not '{k}'");
             errors.push(FieldError::forbidden(&at.child(field), &why));
         }
+    }
+    let name = text(&s["serviceAccount"], "name");
+    if kind == "ServiceAccount" && !name.is_empty() && name != "*" {
+        let at = at.child("serviceAccount").child("name");
+        errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
     }
 }
 
@@ -72,7 +154,8 @@ fn with_star(r: &Value, key: &str, missing: &str, what: &str, at: &FieldPath, er
 fn verbs(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     with_star(r, "verbs", "verbs must contain at least one value", "verbs", at, errors);
     let list = items(r, "verbs");
-    if list.iter().any(|v| v != "*" && !v.as_str().is_some_and(|v| VERBS.contains(&v))) {
+    let known = |v: &Value| v.as_str().is_some_and(|v| VERBS.contains(&v));
+    if !list.iter().any(|v| v == "*") && !list.iter().all(known) {
         errors.push(FieldError::not_supported(&at.child("verbs"), list.to_vec(), &VERBS));
     }
 }
@@ -113,8 +196,20 @@ fn entropy(deck: i64, hand: i64) -> i64 {
 pub fn priority_level(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
+    if o.annotation(ROUND_TRIP).is_some() {
+        let why = format!("annotation '{ROUND_TRIP}' is forbidden");
+        errors.push(FieldError::forbidden(&FieldPath::new("metadata.annotations"), &why));
+    }
+    let kind = text(spec, "type");
+    if (o.name() == EXEMPT) != (kind == "Exempt") {
+        let why = "type must be 'Exempt' if and only if name is 'exempt'";
+        errors.push(FieldError::invalid(&path.child("type"), kind, why));
+    }
+    if kind == "Limited" && spec["exempt"].is_object() {
+        errors.push(FieldError::forbidden(&path.child("exempt"), "must be nil if the type is Limited"));
+    }
     let (limited, at) = (&spec["limited"], path.child("limited"));
-    match text(spec, "type") {
+    match kind {
         "Limited" if !limited.is_object() => {
             errors.push(FieldError::required(&at, "must not be empty when type is Limited"));
         }
@@ -123,9 +218,22 @@ pub fn priority_level(o: &Object, errors: &mut ErrorList) {
         }
         _ => {}
     }
-    if !limited.is_object() {
-        return;
+    if let Some(mut fixed) = mandatory(o, Kind::Level) {
+        // How the exempt share with others is the administrator's to say.
+        let but = if o.name() == EXEMPT { " except the 'spec.exempt' field" } else { "" };
+        if o.name() == EXEMPT {
+            fixed["exempt"] = spec["exempt"].clone();
+        }
+        if !same(spec, &fixed) {
+            unequal(o, but, "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec", errors);
+        }
     }
+    if limited.is_object() {
+        queuing(limited, &at, errors);
+    }
+}
+
+fn queuing(limited: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let response = &limited["limitResponse"];
     let (queuing, at) = (&response["queuing"], at.child("limitResponse").child("queuing"));
     match text(response, "type") {

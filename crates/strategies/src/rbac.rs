@@ -5,7 +5,7 @@ mod policy;
 
 pub use policy::{bootstrap, unserved};
 
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use auth::Authorizer;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
@@ -52,7 +52,7 @@ impl Strategy for Rbac {
                     let before = errors.len();
                     schema::rules::selector(s, &at.index(i), errors);
                     if errors.len() > before {
-                        errors.push(FieldError::invalid(&at.index(i), s.clone(), "invalid label selector."));
+                        errors.push(FieldError::invalid(&at.index(i), Value::Null, "invalid label selector."));
                     }
                 }
             }
@@ -63,8 +63,8 @@ impl Strategy for Rbac {
                     errors.push(FieldError::not_supported(&at.child("apiGroup"), text(role, "apiGroup"), &[GROUP]));
                 }
                 let kinds: &[&str] =
-                    if o.kind() == "RoleBinding" { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
-                if !text(role, "kind").is_empty() && !kinds.contains(&text(role, "kind")) {
+                    if o.kind() == "RoleBinding" { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+                if !kinds.contains(&text(role, "kind")) {
                     errors.push(FieldError::not_supported(&at.child("kind"), text(role, "kind"), kinds));
                 }
                 for (i, s) in items(&all, "subjects").iter().enumerate() {
@@ -76,8 +76,8 @@ impl Strategy for Rbac {
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.get("roleRef") != old.get("roleRef") {
-            let value = o.get("roleRef").cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(&FieldPath::new("roleRef"), value, "cannot change roleRef"));
+            let value = shown(o.get("roleRef").unwrap_or(&Value::Null), "io.k8s.api.rbac.v1.RoleRef");
+            errors.push(FieldError::invalid_as(&FieldPath::new("roleRef"), &value, "cannot change roleRef"));
         }
     }
 }

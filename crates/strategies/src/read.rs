@@ -13,3 +13,24 @@ pub fn text<'a>(v: &'a Value, key: &str) -> &'a str {
 pub fn is_set(v: &Value, key: &str) -> bool {
     !v[key].is_null()
 }
+
+/// A value of a type of ours, as the server's own types print it.
+pub fn shown(v: &Value, definition: &str) -> String {
+    match kinds::catalog().definitions.get(definition) {
+        Some(schema) => schema::go::show(v, schema),
+        None => v.to_string(),
+    }
+}
+
+/// The same of some of them.
+pub fn shown_list(list: &[Value], definition: &str) -> String {
+    format!("[{}]", list.iter().map(|v| shown(v, definition)).collect::<Vec<_>>().join(","))
+}
+
+/// The same of a field of such a type, which may be absent.
+pub fn shown_field(v: Option<&Value>, definition: &str, field: &str) -> String {
+    match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
+        Some(f) => schema::go::show_field(v, f),
+        None => v.cloned().unwrap_or_default().to_string(),
+    }
+}

@@ -195,25 +195,32 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("resource.k8s.io", "resourceclaimtemplates") => {
             Ruled::new(resource::claim_template).with_permit(resource::admin_access).with_update(resource::claim_update)
         }
-        ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema).with_whole_status(),
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => {
+            Ruled::new(flowcontrol::flow_schema).with_status(flowcontrol::status).with_whole_status()
+        }
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => {
-            Ruled::new(flowcontrol::priority_level).with_whole_status()
+            Ruled::new(flowcontrol::priority_level).with_status(flowcontrol::status).with_whole_status()
         }
-        ("apiregistration.k8s.io", "apiservices") => {
-            Ruled::new(apiregistration::api_service).named(NameRule::PathSegment).with_whole_status()
-        }
+        ("apiregistration.k8s.io", "apiservices") => Ruled::new(apiregistration::api_service)
+            .named(NameRule::PathSegment)
+            .with_status(apiregistration::status)
+            .with_whole_status(),
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations" | "mutatingwebhookconfigurations") => {
             Ruled::new(admissionregistration::webhooks)
         }
         ("admissionregistration.k8s.io", "validatingadmissionpolicies") => {
-            Ruled::new(admissionregistration::validating_policy).with_whole_status()
+            Ruled::new(admissionregistration::validating_policy)
+                .with_status(admissionregistration::status)
+                .with_whole_status()
         }
-        ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => Ruled::new(admissionregistration::policy),
+        ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => {
+            Ruled::new(admissionregistration::mutating_policy)
+        }
         ("admissionregistration.k8s.io", "validatingadmissionpolicybindings") => {
             Ruled::new(admissionregistration::validating_binding)
         }
         ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings") => {
-            Ruled::new(admissionregistration::binding)
+            Ruled::new(admissionregistration::mutating_binding)
         }
         _ => return None,
     })

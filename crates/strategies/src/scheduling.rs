@@ -11,6 +11,9 @@ const VALUE_MAX: i64 = 1_000_000_000;
 const RESERVED: &str = "system-";
 const SYSTEM: [(&str, i64); 2] = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
+/// What is said of a value that would change.
+const FROZEN: &str = "may not be changed in an update.";
+
 pub struct PriorityClass;
 
 impl Strategy for PriorityClass {
@@ -37,7 +40,7 @@ impl Strategy for PriorityClass {
     /// What may not change need not be right as well.
     fn validate_update(&self, _o: &Object, _old: &Object, errors: &mut ErrorList) {
         errors.retain(|e| e.path != "preemptionPolicy" || e.body.contains("field is immutable"));
-        errors.retain(|e| e.path != "metadata.name");
+        errors.retain(|e| e.path != "metadata.name" && (e.path != "value" || e.body.contains(FROZEN)));
     }
 
     fn validate_delete(&self, o: &Object) -> Result<(), Status> {

@@ -1,7 +1,7 @@
 //! `storage.k8s.io`: classes, attachments, drivers.
 
 use crate::core::inline_volume;
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
@@ -261,7 +261,8 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             b != d
         };
         if before.is_some_and(differs) {
-            errors.push(FieldError::invalid(&path, d.clone(), "field is immutable"));
+            let shown = shown(d, "io.k8s.api.storage.v1.CSINodeDriver");
+            errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
         }
     }
 }

@@ -15,7 +15,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     take_namespace(&request, &mut object)?;
     if object.name().is_empty() {
         return Err(Status::bad_request(format!(
-            "the name of the object (based on the object) was undeterminable: name must be provided; the name on the URL is {}",
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
             request.name
         )));
     }

@@ -124,7 +124,7 @@ impl FromStr for Rule {
             "bounds" => {
                 let (range, why) = value.split_once(':').ok_or_else(|| format!("{text}: nothing to say"))?;
                 let (low, high) = range.split_once("..").ok_or_else(|| format!("{text}: no range"))?;
-                let low = low.parse().map_err(|e| format!("{text}: {e}"))?;
+                let low = low.parse().unwrap_or(i64::MIN);
                 let high = high.parse().unwrap_or(i64::MAX);
                 Self::Bounds(low, high, why.replace('~', " ").into())
             }

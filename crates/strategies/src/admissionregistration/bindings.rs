@@ -1,20 +1,21 @@
 //! What binds a policy to parameters and resources.
 
-use super::rule;
-use crate::read::{items, text};
+use super::{match_resources, mutable};
+use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
-pub fn binding(o: &Object, errors: &mut ErrorList) {
+fn binding(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     parameters(&spec["paramRef"], &path.child("paramRef"), errors);
-    let (resources, at) = (&spec["matchResources"], path.child("matchResources"));
-    for list in ["resourceRules", "excludeResourceRules"] {
-        for (i, r) in items(resources, list).iter().enumerate() {
-            rule(r, &at.child(list).index(i), errors);
-        }
-    }
+    match_resources(&spec["matchResources"], &path.child("matchResources"), errors);
+}
+
+pub fn mutating_binding(o: &Object, errors: &mut ErrorList) {
+    binding(o, errors);
+    let resources = o.at(&["spec", "matchResources"]).unwrap_or(&Value::Null);
+    mutable(resources, &FieldPath::new("spec.matchResources"), errors);
 }
 
 /// Who is refused need not be warned as well.
@@ -52,6 +53,6 @@ fn parameters(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match text(r, "parameterNotFoundAction") {
         "" => errors.push(FieldError::required(&at, "")),
         "Allow" | "Deny" => {}
-        other => errors.push(FieldError::not_supported(&at, other, &["Allow", "Deny"])),
+        other => errors.push(FieldError::not_supported(&at, other, &["Deny", "Allow"])),
     }
 }

@@ -8,6 +8,11 @@ use meta::{FieldError, FieldPath, Value};
 
 /// Of a webhook.
 pub fn webhook(h: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (i, c) in items(h, "matchConditions").iter().enumerate() {
+        if text(c, "expression").trim().is_empty() {
+            errors.push(FieldError::required(&at.child("matchConditions").index(i).child("expression"), ""));
+        }
+    }
     conditions(h, &expressions::webhook_env(), at, errors);
 }
 

@@ -2,8 +2,10 @@
 
 mod bindings;
 mod expressions;
+mod policies;
 
-pub use bindings::{binding, validating_binding};
+pub use bindings::{mutating_binding, validating_binding};
+pub use policies::{mutating_policy, status, validating_policy};
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -54,6 +56,10 @@ pub fn client_config(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
                     errors.push(FieldError::required(&at.child(said), ""));
                 }
             }
+            let port = s["port"].as_i64().unwrap_or(443);
+            for m in names::port_number(port) {
+                errors.push(FieldError::invalid(&at.child("port"), port, format!("port is not valid: {m}")));
+            }
             if let Some(path) = s["path"].as_str() {
                 service_path(path, &at.child("path"), errors);
             }
@@ -86,10 +92,11 @@ fn url(text: &str, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
-    if path.is_empty() {
+    if path == "//" {
+        errors.push(FieldError::invalid(at, path, "segment[0] may not be empty"));
         return;
     }
-    if !path.starts_with('/') {
+    if !path.starts_with('/') && !path.is_empty() {
         errors.push(FieldError::invalid(at, path, "must start with a '/'"));
     }
     let mut inner = path.chars();
@@ -102,6 +109,26 @@ fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
         }
         for m in names::dns_subdomain(step).into_iter().filter(|_| !step.is_empty()) {
             errors.push(FieldError::invalid(at, path, format!("segment[{i}]: {m}")));
+        }
+    }
+}
+
+/// What a policy or a binding is about.
+fn match_resources(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for list in ["resourceRules", "excludeResourceRules"] {
+        for (i, r) in items(resources, list).iter().enumerate() {
+            rule(r, &at.child(list).index(i), errors);
+        }
+    }
+}
+
+/// Nothing is changed of what goes.
+fn mutable(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+    let at = at.child("resourceRules").child("operations");
+    for r in items(resources, "resourceRules") {
+        for o in items(r, "operations").iter().filter(|o| !o.as_str().is_some_and(|o| OPERATIONS.contains(&o))) {
+            errors.push(FieldError::not_supported(&at, o.clone(), &OPERATIONS));
         }
     }
 }
@@ -152,48 +179,4 @@ fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
         let why = "if '*' is present, must not specify other resources without subresources";
         errors.push(FieldError::invalid(at, list.to_vec(), why));
     }
-}
-
-pub fn policy(o: &Object, errors: &mut ErrorList) {
-    let spec = o.get("spec").unwrap_or(&Value::Null);
-    let path = FieldPath::new("spec");
-    let constraints = &spec["matchConstraints"];
-    let at = path.child("matchConstraints");
-    if constraints.is_null() {
-        errors.push(FieldError::required(&at, ""));
-    } else {
-        if items(constraints, "resourceRules").is_empty() {
-            errors.push(FieldError::required(&at.child("resourceRules"), ""));
-        }
-        for list in ["resourceRules", "excludeResourceRules"] {
-            for (i, r) in items(constraints, list).iter().enumerate() {
-                rule(r, &at.child(list).index(i), errors);
-            }
-        }
-    }
-    for (i, v) in items(spec, "variables").iter().enumerate() {
-        let name = text(v, "name");
-        if !name.is_empty() && !is_identifier(name) {
-            let at = path.child("variables").index(i).child("name");
-            errors.push(FieldError::invalid(&at, name, "must be a valid CEL identifier"));
-        }
-    }
-    expressions::policy(spec, &path, errors);
-}
-
-pub fn validating_policy(o: &Object, errors: &mut ErrorList) {
-    policy(o, errors);
-    let spec = o.get("spec").unwrap_or(&Value::Null);
-    let path = FieldPath::new("spec");
-    if items(spec, "validations").is_empty() && items(spec, "auditAnnotations").is_empty() {
-        let why = "validations or auditAnnotations must contain at least one item";
-        errors.push(FieldError::required(&path.child("validations"), why));
-        errors.push(FieldError::required(&path.child("auditAnnotations"), why));
-    }
-}
-
-fn is_identifier(name: &str) -> bool {
-    let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

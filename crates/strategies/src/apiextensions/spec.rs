@@ -3,7 +3,11 @@
 //! What all versions say alike is reported once, where the internal type keeps it: `spec.validation` for the schema,
 //! `spec.subresources`, `spec.additionalPrinterColumns`, `spec.selectableFields`.
 
+mod approval;
+mod conversion;
+
 use super::{defaults, field_path, is_true, json_schema, rules, strings, structural, versions};
+use crate::read::shown_list;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -37,7 +41,11 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         }
     }
     check_names(o.at(&["spec", "names"]), &names, errors);
-    conversion(o.at(&["spec", "conversion"]), &path.child("conversion"), errors);
+    let authorities = match old {
+        Some(old) if is_true(old, "Established") => conversion::authorities(old),
+        _ => conversion::Authorities::Any,
+    };
+    conversion::validate(o.at(&["spec", "conversion"]), authorities, &path.child("conversion"), errors);
     if let Some(old) = old {
         let same = |k: &[&str], errors: &mut ErrorList| {
             let (n, o) = (o.str_at(k).unwrap_or_default(), old.str_at(k).unwrap_or_default());
@@ -54,7 +62,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
     status(o, errors);
     stored_versions(o, errors);
-    approval(o, old, group, errors);
+    approval::validate(o, old, group, errors);
     let preserves = o.at(&["spec", "preserveUnknownFields"]) == Some(&Value::Bool(true));
     if preserves && old.is_none_or(|old| old.at(&["spec", "preserveUnknownFields"]) != Some(&Value::Bool(true))) {
         let why =
@@ -63,7 +71,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-fn one_of(v: &str, allowed: &[&str], path: &FieldPath, errors: &mut ErrorList) {
+pub(super) fn one_of(v: &str, allowed: &[&str], path: &FieldPath, errors: &mut ErrorList) {
     if v.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else if !allowed.contains(&v) {
@@ -97,11 +105,11 @@ fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
     }
     let unique = all.iter().enumerate().all(|(i, v)| !all[..i].iter().any(|w| w["name"] == v["name"]));
     if !unique {
-        errors.push(FieldError::invalid(&list, all.to_vec(), "must contain unique version names"));
+        errors.push(FieldError::invalid_as(&list, &shown_versions(all), "must contain unique version names"));
     }
     if all.iter().filter(|v| v["storage"] == true).count() != 1 {
-        let shown = if all.is_empty() { Value::Null } else { all.to_vec().into() };
-        errors.push(FieldError::invalid(&list, shown, "must have exactly one version marked as storage version"));
+        let why = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid_as(&list, &shown_versions(all), why));
     }
     if let Some(first) = all.first() {
         let bad = names::dns_1035_label(&name(first));
@@ -110,6 +118,17 @@ fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
         }
         parts(all, |k| shared(all, k).unwrap_or(&Value::Null), path, "validation", &Value::Null, errors);
     }
+}
+
+/// As the internal type has them: without what they have alike.
+fn shown_versions(all: &[Value]) -> String {
+    let mut all = all.to_vec();
+    for key in ["schema", "subresources", "additionalPrinterColumns", "selectableFields"] {
+        if shared(&all, key).is_some() {
+            all.iter_mut().filter_map(Value::as_object_mut).for_each(|v| drop(v.remove(key)));
+        }
+    }
+    shown_list(&all, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion")
 }
 
 /// Schema, subresources, columns and selectable fields, of one version or of all.
@@ -344,51 +363,6 @@ fn check_names(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-fn conversion(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
-    let Some(v) = v.filter(|v| v.is_object()) else { return };
-    let strategy = v["strategy"].as_str().unwrap_or_default();
-    one_of(strategy, &["None", "Webhook"], &path.child("strategy"), errors);
-    let (config, reviews) = (&v["webhook"]["clientConfig"], strings(v["webhook"].get("conversionReviewVersions")));
-    let at = path.child("webhookClientConfig");
-    let list = path.child("conversionReviewVersions");
-    if strategy != "Webhook" {
-        let why = "should not be set when strategy is not set to Webhook";
-        if !config.is_null() {
-            errors.push(FieldError::forbidden(&at, why));
-        }
-        if !reviews.is_empty() {
-            errors.push(FieldError::forbidden(&list, why));
-        }
-        return;
-    }
-    if config.is_null() {
-        errors.push(FieldError::required(&at, "required when strategy is set to Webhook"));
-    } else if config["url"].is_null() == config["service"].is_null() {
-        errors.push(FieldError::required(&at, "exactly one of url or service is required"));
-    } else if config["service"].is_object() {
-        for k in ["name", "namespace"] {
-            if config["service"][k].as_str().unwrap_or_default().is_empty() {
-                errors.push(FieldError::required(&at.child("service").child(k), &format!("service {k} is required")));
-            }
-        }
-    }
-    if reviews.is_empty() {
-        errors.push(FieldError::required(&list, ""));
-        return;
-    }
-    for (i, r) in reviews.iter().enumerate() {
-        if reviews[..i].contains(r) {
-            errors.push(FieldError::invalid(&list.index(i), r.as_str(), "duplicate version"));
-            continue;
-        }
-        let bad = names::dns_1035_label(r);
-        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&list.index(i), r.as_str(), m)));
-    }
-    if !reviews.iter().any(|r| matches!(r.as_str(), "v1" | "v1beta1")) {
-        errors.push(FieldError::invalid(&list, reviews, "must include at least one of v1, v1beta1"));
-    }
-}
-
 /// The rules of the status.
 pub fn status(o: &Object, errors: &mut ErrorList) {
     check_names(o.at(&["status", "acceptedNames"]), &FieldPath::new("status.acceptedNames"), errors);
@@ -423,32 +397,6 @@ fn stored_versions(o: &Object, errors: &mut ErrorList) {
         );
         errors.push(FieldError::invalid(&path.index(i), v.as_str(), why));
     }
-}
-
-/// Groups of the Kubernetes community need to say that they were approved.
-fn approval(o: &Object, old: Option<&Object>, group: &str, errors: &mut ErrorList) {
-    const KEY: &str = "api-approved.kubernetes.io";
-    let community = ["k8s.io", "kubernetes.io"].iter().any(|d| group == *d || group.ends_with(&format!(".{d}")));
-    let state = |o: &Object| {
-        let v = o.annotation(KEY).unwrap_or_default();
-        let url =
-            v.split_once("://").is_some_and(|(s, host)| !s.is_empty() && !host.is_empty() && !host.starts_with('/'));
-        (v.is_empty(), url || v.starts_with("unapproved"))
-    };
-    let (missing, approved) = state(o);
-    if !community || approved || old.is_some_and(|old| state(old) == (missing, approved)) {
-        return;
-    }
-    let path = FieldPath::new("metadata.annotations").key(KEY);
-    let see = "see https://github.com/kubernetes/enhancements/pull/1111";
-    errors.push(if missing {
-        FieldError::required(&path, &format!("protected groups must have approval annotation {KEY:?}, {see}"))
-    } else {
-        let why = format!(
-            "protected groups must have approval annotation {KEY:?} with either a URL or a reason starting with \"unapproved\", {see}"
-        );
-        FieldError::invalid(&path, o.annotation(KEY).unwrap_or_default(), why)
-    });
 }
 
 /// What is kept but means nothing, or less than it looks.

@@ -1,8 +1,9 @@
 //! Job: labels and selector of its own, and what may change.
 
 use super::{job_spec, job_status};
+use crate::core::pod_shape;
 use crate::pod_template;
-use crate::read::{is_set, text};
+use crate::read::{is_set, shown_field, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{Env, Request, Strategy};
@@ -91,9 +92,6 @@ impl Strategy for Job {
         let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
         errors.extend(again);
         let spec = FieldPath::new("spec");
-        let immutable = |field: &FieldPath, v: Option<&Value>, errors: &mut ErrorList| {
-            errors.push(FieldError::invalid(field, v.cloned().unwrap_or_default(), "field is immutable"));
-        };
         completions(o, old, errors);
         // A suspended job that never ran may still be told where to run.
         let suspended = old.at(&["spec", "suspend"]) == Some(&Value::Bool(true));
@@ -115,14 +113,16 @@ impl Strategy for Job {
         }
         let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
         if o.at(template) != allowed.at(template) {
-            immutable(&FieldPath::new(template.join(".")), o.at(template), errors);
+            let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), directed);
+            errors.push(FieldError::invalid_as(&FieldPath::new(template.join(".")), &shown, "field is immutable"));
         }
         for k in
             ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
         {
             let (new, was) = (o.at(&["spec", k]), old.at(&["spec", k]));
             if new != was {
-                immutable(&spec.child(k), new, errors);
+                let shown = shown_field(new, "io.k8s.api.batch.v1.JobSpec", k);
+                errors.push(FieldError::invalid_as(&spec.child(k), &shown, "field is immutable"));
             }
         }
     }

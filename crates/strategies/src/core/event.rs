@@ -1,5 +1,6 @@
 //! Event, served in two groups and stored as `v1`.
 
+use crate::read::shown;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
 use registry::{NameRule, Strategy};
@@ -91,7 +92,19 @@ impl Strategy for Event {
             if get(o) != get(old) {
                 let said = if name == "reportingComponent" { "reportingController" } else { name };
                 let path = FieldPath::new(said);
-                errors.push(FieldError::invalid(&path, get(o).unwrap_or_default(), "field is immutable"));
+                let value = get(o);
+                let shown = match name {
+                    "involvedObject" => {
+                        let about = value.unwrap_or_else(|| Value::Object(Default::default()));
+                        shown(&about, "io.k8s.api.core.v1.ObjectReference")
+                    }
+                    "related" => shown(&value.unwrap_or_default(), "io.k8s.api.core.v1.ObjectReference"),
+                    "source" | "series" | "firstTimestamp" | "lastTimestamp" | "eventTime" => {
+                        value.unwrap_or_default().to_string()
+                    }
+                    _ => value.unwrap_or_else(|| "".into()).to_string(),
+                };
+                errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! LimitRange, ResourceQuota and RuntimeClass: resources by name.
 
-use crate::pod_template::{amount, old_label, overcommits, overhead, resource_name};
+use crate::pod_template::{amount, old_label, overcommits, overhead, resource_name, scheduling::tolerations};
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
@@ -265,6 +265,7 @@ fn scope_selector(s: &Value, hard: &Value, path: &FieldPath, errors: &mut ErrorL
 pub fn runtime_class(o: &Object, errors: &mut ErrorList) {
     let fixed = o.at(&["overhead", "podFixed"]).unwrap_or(&Value::Null);
     overhead(fixed, &FieldPath::new("overhead"), errors);
+    tolerations(o.get("scheduling").unwrap_or(&Value::Null), &FieldPath::new("scheduling"), errors);
 }
 
 pub fn runtime_class_warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {

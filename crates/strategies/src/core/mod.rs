@@ -14,6 +14,7 @@ pub mod persistent_volume;
 pub mod pod;
 mod pod_apparmor;
 pub mod pod_parts;
+pub mod pod_shape;
 mod pod_status;
 pub mod pod_template;
 mod pod_update;

@@ -1,10 +1,11 @@
 //! PersistentVolume and PersistentVolumeClaim.
 
+use crate::core::pod_shape;
 use crate::plain::said_twice;
 use crate::pod_template::{amount, node_selector_terms, sources};
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
+use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
 /// Sources of a volume, in the order in which they are looked at: the first is the one that counts.
 const KINDS: [&str; 22] = [
@@ -183,8 +184,12 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
         }
     }
     if is != source(was) {
-        let why = "spec.persistentvolumesource is immutable after creation";
-        errors.push(FieldError::forbidden(&FieldPath::new("spec.persistentvolumesource"), why));
+        let whole = |s: Vec<(&str, Value)>| -> Value {
+            s.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<Map<String, Value>>().into()
+        };
+        let difference = pod_shape::sources(&whole(source(was)), &whole(is));
+        let why = format!("spec.persistentvolumesource is immutable after creation\n{difference}");
+        errors.push(FieldError::forbidden(&FieldPath::new("spec.persistentvolumesource"), &why));
     }
     mode_stays(new, was, errors);
     if was["nodeAffinity"].is_object() && !follows(&new["nodeAffinity"], &was["nodeAffinity"]) {
@@ -330,7 +335,8 @@ pub fn claim_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     if *spec != allowed {
         let why =
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        errors.push(FieldError::forbidden(&FieldPath::new("spec"), why));
+        let difference = pod_shape::difference_of(&allowed, spec, "io.k8s.api.core.v1.PersistentVolumeClaimSpec");
+        errors.push(FieldError::forbidden(&FieldPath::new("spec"), &format!("{why}\n{difference}")));
     }
     let zero = Quantity::from_int(0);
     let size = |s: &Value| quantity(&s["resources"]["requests"]["storage"]).unwrap_or(zero);

@@ -35,31 +35,34 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
     tolerations(o, old, errors);
     gates(o, old, errors);
-    let mut allowed = old.clone();
-    let mut take = |path: &[&str]| match o.at(path).cloned() {
-        Some(v) => allowed.set(path, v),
+    // What may change is as it was; nothing else may differ.
+    let mut rest = o.clone();
+    let mut keep = |path: &[&str]| match old.at(path).cloned() {
+        Some(v) => rest.set(path, v),
         None => {
-            allowed.remove(path);
+            rest.remove(path);
         }
     };
-    take(&["spec", "activeDeadlineSeconds"]);
-    take(&["spec", "tolerations"]);
-    take(&["spec", "schedulingGates"]);
+    keep(&["spec", "activeDeadlineSeconds"]);
+    keep(&["spec", "tolerations"]);
+    keep(&["spec", "schedulingGates"]);
     let grace = |p: &Object| p.int_at(&["spec", "terminationGracePeriodSeconds"]);
     if grace(old).is_some_and(|g| g < 0) && grace(o) == Some(1) {
-        take(&["spec", "terminationGracePeriodSeconds"]);
+        keep(&["spec", "terminationGracePeriodSeconds"]);
     }
     if !items(old, "schedulingGates").is_empty() {
         while_gated(o, old, errors);
-        take(&["spec", "nodeSelector"]);
-        take_node_affinity(o, &mut allowed);
+        keep(&["spec", "nodeSelector"]);
+        take_node_affinity(old, &mut rest);
     }
     for list in LISTS {
-        take_images(o, &mut allowed, list);
+        take_images(old, &mut rest, list);
     }
-    if o.get("spec") != allowed.get("spec") {
+    if rest.get("spec") != old.get("spec") {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-        errors.push(FieldError::forbidden(&spec, why));
+        let of = |o: &Object| o.get("spec").cloned().unwrap_or_default();
+        let difference = super::pod_shape::difference(&of(old), &of(&rest));
+        errors.push(FieldError::forbidden(&spec, &format!("{why}\n{difference}")));
     }
 }
 

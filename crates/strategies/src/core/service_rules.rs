@@ -2,7 +2,7 @@
 
 use super::endpoints::special_address;
 use super::service::{is_balanced, is_reached_from_outside};
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use serde_json::json;
@@ -97,9 +97,8 @@ fn ports(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
             }
         }
         if !seen.insert((text(p, "protocol"), p["port"].as_i64())) {
-            let key = json!({"Name": "", "Protocol": p["protocol"], "AppProtocol": null, "Port": p["port"],
-                "TargetPort": 0, "NodePort": 0});
-            errors.push(FieldError::duplicate(&at, key));
+            let key = json!({"protocol": p["protocol"], "port": p["port"]});
+            errors.push(FieldError::duplicate_as(&at, &shown(&key, "io.k8s.api.core.v1.ServicePort")));
         }
         let Some(n) = p["nodePort"].as_i64().filter(|n| *n != 0) else { continue };
         if ty == "ClusterIP" {

@@ -191,7 +191,7 @@ pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         if is_set(t, "tolerationSeconds") && t["effect"] != "NoExecute" {
             let why = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(&at.child("effect"), t["effect"].clone(), why));
+            errors.push(FieldError::invalid(&at.child("effect"), text(t, "effect"), why));
         }
         match operator {
             "Equal" | "" => {

@@ -4,7 +4,7 @@ use super::claim::Requests;
 use super::parts::{binding_conditions, configuration, driver, every, messages, pool, raw, toleration, uid};
 use crate::conditions;
 use crate::pod_template::scheduling::node_selector_terms;
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::net::IpAddr;
@@ -35,7 +35,8 @@ pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
         let requests = Requests::of(o.at(&["spec", "devices"]).unwrap_or(&Value::Null));
         allocated(allocation, &requests, &at, errors);
     } else if before["allocation"] != *allocation {
-        errors.push(FieldError::invalid(&at, allocation.clone(), "field is immutable"));
+        let shown = shown(allocation, "io.k8s.api.resource.v1.AllocationResult");
+        errors.push(FieldError::invalid_as(&at, &shown, "field is immutable"));
     }
 }
 

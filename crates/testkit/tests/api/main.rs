@@ -12,6 +12,7 @@ mod devices;
 mod documents;
 mod escalation;
 mod events;
+mod groups;
 #[path = "../admission/hook.rs"]
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;

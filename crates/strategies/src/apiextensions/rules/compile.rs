@@ -3,10 +3,10 @@
 use super::super::field_path;
 use super::types::{self, Typed};
 use super::{Reason, Rule, Rules};
+use crate::read::shown;
 use cel::{Compiled, Env, Issues, Type, UNBOUNDED};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
-use serde_json::json;
 
 /// What one rule may cost at most, by estimate.
 const RULE_LIMIT: u64 = 10_000_000;
@@ -204,10 +204,8 @@ impl Compiler {
     }
 
     fn wrong(&mut self, at: &FieldPath, rule: &Value, why: &str) {
-        let text = |k: &str| rule[k].as_str().unwrap_or_default();
-        let shown = json!({"Rule": text("rule"), "Message": text("message"), "MessageExpression": text("messageExpression"),
-            "Reason": rule["reason"], "FieldPath": text("fieldPath"), "OptionalOldSelf": rule["optionalOldSelf"]});
-        self.errors.push(FieldError::invalid(at, shown, why));
+        let shown = shown(rule, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule");
+        self.errors.push(FieldError::invalid_as(at, &shown, why));
     }
 }
 

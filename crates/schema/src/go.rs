@@ -1,0 +1,257 @@
+//! Values as the server's own types print them in messages: upstream validates internal types, which have no names for JSON, so
+//! that fields stand under the names and in the order they have in Go, and what is empty is there as well.
+//!
+//! Types of `metav1` are the same inside and outside and keep their JSON. What this leaves out: fields that upstream has moved
+//! inside (`hostNetwork` of pods) stay where they are.
+
+mod diff;
+
+pub use diff::unified;
+
+use crate::types::{Field, Presence, Schema, Type};
+use serde_json::{Map, Value};
+
+/// A value whose members are in an order of their own.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    Leaf(Value),
+    List(Vec<Shape>),
+    Fields(Vec<(String, Shape)>),
+}
+
+/// The value on one line.
+pub fn show(v: &Value, schema: &Schema) -> String {
+    Shape::of(v, schema).compact()
+}
+
+/// The value of a field on one line, or what stands for nothing.
+pub fn show_field(v: Option<&Value>, f: &Field) -> String {
+    v.filter(|v| !v.is_null()).map_or_else(|| zero(f), |v| Shape::of(v, &f.schema)).compact()
+}
+
+impl Shape {
+    pub fn of(v: &Value, schema: &Schema) -> Self {
+        match (v, schema.ty) {
+            (Value::Object(m), Type::Struct) if is_meta(schema) => Self::meta(m, schema),
+            (Value::Object(m), Type::Struct) => Self::Fields(fields(m, schema)),
+            (Value::Array(a), Type::Array) => match schema.items.as_deref() {
+                Some(s) => Self::List(a.iter().map(|v| Self::of(v, s)).collect()),
+                None => Self::Leaf(v.clone()),
+            },
+            (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
+                Some(s) => Self::Fields(m.iter().map(|(k, v)| (k.clone(), Self::of(v, s))).collect()),
+                None => Self::Leaf(v.clone()),
+            },
+            _ => Self::Leaf(v.clone()),
+        }
+    }
+
+    /// As it is, in the order of Go.
+    fn meta(m: &Map<String, Value>, schema: &Schema) -> Self {
+        let mut all: Vec<(&Field, &Value)> = m.iter().filter_map(|(k, v)| Some((schema.field(k)?, v))).collect();
+        all.sort_by_key(|(f, _)| f.place);
+        Self::Fields(all.into_iter().map(|(f, v)| (f.name.to_string(), Self::of(v, &f.schema))).collect())
+    }
+
+    /// The value on one line.
+    pub fn compact(&self) -> String {
+        match self {
+            Self::Leaf(v) => leaf(v),
+            Self::List(a) => format!("[{}]", a.iter().map(Self::compact).collect::<Vec<_>>().join(",")),
+            Self::Fields(m) => {
+                let each = m.iter().map(|(k, v)| format!("{}:{}", leaf(&k.as_str().into()), v.compact()));
+                format!("{{{}}}", each.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    /// A member by its name.
+    pub fn member(&mut self, name: &str) -> Option<&mut Shape> {
+        match self {
+            Self::Fields(m) => m.iter_mut().find(|(k, _)| k == name).map(|(_, v)| v),
+            _ => None,
+        }
+    }
+
+    /// The value on as many lines as it has members, each deeper by one blank.
+    pub fn lines(&self) -> String {
+        let mut out = String::new();
+        self.write(0, &mut out);
+        out
+    }
+
+    fn write(&self, depth: usize, out: &mut String) {
+        let line = |out: &mut String, depth: usize| {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', depth));
+        };
+        match self {
+            Self::List(a) if !a.is_empty() => {
+                out.push('[');
+                for (i, v) in a.iter().enumerate() {
+                    out.push_str(if i > 0 { "," } else { "" });
+                    line(out, depth + 1);
+                    v.write(depth + 1, out);
+                }
+                line(out, depth);
+                out.push(']');
+            }
+            Self::Fields(m) if !m.is_empty() => {
+                out.push('{');
+                for (i, (k, v)) in m.iter().enumerate() {
+                    out.push_str(if i > 0 { "," } else { "" });
+                    line(out, depth + 1);
+                    out.push_str(&leaf(&k.as_str().into()));
+                    out.push_str(": ");
+                    v.write(depth + 1, out);
+                }
+                line(out, depth);
+                out.push('}');
+            }
+            Self::Leaf(Value::Object(m)) if !m.is_empty() => {
+                let members = m.iter().map(|(k, v)| (k.clone(), Self::Leaf(v.clone())));
+                Self::Fields(members.collect()).write(depth, out);
+            }
+            Self::Leaf(Value::Array(a)) if !a.is_empty() => {
+                Self::List(a.iter().cloned().map(Self::Leaf).collect()).write(depth, out);
+            }
+            other => out.push_str(&other.compact()),
+        }
+    }
+}
+
+/// All fields of a struct, the empty ones too.
+fn fields(m: &Map<String, Value>, schema: &Schema) -> Vec<(String, Shape)> {
+    let mut all: Vec<(&Field, Option<&Value>)> = schema.beside(m.iter()).collect();
+    all.sort_by_key(|(f, _)| f.place);
+    let mut out = Vec::with_capacity(all.len());
+    for (f, v) in all {
+        match v.filter(|v| !v.is_null()) {
+            // What is embedded lies in the struct around it.
+            Some(Value::Object(m)) if &*f.name == "metadata" => {
+                if let Shape::Fields(inner) = Shape::meta(m, &f.schema) {
+                    out.extend(inner);
+                }
+            }
+            None if &*f.name == "metadata" => {}
+            Some(v) => out.push((name(&f.name), Shape::of(v, &f.schema))),
+            None => out.push((name(&f.name), zero(f))),
+        }
+    }
+    out
+}
+
+/// What Go has where nothing is.
+fn zero(f: &Field) -> Shape {
+    if f.presence == Presence::Pointer {
+        return Shape::Leaf(Value::Null);
+    }
+    match f.schema.ty {
+        Type::String => Shape::Leaf("".into()),
+        Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => Shape::Leaf(0.into()),
+        Type::Boolean => Shape::Leaf(false.into()),
+        Type::Quantity => Shape::Leaf("0".into()),
+        Type::Struct => Shape::of(&Value::Object(Map::new()), &f.schema),
+        _ => Shape::Leaf(Value::Null),
+    }
+}
+
+fn is_meta(schema: &Schema) -> bool {
+    schema.name.as_deref().is_some_and(|n| n.starts_with("io.k8s.apimachinery."))
+}
+
+/// Words that Go writes in capitals where they begin a name.
+const CAPITALS: [&str; 31] = [
+    "api", "aws", "ca", "cel", "cidr", "csi", "dns", "fc", "fs", "gce", "gid", "gmsa", "grpc", "http", "id", "ip",
+    "iqn", "iscsi", "json", "nfs", "os", "pd", "qos", "rbd", "se", "ssl", "tcp", "tls", "ttl", "uid", "url",
+];
+/// Names that no rule gives.
+const NAMES: [(&str, &str); 15] = [
+    ("cephfs", "CephFS"),
+    ("chapAuthDiscovery", "DiscoveryCHAPAuth"),
+    ("chapAuthSession", "SessionCHAPAuth"),
+    ("cidrs", "CIDRs"),
+    ("ips", "IPs"),
+    ("storageos", "StorageOS"),
+    ("tty", "TTY"),
+    ("wwids", "WWIDs"),
+    ("x-kubernetes-embedded-resource", "XEmbeddedResource"),
+    ("x-kubernetes-int-or-string", "XIntOrString"),
+    ("x-kubernetes-list-map-keys", "XListMapKeys"),
+    ("x-kubernetes-list-type", "XListType"),
+    ("x-kubernetes-map-type", "XMapType"),
+    ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
+    ("x-kubernetes-validations", "XValidations"),
+];
+
+/// The name of a field in Go.
+pub fn name(json: &str) -> String {
+    if let Some((_, go)) = NAMES.iter().find(|(n, _)| *n == json) {
+        return (*go).into();
+    }
+    let end = json.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(json.len());
+    let (first, rest) = json.split_at(end);
+    if CAPITALS.contains(&first) {
+        return format!("{}{rest}", first.to_ascii_uppercase());
+    }
+    let mut chars = json.chars();
+    let initial: String = chars.next().into_iter().map(|c| c.to_ascii_uppercase()).collect();
+    format!("{initial}{}", chars.as_str())
+}
+
+/// As Go's encoder writes it: safe within HTML.
+fn leaf(v: &Value) -> String {
+    let text = v.to_string();
+    if !text.contains(['<', '>', '&']) {
+        return text;
+    }
+    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SchemaRef;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn field(name: &str, place: u16, presence: Presence, schema: Schema) -> Field {
+        Field { place, presence, ..Field::new(name, SchemaRef::Inline(Arc::new(schema))) }
+    }
+
+    fn sample() -> Schema {
+        let list =
+            Schema { items: Some(SchemaRef::Inline(Arc::new(Schema::of(Type::String)))), ..Schema::of(Type::Array) };
+        let fields = vec![
+            field("apiGroup", 1, Presence::OmitZero, Schema::of(Type::String)),
+            field("count", 2, Presence::Always, Schema::of(Type::Int32)),
+            field("items", 0, Presence::OmitZero, list),
+            field("on", 3, Presence::Pointer, Schema::of(Type::Boolean)),
+        ];
+        Schema { fields, ..Schema::of(Type::Struct) }
+    }
+
+    #[test]
+    fn what_is_empty_is_shown() {
+        let shown = |v: Value| show(&v, &sample());
+        assert_eq!(shown(json!({})), r#"{"Items":null,"APIGroup":"","Count":0,"On":null}"#);
+        let all = json!({"items": ["<a>"], "apiGroup": "g", "count": 3, "on": false});
+        assert_eq!(shown(all), r#"{"Items":["\u003ca\u003e"],"APIGroup":"g","Count":3,"On":false}"#);
+    }
+
+    #[test]
+    fn lines_are_deeper_by_one() {
+        let lines = Shape::of(&json!({"items": ["a", "b"]}), &sample()).lines();
+        let want = "{\n \"Items\": [\n  \"a\",\n  \"b\"\n ],\n \"APIGroup\": \"\",\n \"Count\": 0,\n \"On\": null\n}";
+        assert_eq!(lines, want);
+    }
+
+    #[test]
+    fn names_are_those_of_go() {
+        let cases =
+            [("apiGroup", "APIGroup"), ("ip", "IP"), ("csi", "CSI"), ("clusterIP", "ClusterIP"), ("name", "Name")];
+        for (json, go) in cases {
+            assert_eq!(name(json), go);
+        }
+    }
+}

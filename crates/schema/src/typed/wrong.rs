@@ -1,0 +1,213 @@
+//! What Go's decoders say of a value whose type does not fit: the struct that the field is of, the fields on the way without
+//! indices and keys, and the type by its name in Go.
+
+use super::{Step, Walk};
+use crate::go;
+use crate::types::{Field, Schema, Type};
+use serde_json::Value;
+use std::fmt;
+
+/// A value whose type does not fit.
+#[derive(Debug)]
+pub struct TypeError {
+    pub path: String,
+    pub message: String,
+}
+
+impl fmt::Display for TypeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for TypeError {}
+
+impl Walk<'_> {
+    pub(super) fn wrong(&self, v: &Value, schema: &Schema) -> TypeError {
+        let alias = self.path.iter().rev().find_map(|s| match s {
+            Step::Field(f, _) => Some(f.go.as_deref()),
+            _ => None,
+        });
+        self.cannot(v, schema.ty, &type_name(schema, alias.flatten()))
+    }
+
+    /// Of a value whose type reads it as another one.
+    pub(super) fn cannot(&self, v: &Value, ty: Type, want: &str) -> TypeError {
+        let fields = self.path.iter().filter_map(|s| match s {
+            Step::Field(f, of) => Some((*f, *of)),
+            _ => None,
+        });
+        let fields: Vec<(&Field, &Schema)> = fields.collect();
+        let have = have(v, ty);
+        let Some((_, of)) = fields.last() else {
+            return self.bad(format!("json: cannot unmarshal {have} into Go value of type {want}"));
+        };
+        let owner = of.name.as_deref().and_then(|n| n.rsplit('.').next()).unwrap_or_default();
+        let path: Vec<String> = fields.iter().map(|(f, _)| step(f)).collect();
+        let path = path.join(".");
+        self.bad(format!("json: cannot unmarshal {have} into Go struct field {owner}.{path} of type {want}"))
+    }
+
+    pub(super) fn bad(&self, message: impl Into<String>) -> TypeError {
+        TypeError { path: self.path(None), message: message.into() }
+    }
+}
+
+/// A number that is none of the wanted kind is said itself.
+fn have(v: &Value, want: Type) -> String {
+    match v {
+        Value::Null => "null".into(),
+        Value::Bool(_) => "bool".into(),
+        Value::Number(n) if matches!(want, Type::Int32 | Type::Int64) => format!("number {n}"),
+        Value::Number(_) => "number".into(),
+        Value::String(_) => "string".into(),
+        Value::Array(_) => "array".into(),
+        Value::Object(_) => "object".into(),
+    }
+}
+
+/// A field on the way, after the structs that are embedded around it.
+fn step(f: &Field) -> String {
+    let Some(embedded) = &f.inline_of else { return f.name.to_string() };
+    let mut out = String::new();
+    for e in embedded.split('/') {
+        let name = e.split('#').next().unwrap_or_default();
+        // Renamed since it got its name in protobuf.
+        out.push_str(&if name == "handler" { "ProbeHandler".to_owned() } else { go::name(name) });
+        out.push('.');
+    }
+    out + &f.name
+}
+
+fn type_name(schema: &Schema, alias: Option<&str>) -> String {
+    let own = match schema.ty {
+        Type::Struct => {
+            let mut parts = schema.name.as_deref().unwrap_or_default().rsplit('.');
+            let (name, version) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            return format!("{version}.{name}");
+        }
+        Type::Array => {
+            return match schema.items.as_deref() {
+                Some(items) => format!("[]{}", type_name(items, alias)),
+                None => "[]interface {}".into(),
+            };
+        }
+        Type::Map => match (alias, schema.additional.as_deref()) {
+            (Some(alias), _) => return alias.into(),
+            (None, Some(values)) => return format!("map[string]{}", type_name(values, None)),
+            (None, None) => "map[string]interface {}",
+        },
+        Type::Bytes => "[]uint8",
+        Type::Boolean => "bool",
+        Type::Int32 => "int32",
+        Type::Int64 => "int64",
+        Type::Double => "float64",
+        Type::Quantity => "resource.Quantity",
+        Type::IntOrString => "intstr.IntOrString",
+        Type::Time => "v1.Time",
+        Type::MicroTime => "v1.MicroTime",
+        Type::Duration => "v1.Duration",
+        Type::String | Type::Any | Type::Raw => return alias.unwrap_or("string").into(),
+    };
+    own.into()
+}
+
+/// Where base64 stops being some: the byte that does not belong, or the beginning of what is incomplete.
+pub fn illegal(text: &[u8]) -> usize {
+    let is_break = |b: u8| matches!(b, b'\n' | b'\r');
+    let skip = |mut at: usize| {
+        while text.get(at).is_some_and(|b| is_break(*b)) {
+            at += 1;
+        }
+        at
+    };
+    let mut at = 0;
+    loop {
+        for digit in 0..4 {
+            at = skip(at);
+            match text.get(at) {
+                None => return at - digit.min(at),
+                Some(b'=') if digit == 2 => {
+                    let next = skip(at + 1);
+                    return if text.get(next) == Some(&b'=') { skip(next + 1) } else { next };
+                }
+                Some(b'=') if digit == 3 => return skip(at + 1),
+                Some(b) if b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/') => at += 1,
+                Some(_) => return at,
+            }
+        }
+    }
+}
+
+/// What Go's parser of times stumbles over.
+pub fn time(text: &str, micro: bool) -> String {
+    let fraction = if micro { ".000000" } else { "" };
+    let layout = format!("2006-01-02T15:04:05{fraction}Z07:00");
+    let elements = [
+        ("2006", 4),
+        ("-", 0),
+        ("01", 2),
+        ("-", 0),
+        ("02", 2),
+        ("T", 0),
+        ("15", 2),
+        (":", 0),
+        ("04", 2),
+        (":", 0),
+        ("05", 2),
+    ];
+    let mut rest = text;
+    let stuck = |rest: &str, at: &str| format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {at:?}");
+    for (element, digits) in elements {
+        let n = if digits == 0 { element.len() } else { digits };
+        let fits = match rest.get(..n) {
+            Some(head) if digits == 0 => head == element,
+            Some(head) => head.bytes().all(|b| b.is_ascii_digit()),
+            None => false,
+        };
+        if !fits {
+            return stuck(rest, element);
+        }
+        rest = &rest[n..];
+    }
+    let digits = rest.strip_prefix('.').map_or(0, |r| r.bytes().take_while(u8::is_ascii_digit).count());
+    if micro && digits < 6 {
+        return stuck(rest, fraction);
+    }
+    rest = if digits > 0 { &rest[digits + 1..] } else { rest };
+    let zone = match rest.as_bytes() {
+        [b'Z', ..] => 1,
+        [b'+' | b'-', a, b, b':', c, d, ..] if [a, b, c, d].iter().all(|b| b.is_ascii_digit()) => 6,
+        _ => return stuck(rest, "Z07:00"),
+    };
+    match &rest[zone..] {
+        "" => format!("parsing time {text:?}: day out of range"),
+        extra => format!("parsing time {text:?}: extra text: {extra:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_up_to_what_is_wrong() {
+        let whole = "2006-01-02T15:04:05Z07:00";
+        let cases = [
+            ("x", format!("parsing time \"x\" as {whole:?}: cannot parse \"x\" as \"2006\"")),
+            ("2026-01", format!("parsing time \"2026-01\" as {whole:?}: cannot parse \"\" as \"-\"")),
+            ("2026-01-01T00:00:00Zx", "parsing time \"2026-01-01T00:00:00Zx\": extra text: \"x\"".to_owned()),
+            ("2026-02-30T00:00:00Z", "parsing time \"2026-02-30T00:00:00Z\": day out of range".to_owned()),
+        ];
+        for (text, want) in cases {
+            assert_eq!(time(text, false), want);
+        }
+    }
+
+    #[test]
+    fn base64_is_read_up_to_what_is_wrong() {
+        for (text, at) in [("a", 0), ("ab!d", 2), ("abcd=", 4), ("ab=", 3), ("-x", 0), ("abcde", 4)] {
+            assert_eq!(illegal(text.as_bytes()), at, "{text}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The spec of a pod as the server's own types have it, for messages that show how one differs from another: what a pod shares with
+//! its node is said by its security context, and two sources of volumes stand elsewhere.
+
+use meta::Value;
+use schema::go::{self, Shape};
+
+/// What lies in the security context inside, in its order.
+const SHARED: [&str; 5] = ["HostNetwork", "HostPID", "HostIPC", "ShareProcessNamespace", "HostUsers"];
+/// Fields that stand behind another one than outside.
+const AFTER: [(&str, &str); 5] = [
+    ("AutomountServiceAccountToken", "ServiceAccountName"),
+    ("SetHostnameAsFQDN", "Subdomain"),
+    ("PreemptionPolicy", "Priority"),
+    ("RuntimeClassName", "ReadinessGates"),
+    ("Overhead", "RuntimeClassName"),
+];
+const AFTER_CONTEXT: [(&str, &str); 3] = [
+    ("SupplementalGroupsPolicy", "SupplementalGroups"),
+    ("FSGroupChangePolicy", "FSGroup"),
+    ("Sysctls", "FSGroupChangePolicy"),
+];
+
+/// How two specs differ, as a unified diff of their lines.
+pub fn difference(old: &Value, new: &Value) -> String {
+    let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec") else { return String::new() };
+    go::unified(&inside(Shape::of(old, schema)).lines(), &inside(Shape::of(new, schema)).lines())
+}
+
+/// A template on one line, or only the spec in it.
+pub fn template(v: &Value, only_spec: bool) -> String {
+    let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodTemplateSpec") else {
+        return v.to_string();
+    };
+    let mut shape = Shape::of(v, schema);
+    let Some(spec) = shape.member("Spec") else { return shape.compact() };
+    *spec = inside(std::mem::replace(spec, Shape::Leaf(Value::Null)));
+    if only_spec { spec.compact() } else { shape.compact() }
+}
+
+/// How two volumes' sources differ.
+pub fn sources(old: &Value, new: &Value) -> String {
+    let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PersistentVolumeSpec") else {
+        return String::new();
+    };
+    let inlined = |v: &Value| {
+        let mut shape = Shape::of(v, schema);
+        if let Shape::Fields(all) = &mut shape {
+            let is_source = |k: &str| schema.fields.iter().any(|f| f.inline_of.is_some() && go::name(&f.name) == k);
+            all.retain(|(k, _)| is_source(k));
+            put_behind(all, &[("Quobyte", "RBD"), ("FlexVolume", "ISCSI")]);
+        }
+        shape.lines()
+    };
+    go::unified(&inlined(old), &inlined(new))
+}
+
+/// How two values of a type differ that is the same inside and outside.
+pub fn difference_of(old: &Value, new: &Value, definition: &str) -> String {
+    let Some(schema) = kinds::catalog().definitions.get(definition) else { return String::new() };
+    go::unified(&Shape::of(old, schema).lines(), &Shape::of(new, schema).lines())
+}
+
+fn inside(mut spec: Shape) -> Shape {
+    let Shape::Fields(all) = &mut spec else { return spec };
+    let (shared, rest): (Vec<_>, Vec<_>) = std::mem::take(all).into_iter().partition(|(k, _)| SHARED.contains(&&**k));
+    // The account has had two names.
+    *all = rest.into_iter().filter(|(k, _)| k != "ServiceAccount").collect();
+    put_behind(all, &AFTER);
+    if let Some((_, context)) = all.iter_mut().find(|(k, _)| k == "SecurityContext") {
+        if let Shape::Leaf(_) = context {
+            let schema = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSecurityContext");
+            *context = schema.map_or(Shape::Fields(Vec::new()), |s| Shape::of(&Value::Object(Default::default()), s));
+        }
+        if let Shape::Fields(c) = context {
+            put_behind(c, &AFTER_CONTEXT);
+            let mut whole: Vec<(String, Shape)> =
+                SHARED.iter().filter_map(|k| shared.iter().find(|(n, _)| n == k).cloned()).collect();
+            whole.append(c);
+            *c = whole;
+        }
+    }
+    if let Some(Shape::List(volumes)) = spec.member("Volumes") {
+        for v in volumes {
+            if let Shape::Fields(sources) = v {
+                put_behind(sources, &[("Quobyte", "RBD")]);
+            }
+        }
+    }
+    spec
+}
+
+fn put_behind(all: &mut Vec<(String, Shape)>, moves: &[(&str, &str)]) {
+    for (what, behind) in moves {
+        let Some(from) = all.iter().position(|(k, _)| k == what) else { continue };
+        let field = all.remove(from);
+        let to = all.iter().position(|(k, _)| k == behind).map_or(from, |i| i + 1);
+        all.insert(to, field);
+    }
+}

@@ -1,0 +1,18 @@
+//! What each group of kinds refuses, and in which words: one file per group, one table per kind.
+
+mod access;
+mod admission;
+mod certificates;
+mod definitions;
+mod fairness;
+mod shown;
+
+use kemudi_testkit::Cluster;
+use serde_json::Value;
+
+/// Makes an object, and answers with it.
+async fn made(c: &Cluster, path: &str, body: Value) -> Value {
+    let a = c.call("POST", path, body).await;
+    assert_eq!(a.code, 201, "{path} {}", a.body);
+    a.body
+}
