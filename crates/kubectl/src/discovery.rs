@@ -129,7 +129,8 @@ impl Discovery {
                 }
                 Some((etag, list)) => {
                     // What was known is passed over.
-                    (same_resources.for_each(drop), same_versions.for_each(drop));
+                    same_resources.for_each(drop);
+                    same_versions.for_each(drop);
                     all.add(&list);
                     etag
                 }
