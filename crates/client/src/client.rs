@@ -6,7 +6,7 @@ use crate::metrics;
 use crate::resource::{ApiResource, encode};
 use crate::transport::{Body, Transport, Upgrade};
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use meta::{Object, Reason, Status};
@@ -160,7 +160,29 @@ impl Client {
 
     /// Sends a request and reads the whole answer, within the client's time limit.
     pub async fn bytes(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
-        let work = async { collect(self.checked(request).await?.into_body()).await };
+        self.in_time(async { collect(self.checked(request).await?.into_body()).await }).await
+    }
+
+    /// Like [`Self::bytes`], for a document that is known: its ETag and bytes, or none as long as it is the one that has this ETag
+    /// (empty: none is known).
+    pub async fn changed(&self, mut request: Request<Bytes>, etag: &str) -> Result<Option<(String, Bytes)>, Error> {
+        if let Some(known) = HeaderValue::from_str(etag).ok().filter(|t| !t.is_empty()) {
+            request.headers_mut().insert(IF_NONE_MATCH, known);
+        }
+        let work = async {
+            let response = self.raw(request).await?;
+            match response.status() {
+                StatusCode::NOT_MODIFIED => return Ok(None),
+                s if !s.is_success() => return Err(failure(response).await),
+                _ => {}
+            }
+            let etag = response.headers().get(ETAG).and_then(|t| t.to_str().ok()).unwrap_or_default().to_owned();
+            Ok(Some((etag, collect(response.into_body()).await?)))
+        };
+        self.in_time(work).await
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match self.timeout {
             None => work.await,
             Some(t) => tokio::time::timeout(t, work).await.map_err(|_| Error::Timeout(t))?,

@@ -4,8 +4,7 @@
 //! server is asked whether it still holds, so a definition made a moment ago is found.
 
 use client::{ApiResource, Client};
-use http::header::{ETAG, HeaderValue, IF_NONE_MATCH};
-use http::{Method, StatusCode};
+use http::Method;
 use meta::{GroupVersion, Gvk, Value};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -84,21 +83,8 @@ struct Document {
 
 /// One of the documents and its ETag; `None` when it is the one that has this ETag.
 async fn ask(client: &Client, path: &str, etag: &str) -> Result<Option<(String, Value)>, client::Error> {
-    let mut request = client::client::request(Method::GET, path, ACCEPT, None)?;
-    if let Ok(known) = HeaderValue::from_str(etag)
-        && !etag.is_empty()
-    {
-        request.headers_mut().insert(IF_NONE_MATCH, known);
-    }
-    let response = client.raw(request).await?;
-    if response.status() == StatusCode::NOT_MODIFIED {
-        return Ok(None);
-    }
-    if !response.status().is_success() {
-        return Err(client::client::failure(response).await);
-    }
-    let etag = response.headers().get(ETAG).and_then(|t| t.to_str().ok()).unwrap_or_default().to_owned();
-    let bytes = client::client::collect(response.into_body()).await?;
+    let request = client::client::request(Method::GET, path, ACCEPT, None)?;
+    let Some((etag, bytes)) = client.changed(request, etag).await? else { return Ok(None) };
     let list: Value = serde_json::from_slice(&bytes)
         .map_err(|e| client::Error::Unexpected(format!("discovery: {path} is no JSON: {e}")))?;
     if list["kind"] != "APIGroupDiscoveryList" {

@@ -187,7 +187,8 @@ fn invalid(s: &Status) -> String {
     }
     match causes.as_slice() {
         [] => {}
-        [one] => _ = write!(out, ": {one}"),
+        // A line of its own ends behind a message that ends a line as well.
+        [one] => _ = writeln!(out, ": {one}"),
         many => {
             out.push_str(": \n");
             for c in many {

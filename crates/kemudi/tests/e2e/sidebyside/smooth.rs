@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 /// What stands for what, in order.
-const RULES: [(&str, &str); 20] = [
+const RULES: [(&str, &str); 21] = [
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \+0000( UTC)?", "TIME"),
     (r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w+ \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
@@ -19,6 +19,7 @@ const RULES: [(&str, &str); 20] = [
     // Service addresses, and the lengths of tokens.
     (r"10\.96\.\d+\.\d+", "IP"),
     (r"eyJ[\w.-]+", "TOKEN"),
+    (r"(HealthCheck NodePort:  +)\d+", "$1 PORT"),
     (r"/(LIVE|MERGED)-\d+", "/$1-N"),
     (r"/edit-\d+|kubectl-edit-\w+", "EDIT"),
     // Names from generators: no vowels, so that no words come about.

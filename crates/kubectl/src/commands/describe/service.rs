@@ -59,9 +59,12 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     }
     p.field("Session Affinity", at(&["spec", "sessionAffinity"]));
     let ranges = words(&["spec", "loadBalancerSourceRanges"]);
+    let health =
+        o.int_at(&["spec", "healthCheckNodePort"]).filter(|n| *n != 0).map(|n| n.to_string()).unwrap_or_default();
     for (title, v) in [
         ("External Traffic Policy", at(&["spec", "externalTrafficPolicy"])),
         ("Internal Traffic Policy", at(&["spec", "internalTrafficPolicy"])),
+        ("HealthCheck NodePort", health),
         ("LoadBalancer Source Ranges", ranges),
         ("Traffic Distribution", at(&["spec", "trafficDistribution"])),
     ] {
