@@ -1,6 +1,7 @@
 //! Policies: what they are about, and the parts they are made of. Their expressions are compiled next door.
 
 use super::{expressions, match_resources, mutable};
+use crate::apiextensions::rules::types::RESERVED;
 use crate::conditions;
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -10,30 +11,6 @@ const ANNOTATIONS_MAX: usize = 20;
 /// Bytes of an expression whose value is an annotation.
 const VALUE_MAX: usize = 5 * 1024;
 const PATCHES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];
-/// Identifiers that the language keeps for itself.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if is_set(spec, "paramKind") {

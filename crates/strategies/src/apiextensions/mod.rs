@@ -9,7 +9,7 @@ mod embedded;
 mod field_path;
 mod json_schema;
 mod naming;
-mod rules;
+pub(crate) mod rules;
 mod spec;
 mod structural;
 

@@ -6,7 +6,7 @@
 
 mod compile;
 mod evaluate;
-mod types;
+pub(crate) mod types;
 
 use cel::{Program, Shape};
 use meta::field::{ErrorList, ErrorType};

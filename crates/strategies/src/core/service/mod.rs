@@ -135,7 +135,7 @@ fn list<'a>(o: &'a Object, field: &str) -> &'a [Value] {
 }
 
 fn has_address(o: &Object) -> bool {
-    matches!(ty(o), "ClusterIP" | "NodePort" | "LoadBalancer")
+    ty(o) != "ExternalName"
 }
 
 fn is_headless(o: &Object) -> bool {
