@@ -39,34 +39,29 @@ const LACKS: [(&str, &[&str]); 10] = [
 /// Command, and flags that it takes without effect.
 const IDLE: [(&str, &[&str]); 1] = [("run", &["filename", "kustomize", "recursive"])];
 
-fn at<'a>(mut c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
-    for name in path.split(' ') {
-        c = c.find_subcommand_mut(name)?;
-    }
-    Some(c)
+/// Where a path leads that begins with the command itself.
+fn at<'a>(c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
+    let mut names = path.split(' ');
+    let own = names.next() == Some(c.get_name());
+    names.try_fold(own.then_some(c)?, |c, name| c.find_subcommand_mut(name))
 }
 
-/// Writes the rows into the commands.
-pub fn adjust(mut c: Command) -> Command {
-    for (path, flag, default) in DEFAULTS {
-        if let Some(sub) = at(&mut c, path) {
-            *sub = std::mem::take(sub).mut_arg(flag, |a| a.default_value(default).hide_default_value(true));
+/// Writes the rows into a command and those below it.
+pub fn adjust(c: &mut Command) {
+    let mut change = |path: &str, flag: &str, to: &dyn Fn(clap::Arg) -> clap::Arg| {
+        if let Some(sub) = at(c, path) {
+            *sub = std::mem::take(sub).mut_arg(flag, to);
         }
-    }
-    let each = |all: &[(&'static str, &[&'static str])]| -> Vec<_> {
-        all.iter().flat_map(|(path, flags)| flags.iter().map(|f| (*path, *f))).collect()
     };
-    for (path, flag) in each(&LACKS) {
-        if let Some(sub) = at(&mut c, path) {
-            *sub = std::mem::take(sub).mut_arg(flag, |a| a.hide(true));
-        }
+    for (path, flag, default) in DEFAULTS {
+        change(path, flag, &|a| a.default_value(default).hide_default_value(true));
     }
-    for (path, flag) in each(&IDLE) {
-        if let Some(sub) = at(&mut c, path) {
-            *sub = std::mem::take(sub).mut_arg(flag, |a| a.help("Kept for scripts: without effect here"));
-        }
+    for (path, flags) in LACKS {
+        flags.iter().for_each(|f| change(path, f, &|a| a.hide(true)));
     }
-    c
+    for (path, flags) in IDLE {
+        flags.iter().for_each(|f| change(path, f, &|a| a.help("Kept for scripts: without effect here")));
+    }
 }
 
 /// Refuses flags that the command lacks.
@@ -126,7 +121,8 @@ mod tests {
         let rows = super::DEFAULTS.iter().map(|(p, f, _)| (*p, *f));
         let lacks = super::LACKS.iter().chain(&super::IDLE).flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
         for (path, flag) in rows.chain(lacks) {
-            let found = super::at(&mut c, path).is_some_and(|c| c.get_arguments().any(|a| a.get_id() == flag));
+            let first = path.split(' ').next().unwrap();
+            let found = c.find_subcommand_mut(first).and_then(|c| super::at(c, path)).is_some_and(|c| c.get_arguments().any(|a| a.get_id() == flag));
             assert!(found, "{path} {flag}");
         }
     }

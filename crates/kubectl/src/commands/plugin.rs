@@ -44,7 +44,10 @@ fn executable(path: &Path) -> bool {
 
 /// The built-in command that words lead to, all of them.
 fn builtin(words: &[&str]) -> Option<String> {
-    let mut at = crate::cli::command();
+    builtin_of(crate::cli::lean(words), words).or_else(|| builtin_of(crate::cli::command(), words))
+}
+
+fn builtin_of(mut at: clap::Command, words: &[&str]) -> Option<String> {
     let mut path = String::from("kubectl");
     for w in words {
         let sub = at.get_subcommands().find(|s| s.get_name() == *w || s.get_all_aliases().any(|a| a == *w)).cloned()?;

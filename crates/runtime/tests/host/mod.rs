@@ -120,7 +120,8 @@ impl Host {
         script: &str,
         edit: impl FnOnce(&mut ContainerConfig),
     ) -> (Container, String) {
-        let mut config = shell(name, script);
+        // The streams are two pipes: what stands before what in the log is only told of one.
+        let mut config = shell(name, &format!("exec 2>&1; {script}"));
         edit(&mut config);
         let id = self.start(pod, config).await;
         let status = self.ended(&id).await;
