@@ -265,8 +265,9 @@ pub fn lean(words: &[impl AsRef<str>]) -> clap::Command {
 }
 
 fn tree(wanted: impl Fn(&str) -> bool) -> clap::Command {
-    let top = clap::Command::new("kubectl").about("Controls a Kubernetes cluster.");
-    let mut top = GlobalFlags::augment_args(top)
+    // Sets of flags bring texts of their own, hence what a command is for comes behind them.
+    let mut top = GlobalFlags::augment_args(clap::Command::new("kubectl"))
+        .about("Controls a Kubernetes cluster.")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .next_help_heading(None)
@@ -274,7 +275,7 @@ fn tree(wanted: impl Fn(&str) -> bool) -> clap::Command {
     relax(&mut top);
     for (name, about, flags) in COMMANDS {
         if wanted(name) {
-            let mut c = flags(clap::Command::new(*name).about(about.trim().trim_end_matches('.')));
+            let mut c = flags(clap::Command::new(*name)).about(about.trim().trim_end_matches('.')).long_about(None);
             relax(&mut c);
             shared::adjust(&mut c);
             top = top.subcommand(c);
@@ -309,4 +310,25 @@ fn relax(c: &mut clap::Command) {
         relax(s);
     }
     *c = changed;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{command, lean};
+
+    /// A command has the same flags, below it too, whether it is built alone or with all.
+    #[test]
+    fn a_command_built_alone_is_the_one_of_the_whole() {
+        let shown = |c: &mut clap::Command| {
+            let below: Vec<String> = c.get_subcommands_mut().map(|s| s.render_long_help().to_string()).collect();
+            format!("{}{below:?}", c.render_long_help())
+        };
+        for one in command().get_subcommands_mut() {
+            let name = one.get_name().to_owned();
+            let mut alone = lean(&["-n", &name]);
+            assert_eq!(alone.get_subcommands().count(), 1, "{name}");
+            assert_eq!(shown(alone.find_subcommand_mut(&name).unwrap()), shown(one), "{name}");
+        }
+        assert_eq!(lean(&["nothing"]).get_subcommands().count(), 0);
+    }
 }

@@ -122,7 +122,10 @@ mod tests {
         let lacks = super::LACKS.iter().chain(&super::IDLE).flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
         for (path, flag) in rows.chain(lacks) {
             let first = path.split(' ').next().unwrap();
-            let found = c.find_subcommand_mut(first).and_then(|c| super::at(c, path)).is_some_and(|c| c.get_arguments().any(|a| a.get_id() == flag));
+            let found = c
+                .find_subcommand_mut(first)
+                .and_then(|c| super::at(c, path))
+                .is_some_and(|c| c.get_arguments().any(|a| a.get_id() == flag));
             assert!(found, "{path} {flag}");
         }
     }
