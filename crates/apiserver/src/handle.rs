@@ -116,8 +116,7 @@ impl Server {
             return self.answer(parts, body, wanted, info, trace).await;
         }
         let time = deadline::of(&info.query, self.options.request_timeout)?;
-        let answer = self.answer(parts, body, wanted, info, trace);
-        tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+        tokio::time::timeout(time, self.answer(parts, body, wanted, info, trace)).await.unwrap_or_else(|_| {
             trace.terminated(504);
             Err(deadline::passed())
         })
@@ -161,7 +160,8 @@ impl Server {
             return Err(Status::too_large(format!("Request entity too large: limit is {limit}")));
         }
         if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
-            return Ok(self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id).await);
+            let proxied = self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id);
+            return Ok(Box::pin(proxied).await);
         }
         if target.group_version.is_none() || !target.is_resource() {
             return self.other(&parts, &target).or_else(|s| self.nowhere(s, parts.uri.path()));

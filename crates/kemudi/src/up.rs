@@ -3,7 +3,7 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
-use crate::{access, agent, bootstrap, lock, privileges};
+use crate::{access, agent, behind, bootstrap, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -128,10 +129,13 @@ pub fn up(options: Options) -> Result<(), Error> {
         tracing::debug!("huge pages stay on: {e}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
-    runtime.block_on(run(options))
+    let behind = behind::runtime().map_err(Error::Runtime)?;
+    let result = runtime.block_on(run(options, behind.handle()));
+    behind.shutdown_background();
+    result
 }
 
-async fn run(options: Options) -> Result<(), Error> {
+async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
@@ -198,7 +202,10 @@ async fn run(options: Options) -> Result<(), Error> {
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
     };
-    let informers = components::start(&parts);
+    let informers = {
+        let _behind = behind.enter();
+        components::start(&parts)
+    };
     if let (Some(node), Some(network)) = (&node, network) {
         let gateway = IpAddr::V4(network.gateway());
         bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;

@@ -53,7 +53,7 @@ pub async fn dispatch(
         return Err(method_not_allowed());
     }
     if !t.subresource.is_empty() {
-        return subresource(server, call, request, &method, verb).await;
+        return Box::pin(subresource(server, call, request, &method, verb)).await;
     }
     let served =
         row.kind.has_verb(verb) || (row.strategy.serves_more() && matches!(verb, "create" | "update" | "patch"));
@@ -67,15 +67,16 @@ pub async fn dispatch(
     if !named && matches!(verb, "update" | "patch") {
         return Err(method_not_allowed());
     }
+    // Boxed, what a write remembers is not part of every reading request.
     match verb {
         "get" => get::get(server, &call, &request).await,
         "list" => list::list(server, &call, &request).await,
         "watch" => watch::watch(server, &call, request),
-        "create" => create::create(server, &call, request).await,
-        "update" => update::update(server, &call, request).await,
-        "patch" => patch::patch(server, &call, request).await,
-        "delete" => delete::delete(server, &call, request).await,
-        "deletecollection" => delete::collection(server, &call, request).await,
+        "create" => Box::pin(create::create(server, &call, request)).await,
+        "update" => Box::pin(update::update(server, &call, request)).await,
+        "patch" => Box::pin(patch::patch(server, &call, request)).await,
+        "delete" => Box::pin(delete::delete(server, &call, request)).await,
+        "deletecollection" => Box::pin(delete::collection(server, &call, request)).await,
         _ => Err(method_not_allowed()),
     }
 }
