@@ -60,14 +60,15 @@ impl Quantity {
         }
         let (format, binary, exponent) = read_suffix(suffix)?;
         // value = digits × 10^(exponent − len(fraction)) × 1024^binary, wanted in billionths.
-        let digits: String = format!("{whole}{fraction}").trim_start_matches('0').to_owned();
+        let zeros = whole.bytes().chain(fraction.bytes()).take_while(|c| *c == b'0').count();
+        let count = whole.len() + fraction.len() - zeros;
         let mut scale = exponent - fraction.len() as i32 + 9;
         let mut nanos: i128 = 0;
         let mut lost = false;
         let mut too_big = false;
-        for (i, c) in digits.bytes().enumerate() {
+        for (i, c) in whole.bytes().chain(fraction.bytes()).skip(zeros).enumerate() {
             if nanos > i128::MAX / 16 {
-                scale += (digits.len() - i) as i32;
+                scale += (count - i) as i32;
                 lost = true;
                 break;
             }
@@ -91,7 +92,7 @@ impl Quantity {
             nanos /= 10;
             scale += 1;
         }
-        if lost || (scale < 0 && !digits.is_empty()) {
+        if lost || (scale < 0 && count > 0) {
             nanos += 1;
         }
         if too_big || nanos > MAX {

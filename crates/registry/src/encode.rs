@@ -2,12 +2,11 @@
 //! `resourceVersion`, which the revision gives. To be read, they are spliced, not decoded.
 
 use crate::pool::Pool;
+use crate::scan::{self, Scan};
 use bytes::Bytes;
 use meta::{Map, Object, Value};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 use store::{Entry, Index, IndexFn, Key, Str};
@@ -117,7 +116,7 @@ fn splice_from(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
 pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
     let mark = entry.index().mark as usize;
     let rest = &entry.value[mark..];
-    let metadata = &rest[..closing(rest)];
+    let metadata = &rest[..scan::closing(rest).unwrap_or(rest.len())];
     out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",");
     out.extend_from_slice(METADATA);
     let _ = write!(out, "\"resourceVersion\":\"{}\"", entry.revision);
@@ -126,23 +125,6 @@ pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
     }
     out.extend_from_slice(metadata);
     out.extend_from_slice(b"}}");
-}
-
-/// Where the object closes whose first member begins here.
-fn closing(json: &[u8]) -> usize {
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-    for (i, b) in json.iter().enumerate() {
-        match b {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'{' | b'[' if !quoted => depth += 1,
-            b'}' if !quoted && depth == 0 => return i,
-            b'}' | b']' if !quoted => depth -= 1,
-            _ => {}
-        }
-    }
-    json.len()
 }
 
 /// Makes the index function of the store: labels, and the selectable fields of each resource by its storage name.
@@ -174,14 +156,8 @@ fn index(value: &[u8], wanted: &Wanted, pool: &Pool, known: impl Fn(&str) -> Opt
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool };
     let said = wanted.said.iter().filter_map(|path| Some((path.clone(), known(path)?)));
     found.fields.extend(said.filter(|(_, text)| !text.is_empty()));
-    pick(value, wanted, &mut found);
+    pick(&mut Scan::new(value), wanted, &mut found, true, true);
     Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
-}
-
-fn pick(value: &[u8], wanted: &Wanted, found: &mut Found<'_>) {
-    let mut d = serde_json::Deserializer::from_slice(value);
-    // What ends it early is that everything was found.
-    let _ = Pick { wanted, found, last: true, root: true }.deserialize(&mut d);
 }
 
 /// The text of one field of a stored object; empty when it has none.
@@ -190,7 +166,7 @@ pub fn field(value: &[u8], path: &str) -> String {
     wanted.field(path);
     let pool = Pool::default();
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool: &pool };
-    pick(value, &wanted, &mut found);
+    pick(&mut Scan::new(value), &wanted, &mut found, true, true);
     found.fields.first().map(|(_, v)| v.to_string()).unwrap_or_default()
 }
 
@@ -243,102 +219,47 @@ struct Found<'p> {
     pool: &'p Pool,
 }
 
-struct Pick<'a, 'p> {
-    wanted: &'a Wanted,
-    found: &'a mut Found<'p>,
-    /// Nothing is wanted behind this value.
-    last: bool,
-    /// The object itself, whose members are not sorted.
-    root: bool,
-}
-
-impl Pick<'_, '_> {
-    fn text(self, text: &str) {
-        if let Some(f) = &self.wanted.field {
-            self.found.fields.push((f.clone(), self.found.pool.text(text)));
+/// Reads what is wanted of the value at the place of the scan. None when the value ends too early, or nothing more is wanted:
+/// `last` says that nothing is behind this value, `root` that it is the object itself, whose members are not sorted.
+fn pick(scan: &mut Scan<'_>, wanted: &Wanted, found: &mut Found<'_>, last: bool, root: bool) -> Option<()> {
+    match (&wanted.field, scan.peek()?) {
+        (Some(_), b'{' | b'[' | b'n') => return scan.skip(),
+        (Some(field), _) => {
+            let text = found.pool.text(&scan.text()?);
+            found.fields.push((field.clone(), text));
+            return Some(());
         }
+        (None, b'{') => {}
+        (None, _) => return scan.skip(),
     }
-}
-
-impl<'de> DeserializeSeed<'de> for Pick<'_, '_> {
-    type Value = ();
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(), D::Error> {
-        d.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Pick<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, v: bool) -> Result<(), E> {
-        self.text(if v { "true" } else { "false" });
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, v: i64) -> Result<(), E> {
-        self.text(&v.to_string());
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, v: u64) -> Result<(), E> {
-        self.text(&v.to_string());
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, v: f64) -> Result<(), E> {
-        self.text(&v.to_string());
-        Ok(())
-    }
-
-    fn visit_str<E>(self, v: &str) -> Result<(), E> {
-        self.text(v);
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        if self.wanted.labels {
-            while let Some((k, v)) = map.next_entry::<std::borrow::Cow<'de, str>, Value>()? {
-                let value = self.found.pool.text(v.as_str().unwrap_or_default());
-                self.found.labels.push((self.found.pool.text(&k), value));
+    let mut left = wanted.children.len();
+    let mut first = true;
+    while let Some(key) = scan.member(&mut first)? {
+        if wanted.labels {
+            let key = found.pool.text(&key);
+            let value = found.pool.text(&scan.text()?);
+            found.labels.push((key, value));
+            continue;
+        }
+        match wanted.children.iter().find(|(n, _)| *n == *key) {
+            Some((_, wanted)) => {
+                left = left.saturating_sub(1);
+                pick(scan, wanted, found, last && left == 0, false)?;
             }
-            return Ok(());
-        }
-        let mut left = self.wanted.children.len();
-        while let Some(k) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            match self.wanted.children.iter().find(|(n, _)| *n == *k) {
-                Some((_, wanted)) => {
-                    left = left.saturating_sub(1);
-                    let last = self.last && left == 0;
-                    map.next_value_seed(Pick { wanted, found: self.found, last, root: false })?;
+            None => {
+                if !root && wanted.children.iter().all(|(n, _)| **n < *key) {
+                    left = 0;
                 }
-                None => {
-                    if !self.root && self.wanted.children.iter().all(|(n, _)| **n < *k) {
-                        left = 0;
-                    }
-                    if left > 0 || !self.last {
-                        map.next_value::<IgnoredAny>()?;
-                    }
+                if left > 0 || !last {
+                    scan.skip()?;
                 }
             }
-            if left == 0 && self.last {
-                return Err(A::Error::custom("everything was found"));
-            }
         }
-        Ok(())
+        if left == 0 && last {
+            return None;
+        }
     }
+    Some(())
 }
 
 #[cfg(test)]
@@ -386,7 +307,7 @@ mod tests {
         assert_eq!(&*e.index().fields, &[(NAME.into(), "n".into()), (NAMESPACE.into(), "s".into())]);
         let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":"u"},"spec":{"w":1,"x":"y","z":..."#);
         assert_eq!((e.index().labels.len(), &*e.index().fields), (1, &[("spec.x".into(), "y".into())][..]));
-        let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":...},"spec":{"x":"y"}}"#);
+        let e = made(&["spec.x"], r#"{"metadata":{"labels":{"b":"c"},"uid":{},"spec":{"x":"y"}}"#);
         assert_eq!(
             (e.index().labels.len(), e.index().fields.len()),
             (1, 0),

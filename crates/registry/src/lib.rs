@@ -16,6 +16,7 @@ pub mod metadata;
 pub mod options;
 mod pool;
 pub mod row;
+mod scan;
 pub mod strategy;
 mod update;
 mod versions;

@@ -12,15 +12,18 @@ pub fn fill(value: &mut Value, schema: &Schema) {
     if schema.custom {
         return fill_custom(value, schema);
     }
+    if !schema.ways().fills {
+        return;
+    }
     match (value, schema.ty) {
         (Value::Object(m), Type::Struct) => fill_struct(m, schema),
         (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
             Some(s) if s.ty == Type::Quantity => m.values_mut().for_each(round_up),
-            Some(s) if wants_fill(s) => m.values_mut().for_each(|v| fill(v, s)),
-            _ => {}
+            Some(s) => m.values_mut().for_each(|v| fill(v, s)),
+            None => {}
         },
         (Value::Array(a), Type::Array) => {
-            if let Some(s) = schema.items.as_deref().filter(|s| wants_fill(s)) {
+            if let Some(s) = schema.items.as_deref() {
                 a.iter_mut().for_each(|v| fill(v, s));
             }
         }
@@ -82,13 +85,10 @@ impl Turn {
     }
 }
 
-fn wants_fill(s: &Schema) -> bool {
-    matches!(s.ty, Type::Struct | Type::Map | Type::Array)
-}
-
 fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
+    let ways = schema.ways();
     for turn in [Turn::SiblingAbsent, Turn::Always, Turn::SiblingIs] {
-        for f in &schema.fields {
+        for f in ways.filled.iter().filter_map(|i| schema.fields.get(usize::from(*i))) {
             let Some(default) = f.fill.as_ref().filter(|d| Turn::of(d) == turn) else { continue };
             // What is no pointer cannot tell zero from absent.
             let set = m.get(&*f.name).is_some_and(|v| match f.presence {
@@ -110,8 +110,8 @@ fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
             }
         }
     }
-    for (f, v) in schema.beside(m.iter_mut()) {
-        if let Some(v) = v.filter(|_| wants_fill(&f.schema)) {
+    for (f, v) in schema.some_beside(&ways.fills_below, m.iter_mut()) {
+        if let Some(v) = v {
             fill(v, &f.schema);
         }
     }

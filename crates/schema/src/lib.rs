@@ -10,6 +10,7 @@ pub mod rules;
 pub mod structural;
 pub mod typed;
 pub mod types;
+mod ways;
 
 pub use decode::{DecodeError, Decoded, decode, depth};
 pub use fill::fill;

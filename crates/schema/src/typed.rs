@@ -29,7 +29,7 @@ pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
 
 /// Makes none of empty lists that are always written, as conversion does once it is known who wrote them.
 pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
-    for (f, v) in schema.beside(m.iter_mut()) {
+    for (f, v) in schema.some_beside(&schema.ways().settled, m.iter_mut()) {
         let Some(v) = v else { continue };
         match v {
             Value::Array(a) if a.is_empty() && f.presence == Presence::Always => *v = Value::Null,

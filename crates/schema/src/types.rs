@@ -2,6 +2,7 @@
 
 use crate::rules::Rule;
 use crate::structural::Constraints;
+use crate::ways::Ways;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -106,6 +107,8 @@ pub struct Schema {
     pub custom: bool,
     /// What validation asks of a custom resource beyond types.
     pub constraints: Option<Box<Constraints>>,
+    /// What walks over it need not look at.
+    pub ways: Ways,
 }
 
 #[derive(Clone, Debug)]
@@ -214,6 +217,7 @@ impl Schema {
             nullable: false,
             custom: false,
             constraints: None,
+            ways: Ways::default(),
         }
     }
 
@@ -227,11 +231,16 @@ impl Schema {
         &'s self,
         members: impl Iterator<Item = (&'m String, V)>,
     ) -> impl Iterator<Item = (&'s Field, Option<V>)> {
-        let mut members = members.peekable();
-        self.fields.iter().map(move |f| {
-            while members.next_if(|(k, _)| k.as_str() < &*f.name).is_some() {}
-            (f, members.next_if(|(k, _)| k.as_str() == &*f.name).map(|(_, v)| v))
-        })
+        beside(self.fields.iter(), members)
+    }
+
+    /// As [`Schema::beside`], of some of the fields: their places, in order.
+    pub(crate) fn some_beside<'s, 'm, V>(
+        &'s self,
+        places: &'s [u16],
+        members: impl Iterator<Item = (&'m String, V)>,
+    ) -> impl Iterator<Item = (&'s Field, Option<V>)> {
+        beside(places.iter().filter_map(|i| self.fields.get(usize::from(*i))), members)
     }
 
     /// Whether all of these names, which are sorted, are fields.
@@ -248,6 +257,17 @@ impl Schema {
     pub fn is_object(&self) -> bool {
         matches!(self.ty, Type::Map | Type::Struct)
     }
+}
+
+fn beside<'s, 'm, V>(
+    fields: impl Iterator<Item = &'s Field>,
+    members: impl Iterator<Item = (&'m String, V)>,
+) -> impl Iterator<Item = (&'s Field, Option<V>)> {
+    let mut members = members.peekable();
+    fields.map(move |f| {
+        while members.next_if(|(k, _)| k.as_str() < &*f.name).is_some() {}
+        (f, members.next_if(|(k, _)| k.as_str() == &*f.name).map(|(_, v)| v))
+    })
 }
 
 /// All definitions by name.

@@ -22,7 +22,7 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schem
 }
 
 fn fields(m: &Map<String, Value>, schema: &Schema, path: &FieldPath, errors: &mut ErrorList) {
-    for (f, v) in schema.beside(m.iter()) {
+    for (f, v) in schema.some_beside(&schema.ways().ruled, m.iter()) {
         let v = v.filter(|v| !v.is_null());
         let deeper = matches!(f.schema.ty, Type::Struct | Type::Array | Type::Map);
         if f.rules.is_empty() && (!deeper || v.is_none()) {

@@ -108,6 +108,9 @@ pub fn old_label(key: &str) -> Option<&'static str> {
 /// Profiles that are only said by annotation, which nothing reads any more.
 fn profiles(metadata: &Value, spec: &Value, path: &FieldPath, out: &mut Vec<String>) {
     let annotations = &metadata["annotations"];
+    if annotations.as_object().is_none_or(|m| m.is_empty()) {
+        return;
+    }
     let at = path.child("metadata").child("annotations");
     let mut say = |key: String, field: &str, why: &str| {
         if is_set(annotations, &key) {
@@ -239,8 +242,12 @@ fn overlaps(v: &Value, out: &mut Vec<String>) {
             for (key, said, named) in
                 [("secret", "Secret", true), ("configMap", "ConfigMap", true), ("downwardAPI", "DownwardAPI", false)]
             {
+                let found = paths(&s[key]);
+                if found.is_empty() {
+                    continue;
+                }
                 let from = if named { format!(" ({said} {:?})", text(&s[key], "name")) } else { format!(" ({said})") };
-                files.extend(paths(&s[key]).into_iter().map(|p| (p, from.clone())));
+                files.extend(found.into_iter().map(|p| (p, from.clone())));
             }
             if is_set(s, "serviceAccountToken") {
                 files.push((text(&s["serviceAccountToken"], "path").into(), " (ServiceAccountToken)".into()));
