@@ -6,6 +6,7 @@ use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -124,12 +125,25 @@ pub trait Host: Sync {
     fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String>;
     /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
     async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
+    /// Makes a namespace, as the server itself.
+    async fn create_namespace(&self, name: &str) -> Result<(), Status>;
     /// A fact for the audit log.
     fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
     /// Tells something about the object in an event, which is written later or not at all.
     fn event(&self, _event: &Event<'_>) {}
     /// A webhook was asked.
     fn asked(&self, _asked: &Asked<'_>) {}
+    /// A plugin was asked, the one at this place of the chain.
+    fn passed(&self, _place: usize, _passed: &Passed) {}
+}
+
+/// What a plugin took, for those who count.
+pub struct Passed {
+    pub plugin: &'static str,
+    pub validating: bool,
+    pub operation: Operation,
+    pub rejected: bool,
+    pub took: Duration,
 }
 
 /// A warning about an object that is on its way to the store.
@@ -183,6 +197,11 @@ pub trait Plugin: Send + Sync {
 #[async_trait]
 pub trait Remote: Send + Sync {
     fn name(&self) -> &'static str;
+
+    /// Reads what it needs from outside, once, before it is asked anything.
+    async fn open(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// False when nobody is to be asked, which must be cheap to find out.
     fn wants(&self, review: &Review<'_>) -> bool;
@@ -240,6 +259,30 @@ impl Step {
     }
 }
 
+/// Tells what each plugin took. The end of one is the begin of the next: the clock is asked once for each.
+struct Watch<'a> {
+    review: &'a Review<'a>,
+    validating: bool,
+    since: Instant,
+}
+
+impl<'a> Watch<'a> {
+    fn new(review: &'a Review<'a>, validating: bool) -> Self {
+        Self { review, validating, since: Instant::now() }
+    }
+
+    fn passed(&mut self, place: usize, step: &Step, rejected: bool) {
+        let now = Instant::now();
+        let took = now - std::mem::replace(&mut self.since, now);
+        let (plugin, validating, operation) = (step.name(), self.validating, self.review.operation);
+        self.review.host.passed(place, &Passed { plugin, validating, operation, rejected, took });
+    }
+}
+
+pub(crate) fn failed_start(plugin: &str, why: &str) -> String {
+    format!("couldn't init admission plugin {plugin:?}: {why}")
+}
+
 /// Plugins in their order: all mutate before any validates.
 pub struct Chain {
     pub(crate) steps: Vec<Step>,
@@ -249,6 +292,16 @@ impl Chain {
     /// The names of the plugins, in their order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(Step::name)
+    }
+
+    /// Makes every plugin ready to be asked.
+    pub async fn open(mut self) -> Result<Self, String> {
+        for s in &mut self.steps {
+            if let Step::Remote(p) = s {
+                p.open().await.map_err(|why| failed_start(p.name(), &why))?;
+            }
+        }
+        Ok(self)
     }
 
     pub async fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<Mutated, Status> {
@@ -263,12 +316,15 @@ impl Chain {
     }
 
     async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
-        for s in &self.steps {
-            match s {
-                Step::Local(p) => p.mutate(review, object)?,
-                Step::Remote(p) if p.wants(review) => p.mutate(review, object, rounds).await?,
-                Step::Remote(_) => {}
-            }
+        let mut watch = Watch::new(review, false);
+        for (i, s) in self.steps.iter().enumerate() {
+            let answer = match s {
+                Step::Local(p) => p.mutate(review, object),
+                Step::Remote(p) if p.wants(review) => p.mutate(review, object, rounds).await,
+                Step::Remote(_) => Ok(()),
+            };
+            watch.passed(i, s, answer.is_err());
+            answer?;
         }
         Ok(())
     }
@@ -285,12 +341,15 @@ impl Chain {
     }
 
     pub async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        for s in &self.steps {
-            match s {
-                Step::Local(p) => p.validate(review, object)?,
-                Step::Remote(p) if p.wants(review) => p.validate(review, object).await?,
-                Step::Remote(_) => {}
-            }
+        let mut watch = Watch::new(review, true);
+        for (i, s) in self.steps.iter().enumerate() {
+            let answer = match s {
+                Step::Local(p) => p.validate(review, object),
+                Step::Remote(p) if p.wants(review) => p.validate(review, object).await,
+                Step::Remote(_) => Ok(()),
+            };
+            watch.passed(i, s, answer.is_err());
+            answer?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
-use crate::handle::Call;
-use admission::{Asked, Event, Host, Labels, Lookup, Review, is_terminating};
+use crate::handle::{Call, as_identity};
+use admission::{Asked, Event, Host, Labels, Lookup, Passed, Review, is_terminating};
 use async_trait::async_trait;
-use auth::{Attributes, Endpoint};
+use auth::{Attributes, Endpoint, User};
 use http::Method;
+use http::header::CONTENT_TYPE;
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
@@ -238,6 +239,22 @@ impl Host for Admission<'_> {
         answer
     }
 
+    async fn create_namespace(&self, name: &str) -> Result<(), Status> {
+        let body = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}).to_string();
+        let request = http::Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
+        let request = request.body(body.into()).map_err(Status::internal)?;
+        let own = User::new("system:apiserver", &["system:masters"]);
+        let answer = self.server.handle(as_identity(request, own)).await;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        let said = serde_json::from_slice(&answer.into_body().collect().await).ok();
+        Err(said
+            .as_ref()
+            .and_then(Status::from_value)
+            .unwrap_or_else(|| Status::internal("no answer of the server's own")))
+    }
+
     fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
         self.call.trace.annotate(key, value);
     }
@@ -250,6 +267,10 @@ impl Host for Admission<'_> {
 
     fn asked(&self, asked: &Asked<'_>) {
         self.server.metrics.asked(asked);
+    }
+
+    fn passed(&self, place: usize, passed: &Passed) {
+        self.server.metrics.passed(place, passed);
     }
 }
 

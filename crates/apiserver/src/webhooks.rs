@@ -4,12 +4,13 @@ use crate::Metrics;
 use crate::admit::{Decoded, Stored};
 use admission::Lookup;
 use async_trait::async_trait;
+use auth::remote::refusal;
 use auth::{Endpoint, Place};
 use bytes::Bytes;
 use client::https::{Config, Https, Roots};
 use client::{Error, Transport};
+use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use meta::Object;
 use parking_lot::Mutex;
@@ -129,22 +130,6 @@ enum Failure {
     Sending(String),
     /// An answer that is no success.
     Answer(String),
-}
-
-/// What Go's client makes of an answer that is no `Status`.
-fn refusal(code: StatusCode, body: &[u8]) -> String {
-    let said = String::from_utf8_lossy(body);
-    match code.as_u16() {
-        401 => "the server has asked for the client to provide credentials".into(),
-        404 => "the server could not find the requested resource".into(),
-        405 => "the server does not allow this method on the requested resource".into(),
-        429 => "the server has received too many requests and has asked us to try again later".into(),
-        503 => "the server is currently unable to handle the request".into(),
-        c if c >= 500 => {
-            format!("an error on the server ({:?}) has prevented the request from succeeding", said.trim())
-        }
-        _ => "the server rejected our request for an unknown reason".into(),
-    }
 }
 
 fn by_url(url: &str) -> Result<Target, String> {
