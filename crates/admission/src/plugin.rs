@@ -124,11 +124,13 @@ pub trait Host: Sync {
     /// Merges part of an object into it, as server-side apply merges, but for the managed fields.
     fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String>;
     /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
-    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
+    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered>;
     /// Makes a namespace, as the server itself.
     async fn create_namespace(&self, name: &str) -> Result<(), Status>;
     /// A fact for the audit log.
     fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
+    /// The same, only where requests are written down with their objects.
+    fn annotate_details(&self, _key: &str, _value: &dyn std::fmt::Display) {}
     /// Tells something about the object in an event, which is written later or not at all.
     fn event(&self, _event: &Event<'_>) {}
     /// A webhook was asked.
@@ -144,6 +146,13 @@ pub struct Passed {
     pub operation: Operation,
     pub rejected: bool,
     pub took: Duration,
+}
+
+/// Why nobody answered, and the HTTP code, if there was one.
+#[derive(Debug)]
+pub struct Unanswered {
+    pub code: Option<u16>,
+    pub why: String,
 }
 
 /// A warning about an object that is on its way to the store.
@@ -168,10 +177,13 @@ pub enum Outcome {
     Allowed,
     /// With the HTTP code of the refusal.
     Refused(u16),
-    /// It could not be asked, or answered nonsense. `open`: the request goes on all the same.
+    /// It could not be asked, or answered nonsense. `open`: the request goes on all the same. With the HTTP code that tells why.
     Failed {
         open: bool,
+        code: u16,
     },
+    /// It must not be asked.
+    Unfit,
 }
 
 pub trait Plugin: Send + Sync {
@@ -215,24 +227,54 @@ pub trait Remote: Send + Sync {
     }
 }
 
-/// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`).
+/// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`), each for itself.
 #[derive(Default)]
 pub struct Rounds {
     pub second: bool,
     /// Somebody outside has changed the object: everybody inside is asked again, once.
     pub again: bool,
-    /// The object as the last remote plugin left it.
-    pub last: Option<Object>,
-    /// Hooks that want to be asked again when another changes the object after them.
-    pub invoked: HashSet<String>,
-    /// Those of them whose time has come.
-    pub due: HashSet<String>,
+    pub policies: Reinvoked,
+    pub webhooks: Reinvoked,
 }
 
-impl Rounds {
-    /// The object has changed since the hooks invoked so far have seen it.
+/// Who is asked again of one plugin's, by what they are called.
+#[derive(Default)]
+pub struct Reinvoked {
+    /// The object as the plugin left it in the first round.
+    last: Option<Object>,
+    /// Those that want to be asked again when another changes the object after them.
+    invoked: HashSet<String>,
+    /// Those of them whose time has come.
+    due: HashSet<String>,
+}
+
+impl Reinvoked {
+    /// The second round begins: what others have changed since counts too.
+    pub fn begin_again(&mut self, object: Option<&Object>) {
+        if self.last.as_ref() != object {
+            self.changed();
+        }
+    }
+
+    /// The object has changed since those invoked so far have seen it.
     pub fn changed(&mut self) {
         self.due.extend(self.invoked.drain());
+    }
+
+    /// This one wants to be asked again.
+    pub fn asked(&mut self, name: &str) {
+        self.invoked.insert(name.to_owned());
+    }
+
+    pub fn is_due(&self, name: &str) -> bool {
+        self.due.contains(name)
+    }
+
+    /// The first round ends. What nobody will compare is not kept.
+    pub fn end(&mut self, object: Option<&Object>) {
+        if !self.invoked.is_empty() {
+            self.last = object.cloned();
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Server;
 use crate::handle::{Call, as_identity};
-use admission::{Asked, Event, Host, Labels, Lookup, Passed, Review, is_terminating};
+use admission::{Asked, Event, Host, Labels, Lookup, Passed, Review, Unanswered, is_terminating};
 use async_trait::async_trait;
 use auth::{Attributes, Endpoint, User};
 use http::Method;
@@ -10,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Outside, Registry, Request, encode};
+use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
 use serde_json::json;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -232,9 +232,9 @@ impl Host for Admission<'_> {
         Ok(typed::merge(live, part, t))
     }
 
-    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String> {
+    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
         let begun = Instant::now();
-        let answer = self.server.webhooks.post(&self.server.registry, to, timeout, body).await;
+        let answer = self.server.webhooks.ask(&self.server.registry, to, timeout, body).await;
         self.call.trace.spent_outside(begun.elapsed());
         answer
     }
@@ -257,6 +257,10 @@ impl Host for Admission<'_> {
 
     fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
         self.call.trace.annotate(key, value);
+    }
+
+    fn annotate_details(&self, key: &str, value: &dyn std::fmt::Display) {
+        self.call.trace.annotate_details(key, value);
     }
 
     fn event(&self, event: &Event<'_>) {

@@ -157,29 +157,20 @@ impl Metrics {
         let (code, error) = match a.outcome {
             Outcome::Allowed => (200, ""),
             Outcome::Refused(code) => (code.min(600), "no_error"),
-            Outcome::Failed { .. } => (500, "calling_webhook_error"),
+            Outcome::Failed { code, .. } => (code.min(600), "calling_webhook_error"),
+            Outcome::Unfit => (0, "apiserver_internal_error"),
         };
-        let rejected = match a.outcome {
-            Outcome::Allowed => "false",
-            Outcome::Refused(_) => "true",
-            Outcome::Failed { open } => {
-                if open {
-                    "false"
-                } else {
-                    "true"
-                }
-            }
-        };
+        let passes = matches!(a.outcome, Outcome::Allowed | Outcome::Failed { open: true, .. });
+        let rejected = if passes { "false" } else { "true" };
         let code = code.to_string();
         let set = &self.set;
         let seconds = set.histogram(&table::WEBHOOK_SECONDS_BY_NAME, &[a.hook, kind, operation, rejected]);
         seconds.observe(a.took.as_secs_f64());
         set.counter(&table::WEBHOOK_REQUESTS, &[a.hook, kind, operation, &code, rejected]).inc();
-        if a.outcome == (Outcome::Failed { open: true }) {
+        if matches!(a.outcome, Outcome::Failed { open: true, .. }) {
             set.counter(&table::WEBHOOK_FAIL_OPEN, &[a.hook, kind]).inc();
-        } else if rejected == "true" {
-            let code = if error == "no_error" { code.as_str() } else { "0" };
-            set.counter(&table::WEBHOOK_REJECTIONS, &[a.hook, kind, operation, error, code]).inc();
+        } else if !passes {
+            set.counter(&table::WEBHOOK_REJECTIONS, &[a.hook, kind, operation, error, &code]).inc();
         }
     }
 
