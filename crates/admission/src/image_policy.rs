@@ -5,7 +5,7 @@ use crate::plugin::Remote;
 use crate::{Operation, Review};
 use async_trait::async_trait;
 use auth::remote::{self, Failure, Remembered};
-use meta::{Object, Status, Value};
+use meta::{Object, Status, Value, names};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -155,7 +155,10 @@ impl Remote for ImagePolicyWebhook {
             Err(why) => return Err(review.forbidden(&why)),
         };
         for (k, v) in status["auditAnnotations"].as_object().into_iter().flatten() {
-            review.host.annotate(&format!("{AUDIT}{k}"), &v.as_str().unwrap_or_default());
+            let key = format!("{AUDIT}{k}");
+            if names::qualified_name(&key).is_empty() {
+                review.host.annotate(&key, &v.as_str().unwrap_or_default());
+            }
         }
         if status["allowed"] == true {
             return Ok(());

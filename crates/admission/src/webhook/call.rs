@@ -4,7 +4,7 @@ use super::exchange::{self, Answer};
 use super::hook::DryRun;
 use super::select::Invocation;
 use crate::plugin::{Asked, Outcome, Review, Unanswered};
-use meta::{Object, Status};
+use meta::{Object, Status, names};
 use tokio::time::Instant;
 
 /// Why a call brought no permission.
@@ -86,8 +86,11 @@ async fn ask(
     let body = sent.map_err(unanswered)?;
     let answer = exchange::answer(&question, &body, mutating).map_err(Failure::nonsense)?;
     answer.warnings.iter().for_each(|w| review.host.warn(w.clone()));
-    for (k, v) in &answer.annotations {
-        review.host.annotate(&format!("{}/{k}", hook.name), v);
+    // What is no name is left out.
+    for (k, v) in answer.annotations.iter().map(|(k, v)| (format!("{}/{k}", hook.name), v)) {
+        if names::qualified_name(&k).is_empty() {
+            review.host.annotate(&k, v);
+        }
     }
     if !answer.allowed {
         return Err(Failure::Refused(exchange::refusal(&hook.name, answer.result.as_ref())));

@@ -253,9 +253,10 @@ async fn policies_annotate() {
     let group = "/apis/admissionregistration.k8s.io/v1";
     let policy = json!({"metadata": {"name": "p"}, "spec": {
         "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]},
-        "validations": [{"expression": "true"}, {"expression": "has(object.data)", "message": "wants data"}],
+        "validations": [{"expression": "true"}, {"expression": "has(object.data)", "message": "wants data"},
+            {"expression": "false", "message": "wants more"}],
         "auditAnnotations": [{"key": "name", "valueExpression": "'it is ' + object.metadata.name"},
-            {"key": "none", "valueExpression": "null"}]}});
+            {"key": "none", "valueExpression": "null"}, {"key": "long", "valueExpression": format!("'{}'.replace('x', 'xxxx')", "x".repeat(3_000))}]}});
     let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Audit"]}});
     let (_, e) = a.send("POST", &format!("{group}/validatingadmissionpolicies"), &json, &policy.to_string()).await;
     assert_eq!(e.last().unwrap()["responseStatus"]["code"], 201, "{e:?}");
@@ -267,8 +268,10 @@ async fn policies_annotate() {
     let notes = &events[1]["annotations"];
     assert_eq!((&events[1]["responseStatus"]["code"], &notes["p/name"]), (&json!(201), &json!("it is c")));
     assert!(notes.get("p/none").is_none(), "{notes}");
+    assert_eq!(notes["p/long"].as_str().unwrap().len(), 10_240, "cut");
     let failures: Value =
         serde_json::from_str(notes["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap()).unwrap();
+    // Of several failures the first one stands.
     let want = json!([{"message": "wants data", "policy": "p", "binding": "b", "expressionIndex": 1, "validationActions": ["Audit"]}]);
     assert_eq!(failures, want);
 }
@@ -278,6 +281,7 @@ async fn policies_annotate() {
 async fn calls_of_webhooks_are_annotated() {
     let a = Audited::start().await;
     let h = Hook::start(|path, _| match path {
+        "/idle" => Some(json!({"allowed": true, "auditAnnotations": {"good": "1", "not/good": "2", "": "3"}})),
         "/patch" => patch(&json!([{"value": "2", "path": "/data/b", "op": "add"}])),
         _ => allow(),
     })
@@ -303,6 +307,9 @@ async fn calls_of_webhooks_are_annotated() {
     let of = |round: u8, index: u8| format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
     let note = |name: &str, more: &str| format!(r#"{{"configuration":"w","webhook":"{name}.example.com",{more}}}"#);
     assert_eq!(said[of(0, 0)], note("idle", r#""mutated":false"#), "{said}");
+    assert_eq!(said["idle.example.com/good"], "1");
+    let names = said.as_object().unwrap().keys().filter(|k| k.starts_with("idle.example.com")).count();
+    assert_eq!(names, 1, "what is no name is left out: {said}");
     assert_eq!(said[of(0, 1)], note("down", r#""mutated":false"#));
     assert_eq!(said[of(0, 2)], note("patch", r#""mutated":true"#));
     assert_eq!(said[format!("failed-open.{}", of(0, 1))], "down.example.com");
