@@ -1,20 +1,55 @@
 //! Which plugins there are, in upstream's order, and which are on (`--enable-admission-plugins`, `--disable-admission-plugins`).
 
-use crate::plugin::{Chain, Plugin, Remote, Step};
+use crate::plugin::{Chain, Plugin, Remote, Step, failed_start};
 use crate::*;
+use meta::Value;
 
 /// One plugin: whether it is on unless somebody says otherwise, and how it is made.
 struct Row {
     on: bool,
-    make: fn() -> Step,
+    make: Make,
+}
+
+#[derive(Clone, Copy)]
+enum Make {
+    Plain(fn() -> Step),
+    /// Of what the configuration says.
+    Told(&'static str, fn(Option<&Value>) -> Result<Step, String>),
+    /// Known by its name; what it looks at is served by no v1.36 with its feature gates at their defaults.
+    Idle(&'static str),
+}
+
+impl Row {
+    fn name(&self) -> &'static str {
+        match self.make {
+            Make::Plain(make) => make().name(),
+            Make::Told(name, _) | Make::Idle(name) => name,
+        }
+    }
+
+    fn step(&self, configuration: &Configuration) -> Result<Option<Step>, String> {
+        match self.make {
+            Make::Plain(make) => Ok(Some(make())),
+            Make::Told(name, make) => make(configuration.of(name)).map(Some).map_err(|why| failed_start(name, &why)),
+            Make::Idle(_) => Ok(None),
+        }
+    }
 }
 
 const fn on(make: fn() -> Step) -> Row {
-    Row { on: true, make }
+    Row { on: true, make: Make::Plain(make) }
 }
 
 const fn off(make: fn() -> Step) -> Row {
-    Row { on: false, make }
+    Row { on: false, make: Make::Plain(make) }
+}
+
+const fn off_told(name: &'static str, make: fn(Option<&Value>) -> Result<Step, String>) -> Row {
+    Row { on: false, make: Make::Told(name, make) }
+}
+
+const fn idle(name: &'static str) -> Row {
+    Row { on: true, make: Make::Idle(name) }
 }
 
 fn local(p: impl Plugin + 'static) -> Step {
@@ -25,8 +60,13 @@ fn remote(p: impl Remote + 'static) -> Step {
     Step::Remote(Box::new(p))
 }
 
+/// Plugins that are configured elsewhere and not here: nobody is to think that what stands in the file holds.
+const UNREAD: [&str; 5] =
+    ["PodNodeSelector", "PodSecurity", "ResourceQuota", "MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"];
+
 const ALL: &[Row] = &[
     off(|| local(always::AlwaysAdmit)),
+    off(|| remote(namespace_auto_provision::NamespaceAutoProvision)),
     on(|| local(namespace_lifecycle::NamespaceLifecycle)),
     off(|| local(namespace_exists::NamespaceExists)),
     off(|| local(limit_pod_hard_anti_affinity::LimitPodHardAntiAffinityTopology)),
@@ -36,23 +76,30 @@ const ALL: &[Row] = &[
     off(|| local(node_restriction::NodeRestriction)),
     on(|| local(taint_nodes_by_condition::TaintNodesByCondition)),
     off(|| local(always_pull_images::AlwaysPullImages)),
+    off_told("ImagePolicyWebhook", |c| image_policy::ImagePolicyWebhook::new(c).map(remote)),
     on(|| local(pod_security::PodSecurity)),
     off(|| local(pod_node_selector::PodNodeSelector)),
     on(|| local(priority::Priority::default())),
     on(|| local(default_toleration_seconds::DefaultTolerationSeconds)),
+    off_told("PodTolerationRestriction", |c| pod_toleration_restriction::PodTolerationRestriction::new(c).map(local)),
+    off_told("EventRateLimit", |c| event_rate_limit::EventRateLimit::new(c).map(local)),
     off(|| local(extended_resource_toleration::ExtendedResourceToleration)),
     on(|| local(default_storage_class::DefaultStorageClass)),
     on(|| local(storage_object_in_use::StorageObjectInUseProtection)),
+    idle("PodGroupProtection"),
     off(|| local(owner_references::OwnerReferencesPermissionEnforcement)),
     on(|| local(persistent_volume_claim_resize::PersistentVolumeClaimResize)),
     on(|| local(runtime_class::RuntimeClass)),
     on(|| local(certificates::CertificateApproval)),
     on(|| local(certificates::CertificateSigning)),
+    idle("ClusterTrustBundleAttest"),
     on(|| local(certificates::CertificateSubjectRestriction)),
     on(|| local(default_ingress_class::DefaultIngressClass)),
     off(|| local(deny_service_external_ips::DenyServiceExternalIPs)),
     on(|| local(pod_topology_labels::PodTopologyLabels)),
+    idle("PodGroupWorkloadExists"),
     on(|| local(node_declared_features::NodeDeclaredFeatureValidator)),
+    idle("JobValidation"),
     on(|| local(pod_resize::PodResizeValidator)),
     on(|| remote(policy::Mutating::default())),
     on(|| remote(webhook::Mutating::default())),
@@ -64,16 +111,20 @@ const ALL: &[Row] = &[
 
 /// The plugins that are on by default.
 pub fn default_plugins() -> Chain {
-    Chain { steps: ALL.iter().filter(|r| r.on).map(|r| (r.make)()).collect() }
+    let nothing = Configuration::default();
+    Chain { steps: ALL.iter().filter(|r| r.on).filter_map(|r| r.step(&nothing).ok().flatten()).collect() }
 }
 
 /// The default plugins with some more and without others.
 pub fn chain(enable: &[String], disable: &[String]) -> Result<Chain, String> {
-    let all: Vec<(bool, Step)> = ALL.iter().map(|r| (r.on, (r.make)())).collect();
-    let known = |n: &str| all.iter().any(|(_, s)| s.name() == n);
-    for (flag, names) in [("enable-admission-plugins", enable), ("disable-admission-plugins", disable)] {
-        if let Some(n) = names.iter().find(|n| !known(n)) {
-            let names: Vec<&str> = all.iter().map(|(_, s)| s.name()).collect();
+    configured(enable, disable, &Configuration::default())
+}
+
+/// The same, and plugins are told what stands in a configuration.
+pub fn configured(enable: &[String], disable: &[String], configuration: &Configuration) -> Result<Chain, String> {
+    let names: Vec<&str> = ALL.iter().map(Row::name).collect();
+    for (flag, said) in [("enable-admission-plugins", enable), ("disable-admission-plugins", disable)] {
+        if let Some(n) = said.iter().find(|n| !names.contains(&n.as_str())) {
             return Err(format!("{flag} plugin {n:?} is unknown; there are {}", names.join(", ")));
         }
     }
@@ -82,9 +133,13 @@ pub fn chain(enable: &[String], disable: &[String]) -> Result<Chain, String> {
         let both = both.join(" ");
         return Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"));
     }
-    let says = |list: &[String], s: &Step| list.iter().any(|n| n == s.name());
-    let chosen = all.into_iter().filter(|(on, s)| (*on || says(enable, s)) && !says(disable, s));
-    Ok(Chain { steps: chosen.map(|(_, s)| s).collect() })
+    let says = |list: &[String], name: &str| list.iter().any(|n| n == name);
+    if let Some(n) = UNREAD.iter().find(|n| configuration.of(n).is_some() && !says(disable, n)) {
+        return Err(failed_start(n, "a configuration of this plugin is not supported"));
+    }
+    let chosen = ALL.iter().zip(names).filter(|(r, n)| (r.on || says(enable, n)) && !says(disable, n));
+    let steps = chosen.filter_map(|(r, _)| r.step(configuration).transpose()).collect::<Result<_, String>>()?;
+    Ok(Chain { steps })
 }
 
 #[cfg(test)]
@@ -103,6 +158,16 @@ mod tests {
         assert!(names(&["AlwaysPullImages"], &[]).unwrap().contains(&"AlwaysPullImages"));
         assert!(!names(&[], &["LimitRanger"]).unwrap().contains(&"LimitRanger"));
         assert_eq!(names(&["LimitRanger"], &[]).unwrap(), default, "on already");
+        assert_eq!(names(&[], &["JobValidation"]).unwrap(), default, "known, and has nothing to do");
+        let e = names(&["EventRateLimit"], &[]).unwrap_err();
+        let why = "limits: Invalid value: null: must not be empty";
+        assert_eq!(e, format!("couldn't init admission plugin \"EventRateLimit\": {why}"));
+        let told = Configuration::default().with("PodSecurity", Value::Null);
+        let e = configured(&[], &[], &told).err().unwrap();
+        assert_eq!(
+            e,
+            "couldn't init admission plugin \"PodSecurity\": a configuration of this plugin is not supported"
+        );
         let e = names(&["Limits"], &[]).unwrap_err();
         assert!(e.starts_with("enable-admission-plugins plugin \"Limits\" is unknown"), "{e}");
         let e = names(&["Priority"], &["Priority"]).unwrap_err();

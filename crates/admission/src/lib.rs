@@ -7,15 +7,19 @@ mod always;
 mod always_pull_images;
 mod certificates;
 mod choice;
+mod configuration;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
 mod deny_service_external_ips;
+mod event_rate_limit;
 pub mod expressions;
 mod extended_resource_toleration;
+mod image_policy;
 mod limit_pod_hard_anti_affinity;
 mod limit_ranger;
 mod matching;
+mod namespace_auto_provision;
 mod namespace_exists;
 mod namespace_lifecycle;
 mod node_declared_features;
@@ -27,6 +31,7 @@ mod pod_node_selector;
 mod pod_preset;
 mod pod_resize;
 mod pod_security;
+mod pod_toleration_restriction;
 mod pod_topology_labels;
 mod policy;
 mod priority;
@@ -40,8 +45,9 @@ mod storage_object_in_use;
 mod taint_nodes_by_condition;
 mod webhook;
 
-pub use choice::{chain, default_plugins};
+pub use choice::{chain, configured, default_plugins};
+pub use configuration::Configuration;
 pub use plugin::{
-    Asked, Chain, Event, Host, Labels, Lookup, Mutated, Operation, Outcome, Plugin, Remote, Review, Rounds,
-    is_terminating,
+    Asked, Chain, Event, Host, Labels, Lookup, Mutated, Operation, Outcome, Passed, Plugin, Reinvoked, Remote, Review,
+    Rounds, Unanswered, is_terminating,
 };

@@ -2,7 +2,7 @@
 //! `plugin/pkg/admission/nodedeclaredfeatures`, `k8s.io/component-helpers/nodedeclaredfeatures`).
 
 use crate::{Operation, Plugin, Review};
-use meta::{Object, Quantity, Status, Value};
+use meta::{Object, Status, Value};
 
 pub struct NodeDeclaredFeatureValidator;
 
@@ -10,8 +10,8 @@ pub struct NodeDeclaredFeatureValidator;
 type Feature = (&'static str, fn(&Object, &Object) -> bool);
 
 const FEATURES: [Feature; 2] = [
-    ("GuaranteedQoSPodCPUResize", resizes_guaranteed_cpu),
     ("InPlacePodLevelResourcesVerticalScaling", |old, new| resources(old) != resources(new)),
+    ("InPlacePodVerticalScalingInitContainers", resizes_init_containers),
 ];
 
 impl Plugin for NodeDeclaredFeatureValidator {
@@ -52,13 +52,27 @@ fn resources(pod: &Object) -> Option<&Value> {
     pod.at(&["spec", "resources"]).filter(|r| !r.is_null())
 }
 
-fn resizes_guaranteed_cpu(old: &Object, new: &Object) -> bool {
-    if old.str_at(&["status", "qosClass"]) != Some("Guaranteed") {
-        return false;
+/// Of those that end; sidecars are resized as other containers are.
+fn resizes_init_containers(old: &Object, new: &Object) -> bool {
+    let list = |o: &Object| o.at(&["spec", "initContainers"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let (old, new) = (list(old), list(new));
+    let ends = |c: &Value| c["restartPolicy"] != "Always";
+    old.iter().zip(&new).any(|(o, n)| ends(o) && o["resources"] != n["resources"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn init_containers_that_end_need_a_node_that_resizes_them() {
+        let pod = |policy: &str, cpu: &str| {
+            let c = json!({"name": "i", "restartPolicy": policy, "resources": {"requests": {"cpu": cpu}}});
+            Object::from_value(json!({"spec": {"initContainers": [c]}})).unwrap()
+        };
+        let needs = |policy: &str, cpu: &str| resizes_init_containers(&pod(policy, "1"), &pod(policy, cpu));
+        assert!(needs("", "2") && !needs("", "1"));
+        assert!(!needs("Always", "2"), "a sidecar is resized as containers are");
     }
-    let cpu = |c: &Value| c["resources"]["requests"]["cpu"].as_str().and_then(|q| Quantity::parse(q).ok());
-    let containers = |o: &Object| -> Vec<Option<Quantity>> {
-        o.at(&["spec", "containers"]).and_then(Value::as_array).into_iter().flatten().map(cpu).collect()
-    };
-    containers(old) != containers(new)
 }

@@ -6,6 +6,7 @@ use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -123,13 +124,35 @@ pub trait Host: Sync {
     /// Merges part of an object into it, as server-side apply merges, but for the managed fields.
     fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String>;
     /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
-    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String>;
+    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered>;
+    /// Makes a namespace, as the server itself.
+    async fn create_namespace(&self, name: &str) -> Result<(), Status>;
     /// A fact for the audit log.
     fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
+    /// The same, only where requests are written down with their objects.
+    fn annotate_details(&self, _key: &str, _value: &dyn std::fmt::Display) {}
     /// Tells something about the object in an event, which is written later or not at all.
     fn event(&self, _event: &Event<'_>) {}
     /// A webhook was asked.
     fn asked(&self, _asked: &Asked<'_>) {}
+    /// A plugin was asked, the one at this place of the chain.
+    fn passed(&self, _place: usize, _passed: &Passed) {}
+}
+
+/// What a plugin took, for those who count.
+pub struct Passed {
+    pub plugin: &'static str,
+    pub validating: bool,
+    pub operation: Operation,
+    pub rejected: bool,
+    pub took: Duration,
+}
+
+/// Why nobody answered, and the HTTP code, if there was one.
+#[derive(Debug)]
+pub struct Unanswered {
+    pub code: Option<u16>,
+    pub why: String,
 }
 
 /// A warning about an object that is on its way to the store.
@@ -154,10 +177,13 @@ pub enum Outcome {
     Allowed,
     /// With the HTTP code of the refusal.
     Refused(u16),
-    /// It could not be asked, or answered nonsense. `open`: the request goes on all the same.
+    /// It could not be asked, or answered nonsense. `open`: the request goes on all the same. With the HTTP code that tells why.
     Failed {
         open: bool,
+        code: u16,
     },
+    /// It must not be asked.
+    Unfit,
 }
 
 pub trait Plugin: Send + Sync {
@@ -184,6 +210,11 @@ pub trait Plugin: Send + Sync {
 pub trait Remote: Send + Sync {
     fn name(&self) -> &'static str;
 
+    /// Reads what it needs from outside, once, before it is asked anything.
+    async fn open(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// False when nobody is to be asked, which must be cheap to find out.
     fn wants(&self, review: &Review<'_>) -> bool;
 
@@ -196,24 +227,54 @@ pub trait Remote: Send + Sync {
     }
 }
 
-/// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`).
+/// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`), each for itself.
 #[derive(Default)]
 pub struct Rounds {
     pub second: bool,
     /// Somebody outside has changed the object: everybody inside is asked again, once.
     pub again: bool,
-    /// The object as the last remote plugin left it.
-    pub last: Option<Object>,
-    /// Hooks that want to be asked again when another changes the object after them.
-    pub invoked: HashSet<String>,
-    /// Those of them whose time has come.
-    pub due: HashSet<String>,
+    pub policies: Reinvoked,
+    pub webhooks: Reinvoked,
 }
 
-impl Rounds {
-    /// The object has changed since the hooks invoked so far have seen it.
+/// Who is asked again of one plugin's, by what they are called.
+#[derive(Default)]
+pub struct Reinvoked {
+    /// The object as the plugin left it in the first round.
+    last: Option<Object>,
+    /// Those that want to be asked again when another changes the object after them.
+    invoked: HashSet<String>,
+    /// Those of them whose time has come.
+    due: HashSet<String>,
+}
+
+impl Reinvoked {
+    /// The second round begins: what others have changed since counts too.
+    pub fn begin_again(&mut self, object: Option<&Object>) {
+        if self.last.as_ref() != object {
+            self.changed();
+        }
+    }
+
+    /// The object has changed since those invoked so far have seen it.
     pub fn changed(&mut self) {
         self.due.extend(self.invoked.drain());
+    }
+
+    /// This one wants to be asked again.
+    pub fn asked(&mut self, name: &str) {
+        self.invoked.insert(name.to_owned());
+    }
+
+    pub fn is_due(&self, name: &str) -> bool {
+        self.due.contains(name)
+    }
+
+    /// The first round ends. What nobody will compare is not kept.
+    pub fn end(&mut self, object: Option<&Object>) {
+        if !self.invoked.is_empty() {
+            self.last = object.cloned();
+        }
     }
 }
 
@@ -240,6 +301,30 @@ impl Step {
     }
 }
 
+/// Tells what each plugin took. The end of one is the begin of the next: the clock is asked once for each.
+struct Watch<'a> {
+    review: &'a Review<'a>,
+    validating: bool,
+    since: Instant,
+}
+
+impl<'a> Watch<'a> {
+    fn new(review: &'a Review<'a>, validating: bool) -> Self {
+        Self { review, validating, since: Instant::now() }
+    }
+
+    fn passed(&mut self, place: usize, step: &Step, rejected: bool) {
+        let now = Instant::now();
+        let took = now - std::mem::replace(&mut self.since, now);
+        let (plugin, validating, operation) = (step.name(), self.validating, self.review.operation);
+        self.review.host.passed(place, &Passed { plugin, validating, operation, rejected, took });
+    }
+}
+
+pub(crate) fn failed_start(plugin: &str, why: &str) -> String {
+    format!("couldn't init admission plugin {plugin:?}: {why}")
+}
+
 /// Plugins in their order: all mutate before any validates.
 pub struct Chain {
     pub(crate) steps: Vec<Step>,
@@ -249,6 +334,16 @@ impl Chain {
     /// The names of the plugins, in their order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(Step::name)
+    }
+
+    /// Makes every plugin ready to be asked.
+    pub async fn open(mut self) -> Result<Self, String> {
+        for s in &mut self.steps {
+            if let Step::Remote(p) = s {
+                p.open().await.map_err(|why| failed_start(p.name(), &why))?;
+            }
+        }
+        Ok(self)
     }
 
     pub async fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<Mutated, Status> {
@@ -263,12 +358,15 @@ impl Chain {
     }
 
     async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
-        for s in &self.steps {
-            match s {
-                Step::Local(p) => p.mutate(review, object)?,
-                Step::Remote(p) if p.wants(review) => p.mutate(review, object, rounds).await?,
-                Step::Remote(_) => {}
-            }
+        let mut watch = Watch::new(review, false);
+        for (i, s) in self.steps.iter().enumerate() {
+            let answer = match s {
+                Step::Local(p) => p.mutate(review, object),
+                Step::Remote(p) if p.wants(review) => p.mutate(review, object, rounds).await,
+                Step::Remote(_) => Ok(()),
+            };
+            watch.passed(i, s, answer.is_err());
+            answer?;
         }
         Ok(())
     }
@@ -285,12 +383,15 @@ impl Chain {
     }
 
     pub async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        for s in &self.steps {
-            match s {
-                Step::Local(p) => p.validate(review, object)?,
-                Step::Remote(p) if p.wants(review) => p.validate(review, object).await?,
-                Step::Remote(_) => {}
-            }
+        let mut watch = Watch::new(review, true);
+        for (i, s) in self.steps.iter().enumerate() {
+            let answer = match s {
+                Step::Local(p) => p.validate(review, object),
+                Step::Remote(p) if p.wants(review) => p.validate(review, object).await,
+                Step::Remote(_) => Ok(()),
+            };
+            watch.passed(i, s, answer.is_err());
+            answer?;
         }
         Ok(())
     }

@@ -1,15 +1,16 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
-use crate::handle::Call;
-use admission::{Asked, Event, Host, Labels, Lookup, Review, is_terminating};
+use crate::handle::{Call, as_identity};
+use admission::{Asked, Event, Host, Labels, Lookup, Passed, Review, Unanswered, is_terminating};
 use async_trait::async_trait;
-use auth::{Attributes, Endpoint};
+use auth::{Attributes, Endpoint, User};
 use http::Method;
+use http::header::CONTENT_TYPE;
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Outside, Registry, Request, encode};
+use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
 use serde_json::json;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -231,15 +232,35 @@ impl Host for Admission<'_> {
         Ok(typed::merge(live, part, t))
     }
 
-    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, String> {
+    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
         let begun = Instant::now();
-        let answer = self.server.webhooks.post(&self.server.registry, to, timeout, body).await;
+        let answer = self.server.webhooks.ask(&self.server.registry, to, timeout, body).await;
         self.call.trace.spent_outside(begun.elapsed());
         answer
     }
 
+    async fn create_namespace(&self, name: &str) -> Result<(), Status> {
+        let body = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}).to_string();
+        let request = http::Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
+        let request = request.body(body.into()).map_err(Status::internal)?;
+        let own = User::new("system:apiserver", &["system:masters"]);
+        let answer = self.server.handle(as_identity(request, own)).await;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        let said = serde_json::from_slice(&answer.into_body().collect().await).ok();
+        Err(said
+            .as_ref()
+            .and_then(Status::from_value)
+            .unwrap_or_else(|| Status::internal("no answer of the server's own")))
+    }
+
     fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
         self.call.trace.annotate(key, value);
+    }
+
+    fn annotate_details(&self, key: &str, value: &dyn std::fmt::Display) {
+        self.call.trace.annotate_details(key, value);
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -250,6 +271,10 @@ impl Host for Admission<'_> {
 
     fn asked(&self, asked: &Asked<'_>) {
         self.server.metrics.asked(asked);
+    }
+
+    fn passed(&self, place: usize, passed: &Passed) {
+        self.server.metrics.passed(place, passed);
     }
 }
 

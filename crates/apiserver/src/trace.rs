@@ -59,6 +59,13 @@ impl Trace {
         }
     }
 
+    /// The same, where requests are written down with their objects.
+    pub fn annotate_details(&self, key: &str, value: &dyn std::fmt::Display) {
+        if let Some(r) = self.audit.get().filter(|r| r.has_objects()) {
+            r.annotate(key, &value.to_string());
+        }
+    }
+
     /// The request is over when what this gives is dropped.
     pub fn run_on(self: &Arc<Self>) -> Running {
         self.runs_on.store(true, Ordering::Relaxed);

@@ -2,14 +2,15 @@
 
 use crate::Metrics;
 use crate::admit::{Decoded, Stored};
-use admission::Lookup;
+use admission::{Lookup, Unanswered};
 use async_trait::async_trait;
+use auth::remote::refusal;
 use auth::{Endpoint, Place};
 use bytes::Bytes;
 use client::https::{Config, Https, Roots};
 use client::{Error, Transport};
+use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use meta::Object;
 use parking_lot::Mutex;
@@ -46,7 +47,6 @@ struct Target {
 
 #[async_trait]
 impl Outside for Clients {
-    /// Errors are told as Go's HTTP client tells them.
     async fn post(
         &self,
         registry: &Registry,
@@ -54,25 +54,7 @@ impl Outside for Clients {
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
-        let shown = |host: &str, path: &str| format!("Post \"https://{host}{path}?timeout={}s\"", timeout.as_secs());
-        let target = match &to.place {
-            Place::Url(url) => by_url(url)?,
-            Place::Service { namespace, name, path, port } => {
-                let host = format!("{name}.{namespace}.svc:{port}");
-                let path = if path.is_empty() { "/" } else { path };
-                let address =
-                    resolve(registry, namespace, name, *port).map_err(|e| format!("{}: {e}", shown(&host, path)))?;
-                let (server, path) = (format!("https://{address}"), path.to_owned());
-                Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")) }
-            }
-        };
-        let what = shown(&target.host, &target.path);
-        match tokio::time::timeout(timeout, self.exchange(&target, &to.ca, timeout, body)).await {
-            Err(_) => Err(format!("{what}: context deadline exceeded")),
-            Ok(Err(Failure::Sending(e))) => Err(format!("{what}: {e}")),
-            Ok(Err(Failure::Answer(e))) => Err(e),
-            Ok(Ok(body)) => Ok(body),
-        }
+        self.ask(registry, to, timeout, body).await.map_err(|e| e.why)
     }
 
     fn converted(&self, conversion: &Conversion<'_>) {
@@ -83,6 +65,36 @@ impl Outside for Clients {
 impl Clients {
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { kept: Mutex::default(), metrics }
+    }
+
+    /// Errors are told as Go's HTTP client tells them.
+    pub async fn ask(
+        &self,
+        registry: &Registry,
+        to: &Endpoint,
+        timeout: Duration,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, Unanswered> {
+        let sending = |why: String| Unanswered { code: None, why };
+        let shown = |host: &str, path: &str| format!("Post \"https://{host}{path}?timeout={}s\"", timeout.as_secs());
+        let target = match &to.place {
+            Place::Url(url) => by_url(url).map_err(sending)?,
+            Place::Service { namespace, name, path, port } => {
+                let host = format!("{name}.{namespace}.svc:{port}");
+                let path = if path.is_empty() { "/" } else { path };
+                let address = resolve(registry, namespace, name, *port);
+                let address = address.map_err(|e| sending(format!("{}: {e}", shown(&host, path))))?;
+                let (server, path) = (format!("https://{address}"), path.to_owned());
+                Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")) }
+            }
+        };
+        let what = shown(&target.host, &target.path);
+        match tokio::time::timeout(timeout, self.exchange(&target, &to.ca, timeout, body)).await {
+            Err(_) => Err(sending(format!("{what}: context deadline exceeded"))),
+            Ok(Err(Failure::Sending(e))) => Err(sending(format!("{what}: {e}"))),
+            Ok(Err(Failure::Answer(code, why))) => Err(Unanswered { code: Some(code), why }),
+            Ok(Ok(body)) => Ok(body),
+        }
     }
 
     async fn exchange(&self, to: &Target, ca: &[u8], timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
@@ -103,7 +115,11 @@ impl Clients {
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();
-        if status.is_success() { Ok(body.to_vec()) } else { Err(Failure::Answer(refusal(status, &body))) }
+        if status.is_success() {
+            Ok(body.to_vec())
+        } else {
+            Err(Failure::Answer(status.as_u16(), refusal(status, &body)))
+        }
     }
 
     fn client(&self, to: &Target, ca: &[u8]) -> Result<Arc<Https>, Error> {
@@ -128,23 +144,7 @@ impl Clients {
 enum Failure {
     Sending(String),
     /// An answer that is no success.
-    Answer(String),
-}
-
-/// What Go's client makes of an answer that is no `Status`.
-fn refusal(code: StatusCode, body: &[u8]) -> String {
-    let said = String::from_utf8_lossy(body);
-    match code.as_u16() {
-        401 => "the server has asked for the client to provide credentials".into(),
-        404 => "the server could not find the requested resource".into(),
-        405 => "the server does not allow this method on the requested resource".into(),
-        429 => "the server has received too many requests and has asked us to try again later".into(),
-        503 => "the server is currently unable to handle the request".into(),
-        c if c >= 500 => {
-            format!("an error on the server ({:?}) has prevented the request from succeeding", said.trim())
-        }
-        _ => "the server rejected our request for an unknown reason".into(),
-    }
+    Answer(u16, String),
 }
 
 fn by_url(url: &str) -> Result<Target, String> {

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use client::https::{Config, Https};
 use client::kubeconfig::{Kubeconfig, Overrides, Sources};
 use client::{Error, Transport};
-use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
-use http::{Method, Request};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use meta::Value;
 use parking_lot::Mutex;
@@ -41,19 +41,24 @@ impl Remote {
     }
 
     pub async fn get(&self) -> Result<Value, String> {
-        read(&self.exchange(Method::GET, Bytes::new()).await?)
+        read(&self.exchange(Method::GET, Bytes::new()).await.map_err(|f| f.to_string())?)
     }
 
     pub async fn post(&self, body: &Value) -> Result<Value, String> {
-        read(&self.exchange(Method::POST, body.to_string().into()).await?)
+        self.ask(body).await.map_err(|f| f.to_string())
+    }
+
+    /// Posts JSON, for those who ask again when it is worth it.
+    pub async fn ask(&self, body: &Value) -> Result<Value, Failure> {
+        read(&self.exchange(Method::POST, body.to_string().into()).await?).map_err(Failure::Answer)
     }
 
     /// Posts JSON; what is answered does not matter, if it is a success.
     pub async fn tell(&self, body: Bytes) -> Result<(), String> {
-        self.exchange(Method::POST, body).await.map(drop)
+        self.exchange(Method::POST, body).await.map(drop).map_err(|f| f.to_string())
     }
 
-    async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, String> {
+    async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, Failure> {
         let request = Request::builder()
             .method(method)
             .uri(&self.path)
@@ -61,17 +66,54 @@ impl Remote {
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "kube-apiserver")
             .body(body)
-            .map_err(|e| e.to_string())?;
+            .map_err(|e| Failure::Sending(e.to_string()))?;
         let work = async {
-            let answer = self.https.send(request).await.map_err(|e| e.to_string())?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(|e| e.to_string())?;
-            if !status.is_success() {
-                return Err(format!("the server answered {status}"));
+            let answer = self.https.send(request).await.map_err(|e| Failure::Sending(e.to_string()))?;
+            let (code, waits) = (answer.status(), answer.headers().contains_key(RETRY_AFTER));
+            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+            let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();
+            if !code.is_success() {
+                return Err(Failure::Refused { code, waits, why: refusal(code, &body) });
             }
-            Ok(body.to_bytes())
+            Ok(body)
         };
-        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err("context deadline exceeded".into()))
+        let late = |_| Err(Failure::Sending("context deadline exceeded".into()));
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(late)
+    }
+}
+
+/// Why nobody answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{0}")]
+    Sending(String),
+    /// An answer that is no success; `waits`: it says when to come again.
+    #[error("{why}")]
+    Refused { code: StatusCode, waits: bool, why: String },
+    #[error("{0}")]
+    Answer(String),
+}
+
+impl Failure {
+    /// The same question may be answered in a moment (`k8s.io/apiserver/pkg/util/webhook`).
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Refused { code, waits, .. } if *waits || matches!(code.as_u16(), 429 | 500 | 504))
+    }
+}
+
+/// What Go's client makes of an answer that is no `Status`.
+pub fn refusal(code: StatusCode, body: &[u8]) -> String {
+    let said = String::from_utf8_lossy(body);
+    match code.as_u16() {
+        401 => "the server has asked for the client to provide credentials".into(),
+        404 => "the server could not find the requested resource".into(),
+        405 => "the server does not allow this method on the requested resource".into(),
+        429 => "the server has received too many requests and has asked us to try again later".into(),
+        503 => "the server is currently unable to handle the request".into(),
+        c if c >= 500 => {
+            format!("an error on the server ({:?}) has prevented the request from succeeding", said.trim())
+        }
+        _ => "the server rejected our request for an unknown reason".into(),
     }
 }
 

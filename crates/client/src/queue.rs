@@ -3,7 +3,7 @@
 //! A key that is added while it waits is there once; one that is added while it is worked on comes again afterwards, never to
 //! two workers at a time. Keys come out in the order they went in. Timers are tokio's, so the queue runs in virtual time.
 
-use crate::metrics::OfQueue;
+use crate::metrics::{self, OfQueue, Working};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -31,7 +31,8 @@ struct State<K> {
     /// With the moment since which they wait.
     queue: VecDeque<(K, Instant)>,
     dirty: BTreeSet<K>,
-    processing: BTreeSet<K>,
+    /// With the moment since which they are worked on.
+    processing: BTreeMap<K, Instant>,
     failures: BTreeMap<K, u32>,
     /// By time and order of arrival; `due` finds a key's entry.
     delayed: BTreeMap<(Instant, u64), K>,
@@ -61,7 +62,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 dirty: BTreeSet::new(),
-                processing: BTreeSet::new(),
+                processing: BTreeMap::new(),
                 failures: BTreeMap::new(),
                 delayed: BTreeMap::new(),
                 due: BTreeMap::new(),
@@ -171,7 +172,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
                         &s,
                     );
                     s.dirty.remove(&k);
-                    s.processing.insert(k.clone());
+                    s.processing.insert(k.clone(), Instant::now());
                     if !s.queue.is_empty() || !s.delayed.is_empty() {
                         self.wake.notify_one();
                     }
@@ -208,12 +209,18 @@ impl<K: Ord + Clone> WorkQueue<K> {
     }
 }
 
+impl<K: Send> Working for WorkQueue<K> {
+    fn since(&self) -> Vec<Instant> {
+        self.state.lock().processing.values().copied().collect()
+    }
+}
+
 impl<K: Ord + Clone> State<K> {
     fn enqueue(&mut self, key: K) -> bool {
         if self.closed || !self.dirty.insert(key.clone()) {
             return false;
         }
-        if self.processing.contains(&key) {
+        if self.processing.contains_key(&key) {
             return false;
         }
         self.queue.push_back((key, Instant::now()));
@@ -258,7 +265,10 @@ pub async fn work<K, F, Fut, E>(
 {
     let reconcile = Arc::new(reconcile);
     let mut set = JoinSet::new();
-    let _ = queue.counts.set(OfQueue::new(name));
+    if queue.counts.set(OfQueue::new(name)).is_ok() {
+        let working: Arc<dyn Working> = queue.clone();
+        metrics::follow(name, Arc::downgrade(&working));
+    }
     for _ in 0..workers.max(1) {
         let (queue, reconcile) = (queue.clone(), reconcile.clone());
         set.spawn(async move {
@@ -329,6 +339,26 @@ mod tests {
         q.done(&"b");
         let nothing = tokio::time::timeout(Duration::from_secs(60), q.get()).await;
         assert!(nothing.is_err());
+    }
+
+    /// Issue 3: who operates a cluster sees that a worker is stuck.
+    #[tokio::test(start_paused = true)]
+    async fn work_that_does_not_end_is_told() {
+        let q = Arc::new(WorkQueue::<u8>::default());
+        let (trigger, shutdown) = crate::shutdown();
+        let stuck = |_| async { std::future::pending::<Result<Outcome, &str>>().await };
+        let running = tokio::spawn(work("stuck", q.clone(), 2, shutdown, stuck));
+        q.add(1);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        q.add(2);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let says = |line: &str| assert!(metrics::text().lines().any(|l| l == line), "{line}");
+        says("workqueue_unfinished_work_seconds{name=\"stuck\"} 8");
+        says("workqueue_longest_running_processor_seconds{name=\"stuck\"} 5");
+        trigger.trigger();
+        running.await.unwrap();
+        drop(q);
+        says("workqueue_unfinished_work_seconds{name=\"stuck\"} 0");
     }
 
     #[tokio::test(start_paused = true)]

@@ -53,6 +53,9 @@ pub struct Options {
     /// Default admission plugins that are off.
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// A file that says what admission plugins are to know (AdmissionConfiguration).
+    #[arg(long)]
+    pub admission_control_config_file: Option<PathBuf>,
     #[command(flatten)]
     pub api: crate::api::Flags,
     /// All flags with their values, for those who ask the server.
@@ -139,8 +142,7 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
-    let plugins = admission::chain(&options.enable_admission_plugins, &options.disable_admission_plugins);
-    let plugins = plugins.map_err(Error::Admission)?;
+    let plugins = plugins(&options).await.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
     let runtime = runtime.map_err(Error::RuntimeConfig)?;
     let ranges = options.service_cluster_ip_range.clone();
@@ -240,6 +242,15 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
     Ok(())
+}
+
+async fn plugins(options: &Options) -> Result<admission::Chain, String> {
+    let configuration = match &options.admission_control_config_file {
+        Some(file) => admission::Configuration::read(file, |p| std::fs::read_to_string(p))?,
+        None => admission::Configuration::default(),
+    };
+    let (enable, disable) = (&options.enable_admission_plugins, &options.disable_admission_plugins);
+    admission::configured(enable, disable, &configuration)?.open().await
 }
 
 /// The machine's name, as a node is called.

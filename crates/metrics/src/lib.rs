@@ -3,16 +3,18 @@
 //! Where something happens often the series is resolved once ([`Set::counter`] and the like) and kept: counting is then a few
 //! atomics. Left out: what the rows are, which those say who count.
 
-pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
+pub use prometheus::{Gauge as RealGauge, Histogram, IntCounter as Counter, IntGauge as Gauge};
 
 use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Counter,
     Gauge,
+    /// A gauge with fractions.
+    RealGauge,
     /// With the upper bounds of its buckets.
     Histogram(&'static [f64]),
 }
@@ -35,6 +37,10 @@ impl Row {
         Self { name, kind: Kind::Gauge, help, labels }
     }
 
+    pub const fn real_gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind: Kind::RealGauge, help, labels }
+    }
+
     pub const fn histogram(
         name: &'static str,
         labels: &'static [&'static str],
@@ -48,6 +54,7 @@ impl Row {
 enum Family {
     Counter(IntCounterVec),
     Gauge(IntGaugeVec),
+    RealGauge(GaugeVec),
     Histogram(HistogramVec),
 }
 
@@ -68,6 +75,8 @@ impl Set {
                     .and_then(|f| add(&registry, f).map(Family::Counter)),
                 Kind::Gauge => IntGaugeVec::new(Opts::new(r.name, r.help), r.labels)
                     .and_then(|f| add(&registry, f).map(Family::Gauge)),
+                Kind::RealGauge => GaugeVec::new(Opts::new(r.name, r.help), r.labels)
+                    .and_then(|f| add(&registry, f).map(Family::RealGauge)),
                 Kind::Histogram(buckets) => {
                     let opts = HistogramOpts::new(r.name, r.help).buckets(buckets.to_vec());
                     HistogramVec::new(opts, r.labels).and_then(|f| add(&registry, f).map(Family::Histogram))
@@ -102,6 +111,13 @@ impl Set {
         match self.families.get(row.name) {
             Some(Family::Gauge(f)) => f.with_label_values(values),
             _ => unreachable!("{} is no gauge of this table", row.name),
+        }
+    }
+
+    pub fn real_gauge(&self, row: &Row, values: &[&str]) -> RealGauge {
+        match self.families.get(row.name) {
+            Some(Family::RealGauge(f)) => f.with_label_values(values),
+            _ => unreachable!("{} is no gauge with fractions of this table", row.name),
         }
     }
 

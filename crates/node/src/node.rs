@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use runtime::image::Image;
 use serde_json::{Value, json};
 
 use crate::agent::Options;
@@ -23,6 +24,13 @@ const STATUS_PERIOD: Duration = Duration::from_secs(300);
 const LEAST_MEMORY: u64 = 100 << 20;
 const LEAST_DISK_PERCENT: u64 = 10;
 const LEAST_INODES_PERCENT: u64 = 5;
+
+/// What this node can do of what v1.36 declares, in the order of the names (`k8s.io/component-helpers/nodedeclaredfeatures`): streams come
+/// to it as WebSockets. Left out, because it cannot: resizing, and rules that restart a whole pod.
+const FEATURES: [&str; 1] = ["ExtendWebSocketsToKubelet"];
+/// Images that are told of, and names of each (kubelet's `--node-status-max-images` and its own limit).
+const MOST_IMAGES: usize = 50;
+const MOST_NAMES: usize = 5;
 
 /// What the machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +149,19 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
         },
         ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
     ]
+}
+
+/// The largest ones first, with their digests before their tags.
+fn images(mut all: Vec<Image>) -> Vec<Value> {
+    all.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
+    all.truncate(MOST_IMAGES);
+    let told = |i: Image| {
+        let (mut names, tags): (Vec<_>, Vec<_>) = i.names.into_iter().partition(|n| n.contains('@'));
+        names.extend(tags);
+        names.truncate(MOST_NAMES);
+        json!({"names": names, "sizeBytes": i.size})
+    };
+    all.into_iter().map(told).collect()
 }
 
 pub struct Reporter {
@@ -263,8 +284,7 @@ impl Reporter {
                     "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
             })
             .collect();
-        let images: Vec<Value> =
-            o.host.images().into_iter().take(50).map(|i| json!({"names": i.names, "sizeBytes": i.size})).collect();
+        let images = images(o.host.images());
         let (runtime, version) = o.runtime.version();
         let kernel = file("/proc/sys/kernel/osrelease");
         json!({
@@ -275,6 +295,7 @@ impl Reporter {
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
             "images": images,
+            "declaredFeatures": FEATURES,
             "nodeInfo": {
                 "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
                 "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),
@@ -393,6 +414,23 @@ mod tests {
         assert_eq!(c.allocatable()["memory"], "946176Ki");
         assert_eq!(c.allocatable()["pods"], "110");
         assert!(c.allocatable()["ephemeral-storage"].parse::<u64>().unwrap() < c.disk);
+    }
+
+    /// Issue 3: a node says which images it has, and no more than a kubelet.
+    #[test]
+    fn images_are_told_by_size_and_not_all() {
+        let image = |n: u64, names: &[&str]| Image {
+            id: format!("sha256:{n:04}"),
+            names: names.iter().map(|s| (*s).to_owned()).collect(),
+            config: Default::default(),
+            layers: Vec::new(),
+            size: n,
+        };
+        let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
+        all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));
+        let told = images(all);
+        assert_eq!((told.len(), &told[1]["sizeBytes"], &told[49]["sizeBytes"]), (50, &json!(60), &json!(12)));
+        assert_eq!(told[0], json!({"names": ["b@sha256:1", "a:1", "a:2", "a:3", "a:4"], "sizeBytes": 1000}));
     }
 
     #[test]

@@ -33,10 +33,10 @@ impl Remote for Mutating {
     }
 
     async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
-        if rounds.second && rounds.last.as_ref() != Some(object) {
-            rounds.changed();
+        if rounds.second {
+            rounds.policies.begin_again(Some(object));
         }
-        let mut wrong = Vec::new();
+        let (mut wrong, before) = (Vec::new(), std::mem::take(&mut rounds.again));
         for p in self.policies.get(review.lookup).iter() {
             match p.matcher.matches(review, Some(object)) {
                 Ok(None) => {}
@@ -57,8 +57,13 @@ impl Remote for Mutating {
                 }
             }
         }
-        if rounds.again && !rounds.second {
-            rounds.last = Some(object.clone());
+        if rounds.again {
+            // Those that want to are asked again, whoever of them was the last.
+            rounds.policies.changed();
+        }
+        rounds.again |= before;
+        if !rounds.second {
+            rounds.policies.end(Some(object));
         }
         if wrong.is_empty() { Ok(()) } else { Err(refusal(review, wrong)) }
     }
@@ -124,28 +129,29 @@ async fn applied(
     let of_param = param.map(|o| format!("{}/{}", o.namespace(), o.name())).unwrap_or_default();
     let key = format!("policy/{}/{}/{of_param}", p.name, b.name);
     // Who was not asked in the first round is not asked in the second either.
-    if rounds.second && !rounds.due.contains(&key) {
+    if rounds.second && !rounds.policies.is_due(&key) {
         return Ok(());
     }
-    let mut wrong = Vec::new();
+    let (mut wrong, mut applied) = (Vec::new(), false);
     for m in &p.mutations {
         let made = {
             let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
             mutate(m, p, &subject, &new, review, kind)
         };
         match made {
-            Ok(o) => new = o,
+            Ok(o) => (new, applied) = (o, true),
             Err(why) => wrong.push(why),
         }
     }
     if new != before {
         *object = convert(&new, &review.kind).await?;
-        rounds.changed();
-        rounds.again = true;
+        rounds.policies.changed();
     }
     if p.reinvoked {
-        rounds.invoked.insert(key);
+        rounds.policies.asked(&key);
     }
+    // A mutation that was applied makes a second round, also when it changed nothing.
+    rounds.again |= applied;
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 

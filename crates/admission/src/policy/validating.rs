@@ -30,6 +30,9 @@ impl Default for Validating {
 /// The annotation that tells of failed validations with the action `Audit`.
 const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
 
+/// Longer values of annotations are cut, in bytes.
+const LONGEST_ANNOTATION: usize = 10 * 1024;
+
 /// What all policies have to say of a request.
 #[derive(Default)]
 struct Found {
@@ -42,8 +45,9 @@ struct Found {
 
 impl Found {
     fn told(&self, review: &Review<'_>) {
-        if !self.failures.is_empty() {
-            review.host.annotate(FAILURES, &Value::from(self.failures.clone()));
+        // An annotation is not written twice: it is a list of one, the first.
+        if let Some(first) = self.failures.first() {
+            review.host.annotate(FAILURES, &Value::from(vec![first.clone()]));
         }
         for (key, values) in &self.annotations {
             review.host.annotate(key, &values.join(", "));
@@ -238,6 +242,7 @@ fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<St
             Ok(v) => match v.as_str().map(str::trim) {
                 Some("") => {}
                 Some(text) => {
+                    let text = &text[..text.floor_char_boundary(LONGEST_ANNOTATION)];
                     let said = all.entry(format!("{}/{key}", p.name)).or_default();
                     if !said.iter().any(|s| s == text) {
                         said.push(text.to_owned());

@@ -3,24 +3,31 @@
 use super::exchange::{self, Answer};
 use super::hook::DryRun;
 use super::select::Invocation;
-use crate::plugin::{Asked, Outcome, Review};
-use meta::{Object, Status};
+use crate::plugin::{Asked, Outcome, Review, Unanswered};
+use meta::{Object, Status, names};
 use tokio::time::Instant;
 
 /// Why a call brought no permission.
 pub(super) enum Failure {
-    /// The hook could not be asked or answered nonsense: its `failurePolicy` decides.
-    Calling(String),
-    /// It answered, or must not be asked.
+    /// The hook could not be asked or answered nonsense: its `failurePolicy` decides. With the HTTP code that tells why.
+    Calling { why: String, code: u16 },
+    /// It answered.
     Refused(Status),
+    /// It must not be asked, or what it wants cannot be done.
+    Unfit(Status),
 }
 
 impl Failure {
+    /// What came back means nothing.
+    pub fn nonsense(why: String) -> Self {
+        Self::Calling { why, code: 503 }
+    }
+
     /// What the client gets, if anything.
     pub fn under_policy(self, invocation: &Invocation<'_>) -> Result<(), Status> {
         match self {
-            Self::Refused(s) => Err(s),
-            Self::Calling(why) => {
+            Self::Refused(s) | Self::Unfit(s) => Err(s),
+            Self::Calling { why, .. } => {
                 let text = format!("failed calling webhook {:?}: {why}", invocation.hook.name);
                 if invocation.hook.ignores_failure {
                     return Ok(());
@@ -45,7 +52,8 @@ pub(super) async fn call(
     let outcome = match &answer {
         Ok(_) => Outcome::Allowed,
         Err(Failure::Refused(s)) => Outcome::Refused(s.code),
-        Err(Failure::Calling(_)) => Outcome::Failed { open: hook.ignores_failure },
+        Err(Failure::Unfit(_)) => Outcome::Unfit,
+        Err(Failure::Calling { code, .. }) => Outcome::Failed { open: hook.ignores_failure, code: *code },
     };
     let (operation, took) = (review.operation, begun.elapsed());
     review.host.asked(&Asked { hook: &hook.name, mutating, operation, took, outcome });
@@ -62,19 +70,27 @@ async fn ask(
     let hook = invocation.hook;
     if review.dry_run && hook.dry_run == DryRun::Unsupported {
         let why = format!("admission webhook {:?} does not support dry run", hook.name);
-        return Err(Failure::Refused(Status::bad_request(why)));
+        return Err(Failure::Unfit(Status::bad_request(why)));
     }
-    let question = exchange::question(invocation, review, object, old).map_err(Failure::Calling)?;
+    let question = exchange::question(invocation, review, object, old);
+    let question = question.map_err(|why| Failure::Calling { why, code: 400 })?;
     let Some(endpoint) = &hook.endpoint else {
         let why = "could not get REST client: webhook configuration must have either service or URL";
-        return Err(Failure::Calling(why.into()));
+        return Err(Failure::Calling { why: why.into(), code: 500 });
     };
     let sent = review.host.post(endpoint, hook.timeout, question.body.clone()).await;
-    let body = sent.map_err(|e| Failure::Calling(format!("failed to call webhook: {e}")))?;
-    let answer = exchange::answer(&question, &body, mutating).map_err(Failure::Calling)?;
+    let unanswered = |e: Unanswered| Failure::Calling {
+        why: format!("failed to call webhook: {}", e.why),
+        code: e.code.unwrap_or(503),
+    };
+    let body = sent.map_err(unanswered)?;
+    let answer = exchange::answer(&question, &body, mutating).map_err(Failure::nonsense)?;
     answer.warnings.iter().for_each(|w| review.host.warn(w.clone()));
-    for (k, v) in &answer.annotations {
-        review.host.annotate(&format!("{}/{k}", hook.name), v);
+    // What is no name is left out.
+    for (k, v) in answer.annotations.iter().map(|(k, v)| (format!("{}/{k}", hook.name), v)) {
+        if names::qualified_name(&k).is_empty() {
+            review.host.annotate(&k, v);
+        }
     }
     if !answer.allowed {
         return Err(Failure::Refused(exchange::refusal(&hook.name, answer.result.as_ref())));

@@ -12,6 +12,7 @@ use std::time::Duration;
 pub(super) struct Hook {
     /// Of the configuration, the hook, and its place in it: no two are equal.
     pub uid: String,
+    pub configuration: String,
     pub name: String,
     /// None: neither a URL nor a service.
     pub endpoint: Option<Endpoint>,
@@ -55,12 +56,13 @@ impl Hooks {
 fn hooks(configuration: &Object) -> Vec<Hook> {
     let list = configuration.get("webhooks").and_then(Value::as_array);
     let all = list.into_iter().flatten().enumerate();
-    all.map(|(i, h)| hook(&format!("{}/{}/{i}", configuration.name(), text(h, "name")), h)).collect()
+    all.map(|(i, h)| hook(configuration.name(), i, h)).collect()
 }
 
-fn hook(uid: &str, h: &Value) -> Hook {
+fn hook(configuration: &str, index: usize, h: &Value) -> Hook {
     Hook {
-        uid: uid.to_owned(),
+        uid: format!("{configuration}/{}/{index}", text(h, "name")),
+        configuration: configuration.to_owned(),
         name: text(h, "name").to_owned(),
         endpoint: Endpoint::read(&h["clientConfig"]),
         matcher: Matcher::of_hook(h),

@@ -7,7 +7,8 @@ use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review, Rounds};
 use async_trait::async_trait;
 use merge::json_patch::Patch;
-use meta::{Object, Status};
+use meta::{Object, Status, Value};
+use serde_json::json;
 
 const RESOURCE: &str = "mutatingwebhookconfigurations";
 
@@ -46,46 +47,77 @@ async fn mutate(
     rounds: &mut Rounds,
 ) -> Result<(), Status> {
     let hooks = hooks.get(review.lookup, RESOURCE);
-    if rounds.second && rounds.last.as_ref() != object.as_deref() {
-        rounds.changed();
+    if rounds.second {
+        rounds.webhooks.begin_again(object.as_deref());
     }
-    for hook in hooks.iter() {
+    for (index, hook) in hooks.iter().enumerate() {
         let Some(invocation) = select(hook, review, object.as_deref()).await? else { continue };
         // Who was not asked in the first round is not asked in the second either.
-        if rounds.second && !rounds.due.contains(&hook.uid) {
+        if rounds.second && !rounds.webhooks.is_due(&hook.uid) {
             continue;
         }
-        match ask(&invocation, review, object.as_deref_mut()).await {
+        let place = format!("mutation.webhook.admission.k8s.io/round_{}_index_{index}", u8::from(rounds.second));
+        let asked = ask(&invocation, review, object.as_deref_mut(), &place).await;
+        let mutated = matches!(asked, Ok(true));
+        let (configuration, name) = (&hook.configuration, &hook.name);
+        let note = json!({"configuration": configuration, "webhook": name, "mutated": mutated});
+        review.host.annotate(&place, &told(&note, &["configuration", "webhook", "mutated"]));
+        match asked {
             Ok(false) => {}
             Ok(true) => {
-                rounds.changed();
+                rounds.webhooks.changed();
                 rounds.again = true;
             }
-            Err(f) => f.under_policy(&invocation)?,
+            Err(f) => {
+                f.under_policy(&invocation)?;
+                review.host.annotate(&format!("failed-open.{place}"), name);
+            }
         }
         if hook.reinvoked {
-            rounds.invoked.insert(hook.uid.clone());
+            rounds.webhooks.asked(&hook.uid);
         }
     }
-    if rounds.again && !rounds.second {
-        rounds.last = object.as_deref().cloned();
+    if !rounds.second {
+        rounds.webhooks.end(object.as_deref());
     }
     Ok(())
 }
 
-/// Asks one hook and applies its patch. True: the object is another now.
-async fn ask(invocation: &Invocation<'_>, review: &Review<'_>, object: Option<&mut Object>) -> Result<bool, Failure> {
-    let new = versioned(invocation, review, object.as_deref()).await.map_err(Failure::Refused)?;
-    let old = versioned(invocation, review, review.old).await.map_err(Failure::Refused)?;
+/// An object with its fields in this order, as Go would write it.
+fn told(v: &Value, fields: &[&str]) -> String {
+    let all: Vec<String> = fields.iter().map(|f| format!("{:?}:{}", f, v[*f])).collect();
+    format!("{{{}}}", all.join(","))
+}
+
+/// The patch as Go writes it: what is in an operation in the order of the names.
+fn told_patch(patch: &Value) -> String {
+    let one = |o: &Value| {
+        let mut names: Vec<&str> = o.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+        names.sort_unstable();
+        told(o, &names)
+    };
+    let all: Vec<String> = patch.as_array().into_iter().flatten().map(one).collect();
+    format!("[{}]", all.join(","))
+}
+
+/// Asks one hook and applies its patch. True: the object is another now. `place` is what the audit log calls this call.
+async fn ask(
+    invocation: &Invocation<'_>,
+    review: &Review<'_>,
+    object: Option<&mut Object>,
+    place: &str,
+) -> Result<bool, Failure> {
+    let new = versioned(invocation, review, object.as_deref()).await.map_err(Failure::Unfit)?;
+    let old = versioned(invocation, review, review.old).await.map_err(Failure::Unfit)?;
     let answer = call(invocation, review, new.as_ref(), old.as_ref(), true).await?;
     let Some(patch) = answer.patch else { return Ok(false) };
-    let undecodable = |e: String| Failure::Calling(format!("received undecodable patch in webhook response: {e}"));
-    let patch: meta::Value = serde_json::from_slice(&patch).map_err(|e| undecodable(e.to_string()))?;
-    if patch == serde_json::json!([]) || patch.is_null() {
+    let undecodable = |e: String| Failure::nonsense(format!("received undecodable patch in webhook response: {e}"));
+    let sent: Value = serde_json::from_slice(&patch).map_err(|e| undecodable(e.to_string()))?;
+    if sent == json!([]) || sent.is_null() {
         return Ok(false);
     }
-    let patch = Patch::decode(patch).map_err(|e| undecodable(e.to_string()))?;
-    let internal = |why: String| Failure::Refused(Status::internal(why));
+    let patch = Patch::decode(sent.clone()).map_err(|e| undecodable(e.to_string()))?;
+    let internal = |why: String| Failure::Unfit(Status::internal(why));
     let (Some(object), Some(new)) = (object, new) else {
         let name = &invocation.hook.name;
         return Err(internal(format!(
@@ -95,13 +127,18 @@ async fn ask(invocation: &Invocation<'_>, review: &Review<'_>, object: Option<&m
     let mut doc = new.clone().into_value();
     patch.apply(&mut doc).map_err(|e| internal(e.to_string()))?;
     let patched = review.host.read(doc, &invocation.kind).map_err(|s| internal(s.message))?;
+    let (configuration, name) = (&invocation.hook.configuration, &invocation.hook.name);
+    let note = json!({"configuration": configuration, "webhook": name});
+    let (note, sent) = (told(&note, &["configuration", "webhook"]), told_patch(&sent));
+    let note = format!("{},\"patch\":{sent},\"patchType\":\"JSONPatch\"}}", note.trim_end_matches('}'));
+    review.host.annotate_details(&place.replacen("mutation.", "patch.", 1), &note);
     if patched == new {
         return Ok(false);
     }
     *object = if invocation.kind == review.kind {
         patched
     } else {
-        review.host.convert(patched, &review.kind).await.map_err(Failure::Refused)?
+        review.host.convert(patched, &review.kind).await.map_err(Failure::Unfit)?
     };
     Ok(true)
 }

@@ -36,12 +36,14 @@ impl Remote for Validating {
                 chosen.push((i, new, old));
             }
         }
-        let calls = chosen.iter().map(|(i, new, old)| ask(i, review, new.as_ref(), old.as_ref()));
+        let calls = chosen.iter().enumerate().map(|(n, (i, new, old))| ask(n, i, review, new.as_ref(), old.as_ref()));
         join_all(calls).await.into_iter().collect()
     }
 }
 
+/// `index` is the place among the hooks that are asked.
 async fn ask(
+    index: usize,
     invocation: &Invocation<'_>,
     review: &Review<'_>,
     object: Option<&Object>,
@@ -49,6 +51,11 @@ async fn ask(
 ) -> Result<(), Status> {
     match call(invocation, review, object, old, false).await {
         Ok(_) => Ok(()),
-        Err(f) => f.under_policy(invocation),
+        Err(f) => {
+            f.under_policy(invocation)?;
+            let place = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
+            review.host.annotate(&place, &invocation.hook.name);
+            Ok(())
+        }
     }
 }

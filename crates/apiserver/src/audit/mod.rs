@@ -143,6 +143,10 @@ impl Record {
         self.event.lock().annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
+    pub fn has_objects(&self) -> bool {
+        self.verdict.level >= Level::Request
+    }
+
     /// What was sent.
     pub fn request(&self, verb: &str, media: &str, body: &Bytes) {
         if body.is_empty() {

@@ -1,6 +1,6 @@
 //! `/metrics`: what operators alert on, under upstream's names ([`table`]).
 //!
-//! Left out: admission plugins one by one (they take less time than the clock that would measure them), and summaries.
+//! Left out: summaries.
 
 mod series;
 pub(crate) mod table;
@@ -9,7 +9,7 @@ pub(crate) use series::{AllSeries, Series};
 
 use crate::Server;
 use crate::health::VERSION;
-use admission::{Asked, Outcome};
+use admission::{Asked, Outcome, Passed};
 use metrics::{Counter, Histogram, Set};
 use registry::convert::Conversion;
 use registry::{Operation, Resource, Witness};
@@ -19,6 +19,19 @@ use std::time::Duration;
 /// In the order of [`Operation`].
 const OPERATIONS: [&str; 4] = ["CREATE", "UPDATE", "DELETE", "CONNECT"];
 
+/// No chain has more plugins.
+const PLUGINS: usize = 64;
+
+/// The place of an operation in [`OPERATIONS`].
+fn operation(o: admission::Operation) -> usize {
+    match o {
+        admission::Operation::Create => 0,
+        admission::Operation::Update => 1,
+        admission::Operation::Delete => 2,
+        admission::Operation::Connect => 3,
+    }
+}
+
 /// What the server counts.
 pub struct Metrics {
     pub(crate) set: Arc<Set>,
@@ -27,6 +40,8 @@ pub struct Metrics {
     authorization: [(Counter, Histogram); 3],
     users: [Counter; 3],
     steps: [OnceLock<Histogram>; 16],
+    /// Sixteen for each place of the chain.
+    plugins: Box<[OnceLock<Histogram>]>,
     pub(crate) handshakes: Counter,
 }
 
@@ -70,6 +85,7 @@ impl Metrics {
             authorization: ["allowed", "denied", "no-opinion"].map(authz),
             users: ["admin", "email_id", "other"].map(|u| set.counter(&table::AUTHENTICATED, &[u])),
             steps: std::array::from_fn(|_| OnceLock::new()),
+            plugins: (0..PLUGINS * 16).map(|_| OnceLock::new()).collect(),
             handshakes: set.counter(&table::HANDSHAKES, &[]),
             set,
         })
@@ -110,6 +126,20 @@ impl Metrics {
         self.steps[place].get_or_init(make).observe(took.as_secs_f64());
     }
 
+    /// A plugin was asked.
+    pub(crate) fn passed(&self, place: usize, p: &Passed) {
+        let operation = operation(p.operation);
+        let at = (operation * 2 + usize::from(p.rejected)) * 2 + usize::from(p.validating);
+        let make = || {
+            let step = if p.validating { "validate" } else { "admit" };
+            let labels = [p.plugin, step, OPERATIONS[operation], if p.rejected { "true" } else { "false" }];
+            self.set.histogram(&table::ADMISSION_PLUGINS, &labels)
+        };
+        if let Some(kept) = self.plugins.get(place * 16 + at) {
+            kept.get_or_init(make).observe(p.took.as_secs_f64());
+        }
+    }
+
     /// A conversion webhook was asked.
     pub(crate) fn converted(&self, c: &Conversion<'_>) {
         let (took, set) = (c.took.as_secs_f64(), &self.set);
@@ -122,39 +152,25 @@ impl Metrics {
 
     /// A webhook was asked. It took so much longer than looking up what counts it.
     pub(crate) fn asked(&self, a: &Asked<'_>) {
-        let operation = match a.operation {
-            admission::Operation::Create => OPERATIONS[0],
-            admission::Operation::Update => OPERATIONS[1],
-            admission::Operation::Delete => OPERATIONS[2],
-            admission::Operation::Connect => OPERATIONS[3],
-        };
+        let operation = OPERATIONS[operation(a.operation)];
         let kind = if a.mutating { "admit" } else { "validating" };
         let (code, error) = match a.outcome {
             Outcome::Allowed => (200, ""),
             Outcome::Refused(code) => (code.min(600), "no_error"),
-            Outcome::Failed { .. } => (500, "calling_webhook_error"),
+            Outcome::Failed { code, .. } => (code.min(600), "calling_webhook_error"),
+            Outcome::Unfit => (0, "apiserver_internal_error"),
         };
-        let rejected = match a.outcome {
-            Outcome::Allowed => "false",
-            Outcome::Refused(_) => "true",
-            Outcome::Failed { open } => {
-                if open {
-                    "false"
-                } else {
-                    "true"
-                }
-            }
-        };
+        let passes = matches!(a.outcome, Outcome::Allowed | Outcome::Failed { open: true, .. });
+        let rejected = if passes { "false" } else { "true" };
         let code = code.to_string();
         let set = &self.set;
         let seconds = set.histogram(&table::WEBHOOK_SECONDS_BY_NAME, &[a.hook, kind, operation, rejected]);
         seconds.observe(a.took.as_secs_f64());
         set.counter(&table::WEBHOOK_REQUESTS, &[a.hook, kind, operation, &code, rejected]).inc();
-        if a.outcome == (Outcome::Failed { open: true }) {
+        if matches!(a.outcome, Outcome::Failed { open: true, .. }) {
             set.counter(&table::WEBHOOK_FAIL_OPEN, &[a.hook, kind]).inc();
-        } else if rejected == "true" {
-            let code = if error == "no_error" { code.as_str() } else { "0" };
-            set.counter(&table::WEBHOOK_REJECTIONS, &[a.hook, kind, operation, error, code]).inc();
+        } else if !passes {
+            set.counter(&table::WEBHOOK_REJECTIONS, &[a.hook, kind, operation, error, &code]).inc();
         }
     }
 

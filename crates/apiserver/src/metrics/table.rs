@@ -103,6 +103,12 @@ pub const ADMISSION_STEPS: Row = Row::histogram(
     STEP_SECONDS,
     "How long all admission plugins together took, by type (admit or validate) and operation.",
 );
+pub const ADMISSION_PLUGINS: Row = Row::histogram(
+    "apiserver_admission_controller_admission_duration_seconds",
+    &["name", "type", "operation", "rejected"],
+    STEP_SECONDS,
+    "How long an admission plugin took, by name, type (admit or validate) and operation.",
+);
 pub const WEBHOOK_SECONDS_BY_NAME: Row = Row::histogram(
     "apiserver_admission_webhook_admission_duration_seconds",
     &["name", "type", "operation", "rejected"],
@@ -268,6 +274,7 @@ pub const ALL: &[Row] = &[
     AUTHORIZATIONS,
     AUTHORIZATION_SECONDS,
     ADMISSION_STEPS,
+    ADMISSION_PLUGINS,
     WEBHOOK_SECONDS_BY_NAME,
     WEBHOOK_REQUESTS,
     WEBHOOK_REJECTIONS,

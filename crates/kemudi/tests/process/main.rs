@@ -132,7 +132,12 @@ async fn a_port_in_use_is_said_before_anything_is_made() {
 async fn values_that_mean_nothing_are_said_before_anything_is_made() {
     let d = directory();
     let data = d.path().join("data");
-    for flag in ["--feature-gates=Nosuch=true", "--enable-admission-plugins=Nosuch", "--audit-policy-file=nosuch"] {
+    for flag in [
+        "--feature-gates=Nosuch=true",
+        "--enable-admission-plugins=Nosuch",
+        "--admission-control-config-file=nosuch",
+        "--audit-policy-file=nosuch",
+    ] {
         let says = failed(up(&data).arg(flag)).await;
         assert!(says.starts_with("error: ") && says.to_lowercase().contains("nosuch"), "{says}");
         assert!(!data.exists(), "{flag} left a directory");

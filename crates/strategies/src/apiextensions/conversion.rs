@@ -135,6 +135,13 @@ impl Place {
         format!("returned invalid {converted}object at index {}: {why}", self.index)
     }
 
+    fn unlike(self, why: impl std::fmt::Display) -> String {
+        match self.single {
+            true => format!("returned invalid object: {why}"),
+            false => format!("returned invalid converted object at index {}: {why}", self.index),
+        }
+    }
+
     fn metadata(self, why: impl std::fmt::Display) -> String {
         match self.single {
             true => format!("returned invalid metadata: {why}"),
@@ -167,7 +174,7 @@ fn take(original: &Object, converted: Value, to: &Gvk, place: Place) -> Result<O
         ("UID", original.uid(), converted.uid()),
     ];
     if let Some((what, want, have)) = kept.into_iter().find(|(_, want, have)| want != have) {
-        return Err(format!("returned invalid object: must have the same {what}: {want} != {have}"));
+        return Err(place.unlike(format!("must have the same {what}: {want} != {have}")));
     }
     let Some(answered) = converted.get("metadata") else {
         return Err(place.metadata("missing metadata in converted object"));

@@ -9,6 +9,7 @@ mod pod_preset;
 mod pod_security;
 mod policies;
 mod quota;
+mod told;
 mod webhooks;
 
 use kemudi_testkit::Cluster;

@@ -332,23 +332,31 @@ async fn pods_have_the_topology_labels_of_their_nodes() {
 async fn pods_change_as_their_nodes_can() {
     let c = Cluster::start(1).await;
     let room = json!({"cpu": "8", "memory": "8Gi", "pods": "10"});
-    for (name, features) in [("old", json!([])), ("new", json!(["GuaranteedQoSPodCPUResize"]))] {
+    let feature = "InPlacePodLevelResourcesVerticalScaling";
+    for (name, features) in [("old", json!([])), ("new", json!([feature]))] {
         let status = json!({"allocatable": room, "capacity": room, "declaredFeatures": features});
         node(&c, name, json!({"kubernetes.io/os": "linux"}), status).await;
         let resources =
             |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": cpu, "memory": "1Gi"}});
-        let mut p = pod(name, json!({"nodeName": name}));
-        p["spec"]["containers"][0]["resources"] = resources("1");
+        let container = json!({"name": "c", "image": "i", "resources": resources("1")});
+        let p = pod(name, json!({"nodeName": name, "containers": [container], "resources": resources("3")}));
         make(&c, PODS, p).await;
-        let body = json!({"spec": {"containers": [{"name": "c", "resources": resources("2")}]}});
         let (path, media) = (format!("{PODS}/{name}/resize"), "application/strategic-merge-patch+json");
-        let a = c.send("PATCH", &path, Some(media), "application/json", body.to_string().into()).await;
-        let message = a.body["message"].as_str().unwrap_or_default();
+        let resize = async |spec: Value| {
+            let body = json!({"spec": spec});
+            let a = c.send("PATCH", &path, Some(media), "application/json", body.to_string().into()).await;
+            (a.code, a.body["message"].as_str().unwrap_or_default().to_owned())
+        };
+        let (code, message) = resize(json!({"containers": [{"name": "c", "resources": resources("2")}]})).await;
+        assert_eq!(code, 200, "CPUs of a guaranteed pod are resized on any node: {message}");
+        let (code, message) = resize(json!({"resources": resources("4")})).await;
         if name == "new" {
-            assert_eq!(a.code, 200, "{message}");
+            assert_eq!(code, 200, "{message}");
         } else {
-            let why = "pods \"old\" is forbidden: pod update requires features GuaranteedQoSPodCPUResize which are not available on node \"old\"";
-            assert_eq!((a.code, message), (403, why));
+            let why = format!(
+                "pods \"old\" is forbidden: pod update requires features {feature} which are not available on node \"old\""
+            );
+            assert_eq!((code, message), (403, why));
         }
     }
 }

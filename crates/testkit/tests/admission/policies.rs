@@ -229,6 +229,30 @@ async fn a_policy_is_asked_again_when_another_changed_the_object() {
     assert_eq!(answer["data"], json!({"a": "1", "b": "set", "n": "ii"}));
 }
 
+/// What is applied makes a second round, and who wants to is asked again then, also the only one; others are not. Webhooks hear of the
+/// second round only when the object is another than the one they left. Issue 3, item 5.
+#[tokio::test]
+async fn the_second_round_asks_those_who_want_to_be_asked() {
+    let c = Cluster::start(1).await;
+    let h = Hook::start(|_, _| allow()).await;
+    let hook = json!({"name": "again.example.com", "clientConfig": h.url("/again"), "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "reinvocationPolicy": "IfNeeded",
+        "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]});
+    made(&c, "mutatingwebhookconfigurations", json!({"metadata": {"name": "m"}, "webhooks": [hook]})).await;
+    let apply = |e: &str| json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!("Object{{data: {e}}}")}}]);
+    mutation(&c, "set", apply("{'set': 'yes'}"), json!({"reinvocationPolicy": "IfNeeded"})).await;
+    let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
+    assert_eq!((code, h.heard("/again").len()), (201, 1), "nothing changed after it: {answer}");
+    let count = "has(object.data.n) ? {'n': object.data.n + 'i'} : {'n': 'i'}";
+    mutation(&c, "once", apply(&count.replace("'n'", "'once'").replace(".n", ".once")), json!({})).await;
+    mutation(&c, "twice", apply(count), json!({"reinvocationPolicy": "IfNeeded"})).await;
+    let (_, answer, _) = call(&c, "POST", MAPS, config_map("y")).await;
+    assert_eq!(answer["data"], json!({"a": "1", "set": "yes", "n": "ii", "once": "i"}));
+    let heard = h.heard("/again");
+    let seen: Vec<&Value> = heard[1..].iter().map(|r| &r["object"]["data"]["n"]).collect();
+    assert_eq!(seen, ["i", "ii"]);
+}
+
 /// What comes with every container comes once with the pod, whoever adds a container to it.
 #[tokio::test]
 async fn a_container_that_is_added_shares_the_token_of_its_pod() {

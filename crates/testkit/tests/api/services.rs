@@ -2,6 +2,7 @@
 
 use kemudi_testkit::{Access, Cluster};
 use serde_json::{Value, json};
+use store::{Action, Expect, Op};
 
 const SERVICES: &str = "/api/v1/namespaces/golden/services";
 
@@ -232,6 +233,50 @@ async fn two_who_want_one_port_at_once_do_not_both_get_it() {
         codes.sort_unstable();
         assert_eq!(codes, [201, 422], "{} {}", a.body, b.body);
     }
+}
+
+/// Takes the records of ports away, as if the store were of a time that did not have them.
+async fn forget_ports(c: &Cluster) -> usize {
+    let store = &c.server.registry.store;
+    let kind = registry::row::internal_key("servicenodeports", "").resource;
+    let all: Vec<Op> = store
+        .snapshot()
+        .range(&kind, None, None)
+        .map(|e| Op { key: e.key.clone(), expect: Expect::Any, action: Action::Delete })
+        .collect();
+    let n = all.len();
+    store.commit(all).await.unwrap();
+    n
+}
+
+/// Data of a release that kept no records of ports: they are made with the first service that wants one.
+#[tokio::test]
+async fn ports_of_older_data_stay_taken() {
+    let c = Cluster::start(1).await;
+    let with = |port: u16| json!({"type": "NodePort", "ports": [{"name": "a", "port": 80, "nodePort": port}]});
+    make(&c, "first", with(30100)).await;
+    make(&c, "second", with(30200)).await;
+    assert_eq!(forget_ports(&c).await, 3, "two ports, and that these are all");
+    let taken = "NAME: spec.ports[0].nodePort: Invalid value: 30100: provided port is already allocated";
+    refused(&c, with(30100), taken).await;
+    // Two at once: one of them makes the records, and no port is lost or given away twice.
+    let (a, b) = tokio::join!(
+        c.call("POST", SERVICES, service("a", with(30300))),
+        c.call("POST", SERVICES, service("b", with(30400)))
+    );
+    assert_eq!((a.code, b.code), (201, 201), "{} {}", a.body, b.body);
+    refused(&c, with(30100), taken).await;
+    refused(&c, with(30400), &taken.replace("30100", "30400")).await;
+    assert_eq!(forget_ports(&c).await, 5);
+    // A service goes before there are records again: its port is free, the others' are not.
+    assert_eq!(c.call("DELETE", &format!("{SERVICES}/first"), Value::Null).await.code, 200);
+    make(&c, "third", with(30100)).await;
+    refused(&c, with(30200), &taken.replace("30100", "30200")).await;
+    // And one that changes its port.
+    assert_eq!(forget_ports(&c).await, 5);
+    patch(&c, "second", with(30500)).await.unwrap();
+    make(&c, "fourth", with(30200)).await;
+    refused(&c, with(30500), &taken.replace("30100", "30500")).await;
 }
 
 #[tokio::test]

@@ -232,6 +232,36 @@ async fn conditions_say_why_a_server_is_not_there() {
     assert_eq!(a.send(ADMIN, "GET", &path, &[], "").await.0, 200);
 }
 
+/// One of the servers behind a service has gone, before anybody has noticed: the others are enough, however often it is asked.
+/// Issue 3, item 7.
+#[tokio::test]
+async fn one_that_has_gone_among_several_does_no_harm() {
+    let a = Aggregated::start(7).await;
+    a.service(443).await;
+    let slice = async |name: &str, port: u16, servers: usize| {
+        let o = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": "golden", "labels": {"kubernetes.io/service-name": "wardle"}},
+            "addressType": "IPv4", "ports": [{"name": "https", "port": port}],
+            "endpoints": vec![json!({"addresses": ["127.0.0.1"]}); servers]});
+        let key = Key::new("discovery.k8s.io/endpointslices", "golden", name);
+        let op = Op { key, expect: Expect::Any, action: Action::Put(o.to_string().into()) };
+        a.cluster.server.registry.store.commit(vec![op]).await.unwrap();
+    };
+    slice("live", a.extension.port, 7).await;
+    slice("gone", 1, 1).await;
+    a.register(json!({"caBundle": a.extension.ca})).await;
+    assert_eq!(a.available("Passed").await.0, "True");
+    // Whenever its endpoints change the server is asked.
+    for _ in 0..12 {
+        slice("live", a.extension.port, 7).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(a.available("Passed").await.0, "True");
+    let text = a.send(ADMIN, "GET", "/metrics", &[], "").await.2;
+    let text = text.as_str().unwrap();
+    assert!(!text.contains("\naggregator_unavailable_apiservice_total{"), "it was unavailable in between: {text}");
+}
+
 #[tokio::test]
 async fn certificates_are_checked_unless_nobody_wants_it() {
     let a = Aggregated::start(4).await;

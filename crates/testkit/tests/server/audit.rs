@@ -1,5 +1,6 @@
 //! The audit log: what is written of a request, when, and what is left out.
 
+use crate::hook::{Hook, allow, patch};
 use crate::socket::{Socket, server};
 use apiserver::audit::{Audit, Limits, Log, Mode, Place, Policy, Rotation, Sink};
 use apiserver::{Options, Server};
@@ -252,9 +253,10 @@ async fn policies_annotate() {
     let group = "/apis/admissionregistration.k8s.io/v1";
     let policy = json!({"metadata": {"name": "p"}, "spec": {
         "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]},
-        "validations": [{"expression": "true"}, {"expression": "has(object.data)", "message": "wants data"}],
+        "validations": [{"expression": "true"}, {"expression": "has(object.data)", "message": "wants data"},
+            {"expression": "false", "message": "wants more"}],
         "auditAnnotations": [{"key": "name", "valueExpression": "'it is ' + object.metadata.name"},
-            {"key": "none", "valueExpression": "null"}]}});
+            {"key": "none", "valueExpression": "null"}, {"key": "long", "valueExpression": format!("'{}'.replace('x', 'xxxx')", "x".repeat(3_000))}]}});
     let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Audit"]}});
     let (_, e) = a.send("POST", &format!("{group}/validatingadmissionpolicies"), &json, &policy.to_string()).await;
     assert_eq!(e.last().unwrap()["responseStatus"]["code"], 201, "{e:?}");
@@ -266,8 +268,65 @@ async fn policies_annotate() {
     let notes = &events[1]["annotations"];
     assert_eq!((&events[1]["responseStatus"]["code"], &notes["p/name"]), (&json!(201), &json!("it is c")));
     assert!(notes.get("p/none").is_none(), "{notes}");
+    assert_eq!(notes["p/long"].as_str().unwrap().len(), 10_240, "cut");
     let failures: Value =
         serde_json::from_str(notes["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap()).unwrap();
+    // Of several failures the first one stands.
     let want = json!([{"message": "wants data", "policy": "p", "binding": "b", "expressionIndex": 1, "validationActions": ["Audit"]}]);
     assert_eq!(failures, want);
+}
+
+/// What webhooks did to an object, and that one could not be asked, stands in the log under upstream's names. Issue 3, item 5.
+#[tokio::test]
+async fn calls_of_webhooks_are_annotated() {
+    let a = Audited::start().await;
+    let h = Hook::start(|path, _| match path {
+        "/idle" => Some(json!({"allowed": true, "auditAnnotations": {"good": "1", "not/good": "2", "": "3"}})),
+        "/patch" => patch(&json!([{"value": "2", "path": "/data/b", "op": "add"}])),
+        _ => allow(),
+    })
+    .await;
+    let down = json!({"url": "https://127.0.0.1:1/x", "caBundle": h.ca});
+    let hook = |name: &str, client: &Value| {
+        json!({"name": format!("{name}.example.com"), "clientConfig": client, "sideEffects": "None", "failurePolicy": "Ignore",
+            "admissionReviewVersions": ["v1"], "timeoutSeconds": 5,
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps", "secrets"]}]})
+    };
+    let configure = async |kind: &str, hooks: Value| {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations");
+        let body = json!({"metadata": {"name": "w"}, "webhooks": hooks});
+        a.send("POST", &path, &[("content-type", "application/json")], &body.to_string()).await;
+    };
+    let hooks = [hook("idle", &h.url("/idle")), hook("down", &down), hook("patch", &h.url("/patch"))];
+    configure("mutating", json!(hooks)).await;
+    configure("validating", json!([hook("idle", &h.url("/idle")), hook("down", &down)])).await;
+    let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}}).to_string();
+    let media = [("content-type", "application/json")];
+    let (_, events) = a.send("POST", "/api/v1/namespaces/golden/configmaps", &media, &map).await;
+    let said = &events.last().unwrap()["annotations"];
+    let of = |round: u8, index: u8| format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
+    let note = |name: &str, more: &str| format!(r#"{{"configuration":"w","webhook":"{name}.example.com",{more}}}"#);
+    assert_eq!(said[of(0, 0)], note("idle", r#""mutated":false"#), "{said}");
+    assert_eq!(said["idle.example.com/good"], "1");
+    let names = said.as_object().unwrap().keys().filter(|k| k.starts_with("idle.example.com")).count();
+    assert_eq!(names, 1, "what is no name is left out: {said}");
+    assert_eq!(said[of(0, 1)], note("down", r#""mutated":false"#));
+    assert_eq!(said[of(0, 2)], note("patch", r#""mutated":true"#));
+    assert_eq!(said[format!("failed-open.{}", of(0, 1))], "down.example.com");
+    assert_eq!(said["failed-open.validating.webhook.admission.k8s.io/round_0_index_1"], "down.example.com");
+    let patched = "patch.webhook.admission.k8s.io/round_0_index_2";
+    let patch = r#""patch":[{"op":"add","path":"/data/b","value":"2"}],"patchType":"JSONPatch""#;
+    assert_eq!(said[patched], note("patch", patch));
+    assert!(said[of(1, 0)].is_null(), "nobody wants to be asked again");
+    // What is patched is an object's business: where only metadata is written, it is left out.
+    let (_, events) = a
+        .send(
+            "POST",
+            "/api/v1/namespaces/golden/secrets",
+            &media,
+            &map.replace("\"1\"", "\"MQ==\"").replace("\"2\"", "\"Mg==\""),
+        )
+        .await;
+    let said = &events.last().unwrap()["annotations"];
+    assert!(said[of(0, 0)].is_string() && said[patched].is_null(), "{said}");
 }

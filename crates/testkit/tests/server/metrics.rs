@@ -83,6 +83,14 @@ async fn requests_are_counted_under_upstreams_names() {
         &before,
         "apiserver_admission_step_admission_duration_seconds_count{operation=\"CREATE\",rejected=\"false\",type=\"admit\"} 3",
     );
+    for (plugin, step) in [("NamespaceLifecycle", "admit"), ("ResourceQuota", "validate")] {
+        has(
+            &before,
+            &format!(
+                "apiserver_admission_controller_admission_duration_seconds_count{{name=\"{plugin}\",operation=\"CREATE\",rejected=\"false\",type=\"{step}\"}} 3"
+            ),
+        );
+    }
     has(&before, "authentication_attempts{result=\"success\"} 10");
     for name in [
         "process_resident_memory_bytes",
@@ -172,4 +180,41 @@ async fn certificates_and_seats_are_counted() {
     let exempt = "flow_schema=\"exempt\",priority_level=\"exempt\"";
     has(&text, &format!("apiserver_flowcontrol_request_execution_seconds_count{{{exempt},type=\"regular\"}} 1"));
     has(&text, &format!("apiserver_flowcontrol_current_executing_seats{{{exempt}}} 1"));
+}
+
+/// Operators alert on webhooks that cannot be asked; the codes say why. Issue 3, item 10.
+#[tokio::test]
+async fn webhooks_that_cannot_be_asked_are_counted() {
+    let c = Cluster::start(1).await;
+    let hook = |name: &str, policy: &str, effects: &str| {
+        json!({"name": format!("{name}.example.com"), "clientConfig": {"url": "https://127.0.0.1:1/x"}, "sideEffects": effects,
+            "failurePolicy": policy, "admissionReviewVersions": ["v1"],
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]})
+    };
+    let configure = async |hook: serde_json::Value| {
+        let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+        let name = hook["name"].clone();
+        let a = c.call("POST", path, json!({"metadata": {"name": name}, "webhooks": [hook]})).await;
+        assert_eq!(a.code, 201, "{}", a.body);
+    };
+    configure(hook("open", "Ignore", "None")).await;
+    let map = json!({"metadata": {"name": "m"}});
+    assert_eq!(c.call("POST", MAPS, map.clone()).await.code, 201);
+    configure(hook("closed", "Fail", "None")).await;
+    assert_eq!(c.call("POST", MAPS, map.clone()).await.code, 500);
+    let text = c.call("GET", "/metrics", serde_json::Value::Null).await.body;
+    let text = text.as_str().unwrap();
+    has(text, "apiserver_admission_webhook_fail_open_count{name=\"open.example.com\",type=\"validating\"} 2");
+    has(
+        text,
+        "apiserver_admission_webhook_request_total{code=\"503\",name=\"open.example.com\",operation=\"CREATE\",rejected=\"false\",type=\"validating\"} 2",
+    );
+    has(
+        text,
+        "apiserver_admission_webhook_rejection_count{error_type=\"calling_webhook_error\",name=\"closed.example.com\",operation=\"CREATE\",rejection_code=\"503\",type=\"validating\"} 1",
+    );
+    has(
+        text,
+        "apiserver_admission_webhook_admission_duration_seconds_count{name=\"closed.example.com\",operation=\"CREATE\",rejected=\"true\",type=\"validating\"} 1",
+    );
 }

@@ -266,6 +266,26 @@ async fn wrong_answers_are_told() {
     assert!(w.next().await.is_none());
 }
 
+/// Of several, the wrong one is named.
+#[tokio::test]
+async fn wrong_answers_in_a_list_are_told_with_their_place() {
+    let c = Cluster::start(3).await;
+    let h = Hook::start(|_, r| {
+        let mut answer = converted(r);
+        answer["convertedObjects"][1]["metadata"]["name"] = "other".into();
+        Some(answer)
+    })
+    .await;
+    define(&c, definition(webhook(&h.url("/convert")))).await;
+    for name in ["a", "b"] {
+        c.call("POST", CRONTABS, crontab(name, json!({"address": "here:80"}))).await;
+    }
+    let a = c.call("GET", V2, Value::Null).await;
+    let want = "returned invalid converted object at index 1: must have the same name: b != other";
+    assert_eq!(a.code, 500, "{}", a.body);
+    assert!(a.body["message"].as_str().unwrap().ends_with(want), "{}", a.body);
+}
+
 /// A service is reached as those of admission are; the older review is spoken where it comes first.
 #[tokio::test]
 async fn services_and_older_reviews_serve_as_well() {

@@ -1,0 +1,33 @@
+//! A namespace that something is created in is made first (upstream `plugin/pkg/admission/namespace/autoprovision`).
+
+use crate::plugin::{Remote, Rounds};
+use crate::{Operation, Review};
+use async_trait::async_trait;
+use meta::status::Reason;
+use meta::{Object, Status};
+
+pub struct NamespaceAutoProvision;
+
+#[async_trait]
+impl Remote for NamespaceAutoProvision {
+    fn name(&self) -> &'static str {
+        "NamespaceAutoProvision"
+    }
+
+    fn wants(&self, review: &Review<'_>) -> bool {
+        review.operation == Operation::Create
+            && !review.dry_run
+            && !review.namespace.is_empty()
+            && (review.kind.group.as_str(), review.kind.kind.as_str()) != ("", "Namespace")
+            && review.lookup.is_terminating(review.namespace).is_none()
+    }
+
+    async fn mutate(&self, review: &Review<'_>, _object: &mut Object, _rounds: &mut Rounds) -> Result<(), Status> {
+        match review.host.create_namespace(review.namespace).await {
+            Err(s) if s.is(Reason::Forbidden) => Err(s),
+            // Somebody was faster.
+            Err(s) if !s.is(Reason::AlreadyExists) => Err(review.forbidden(&s.message)),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A namespace (or the cluster) says what its pods tolerate, and what they may (upstream
+//! `plugin/pkg/admission/podtolerationrestriction`, `pkg/util/tolerations`).
+
+use crate::configuration::{expect, only};
+use crate::{Operation, Plugin, Review};
+use meta::status::Reason;
+use meta::{GroupResource, Object, Quantity, Status, Value};
+use serde_json::json;
+use std::sync::Arc;
+
+/// What holds where the namespace says nothing.
+#[derive(Default)]
+pub struct PodTolerationRestriction {
+    default: Vec<Value>,
+    whitelist: Vec<Value>,
+}
+
+const VERSION: &str = "podtolerationrestriction.admission.k8s.io/v1alpha1";
+const DEFAULT: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
+const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
+const FIELDS: [&str; 5] = ["key", "operator", "value", "effect", "tolerationSeconds"];
+
+impl PodTolerationRestriction {
+    pub fn new(said: Option<&Value>) -> Result<Self, String> {
+        let Some(said) = said else { return Ok(Self::default()) };
+        expect(said, &[VERSION], "Configuration")?;
+        only(said, "", &["apiVersion", "kind", "default", "whitelist"])?;
+        let list = |key: &str| -> Result<Vec<Value>, String> {
+            let all = said[key].as_array().cloned().unwrap_or_default();
+            for (i, t) in all.iter().enumerate() {
+                only(t, &format!("{key}[{i}]."), &FIELDS)?;
+                check(t).map_err(|why| format!("{key}[{i}].{why}"))?;
+            }
+            Ok(all)
+        };
+        Ok(Self { default: list("default")?, whitelist: list("whitelist")? })
+    }
+
+    fn check(&self, review: &Review<'_>, pod: &Object) -> Result<(), Status> {
+        let all = tolerations(pod);
+        if all.is_empty() {
+            return Ok(());
+        }
+        let own = said(&*namespace(review)?, WHITELIST)?;
+        let scope = if own.is_some() { "namespace" } else { "cluster" };
+        let allowed = own.as_deref().unwrap_or(&self.whitelist);
+        if allowed.is_empty() || all.iter().all(|t| allowed.iter().any(|a| covers(a, t))) {
+            return Ok(());
+        }
+        let why = "pod tolerations (possibly merged with namespace default tolerations) conflict with its";
+        Err(unknown(format!("{why} {scope} whitelist")))
+    }
+}
+
+fn handles(review: &Review<'_>) -> bool {
+    matches!(review.operation, Operation::Create | Operation::Update) && review.is("", "pods")
+}
+
+impl Plugin for PodTolerationRestriction {
+    fn name(&self) -> &'static str {
+        "PodTolerationRestriction"
+    }
+
+    fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+        if !handles(review) {
+            return Ok(());
+        }
+        let mut more = Vec::new();
+        if review.operation == Operation::Create {
+            more = said(&*namespace(review)?, DEFAULT)?.unwrap_or_else(|| self.default.clone());
+        }
+        if !is_best_effort(object) {
+            more.push(
+                json!({"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}),
+            );
+        }
+        if !more.is_empty() {
+            let mut all = tolerations(object);
+            all.extend(more);
+            object.set(&["spec", "tolerations"], merged(&all));
+        }
+        self.check(review, object)
+    }
+
+    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        object.filter(|_| handles(review)).map_or(Ok(()), |pod| self.check(review, pod))
+    }
+}
+
+fn tolerations(pod: &Object) -> Vec<Value> {
+    pod.at(&["spec", "tolerations"]).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn namespace(review: &Review<'_>) -> Result<Arc<Object>, Status> {
+    let found = review.lookup.get("", "namespaces", "", review.namespace);
+    found.ok_or_else(|| {
+        let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
+        Status::not_found(&gr, review.namespace)
+    })
+}
+
+/// What an annotation lists; none when there is none, which is not the same as an empty list.
+fn said(namespace: &Object, annotation: &str) -> Result<Option<Vec<Value>>, Status> {
+    let Some(text) = namespace.annotation(annotation) else { return Ok(None) };
+    if text.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    serde_json::from_str::<Option<Vec<Value>>>(text)
+        .map(|all| Some(all.unwrap_or_default()))
+        .map_err(|e| unknown(e.to_string()))
+}
+
+/// An error that is none of Kubernetes' own kinds.
+fn unknown(why: String) -> Status {
+    Status::new(500, Reason::Unknown, why)
+}
+
+/// Neither cpu nor memory is asked for, nor limited.
+fn is_best_effort(pod: &Object) -> bool {
+    let asks = |of: &Value| {
+        ["requests", "limits"]
+            .iter()
+            .flat_map(|l| ["cpu", "memory"].map(|r| &of["resources"][*l][r]))
+            .any(|q| q.as_str().and_then(|q| Quantity::parse(q).ok()).is_some_and(|q| q.sign() > 0))
+    };
+    let Some(spec) = pod.at(&["spec"]) else { return true };
+    let lists = ["containers", "initContainers"].iter().filter_map(|l| spec[*l].as_array());
+    !asks(spec) && !lists.flatten().any(asks)
+}
+
+fn text<'a>(t: &'a Value, key: &str) -> &'a str {
+    t[key].as_str().unwrap_or_default()
+}
+
+fn same(a: &Value, b: &Value) -> bool {
+    FIELDS[..4].iter().all(|k| text(a, k) == text(b, k)) && a[FIELDS[4]].as_i64() == b[FIELDS[4]].as_i64()
+}
+
+/// Whatever `less` tolerates, `more` does too.
+fn covers(more: &Value, less: &Value) -> bool {
+    if same(more, less) {
+        return true;
+    }
+    let everything = text(more, "key").is_empty() && text(more, "operator") == "Exists";
+    if text(more, "key") != text(less, "key") && !everything {
+        return false;
+    }
+    let effect = text(more, "effect");
+    if !effect.is_empty() && effect != text(less, "effect") {
+        return false;
+    }
+    if let (true, Some(longest)) = (effect == "NoExecute", more["tolerationSeconds"].as_i64())
+        && less["tolerationSeconds"].as_i64().is_none_or(|s| s > longest)
+    {
+        return false;
+    }
+    match text(more, "operator") {
+        "" | "Equal" => text(less, "operator") == "Equal" && text(more, "value") == text(less, "value"),
+        "Exists" => true,
+        _ => false,
+    }
+}
+
+/// Without those that another one covers; of equal ones the first stays.
+fn merged(all: &[Value]) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::new();
+    for (i, t) in all.iter().enumerate() {
+        let later = all[i + 1..].iter().any(|o| !same(o, t) && covers(o, t));
+        if !later && !out.iter().any(|o| covers(o, t)) {
+            out.push(t.clone());
+        }
+    }
+    out
+}
+
+/// What a cluster's own list must keep to; a namespace's is read as it is.
+fn check(t: &Value) -> Result<(), String> {
+    let (key, operator, value, effect) = (text(t, "key"), text(t, "operator"), text(t, "value"), text(t, "effect"));
+    if key.is_empty() && operator != "Exists" {
+        let why = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        return Err(format!("operator: Invalid value: {operator:?}: {why}"));
+    }
+    if !t["tolerationSeconds"].is_null() && effect != "NoExecute" {
+        return Err(format!(
+            "effect: Invalid value: {effect:?}: effect must be 'NoExecute' when `tolerationSeconds` is set"
+        ));
+    }
+    if operator == "Exists" && !value.is_empty() {
+        return Err(format!("operator: Invalid value: {value:?}: value must be empty when `operator` is 'Exists'"));
+    }
+    if !["", "Exists", "Equal"].contains(&operator) {
+        return Err(format!("operator: Unsupported value: {operator:?}: supported values: \"Equal\", \"Exists\""));
+    }
+    if !["", "NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+        return Err(format!(
+            "effect: Unsupported value: {effect:?}: supported values: \"NoExecute\", \"NoSchedule\", \"PreferNoSchedule\""
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_covered_is_left_out() {
+        let t = |key: &str, operator: &str, value: &str, effect: &str, seconds: Option<i64>| json!({"key": key, "operator": operator, "value": value, "effect": effect, "tolerationSeconds": seconds});
+        let all = t("", "Exists", "", "", None);
+        let foo = t("foo", "Exists", "", "", None);
+        let bar = t("foo", "Equal", "bar", "NoSchedule", None);
+        let baz = t("foo", "Equal", "baz", "NoSchedule", None);
+        let ten = t("foo", "Exists", "", "NoExecute", Some(10));
+        let five = t("foo", "Exists", "", "NoExecute", Some(5));
+        let ever = t("foo", "Exists", "", "NoExecute", None);
+        let cases: [(&[&Value], &[&Value]); 6] = [
+            (&[&bar, &foo], &[&foo]),
+            (&[&all, &bar, &ten], &[&all]),
+            (&[&bar, &baz], &[&bar, &baz]),
+            (&[&five, &ten], &[&ten]),
+            (&[&ten, &ever], &[&ever]),
+            (&[&bar, &bar], &[&bar]),
+        ];
+        for (given, kept) in cases {
+            let own = |l: &[&Value]| -> Vec<Value> { l.iter().map(|v| (*v).clone()).collect() };
+            assert_eq!(merged(&own(given)), own(kept));
+        }
+    }
+
+    #[test]
+    fn a_wrong_list_of_the_cluster_is_refused() {
+        let of = |list: Value| {
+            let said = json!({"apiVersion": VERSION, "kind": "Configuration", "whitelist": list});
+            PodTolerationRestriction::new(Some(&said)).err().unwrap_or_default()
+        };
+        assert_eq!(of(json!([{"key": "a", "operator": "Exists"}])), "");
+        assert!(of(json!([{"operator": "Equal"}])).starts_with("whitelist[0].operator: Invalid value: \"Equal\""));
+        assert!(of(json!([{"keys": "a"}])).contains("unknown field \"whitelist[0].keys\""));
+    }
+}
