@@ -13,6 +13,8 @@ pub struct Data {
 #[derive(Default)]
 pub struct Message {
     pub atomic: bool,
+    /// What validation looks at first.
+    pub order: Vec<String>,
     pub fields: BTreeMap<String, Field>,
 }
 
@@ -187,6 +189,17 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
 fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> Result<(), String> {
     match words[0].as_str() {
         "::" => m.atomic = words[1] == "atomic",
+        ">" => {
+            for w in &words[1..] {
+                let name = w.split('.').next().unwrap_or_default();
+                let name = name.trim_end_matches("[]");
+                let is_field = name.is_empty() || name == "+" || m.fields.contains_key(name);
+                if !is_field && !w.starts_with('~') {
+                    return Err(format!("no field {name} above"));
+                }
+                m.order.push(w.trim_start_matches('~').to_owned());
+            }
+        }
         ":" => {
             let field = m.fields.get_mut(&words[1]).ok_or("no such field above")?;
             for w in &words[2..] {

@@ -63,6 +63,8 @@ struct RawDefinition<'a> {
     f: Vec<RawField<'a>>,
     #[serde(default)]
     atomic: bool,
+    #[serde(default)]
+    order: Vec<Str>,
 }
 
 #[derive(Deserialize)]
@@ -182,7 +184,7 @@ impl Builder {
         let (_, ty) = scalar(d.t).unwrap_or(("struct", Type::Struct));
         let mut fields: Vec<Field> = d.f.iter().map(|f| self.field(f)).collect();
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        Schema { name: Some(name.into()), fields, atomic: d.atomic, ..Schema::of(ty) }
+        Schema { name: Some(name.into()), fields, atomic: d.atomic, order: d.order.clone(), ..Schema::of(ty) }
     }
 
     fn field(&mut self, f: &RawField<'_>) -> Field {

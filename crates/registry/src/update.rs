@@ -142,11 +142,11 @@ impl Registry {
         let row = &request.resource;
         let strategy = &row.strategy;
         if new.name() != old.name() {
-            let why = format!(
-                "the name of the object ({}) does not match the name on the URL ({})",
-                new.name(),
-                request.name
-            );
+            let url = &request.name;
+            let why = match new.name() {
+                "" => format!("the name of the object ({url} based on URL) was undeterminable: name must be provided"),
+                name => format!("the name of the object ({name}) does not match the name on the URL ({url})"),
+            };
             return Err(Status::bad_request(why));
         }
         if !new.uid().is_empty() && new.uid() != old.uid() {
@@ -188,10 +188,14 @@ impl Registry {
             metadata::validate_finalizers(&new, row, &mut errors);
         }
         if request.subresource.is_empty() {
+            let of_metadata = errors.len();
             schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
-            schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
             strategy.validate(&new, &mut errors);
+            let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
+            schema::rules::arrange(&mut errors, found, &row.kind.schema);
+            schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
             strategy.validate_update(&new, old, &mut errors);
+            schema::rules::arrange(&mut errors, found, &row.kind.schema);
         } else {
             strategy.validate_part(&request.subresource, &new, old, &mut errors);
         }

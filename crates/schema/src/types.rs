@@ -89,6 +89,8 @@ pub struct Schema {
     pub ty: Type,
     /// Sorted by name. Of a struct.
     pub fields: Vec<Field>,
+    /// The fields that validation looks at before the others, in its order; a path names what lies deeper, `.` the whole.
+    pub order: Vec<Str>,
     /// Of an array.
     pub items: Option<SchemaRef>,
     /// Of a map.
@@ -208,6 +210,7 @@ impl Schema {
             name: None,
             ty,
             fields: Vec::new(),
+            order: Vec::new(),
             items: None,
             additional: None,
             list: ListType::Atomic,

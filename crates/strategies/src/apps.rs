@@ -4,7 +4,7 @@ use crate::core::persistent_volume;
 use crate::read::{is_set, items, shown, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
-use meta::field::ErrorList;
+use meta::field::{ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
 use registry::{Env, NameRule, Request, Strategy, Sub};
 use serde_json::json;
@@ -116,7 +116,8 @@ impl Strategy for Workload {
             errors.retain(|e| !e.path.starts_with("spec.volumeClaimTemplates") && e.path != "spec.serviceName");
             let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array).map_or(0, Vec::len);
             let named = |i: usize| FieldPath::new("spec.template.spec.volumes").index(i).child("name");
-            errors.retain(|e| !(0..claims).any(|i| e.path == named(i).as_str()));
+            let of_claim = |e: &FieldError| (0..claims).any(|i| e.path == named(i).as_str());
+            errors.retain(|e| e.kind != ErrorType::Duplicate || !of_claim(e));
             let mut allowed = old.clone();
             for k in STATEFUL_MUTABLE {
                 match o.at(&["spec", k]).cloned() {
@@ -202,8 +203,9 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
                 return;
             }
             if errors.len() > before {
+                let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
                 if kind != "DaemonSet" {
-                    errors.push(FieldError::invalid(&at, s.clone(), "invalid label selector"));
+                    errors.push(FieldError::invalid(&at, s.clone(), why));
                 }
                 return;
             }
@@ -214,8 +216,7 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         && LabelSelector::from_value(selector).is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
     if !fits {
         let at = path.child("template").child("metadata").child("labels");
-        let labels = if labels.is_null() { Value::Object(Default::default()) } else { labels.clone() };
-        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
+        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
     }
 }
 

@@ -183,7 +183,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("policy", "poddisruptionbudgets") => Ruled::new(policy::disruption_budget)
             .with_status(policy::disruption_budget_status)
             .named(NameRule::PathSegment),
-        ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice),
+        ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice).with_update(resource::slice_update),
         ("resource.k8s.io", "deviceclasses") => {
             Ruled::new(resource::device_class).with_update(resource::device_class_update)
         }

@@ -261,7 +261,10 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             b != d
         };
         if before.is_some_and(differs) {
-            let shown = shown(d, "io.k8s.api.storage.v1.CSINodeDriver");
+            // What may change is left out of the comparison, and so of what is shown.
+            let mut d = d.clone();
+            d["allocatable"] = Value::Null;
+            let shown = shown(&d, "io.k8s.api.storage.v1.CSINodeDriver");
             errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
         }
     }

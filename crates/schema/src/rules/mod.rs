@@ -1,6 +1,7 @@
 //! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
 
 mod formats;
+mod order;
 mod rule;
 
 use crate::types::{Field, Presence, Schema, Str, Type};
@@ -9,6 +10,7 @@ use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
 pub use formats::{cidr, descending_path, int_or_percent, ip, labels, local_path, no_backsteps, selector};
+pub use order::{Found, arrange};
 pub use rule::Rule;
 
 /// Checks an object, at every depth.

@@ -4,7 +4,7 @@ use super::{job_spec, job_status};
 use crate::core::pod_shape;
 use crate::pod_template;
 use crate::read::{is_set, shown_field, text};
-use meta::field::ErrorList;
+use meta::field::{ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{Env, Request, Strategy};
 use serde_json::json;
@@ -73,11 +73,7 @@ impl Strategy for Job {
             errors.retain(|e| e.path != "metadata.labels");
         }
         if !is_set(spec, "selector") {
-            // Missed twice: by the job, and by the pods it is to find.
             errors.push(FieldError::required(&path.child("selector"), ""));
-            if !manual {
-                errors.push(FieldError::required(&path.child("selector"), ""));
-            }
         }
         if !manual && is_set(spec, "selector") {
             own_labels(o, spec, errors);
@@ -111,19 +107,21 @@ impl Strategy for Job {
                 take_resources(o, &mut allowed, list);
             }
         }
-        let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
-        if o.at(template) != allowed.at(template) {
-            let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), directed);
-            errors.push(FieldError::invalid_as(&FieldPath::new(template.join(".")), &shown, "field is immutable"));
-        }
-        for k in
-            ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
-        {
+        let changed = |k: &str, errors: &mut ErrorList| {
             let (new, was) = (o.at(&["spec", k]), old.at(&["spec", k]));
             if new != was {
                 let shown = shown_field(new, "io.k8s.api.batch.v1.JobSpec", k);
                 errors.push(FieldError::invalid_as(&spec.child(k), &shown, "field is immutable"));
             }
+        };
+        changed("selector", errors);
+        let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
+        if o.at(template) != allowed.at(template) {
+            let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), directed);
+            errors.push(FieldError::invalid_as(&FieldPath::new(template.join(".")), &shown, "field is immutable"));
+        }
+        for k in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+            changed(k, errors);
         }
     }
 
@@ -158,7 +156,7 @@ fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
 /// Found in the specification itself, not in how it fits the object around it.
 fn is_of_spec(e: &FieldError) -> bool {
     let own_label = ["controller-uid", "job-name"].iter().any(|k| e.path.ends_with(&format!("{k}]")));
-    e.path.starts_with("spec") && !own_label && e.path != "spec.selector"
+    e.path.starts_with("spec") && !own_label && (e.path != "spec.selector" || e.kind == ErrorType::Required)
 }
 
 /// The labels that make pods a job's own.

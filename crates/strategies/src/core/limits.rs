@@ -108,20 +108,20 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
     for k in all {
         let of = |part: &str| quantity(&limit[part][k.as_str()]);
-        let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, shown: &str| {
+        let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, said_of: &str, shown: &str| {
             if let (Some(a), Some(b)) = (of(part), of(bound))
                 && a > b
             {
                 let why = format!("{name} value {a} is greater than {bound_name} value {b}");
-                errors.push(FieldError::invalid(&at.child(shown).key(k), limit[part][k.as_str()].clone(), why));
+                errors.push(FieldError::invalid(&at.child(said_of).key(k), limit[shown][k.as_str()].clone(), why));
             }
         };
-        above("min", "min", "max", "max", "min");
-        above("min", "min", "defaultRequest", "default request", "defaultRequest");
-        above("min", "min", "default", "default", "default");
-        above("defaultRequest", "default request", "max", "max", "defaultRequest");
-        above("defaultRequest", "default request", "default", "default limit", "defaultRequest");
-        above("default", "default", "max", "max", "default");
+        above("min", "min", "max", "max", "min", "min");
+        above("min", "min", "defaultRequest", "default request", "defaultRequest", "defaultRequest");
+        above("min", "min", "default", "default", "default", "min");
+        above("defaultRequest", "default request", "max", "max", "defaultRequest", "defaultRequest");
+        above("defaultRequest", "default request", "default", "default limit", "defaultRequest", "defaultRequest");
+        above("default", "default", "max", "max", "default", "max");
         if !overcommits(k)
             && let (Some(default), Some(request)) = (of("default"), of("defaultRequest"))
             && default != request

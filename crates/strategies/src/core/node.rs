@@ -2,7 +2,7 @@
 
 use crate::plain::said_twice;
 use crate::pod_template;
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{Env, Place, Request, Strategy, Sub, Upstream};
@@ -51,7 +51,7 @@ impl Strategy for Node {
                 errors.push(FieldError::not_supported(&at.child("effect"), effect, &EFFECTS));
             }
             if !seen.insert((key, effect)) {
-                let mut e = FieldError::duplicate(&at, t.clone());
+                let mut e = FieldError::duplicate_as(&at, &shown(t, "io.k8s.api.core.v1.Taint"));
                 e.body.push_str(": taints must be unique by key and effect pair");
                 errors.push(e);
             }

@@ -51,7 +51,7 @@ fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         start => {
             if start.as_i64().is_some_and(|s| s > end) {
-                errors.push(FieldError::invalid(&at, end, "must be greater than or equal to `port`"));
+                errors.push(FieldError::invalid(&at, start.clone(), "must be greater than or equal to `port`"));
             }
             errors.extend(meta::names::port_number(end).into_iter().map(|m| FieldError::invalid(&at, end, m)));
         }

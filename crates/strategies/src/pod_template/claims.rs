@@ -1,6 +1,6 @@
 //! Claims of devices: those of a pod, by name, and those that its containers use.
 
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 use std::collections::{BTreeSet, HashSet};
@@ -24,7 +24,8 @@ pub fn of_pod(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
             1 => None,
             _ => Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
         };
-        errors.extend(why.map(|why| FieldError::invalid(&at, c.clone(), why)));
+        errors
+            .extend(why.map(|why| FieldError::invalid_as(&at, &shown(c, "io.k8s.api.core.v1.PodResourceClaim"), why)));
         for (k, name) in WAYS.iter().filter_map(|k| Some((k, c[*k].as_str()?))) {
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at.child(k), name, m)));
         }

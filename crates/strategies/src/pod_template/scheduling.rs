@@ -180,6 +180,8 @@ fn spread(constraints: &[Value], path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
 pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for (i, t) in items(spec, "tolerations").iter().enumerate() {
         let at = path.child("tolerations").index(i);
@@ -205,6 +207,10 @@ pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
                 errors.push(FieldError::invalid(&at.child("operator"), value, why));
             }
             _ => {}
+        }
+        let effect = text(t, "effect");
+        if !effect.is_empty() && !EFFECTS.contains(&effect) {
+            errors.push(FieldError::not_supported(&at.child("effect"), effect, &EFFECTS));
         }
     }
 }

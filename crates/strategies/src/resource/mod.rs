@@ -9,7 +9,7 @@ mod status;
 
 pub use admin::admin_access;
 pub use claim::{claim, claim_template, claim_update};
-pub use slice::slice;
+pub use slice::{slice, slice_update};
 pub use status::claim_status;
 
 use crate::read::{is_set, items, text};

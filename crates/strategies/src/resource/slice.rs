@@ -3,15 +3,18 @@
 use super::capacity::capacity;
 use super::parts::{binding_conditions, driver, every, pool, qualified};
 use crate::pod_template::scheduling::node_selector_terms;
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
-/// The same, where devices have taints or share counters.
+/// The same, where devices have taints, share counters or have lists among their attributes.
 const ELABORATE_DEVICES_MAX: usize = 64;
 const DESCRIBED_BY_MAX: usize = 32;
+/// Values of attributes, each of a list counted.
+const VALUES_MAX: usize = 48;
+const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 const TAINTS_MAX: usize = 16;
 const COUNTERS_MAX: usize = 32;
 const ATTRIBUTE_MAX: usize = 64;
@@ -53,7 +56,11 @@ pub fn slice(o: &Object, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path, "", "only one of `sharedCounters` or `devices` is allowed"));
     }
     let devices = items(spec, "devices");
-    let elaborate = |d: &Value| !items(d, "taints").is_empty() || !items(d, "consumesCounters").is_empty();
+    let listed = |d: &Value| {
+        let mut all = d["attributes"].as_object().into_iter().flatten();
+        all.any(|(_, a)| LISTS.iter().any(|k| a[*k].is_array()))
+    };
+    let elaborate = |d: &Value| !items(d, "taints").is_empty() || !items(d, "consumesCounters").is_empty() || listed(d);
     let max = if devices.iter().any(elaborate) { ELABORATE_DEVICES_MAX } else { DEVICES_MAX };
     if devices.len() > max {
         errors.push(FieldError::too_many(&path.child("devices"), devices.len(), max));
@@ -62,6 +69,19 @@ pub fn slice(o: &Object, errors: &mut ErrorList) {
         every(spec, "devices", &path, |d, at| device(d, apart, at, errors));
     }
     every(spec, "sharedCounters", &path, |s, at| counters(s, at, errors));
+}
+
+/// What a device could do before, and what spoils it, is not looked at again.
+pub fn slice_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let of = |o: &Object| o.at(&["spec", "devices"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let before = of(old);
+    for (i, d) in of(o).iter().enumerate() {
+        let Some(was) = before.iter().find(|b| b["name"] == d["name"]) else { continue };
+        for part in ["capacity", "taints"].into_iter().filter(|k| d[*k] == was[*k]) {
+            let at = FieldPath::new("spec.devices").index(i).child(part);
+            errors.retain(|e| !e.path.starts_with(at.as_str()));
+        }
+    }
 }
 
 /// Which of the ways to say where are taken, each looked at.
@@ -96,6 +116,12 @@ fn device(d: &Value, apart: bool, at: &FieldPath, errors: &mut ErrorList) {
     if described_by > DESCRIBED_BY_MAX {
         let why = format!("the total number of attributes and capacities must not exceed {DESCRIBED_BY_MAX}");
         errors.push(FieldError::invalid(at, described_by, why));
+    }
+    let values = |a: &Value| LISTS.iter().map(|k| items(a, k).len()).sum::<usize>().max(1);
+    let said: usize = attributes.into_iter().flatten().map(|(_, a)| values(a)).sum();
+    if said > VALUES_MAX {
+        let why = format!("the total number of attribute values must not exceed {VALUES_MAX}");
+        errors.push(FieldError::invalid(at, said, why));
     }
     let within = at.child("attributes");
     for (k, a) in attributes.into_iter().flatten() {
@@ -150,8 +176,11 @@ fn attribute(a: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (key, of) in [("bools", ""), ("ints", ""), ("strings", "string"), ("versions", "version")] {
         every(a, key, at, |v, at| value(v.as_str().unwrap_or_default(), of, at, errors));
     }
-    if a.as_object().map_or(0, |m| m.values().filter(|v| !v.is_null()).count()) != 1 {
-        errors.push(FieldError::invalid(at, "", "exactly one value must be specified"));
+    let one = "exactly one value must be specified";
+    match a.as_object().map_or(0, |m| m.values().filter(|v| !v.is_null()).count()) {
+        0 => errors.push(FieldError::invalid(at, "", one)),
+        1 => {}
+        _ => errors.push(FieldError::invalid_as(at, &shown(a, "io.k8s.api.resource.v1.DeviceAttribute"), one)),
     }
 }
 
@@ -178,6 +207,7 @@ fn is_semantic_version(s: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
 
@@ -189,5 +219,17 @@ mod tests {
         for bad in ["", "1", "1.2", "01.2.3", "1.2.3.4", "v1.2.3", "1.2.3-", "1.2.3-01", "1.2.3+", "1.2.3-a..b"] {
             assert!(!is_semantic_version(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_stays_is_not_looked_at_again() {
+        let of = |devices: Value| Object::from_value(serde_json::json!({"spec": {"devices": devices}})).unwrap();
+        let old = of(serde_json::json!([{"name": "a", "capacity": {"9": {}}}, {"name": "b"}]));
+        let new = of(serde_json::json!([{"name": "b", "taints": [{}]}, {"name": "a", "capacity": {"9": {}}}]));
+        let paths = ["spec.devices[0].taints[0].key", "spec.devices[1].capacity", "spec.devices[1].name"];
+        let mut errors: ErrorList = paths.iter().map(|p| FieldError::required(&FieldPath::new(*p), "")).collect();
+        slice_update(&new, &old, &mut errors);
+        let left: Vec<&str> = errors.iter().map(|e| e.path.as_str()).collect();
+        assert_eq!(left, [paths[0], paths[2]]);
     }
 }

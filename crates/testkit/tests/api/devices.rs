@@ -45,6 +45,11 @@ async fn slices_are_validated() {
     let many = |n: usize| Value::from((0..n).map(|i| json!({"name": format!("d{i}")})).collect::<Vec<_>>());
     let policy = |p: Value| json!({"m": {"value": "8", "requestPolicy": p}});
     let shared = put(&slice(), "/spec/devices/0/allowMultipleAllocations", true.into());
+    let listed = |n: usize| json!({"a": {"ints": vec![1; n]}});
+    let crowd = |n: usize| {
+        let plain = (1..n).map(|i| json!({"name": format!("d{i}")}));
+        plain.chain([json!({"name": "d0", "attributes": listed(1)})]).collect::<Value>()
+    };
     let cases: Vec<Case> = vec![
         ("/spec/driver", json!(""), &["spec.driver"]),
         ("/spec/driver", json!("a_b"), &["spec.driver"]),
@@ -71,6 +76,15 @@ async fn slices_are_validated() {
         ),
         ("/spec/devices/0/attributes", json!({"a": {"int": 1, "string": "x"}}), &["spec.devices[0].attributes[a]"]),
         ("/spec/devices/0/attributes", json!({"a": {"version": "v1"}}), &["spec.devices[0].attributes[a].version"]),
+        (
+            "/spec/devices/0/attributes",
+            json!({"a": {"versions": ["1.0.0", "1"]}}),
+            &["spec.devices[0].attributes[a].versions[1]"],
+        ),
+        ("/spec/devices/0/attributes", listed(48), &[]),
+        ("/spec/devices/0/attributes", listed(49), &["spec.devices[0]"]),
+        ("/spec/devices", crowd(64), &[]),
+        ("/spec/devices", crowd(65), &["spec.devices"]),
         ("/spec/devices/0/capacity", json!({"9": {"value": "1"}}), &["spec.devices[0].capacity"]),
         ("/spec/devices/0/capacity", policy(json!({})), &["spec.devices[0].capacity[m].requestPolicy"]),
         (
@@ -258,4 +272,19 @@ async fn the_status_of_a_claim_is_validated() {
     let cases: Vec<Case> =
         vec![("/status/allocation/devices/results/0/pool", json!("q"), &["status.allocation", "status.devices[0]"])];
     check(&c, "PUT", &status, &claim, cases).await;
+}
+
+/// What a device could do before, and what spoils it, is not looked at again.
+#[tokio::test]
+async fn capacity_and_taints_that_stay_may_stay() {
+    let c = Cluster::start(1).await;
+    let slices = format!("{GROUP}/resourceslices");
+    let mut body = slice();
+    body["spec"]["devices"][0]["capacity"] = json!({"m": {"value": "1"}});
+    let made = c.call("POST", &slices, body).await.body;
+    let cases: Vec<Case> = vec![
+        ("/spec/devices/0/capacity", json!({"9": {"value": "1"}}), &["spec.devices[0].capacity"]),
+        ("/spec/devices/0/attributes", json!({"9": {"int": 1}}), &["spec.devices[0].attributes"]),
+    ];
+    check(&c, "PUT", &format!("{slices}/s"), &made, cases).await;
 }

@@ -193,7 +193,7 @@ async fn pods_as_a_whole() {
             "/spec/resourceClaims",
             json!([{"name": "a"}]),
             &[
-                "spec.resourceClaims[0]: Invalid value: {\"name\":\"a\"}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+                "spec.resourceClaims[0]: Invalid value: {\"Name\":\"a\",\"ResourceClaimName\":null,\"ResourceClaimTemplateName\":null}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
             ],
         ),
         (

@@ -1,0 +1,235 @@
+//! The order in which what is wrong is said.
+//!
+//! Rules that are data and rules that are code look at one object one after the other, while upstream looks at it once, field by
+//! field. Most of its functions go through a type as it is written; where one does not, the description says the order.
+//! Invariant: errors of one field keep the order in which they were found; what is said of a struct as a whole comes after what
+//! is said of its fields, and what is said of changes after all that is said of the object as it is, unless the description
+//! names the whole (`.`) or the changes (`+`).
+
+use crate::types::{Schema, Type};
+use meta::FieldError;
+
+const WHOLE: &str = ".";
+const CHANGES: &str = "+";
+/// Where the whole, or the changes, stand that the description does not name.
+const LAST: usize = usize::MAX;
+
+/// How many errors were found of metadata, and how many when changes were looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub of_metadata: usize,
+    pub before_changes: usize,
+}
+
+/// Puts errors of one object in order, but for those of metadata: so many were said first, some of which may be taken back since.
+/// Custom resources have no order: their fields are looked at as they were found.
+pub fn arrange(errors: &mut Vec<FieldError>, found: Found, schema: &Schema) {
+    let first = errors.iter().take(found.of_metadata).take_while(|e| e.path.starts_with("metadata")).count();
+    if errors.len() < first + 2 || schema.custom {
+        return;
+    }
+    let of_changes = |i: usize| first + i >= found.before_changes;
+    let mut all: Vec<(Vec<usize>, FieldError)> = errors
+        .drain(first..)
+        .enumerate()
+        .map(|(i, e)| (if of_changes(i) { rank_of_change(&e.path, schema) } else { rank(&e.path, schema) }, e))
+        .collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    errors.extend(all.into_iter().map(|(_, e)| e));
+}
+
+/// Changes come together, in the order in which they were found, where a struct on the way to them says.
+fn rank_of_change(path: &str, schema: &Schema) -> Vec<usize> {
+    let mut at = Some(schema);
+    let mut out = Vec::new();
+    for segment in segments(path) {
+        let Some(s) = at else { break };
+        if let Some(place) = s.order.iter().position(|o| &**o == CHANGES) {
+            out.push(place);
+            return out;
+        }
+        out.push(match &segment {
+            Segment::Name(name) => place(s, name, std::slice::from_ref(&segment)).0,
+            Segment::Index(i) => *i,
+        });
+        at = segment.of(Some(s));
+    }
+    vec![LAST]
+}
+
+fn rank(path: &str, schema: &Schema) -> Vec<usize> {
+    let segments = segments(path);
+    let mut rest = &segments[..];
+    let mut at = Some(schema);
+    let mut out = Vec::new();
+    while let Some(first) = rest.first() {
+        match first {
+            Segment::Index(i) => {
+                out.push(*i);
+                at = first.of(at);
+                rest = &rest[1..];
+            }
+            Segment::Name(name) => {
+                let Some(s) = at else { return out };
+                let (place, taken) = place(s, name, rest);
+                out.push(place);
+                for segment in &rest[..taken] {
+                    at = segment.of(at);
+                }
+                rest = &rest[taken..];
+            }
+        }
+    }
+    if let Some(s) = at.filter(|s| s.ty == Type::Struct) {
+        out.push(s.order.iter().position(|o| &**o == WHOLE).unwrap_or(LAST));
+    } else {
+        out.push(LAST);
+    }
+    out
+}
+
+/// Where a path stands in a struct, and how many names say so: the longest the description knows, or one.
+fn place(s: &Schema, name: &str, rest: &[Segment<'_>]) -> (usize, usize) {
+    let said = s.order.iter().enumerate().filter_map(|(i, o)| {
+        let said = segments(o);
+        let fits = said.len() <= rest.len() && said.iter().zip(rest).all(|(s, r)| s.fits(r));
+        fits.then_some((i, said.len()))
+    });
+    said.max_by_key(|(_, n)| *n).unwrap_or_else(|| {
+        let place = s.field(name).map_or(usize::from(u16::MAX), |f| usize::from(f.place));
+        (s.order.len() + place, 1)
+    })
+}
+
+enum Segment<'a> {
+    Name(&'a str),
+    /// An item of a list; keys of maps have no order.
+    Index(usize),
+}
+
+impl Segment<'_> {
+    /// Whether this segment of the description, where `[]` is any item, is meant by that of a path.
+    fn fits(&self, path: &Segment<'_>) -> bool {
+        match (self, path) {
+            (Self::Name(a), Segment::Name(b)) => a == b,
+            (Self::Index(_), Segment::Index(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn of<'s>(&self, schema: Option<&'s Schema>) -> Option<&'s Schema> {
+        match self {
+            Self::Name(n) => schema?.member(n),
+            Self::Index(_) => schema?.items.as_deref().or(schema?.additional.as_deref()),
+        }
+    }
+}
+
+fn segments(path: &str) -> Vec<Segment<'_>> {
+    let mut out = Vec::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        if let Some(inner) = rest.strip_prefix('[') {
+            let (key, after) = inner.split_once(']').unwrap_or((inner, ""));
+            out.push(Segment::Index(key.parse().unwrap_or(0)));
+            rest = after;
+        } else {
+            let rest_of_name = rest.strip_prefix('.').unwrap_or(rest);
+            let end = rest_of_name.find(['.', '[']).unwrap_or(rest_of_name.len());
+            out.push(Segment::Name(&rest_of_name[..end]));
+            rest = &rest_of_name[end..];
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Field, SchemaRef};
+    use meta::FieldPath;
+    use std::sync::Arc;
+
+    fn of(order: &[&str], fields: &[(&str, u16, Schema)]) -> Schema {
+        let mut fields: Vec<Field> = fields
+            .iter()
+            .map(|(n, place, s)| Field { place: *place, ..Field::new(*n, SchemaRef::Inline(Arc::new(s.clone()))) })
+            .collect();
+        fields.sort_by(|a, b| a.name.cmp(&b.name));
+        Schema { fields, order: order.iter().map(|o| (*o).into()).collect(), ..Schema::of(Type::Struct) }
+    }
+
+    fn list(of: Schema) -> Schema {
+        Schema { items: Some(SchemaRef::Inline(Arc::new(of))), ..Schema::of(Type::Array) }
+    }
+
+    fn check(schema: &Schema, found: &[&str], said: &[&str]) {
+        let mut errors: Vec<_> = found.iter().map(|p| FieldError::required(&FieldPath::new(*p), "")).collect();
+        arrange(&mut errors, Found { of_metadata: 0, before_changes: found.len() }, schema);
+        assert_eq!(errors.iter().map(|e| &*e.path).collect::<Vec<_>>(), said);
+    }
+
+    #[test]
+    fn fields_come_as_the_type_is_written_and_the_whole_comes_last() {
+        let port = of(&[], &[("port", 1, Schema::of(Type::Int32)), ("name", 0, Schema::of(Type::String))]);
+        let spec = of(&[], &[("type", 1, Schema::of(Type::String)), ("ports", 0, list(port))]);
+        check(
+            &spec,
+            &["type", "ports[10].name", "ports[2]", "ports[2].port", "ports[2].name", "unknown", "ports"],
+            &["ports[2].name", "ports[2].port", "ports[2]", "ports[10].name", "ports", "type", "unknown"],
+        );
+    }
+
+    #[test]
+    fn changes_come_last_unless_the_description_says_where() {
+        let scalar = || Schema::of(Type::String);
+        let kind = |order: &[&str]| of(&[], &[("spec", 0, of(order, &[("a", 0, scalar()), ("b", 1, scalar())]))]);
+        for (order, said) in
+            [(&["a"][..], ["1a", "1b", "1", "2b", "2a"]), (&["a", "+", "b"], ["1a", "2b", "2a", "1b", "1"])]
+        {
+            let of = |path: &str, why: &str| FieldError::forbidden(&FieldPath::new(path), why);
+            let mut errors =
+                vec![of("spec", "1"), of("spec.b", "1"), of("spec.a", "1"), of("spec.b", "2"), of("spec.a", "2")];
+            arrange(&mut errors, Found { of_metadata: 0, before_changes: 3 }, &kind(order));
+            let got = errors.iter().map(|e| {
+                format!("{}{}", &e.body[e.body.len() - 1..], e.path.trim_start_matches("spec").trim_start_matches('.'))
+            });
+            assert_eq!(got.collect::<Vec<_>>(), said);
+        }
+    }
+
+    #[test]
+    fn the_description_may_say_another_order() {
+        let labels = of(&[], &[("labels", 0, Schema::of(Type::Map))]);
+        let template = of(&[], &[("metadata", 0, labels), ("spec", 1, Schema::of(Type::Struct))]);
+        let item = of(&[], &[("file", 0, Schema::of(Type::String)), ("name", 1, Schema::of(Type::String))]);
+        let fields = [
+            ("items", 3, list(item)),
+            ("selector", 0, Schema::of(Type::Struct)),
+            ("template", 1, template),
+            ("mode", 2, list(Schema::of(Type::String))),
+        ];
+        let spec = of(&["mode", ".", "template", "selector", "template.metadata.labels", "items[].file"], &fields);
+        check(
+            &of(&[], &[("spec", 0, spec)]),
+            &[
+                "spec.items[1].name",
+                "spec.items[3].file",
+                "spec.template.metadata.labels",
+                "spec.selector",
+                "spec.template.spec",
+                "spec",
+                "spec.mode",
+            ],
+            &[
+                "spec.mode",
+                "spec",
+                "spec.template.spec",
+                "spec.selector",
+                "spec.template.metadata.labels",
+                "spec.items[3].file",
+                "spec.items[1].name",
+            ],
+        );
+    }
+}
