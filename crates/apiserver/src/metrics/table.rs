@@ -107,7 +107,7 @@ pub const ADMISSION_PLUGINS: Row = Row::histogram(
     "apiserver_admission_controller_admission_duration_seconds",
     &["name", "type", "operation", "rejected"],
     STEP_SECONDS,
-    "How long an admission plugin took, by name, type (admit or validate) and operation.",
+    "How long an admission plugin took that asks others, by name, type (admit or validate) and operation.",
 );
 pub const WEBHOOK_SECONDS_BY_NAME: Row = Row::histogram(
     "apiserver_admission_webhook_admission_duration_seconds",
