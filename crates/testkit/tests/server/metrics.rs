@@ -208,6 +208,9 @@ async fn webhooks_that_cannot_be_asked_are_counted() {
     has(
         text,
         "apiserver_admission_controller_admission_duration_seconds_count{name=\"ValidatingAdmissionWebhook\",operation=\"CREATE\",rejected=\"true\",type=\"validate\"} 1",
+    );
+    has(
+        text,
         "apiserver_admission_webhook_admission_duration_seconds_count{name=\"closed.example.com\",operation=\"CREATE\",rejected=\"true\",type=\"validating\"} 1",
     );
 }
