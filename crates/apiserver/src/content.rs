@@ -210,7 +210,7 @@ pub fn json(body: &[u8]) -> Result<Sent, Status> {
 /// How deep a text nests, or more as long as it is no more than [`DEEP`].
 fn depth(body: &[u8]) -> usize {
     // Counting is ten times faster than following, and most documents open little.
-    let openings = body.iter().filter(|b| matches!(b, b'{' | b'[')).count();
+    let openings = memchr::memchr2_iter(b'{', b'[', body).count();
     if openings <= DEEP { openings } else { schema::depth(body) }
 }
 

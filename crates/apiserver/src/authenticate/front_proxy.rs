@@ -19,6 +19,10 @@ impl FrontProxy {
     /// The user that a proxy speaks for. `proxy` is the common name of a certificate that its authority has signed. The headers
     /// are gone after that, whoever sent them.
     pub fn take(&self, headers: &mut HeaderMap, proxy: Option<&str>) -> Option<User> {
+        // Nearly every request has none of them.
+        if !headers.keys().any(|k| self.concerns(k.as_str())) {
+            return None;
+        }
         let all = |headers: &HeaderMap, names: &[String]| -> Vec<String> {
             let said = names.iter().flat_map(|n| headers.get_all(n.to_lowercase()));
             said.filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
@@ -51,6 +55,12 @@ impl FrontProxy {
             user.groups.push(auth::user::GROUP_AUTHENTICATED.into());
         }
         Some(user)
+    }
+
+    fn concerns(&self, name: &str) -> bool {
+        let mut names = [&self.username_headers, &self.uid_headers, &self.group_headers].into_iter().flatten();
+        let begins = |p: &String| name.get(..p.len()).is_some_and(|n| n.eq_ignore_ascii_case(p));
+        names.any(|n| n.eq_ignore_ascii_case(name)) || self.extra_headers_prefixes.iter().any(begins)
     }
 }
 
