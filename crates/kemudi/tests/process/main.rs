@@ -63,6 +63,18 @@ async fn a_restart_keeps_everything() {
     }
 }
 
+/// Those that answer requests do not wait behind controllers, which have threads of their own, and fewer.
+#[tokio::test]
+async fn controllers_have_their_own_threads() {
+    let d = directory();
+    let server = Running::start(&mut up(&d.path().join("data"))).await.unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let names: Vec<String> =
+        threads.map(|t| std::fs::read_to_string(t.unwrap().path().join("comm")).unwrap()).collect();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(names.iter().filter(|n| n.trim() == "controllers").count(), cores.div_ceil(2), "{names:?}");
+}
+
 #[tokio::test]
 async fn the_end_is_told_first_and_requests_are_written_down() {
     let d = directory();

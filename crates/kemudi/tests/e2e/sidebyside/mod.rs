@@ -183,6 +183,18 @@ impl Side {
         std::fs::write(&self.kubeconfig, v.to_string()).unwrap();
     }
 
+    /// Waits until controllers have seen what the last command changed: what the next one shows depends on it.
+    fn settle(&self, s: &Story) {
+        let seen = |o: &Value| {
+            let going = !o["metadata"]["deletionTimestamp"].is_null();
+            going || o["status"]["observedGeneration"].as_i64() >= o["metadata"]["generation"].as_i64()
+        };
+        for plural in ["deployments", "replicasets"] {
+            let path = format!("/apis/apps/v1/namespaces/{}/{plural}", self.ns);
+            s.until_at(&path, |v| v["items"].as_array().is_none_or(|l| l.iter().all(seen)));
+        }
+    }
+
     fn command(&self, line: &str) -> Command {
         let mut c = Command::new(&self.program);
         let words = words(line).into_iter().map(|w| w.replace("NS", &self.ns));
@@ -278,6 +290,10 @@ fn agree(s: &Story, section: &str) {
         for _ in 0..if reads { AT_ONCE } else { 1 } {
             t.spawn(|| {
                 while let Some(line) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !reads {
+                        ours.settle(s);
+                        theirs.settle(s);
+                    }
                     let compare = || {
                         let (a, b) = thread::scope(|t| {
                             let real = t.spawn(|| theirs.ask(line));
