@@ -40,7 +40,6 @@ fn changes(diff: &str) -> Vec<&str> {
             && !l.starts_with("+++")
             && !l.starts_with("---")
             && !l.contains("generation:")
-            && !l.contains("resourceVersion:")
     };
     diff.lines().filter(own).collect()
 }
