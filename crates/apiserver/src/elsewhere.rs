@@ -16,7 +16,7 @@ impl Server {
         if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
             return r;
         }
-        if let Some(r) = self.flow.dump(path) {
+        if let Some(r) = self.flow.dump(&parts.uri, self.registry.clock.now()) {
             return Ok(r);
         }
         let known = path.starts_with("/api")

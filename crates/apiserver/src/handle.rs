@@ -148,7 +148,7 @@ impl Server {
                 None => return Ok(self.turn_away(&info, &parts, trace, 1)),
             }
         };
-        let _seat = match self.flow.enter(self, &user, &info, parts.uri.path(), trace).await {
+        let _seat = match self.flow.enter(self, &user, &info, &parts, trace).await {
             Ok(seat) => seat,
             Err(retry_after) => return Ok(self.turn_away(&info, &parts, trace, retry_after)),
         };

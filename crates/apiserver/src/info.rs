@@ -2,6 +2,7 @@
 
 use crate::path::{Query, Target};
 use http::request::Parts;
+use http::{Method, Uri};
 
 pub(crate) struct Info {
     pub target: Target,
@@ -18,12 +19,16 @@ const STREAMS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 impl Info {
     pub fn of(parts: &Parts) -> Self {
-        let query = Query::parse(parts.uri.query());
-        let target = Target::parse(parts.uri.path());
+        Self::of_line(&parts.method, &parts.uri)
+    }
+
+    pub fn of_line(method: &Method, uri: &Uri) -> Self {
+        let query = Query::parse(uri.query());
+        let target = Target::parse(uri.path());
         // One object that is named is read, whatever the query says.
         let watch = (query.is_true("watch") && target.name.is_empty()) || target.watch;
         let resource = target.is_resource();
-        let verb = if resource { target.verb(&parts.method, watch) } else { lowercase(&parts.method) };
+        let verb = if resource { target.verb(method, watch) } else { lowercase(method) };
         let long_running = resource && (verb == "watch" || STREAMS.contains(&target.subresource.as_str()));
         Self { target, query, verb, watch, long_running }
     }
@@ -34,7 +39,7 @@ impl Info {
     }
 }
 
-fn lowercase(method: &http::Method) -> &'static str {
+fn lowercase(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "get",
         "HEAD" => "head",

@@ -40,7 +40,7 @@ pub struct Flow<'a> {
     pub schema: &'a Schema,
     /// The place of the schema among [`Config::schemas`].
     pub index: usize,
-    distinguisher: &'a str,
+    pub distinguisher: &'a str,
 }
 
 impl Flow<'_> {
@@ -298,7 +298,7 @@ mod tests {
         // Somebody wants more than is his.
         let default = level("global-default");
         let mut held = Vec::new();
-        while let Ok(seat) = tokio::time::timeout(Duration::ZERO, default.enter(1, Duration::MAX, || 1)).await {
+        while let Ok(seat) = tokio::time::timeout(Duration::ZERO, default.enter(1, 0, Duration::MAX, || 1)).await {
             held.push(seat.unwrap_or_else(|_| panic!()));
         }
         let before = default.seats();
@@ -306,7 +306,7 @@ mod tests {
             .map(|_| {
                 tokio::spawn({
                     let l = default.clone();
-                    async move { l.enter(1, Duration::from_secs(3600), || 1).await.map(std::mem::forget) }
+                    async move { l.enter(1, 0, Duration::from_secs(3600), || 1).await.map(std::mem::forget) }
                 })
             })
             .collect();

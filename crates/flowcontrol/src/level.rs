@@ -1,6 +1,6 @@
 //! A priority level: its seats, and who waits for one.
 
-use crate::queues::{QueueDigest, Queues, Shape, Ticket};
+use crate::queues::{Comer, QueueDigest, Queues, Shape, Ticket};
 use crate::retry::Dropped;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -94,6 +94,13 @@ pub struct Seat {
     queue: Option<(usize, Instant)>,
 }
 
+impl Seat {
+    /// The queue in which its request waited.
+    pub fn queue(&self) -> Option<usize> {
+        self.queue.map(|(queue, _)| queue)
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         let level = &self.level;
@@ -164,10 +171,12 @@ impl Level {
         self.uid == uid && self.exempt == exempt && self.shape == shape
     }
 
-    /// Takes seats, at once or when the turn of the request's flow has come. `flow` is asked for only where there is a queue.
+    /// Takes seats, at once or when the turn of the request's flow has come. `flow` is asked for only where there is a queue,
+    /// `tag` is told by [`Level::tags`].
     pub async fn enter(
         self: &Arc<Self>,
         seats: u32,
+        tag: usize,
         patience: Duration,
         flow: impl FnOnce() -> u64,
     ) -> Result<Seat, Rejection> {
@@ -187,7 +196,8 @@ impl Level {
         let ticket = {
             let mut queues = self.queues.lock();
             let limit = self.seats.load(Ordering::Relaxed);
-            let Some(ticket) = queues.place(flow(), seats, sender, self.time(), limit) else {
+            let comer = Comer { flow: flow(), seats, tag };
+            let Some(ticket) = queues.place(&comer, sender, self.time(), limit) else {
                 self.tally.rejected.fetch_add(1, Ordering::Relaxed);
                 return Err(Rejection::QueueFull);
             };
@@ -230,6 +240,11 @@ impl Level {
             cancelled: told(&t.cancelled),
             queues: self.queues.lock().digest(),
         }
+    }
+
+    /// Who waits, queue by queue and in the order of each: the queue, and the tag the request came with.
+    pub fn tags(&self) -> Vec<(usize, usize)> {
+        self.queues.lock().tags()
     }
 
     /// Takes seats that are free. One request always has room, however many it wants.
@@ -327,29 +342,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_queues_one_too_many_is_turned_away() {
         let l = level(2, None);
-        let a = l.enter(1, LONG, || 0).await.unwrap_or_else(|_| panic!());
-        let _b = l.enter(1, LONG, || 0).await.unwrap_or_else(|_| panic!());
-        assert_eq!(l.enter(1, LONG, || 0).await.err(), Some(Rejection::ConcurrencyLimit));
+        let a = l.enter(1, 0, LONG, || 0).await.unwrap_or_else(|_| panic!());
+        let _b = l.enter(1, 0, LONG, || 0).await.unwrap_or_else(|_| panic!());
+        assert_eq!(l.enter(1, 0, LONG, || 0).await.err(), Some(Rejection::ConcurrencyLimit));
         drop(a);
-        assert!(l.enter(1, LONG, || 0).await.is_ok());
+        assert!(l.enter(1, 0, LONG, || 0).await.is_ok());
         drop(_b);
-        assert!(l.enter(9, LONG, || 0).await.is_ok(), "one alone has room, however wide");
+        assert!(l.enter(9, 0, LONG, || 0).await.is_ok(), "one alone has room, however wide");
         assert_eq!((l.taken(), l.take_peak(), l.take_peak()), (0, 9, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_served_or_goes() {
         let l = level(1, QUEUES);
-        let first = l.enter(1, LONG, || 0).await.unwrap_or_else(|_| panic!());
+        let first = l.enter(1, 0, LONG, || 0).await.unwrap_or_else(|_| panic!());
         let began = Instant::now();
-        assert_eq!(l.enter(1, LONG, || 1).await.err(), Some(Rejection::TimeOut));
+        assert_eq!(l.enter(1, 0, LONG, || 1).await.err(), Some(Rejection::TimeOut));
         assert_eq!((began.elapsed(), l.waiting()), (LONG, 0));
         let waiting = tokio::spawn({
             let l = l.clone();
-            async move { l.enter(1, LONG, || 1).await.map(|_| ()) }
+            async move { l.enter(1, 0, LONG, || 1).await.map(|_| ()) }
         });
         // One that is given up in the meantime is not in the way.
-        let given_up = l.enter(1, LONG, || 2);
+        let given_up = l.enter(1, 0, LONG, || 2);
         assert!(tokio::time::timeout(Duration::from_secs(1), given_up).await.is_err());
         assert_eq!(l.waiting(), 1);
         drop(first);
@@ -363,19 +378,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn full_queues_turn_away_and_more_seats_let_in() {
         let l = level(1, Some(Shape { queues: 1, hand: 1, length: 2 }));
-        let _first = l.enter(1, LONG, || 0).await.unwrap_or_else(|_| panic!());
+        let _first = l.enter(1, 0, LONG, || 0).await.unwrap_or_else(|_| panic!());
         let served = Arc::new(AtomicBool::new(false));
         let wait = || {
             let (l, served) = (l.clone(), served.clone());
             tokio::spawn(async move {
-                let seat = l.enter(1, LONG, || 0).await;
+                let seat = l.enter(1, 0, LONG, || 0).await;
                 served.store(seat.is_ok(), Ordering::Relaxed);
                 seat.is_ok()
             })
         };
         let (a, b) = (wait(), wait());
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(l.enter(1, LONG, || 0).await.err(), Some(Rejection::QueueFull));
+        assert_eq!(l.enter(1, 0, LONG, || 0).await.err(), Some(Rejection::QueueFull));
         assert!(!served.load(Ordering::Relaxed));
         l.set_seats(2);
         assert!(a.await.unwrap() && b.await.unwrap());
@@ -387,7 +402,7 @@ mod tests {
         let l = level(2, Some(Shape { queues: 64, hand: 4, length: 500 }));
         let one = |l: Arc<Level>, flow: u64| async move {
             let began = Instant::now();
-            let _seat = l.enter(1, Duration::from_secs(600), || flow).await.unwrap_or_else(|_| panic!());
+            let _seat = l.enter(1, 0, Duration::from_secs(600), || flow).await.unwrap_or_else(|_| panic!());
             let waited = began.elapsed();
             tokio::time::sleep(Duration::from_millis(100)).await;
             waited

@@ -19,6 +19,7 @@ pub(crate) struct Shape {
 
 struct Waiting<T> {
     id: u64,
+    tag: usize,
     seats: u32,
     item: T,
 }
@@ -57,6 +58,14 @@ pub(crate) struct Queues<T> {
     ids: u64,
 }
 
+/// A request that is to wait: the hash of its flow, the seats it wants, and what it is called outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comer {
+    pub flow: u64,
+    pub seats: u32,
+    pub tag: usize,
+}
+
 /// A request whose turn it is.
 pub(crate) struct Turn<T> {
     pub item: T,
@@ -93,6 +102,12 @@ impl<T> Queues<T> {
         self.queues.iter().map(of).collect()
     }
 
+    /// The queues of those who wait, in their order, and what they are called outside.
+    pub fn tags(&self) -> Vec<(usize, usize)> {
+        let of = |(i, q): (usize, &Queue<T>)| q.waiting.iter().map(move |w| (i, w.tag)).collect::<Vec<_>>();
+        self.queues.iter().enumerate().flat_map(of).collect()
+    }
+
     /// Virtual time goes as fast as one queue is served when all active ones are served alike.
     fn advance(&mut self, time: f64, seats: u32) {
         let active = self.queues.iter().filter(|q| !q.waiting.is_empty() || q.executing > 0).count();
@@ -102,8 +117,9 @@ impl<T> Queues<T> {
         self.told = time;
     }
 
-    /// Lets a request of a flow wait; none when its queues are full. `limit` is the number of seats there are.
-    pub fn place(&mut self, flow: u64, seats: u32, item: T, time: f64, limit: u32) -> Option<Ticket> {
+    /// Lets a request wait; none when the queues of its flow are full. `limit` is the number of seats there are.
+    pub fn place(&mut self, comer: &Comer, item: T, time: f64, limit: u32) -> Option<Ticket> {
+        let Comer { flow, seats, tag } = *comer;
         self.advance(time, limit);
         let work = |q: &Queue<T>| q.waiting.iter().map(|w| w.seats as usize).sum::<usize>() + q.executing;
         let hand = deal(flow, self.queues.len(), self.shape.hand);
@@ -117,7 +133,7 @@ impl<T> Queues<T> {
         }
         self.ids += 1;
         let id = self.ids;
-        queue.waiting.push_back(Waiting { id, seats, item });
+        queue.waiting.push_back(Waiting { id, tag, seats, item });
         self.waiting += 1;
         self.wanted += seats;
         Some(Ticket { queue: at, id, length: queue.waiting.len() })
@@ -193,6 +209,10 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, HashSet};
 
+    fn comer(flow: u64, seats: u32) -> Comer {
+        Comer { flow, seats, tag: 0 }
+    }
+
     #[test]
     fn a_hand_has_different_queues() {
         for hash in [0, 1, 12_345, u64::MAX, 0x9e37_79b9_7f4a_7c15] {
@@ -214,7 +234,7 @@ mod tests {
         while time < seconds {
             for (flow, _, depth) in flows {
                 let waiting = waits.entry(*flow).or_default();
-                while *waiting < *depth && q.place(*flow, 1, *flow, time, 1).is_some() {
+                while *waiting < *depth && q.place(&comer(*flow, 1), *flow, time, 1).is_some() {
                     *waiting += 1;
                 }
             }
@@ -252,13 +272,13 @@ mod tests {
             t.item
         };
         for _ in 0..20 {
-            q.place(1, 1, 1, time, 1);
+            q.place(&comer(1, 1), 1, time, 1);
         }
         for _ in 0..10 {
             run(&mut q, &mut time);
         }
         for _ in 0..10 {
-            q.place(2, 1, 2, time, 1);
+            q.place(&comer(2, 1), 2, time, 1);
         }
         let next: Vec<u64> = (0..10).map(|_| run(&mut q, &mut time)).collect();
         assert_eq!(next.iter().filter(|i| **i == 2).count(), 5, "{next:?}");
@@ -267,9 +287,9 @@ mod tests {
     #[test]
     fn queues_are_bounded_and_waiting_can_be_given_up() {
         let mut q = Queues::new(Shape { queues: 1, hand: 1, length: 2 });
-        let a = q.place(1, 1, "a", 0.0, 1).unwrap();
-        let b = q.place(1, 3, "b", 0.0, 1).unwrap();
-        assert!(q.place(2, 1, "c", 0.0, 1).is_none());
+        let a = q.place(&comer(1, 1), "a", 0.0, 1).unwrap();
+        let b = q.place(&comer(1, 3), "b", 0.0, 1).unwrap();
+        assert!(q.place(&comer(2, 1), "c", 0.0, 1).is_none());
         assert_eq!((a.length, b.length, q.waiting()), (1, 2, 2));
         assert!(q.cancel(a) && !q.cancel(a));
         assert!(q.next(1.0, 1, |seats| seats < 3).is_none(), "it is not overtaken");

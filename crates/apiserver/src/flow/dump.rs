@@ -1,11 +1,14 @@
-//! `/debug/api_priority_and_fairness/`: levels and queues as tables, for people (upstream `apf_controller_debug.go`).
-//!
-//! Left out: `dump_requests`. Requests are not kept in lists while they are answered.
+//! `/debug/api_priority_and_fairness/`: levels, queues and requests as tables, for people (upstream `apf_controller_debug.go`).
 
 use super::FlowControl;
+use super::known::Asked;
 use crate::answer::bytes;
 use crate::body::Body;
-use http::Response;
+use crate::info::Info;
+use crate::path::Query;
+use http::{Response, Uri};
+use jiff::Timestamp;
+use tokio::time::Instant;
 
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 const LEVELS: [&str; 10] = [
@@ -32,12 +35,33 @@ const QUEUES: [&str; 9] = [
     "TotalWorkSum",
 ];
 
+const REQUESTS: [&str; 10] = [
+    "PriorityLevelName",
+    "FlowSchemaName",
+    "QueueIndex",
+    "RequestIndexInQueue",
+    "FlowDistingsher",
+    "ArriveTime",
+    "InitialSeats",
+    "FinalSeats",
+    "AdditionalLatency",
+    "StartTime",
+];
+const DETAILS: [&str; 8] =
+    ["UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource"];
+
+/// Of a request that has not begun: Go's time of nothing.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
 type Table = Vec<Vec<String>>;
 
 impl FlowControl {
     /// What is known of the way of requests; none: the path is another's, or nobody governs requests.
-    pub(crate) fn dump(&self, path: &str) -> Option<Response<Body>> {
-        let rows = match path.strip_prefix(PREFIX)? {
+    pub(crate) fn dump(&self, uri: &Uri, now: Timestamp) -> Option<Response<Body>> {
+        let rows = match uri.path().strip_prefix(PREFIX)? {
+            "dump_requests" => {
+                self.requests(!Query::parse(uri.query()).get("includeRequestDetails").is_empty(), now)?
+            }
             "dump_priority_levels" => self.levels()?,
             "dump_queues" => self.queues()?,
             _ => return None,
@@ -60,6 +84,40 @@ impl FlowControl {
         Some(out)
     }
 
+    /// Level by level: those who wait, queue by queue, then those who are being answered.
+    fn requests(&self, detailed: bool, now: Timestamp) -> Option<Table> {
+        let governed = self.governed.as_ref()?.read().clone();
+        let names = REQUESTS.iter().chain(DETAILS.iter().take(if detailed { DETAILS.len() } else { 0 }));
+        let mut out: Table = vec![names.map(|n| (*n).to_owned()).collect()];
+        for level in governed.config.levels() {
+            let tags = level.tags();
+            let known = self.known.all();
+            let here = |asked: &Asked| asked.schema().level.name == level.name;
+            let mut say = |asked: &Asked, queue: Option<usize>, place: Option<usize>| {
+                let index = |i: Option<usize>| i.map_or("-1".to_owned(), |i| i.to_string());
+                let began = asked.begun.map_or(NEVER.to_owned(), |(at, _)| wall(at, now));
+                let (level, schema) = (level.name.clone(), asked.schema().name.clone());
+                let (seats, arrived) = (asked.seats.to_string(), wall(asked.arrived, now));
+                let flow = asked.distinguisher.clone();
+                let mut row = vec![level, schema, index(queue), index(place), flow, arrived, seats];
+                row.extend(["0".to_owned(), "0s".to_owned(), began]);
+                row.extend(detailed.then(|| details(asked)).into_iter().flatten());
+                out.push(row);
+            };
+            let mut last = (usize::MAX, 0);
+            for (queue, tag) in tags {
+                last = if last.0 == queue { (queue, last.1 + 1) } else { (queue, 0) };
+                if let Some(asked) = known.get(tag).filter(|a| a.begun.is_none() && here(a)) {
+                    say(asked, Some(queue), Some(last.1));
+                }
+            }
+            for (asked, queue) in known.iter().filter_map(|(_, a)| a.begun.map(|(_, q)| (a, q))).filter(|a| here(a.0)) {
+                say(asked, queue, None);
+            }
+        }
+        Some(out)
+    }
+
     fn queues(&self) -> Option<Table> {
         let governed = self.governed.as_ref()?.read().clone();
         let mut out = vec![QUEUES.map(str::to_owned).to_vec()];
@@ -75,6 +133,21 @@ impl FlowControl {
         }
         Some(out)
     }
+}
+
+/// The wall clock's time of a moment, as Go's `RFC3339Nano` has it.
+fn wall(moment: Instant, now: Timestamp) -> String {
+    let past = i64::try_from(moment.elapsed().as_nanos()).unwrap_or(i64::MAX);
+    now.checked_sub(jiff::SignedDuration::from_nanos(past)).unwrap_or(now).to_string()
+}
+
+/// What a request says of itself: who, and its first line.
+fn details(asked: &Asked) -> [String; 8] {
+    let info = Info::of_line(&asked.method, &asked.uri);
+    let t = info.target;
+    let version = t.group_version.as_ref().map(ToString::to_string).unwrap_or_default();
+    let (user, path) = (asked.user.clone(), asked.uri.path().to_owned());
+    [user, info.verb.to_owned(), path, t.namespace, t.name, version, t.resource, t.subresource]
 }
 
 /// Columns as Go's `tabwriter` sets them: at least eight wide, a blank between.

@@ -3,6 +3,7 @@
 
 mod dump;
 mod keep;
+mod known;
 
 pub use keep::run;
 
@@ -18,6 +19,8 @@ use crate::trace::Trace;
 use auth::User;
 use flowcontrol::{Config, Digest, Flow, Rejection, Seat};
 use http::header::{HeaderName, HeaderValue};
+use http::request::Parts;
+use known::{Asked, Entry, Known};
 use metrics::{Counter, Gauge, Histogram, Set};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -36,6 +39,7 @@ pub(crate) struct FlowControl {
     seats: u32,
     /// How long a request waits for its seat.
     patience: Duration,
+    known: Known,
 }
 
 struct Governed {
@@ -61,6 +65,7 @@ struct Counts {
 /// What a request has while it is answered.
 pub(crate) struct Executing {
     _seat: Seat,
+    _known: Entry,
     wide: i64,
     since: Instant,
     executing: Gauge,
@@ -106,7 +111,7 @@ impl FlowControl {
         let governed = options
             .priority_and_fairness
             .then(|| RwLock::new(Arc::new(Governed::new(Config::new(seats, &[], &[], None), &metrics.set))));
-        Self { governed, seats, patience: options.request_timeout / 4 }
+        Self { governed, seats, patience: options.request_timeout / 4, known: Known::default() }
     }
 
     /// Lets a request in when its flow has a seat; an error is the seconds after which it may come again.
@@ -115,7 +120,7 @@ impl FlowControl {
         server: &Server,
         user: &User,
         info: &Info,
-        path: &str,
+        parts: &Parts,
         trace: &Trace,
     ) -> Result<Option<Executing>, u32> {
         let Some(governed) = &self.governed else { return Ok(None) };
@@ -133,7 +138,7 @@ impl FlowControl {
             resource: if t.is_resource() { &t.resource } else { "" },
             subresource: &t.subresource,
             namespace: &t.namespace,
-            path,
+            path: parts.uri.path(),
         };
         let Some(flow) = governed.config.classify(&digest) else { return Ok(None) };
         let counts = &governed.counts[flow.index];
@@ -142,13 +147,25 @@ impl FlowControl {
         let level = &flow.schema.level;
         let seats = if level.exempt { 1 } else { seats(server, info, &flow) };
         let begun = Instant::now();
+        let known = self.known.add(Asked {
+            governed: governed.clone(),
+            schema: flow.index,
+            distinguisher: flow.distinguisher.to_owned(),
+            user: user.name.clone(),
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            seats,
+            arrived: begun,
+            begun: None,
+        });
         let queued = Queued::new(&counts.queued);
-        let seat = level.enter(seats, self.patience, || flow.hash()).await;
+        let seat = level.enter(seats, known.key, self.patience, || flow.hash()).await;
         drop(queued);
         let waited = begun.elapsed();
         trace.spent_outside(waited);
         match seat {
             Ok(seat) => {
+                known.begin(seat.queue());
                 counts.got.observe(waited.as_secs_f64());
                 counts.dispatched.inc();
                 counts.executing.inc();
@@ -156,7 +173,15 @@ impl FlowControl {
                 counts.seats.add(wide);
                 let executed = counts.executed[usize::from(info.verb == "watch")].clone();
                 let (executing, seats) = (counts.executing.clone(), counts.seats.clone());
-                Ok(Some(Executing { _seat: seat, wide, since: Instant::now(), executing, seats, executed }))
+                Ok(Some(Executing {
+                    _seat: seat,
+                    _known: known,
+                    wide,
+                    since: Instant::now(),
+                    executing,
+                    seats,
+                    executed,
+                }))
             }
             Err(why) => {
                 counts.gave_up.observe(waited.as_secs_f64());

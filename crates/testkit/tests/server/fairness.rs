@@ -180,7 +180,23 @@ async fn a_noisy_client_does_not_starve_another() {
         assert_eq!(code, 201, "{body:?}");
         assert!(begun.elapsed() < Duration::from_secs(6), "it waited {:?}", begun.elapsed());
     }
-    // An administrator does not wait at all.
+    // An administrator does not wait at all, and sees who does.
+    let path = "/debug/api_priority_and_fairness/dump_requests?includeRequestDetails=1";
+    let (_, _, body) = send(&s, ADMIN, "GET", path, Value::Null).await;
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().map(|l| l.split(',').map(str::trim).collect()).collect();
+    let names = ["PriorityLevelName", "FlowSchemaName", "QueueIndex", "RequestIndexInQueue", "FlowDistingsher"];
+    assert_eq!((&rows[0][..5], rows[0].len()), (&names[..], 18), "{text}");
+    let of = |place: &str| rows.iter().filter(|r| r[0] == "global-default" && r[3] == place).count();
+    assert!(of("-1") > 0 && of("0") > 0 && of("3") > 0, "{text}");
+    let next = rows.iter().find(|r| r[0] == "global-default" && r[3] == "0").unwrap();
+    assert!(next[2].parse::<usize>().is_ok_and(|q| q < 128) && next[4] == "noisy", "{next:?}");
+    assert_eq!(next[6..11], ["1", "0", "0s", "0001-01-01T00:00:00Z", "noisy"]);
+    assert_eq!(
+        rows.iter().find(|r| r[0] == "exempt").unwrap()[10..13],
+        ["admin", "get", path.split_once('?').unwrap().0],
+        "{text}"
+    );
     let begun = Instant::now();
     assert_eq!(send(&s, ADMIN, "GET", "/api/v1/namespaces", Value::Null).await.0, 200);
     assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -229,6 +245,14 @@ async fn levels_and_queues_are_shown() {
     assert!(text.starts_with("PriorityLevelName, Index,  PendingRequests, "), "{text}");
     let of = |level: &str| text.lines().filter(|l| l.starts_with(level)).count();
     assert_eq!((of("global-default,"), of("workload-low,"), of("exempt,")), (128, 128, 0));
+    let (_, text) = dump("dump_requests", ADMIN).await;
+    let rows: Vec<Vec<&str>> = text.lines().map(|l| l.split(',').map(str::trim).collect()).collect();
+    assert_eq!(
+        (rows.len(), rows[0].len(), &rows[1][..5]),
+        (2, 10, &["exempt", "exempt", "-1", "-1", ""][..]),
+        "{text}"
+    );
+    assert_eq!(rows[1][5], rows[1][9], "it has not waited");
     assert_eq!(dump("dump_nothing", ADMIN).await.0, 404);
     assert_eq!(dump("dump_queues", "eve").await.0, 403);
 }
