@@ -48,6 +48,6 @@ mod webhook;
 pub use choice::{chain, configured, default_plugins};
 pub use configuration::Configuration;
 pub use plugin::{
-    Asked, Chain, Event, Host, Labels, Lookup, Mutated, Operation, Outcome, Passed, Plugin, Reinvoked, Remote, Review,
-    Rounds, Unanswered, is_terminating,
+    Asked, Chain, Decided, Event, Host, Labels, Lookup, Matching, Mutated, Operation, Outcome, Passed, Plugin,
+    Reinvoked, Remote, Review, Rounds, Unanswered, Whose, is_terminating,
 };

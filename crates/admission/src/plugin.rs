@@ -135,6 +135,12 @@ pub trait Host: Sync {
     fn event(&self, _event: &Event<'_>) {}
     /// A webhook was asked.
     fn asked(&self, _asked: &Asked<'_>) {}
+    /// A webhook is not asked, since its conditions do not hold.
+    fn excluded(&self, _whose: &Whose, _operation: Operation) {}
+    /// A policy has decided about a request.
+    fn decided(&self, _decided: &Decided<'_>) {}
+    /// Conditions have said whether somebody is to be asked at all.
+    fn matched(&self, _matched: &Matching<'_>) {}
     /// A plugin that asks others was asked, the one at this place of the chain.
     fn passed(&self, _place: usize, _passed: &Passed) {}
 }
@@ -184,6 +190,34 @@ pub enum Outcome {
     },
     /// It must not be asked.
     Unfit,
+}
+
+/// What a bound policy came to, for those who count.
+pub struct Decided<'a> {
+    pub policy: &'a str,
+    pub binding: &'a str,
+    /// Upstream's word for what was wrong with its expressions.
+    pub error: &'static str,
+    /// Of a validating policy: what followed.
+    pub action: Option<&'static str>,
+    pub took: Duration,
+}
+
+/// What `matchConditions` came to, for those who count.
+pub struct Matching<'a> {
+    pub whose: &'a Whose,
+    pub operation: Operation,
+    /// Conditions that have no value.
+    pub errors: usize,
+    pub took: Duration,
+}
+
+/// Whose conditions they are, in upstream's words: `webhook` or `policy`, and when it is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whose {
+    pub kind: &'static str,
+    pub when: &'static str,
+    pub name: String,
 }
 
 pub trait Plugin: Send + Sync {

@@ -2,7 +2,9 @@
 
 use crate::Server;
 use crate::handle::{Call, as_identity};
-use admission::{Asked, Event, Host, Labels, Lookup, Passed, Review, Unanswered, is_terminating};
+use admission::{
+    Asked, Decided, Event, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Whose, is_terminating,
+};
 use async_trait::async_trait;
 use auth::{Attributes, Endpoint, User};
 use http::Method;
@@ -271,6 +273,18 @@ impl Host for Admission<'_> {
 
     fn asked(&self, asked: &Asked<'_>) {
         self.server.metrics.asked(asked);
+    }
+
+    fn excluded(&self, whose: &Whose, operation: admission::Operation) {
+        self.server.metrics.excluded(whose, operation);
+    }
+
+    fn decided(&self, decided: &Decided<'_>) {
+        self.server.metrics.decided(decided);
+    }
+
+    fn matched(&self, matched: &Matching<'_>) {
+        self.server.metrics.matched(matched);
     }
 
     fn passed(&self, place: usize, passed: &Passed) {

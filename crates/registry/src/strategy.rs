@@ -160,20 +160,19 @@ pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "owne
 
 /// Takes one field from `object` and its metadata, but for what is `fixed` of it; everything else is as in `old`.
 pub fn take_field(field: &str, object: &mut Object, old: &Object, fixed: &[&str]) {
-    let taken = object.remove(&[field]);
-    let mut metadata = object.metadata().cloned().unwrap_or_default();
-    *object = old.clone();
+    let metadata = object.metadata_mut();
     for key in fixed {
         match old.metadata().and_then(|m| m.get(*key)) {
             Some(v) => metadata.insert((*key).into(), v.clone()),
             None => metadata.remove(*key),
         };
     }
-    *object.metadata_mut() = metadata;
-    match taken {
-        Some(v) => object.set(&[field], v),
-        None => {
-            object.remove(&[field]);
+    let taken = |key: &str| key == field || key == "metadata";
+    object.0.retain(|k, _| taken(k) || old.0.contains_key(k));
+    // Mostly nothing else differs.
+    for (k, v) in old.0.iter().filter(|(k, _)| !taken(k)) {
+        if object.get(k) != Some(v) {
+            object.0.insert(k.clone(), v.clone());
         }
     }
 }

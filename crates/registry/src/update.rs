@@ -42,14 +42,14 @@ impl Updated {
 
 /// An object after a write.
 pub struct Written {
-    pub object: Object,
+    pub object: Arc<Object>,
     /// Where it is kept, in its stored version. None after a dry run, and of what only a function answers.
     pub entry: Option<Arc<Entry>>,
 }
 
 impl From<Object> for Written {
     fn from(object: Object) -> Self {
-        Self { object, entry: None }
+        Self { object: Arc::new(object), entry: None }
     }
 }
 
@@ -57,7 +57,7 @@ impl Written {
     /// What the commit made of the first operation, which wrote this object.
     pub(crate) fn of(mut object: Object, done: &Committed) -> Self {
         object.set_resource_version(&done.revision.to_string());
-        Self { object, entry: done.entries.first().cloned().flatten() }
+        Self { object: Arc::new(object), entry: done.entries.first().cloned().flatten() }
     }
 }
 
@@ -87,7 +87,7 @@ impl Registry {
                     Target::Object(_) => Err(Status::not_found(&gr, &request.name)),
                 };
             };
-            let old = self.from_stored(row, &entry).await?;
+            let old = self.live(row, &entry).await?;
             check_preconditions(preconditions, &old, request)?;
             let mut made = change(Some(&old));
             while self.ask_noted(request).await {
@@ -109,13 +109,19 @@ impl Registry {
                     ops.extend(allocated);
                     ops.extend(charge.ops);
                     match self.commit(row, "update", ops).await {
-                        Ok(done) => return Ok(Updated::Changed(Written::of(*object, &done))),
+                        Ok(done) => {
+                            let written = Written::of(*object, &done);
+                            if let Some(entry) = written.entry.as_ref().filter(|e| row.serves_bytes(e)) {
+                                self.recent.keep(entry, &written.object);
+                            }
+                            return Ok(Updated::Changed(written));
+                        }
                         // What is tied to a revision is refused when it is looked at again.
                         Err(CommitError::Conflict { .. }) => {}
                         Err(e) => return Err(commit_status(&e)),
                     }
                 }
-                Step::Same(object) => return Ok(Updated::Same(Written { object: *object, entry: Some(entry) })),
+                Step::Same => return Ok(Updated::Same(Written { object: old, entry: Some(entry) })),
                 Step::Remove(o) => {
                     if options.dry_run {
                         return Ok(Updated::Removed(*o));
@@ -129,6 +135,14 @@ impl Registry {
             }
         }
         Err(Status::modified(&gr, &request.name))
+    }
+
+    /// The object that is to be changed.
+    async fn live(&self, row: &crate::Resource, entry: &Entry) -> Result<Arc<Object>, Status> {
+        match self.recent.get(entry).filter(|_| row.serves_bytes(entry)) {
+            Some(object) => Ok(object),
+            None => self.from_stored(row, entry).await.map(Arc::new),
+        }
     }
 
     async fn update_once(
@@ -216,7 +230,7 @@ impl Registry {
             return Ok(Step::Remove(Box::new(new)));
         }
         if managed::same(&new, old) {
-            return Ok(Step::Same(Box::new(old.clone())));
+            return Ok(Step::Same);
         }
         let charge = admit.charge(Operation::Update, &new, Some(old)).await?;
         let bytes = self.to_stored(row, &new).await?;
@@ -259,7 +273,7 @@ impl Registry {
 
 enum Step {
     Write { object: Box<Object>, key: Key, bytes: Bytes, allocated: Vec<Op>, charge: Charge },
-    Same(Box<Object>),
+    Same,
     Remove(Box<Object>),
 }
 
@@ -293,8 +307,9 @@ fn keep_other_parts(request: &Request, new: &mut Object, old: &Object) {
 }
 
 fn keep_status(new: &mut Object, old: &Object) {
-    match old.get("status").cloned() {
-        Some(s) => new.set(&["status"], s),
+    match old.get("status") {
+        same if new.get("status") == same => {}
+        Some(s) => new.set(&["status"], s.clone()),
         None => {
             new.remove(&["status"]);
         }

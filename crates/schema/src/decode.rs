@@ -54,14 +54,48 @@ pub fn depth(text: &[u8]) -> usize {
     max
 }
 
-/// Parses one JSON document. The caller checks [`depth`] first: recursion is as deep as the text.
+/// Parses one JSON document. The caller checks [`depth`] first: recursion is as deep as the text. What is no UTF-8, and half a
+/// surrogate pair, is read as U+FFFD, as in Go.
 pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
+    let text = String::from_utf8_lossy(text);
+    let read = parse(&text).or_else(|e| match without_half_pairs(&text) {
+        Some(mended) => parse(&mended),
+        None => Err(e),
+    });
+    read.map_err(|e| DecodeError(go_message(&e)))
+}
+
+fn parse(text: &str) -> Result<Decoded, serde_json::Error> {
     let state = State::default();
-    let mut d = serde_json::Deserializer::from_slice(text);
+    let mut d = serde_json::Deserializer::from_str(text);
     d.disable_recursion_limit();
-    let value = Seed(&state).deserialize(&mut d).map_err(|e| DecodeError(go_message(&e)))?;
-    d.end().map_err(|e| DecodeError(go_message(&e)))?;
+    let value = Seed(&state).deserialize(&mut d)?;
+    d.end()?;
     Ok(Decoded { value, duplicates: state.duplicates.into_inner() })
+}
+
+/// The text with `\ufffd` for every escape that is half of a surrogate pair; none when there is no such.
+fn without_half_pairs(text: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let hex = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(hex, 16).ok()
+    };
+    let (mut out, mut from, mut at) = (String::new(), 0, 0);
+    while let Some(found) = text[at..].find('\\') {
+        at += found;
+        match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
+            (Some(0xd800..=0xdfff), _) => {
+                out.push_str(&text[from..at]);
+                out.push_str("\\ufffd");
+                at += 6;
+                from = at;
+            }
+            // The escaped character may be another backslash, or of more than one byte where the text is no JSON.
+            _ => at += 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+        }
+    }
+    (from > 0).then(|| out + &text[from..])
 }
 
 /// Go names the character, serde_json the place.
@@ -193,5 +227,15 @@ mod tests {
     fn depth_is_counted_outside_strings() {
         assert_eq!(depth(br#"{"a":["[[[\"[["]}"#), 2);
         assert!(decode(b"{").is_err() && decode(b"{} x").is_err() && decode(b"").is_err());
+    }
+
+    #[test]
+    fn what_is_no_text_is_read_as_go_reads_it() {
+        assert_eq!(decode(b"{\"a\":\"x\xffy\"}").unwrap().value["a"], "x\u{fffd}y");
+        assert_eq!(
+            decode(br#"{"a":"\ud800x\\ud800\ud83d\ude00\udc00"}"#).unwrap().value["a"],
+            "\u{fffd}x\\ud800\u{1f600}\u{fffd}"
+        );
+        assert!(decode(br#"{"a":"\ud800"#).is_err() && decode(br#"{"a":"\ud8"}"#).is_err());
     }
 }

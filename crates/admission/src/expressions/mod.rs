@@ -4,8 +4,10 @@
 mod env;
 mod subject;
 
+use crate::plugin::{Matching, Review, Whose};
 use cel::{Budget, Env, Error, MATCH_BUDGET, Program, Type, Val, Vars};
 use meta::Value;
+use tokio::time::Instant;
 
 pub use env::{Params, message_env, policy_env, webhook_env};
 pub use subject::{Composed, Subject, Variables};
@@ -72,6 +74,7 @@ impl Expression {
 /// `matchConditions`.
 pub(crate) struct Conditions {
     all: Vec<Expression>,
+    pub whose: Whose,
 }
 
 /// Whether conditions hold.
@@ -83,26 +86,33 @@ pub(crate) enum Matched {
 }
 
 impl Conditions {
-    pub fn read(list: &Value, env: &Env) -> Self {
+    pub fn read(list: &Value, env: &Env, whose: Whose) -> Self {
         let one = |c: &Value| Expression::new(env, c["expression"].as_str().unwrap_or_default(), Wanted::Bool);
-        Self { all: list.as_array().into_iter().flatten().map(one).collect() }
+        Self { all: list.as_array().into_iter().flatten().map(one).collect(), whose }
     }
 
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub fn hold(&self, subject: &Subject<'_>) -> Matched {
+    pub fn hold(&self, subject: &Subject<'_>, review: &Review<'_>) -> Matched {
+        if self.is_empty() {
+            return Matched::Yes;
+        }
+        let begun = Instant::now();
         let mut budget = Budget::new(MATCH_BUDGET);
         let mut failed = Vec::new();
-        for c in &self.all {
-            match c.eval(&subject, &mut budget) {
-                Ok(v) if v.as_bool() == Some(false) => return Matched::No,
-                Ok(_) => {}
-                Err(e) => failed.push(e),
+        let no = self.all.iter().any(|c| match c.eval(&subject, &mut budget) {
+            Ok(v) => v.as_bool() == Some(false),
+            Err(e) => {
+                failed.push(e);
+                false
             }
-        }
+        });
+        let (whose, operation, errors) = (&self.whose, review.operation, failed.len());
+        review.host.matched(&Matching { whose, operation, errors, took: begun.elapsed() });
         match failed.len() {
+            _ if no => Matched::No,
             0 => Matched::Yes,
             1 => Matched::Failed(failed.remove(0)),
             _ => Matched::Failed(format!("[{}]", failed.join(", "))),

@@ -1,15 +1,16 @@
 //! The plugin MutatingAdmissionPolicy: policies are applied one after the other, and each sees what the ones before made.
 
 use super::params;
-use super::read::{Binding, Family, Form, Mutation, Policies, Policy};
+use super::read::{Binding, Family, Form, Mutation, Policies, Policy, error_type};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt;
-use crate::plugin::{Remote, Review, Rounds};
+use crate::plugin::{Decided, Remote, Review, Rounds};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET};
 use merge::json_patch::Patch;
 use meta::status::{Cause, Reason};
 use meta::{Gvk, Gvr, Object, Status};
+use tokio::time::Instant;
 
 pub struct Mutating {
     policies: Policies,
@@ -120,7 +121,7 @@ async fn applied(
     let before = new.clone();
     {
         let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
-        match p.conditions.hold(&subject) {
+        match p.conditions.hold(&subject, review) {
             Matched::Yes => {}
             Matched::No => return Ok(()),
             Matched::Failed(why) => return Err(vec![why]),
@@ -134,10 +135,14 @@ async fn applied(
     }
     let (mut wrong, mut applied) = (Vec::new(), false);
     for m in &p.mutations {
+        let begun = Instant::now();
         let made = {
             let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
             mutate(m, p, &subject, &new, review, kind)
         };
+        let error = made.as_ref().err().map_or("no_error", |why| error_type(why));
+        let (policy, binding) = (p.name.as_str(), b.name.as_str());
+        review.host.decided(&Decided { policy, binding, error, action: None, took: begun.elapsed() });
         match made {
             Ok(o) => (new, applied) = (o, true),
             Err(why) => wrong.push(why),

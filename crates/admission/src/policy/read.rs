@@ -2,7 +2,7 @@
 
 use crate::expressions::{self, Conditions, Expression, Params, Variables, Wanted, compile, message_env, policy_env};
 use crate::matching::{GROUP, Matcher};
-use crate::plugin::Lookup;
+use crate::plugin::{Lookup, Whose};
 use crate::remembered::Remembered;
 use cel::{Env, Program, Type};
 use meta::{Gvk, LabelSelector, Object, Value};
@@ -163,6 +163,7 @@ fn policy(o: &Object, bindings: Vec<Binding>) -> Policy {
         };
         Some(Mutation { form, expression: Expression::new(&objects, text(&m[key], "expression"), wanted) })
     });
+    let whose = Whose { kind: "policy", when: "validate", name: o.name().to_owned() };
     Policy {
         name: o.name().to_owned(),
         mutations: mutations.collect(),
@@ -170,11 +171,22 @@ fn policy(o: &Object, bindings: Vec<Binding>) -> Policy {
         matcher: Matcher::of_constraints(&spec["matchConstraints"]),
         ignores_failure: spec["failurePolicy"] == "Ignore",
         param_kind,
-        conditions: Conditions::read(&spec["matchConditions"], &expressions::policy_env(params)),
+        conditions: Conditions::read(&spec["matchConditions"], &expressions::policy_env(params), whose),
         validations: validations.collect(),
         annotations,
         variables,
         bindings,
+    }
+}
+
+/// What is wrong with an expression by what is said of it (`ErrorType` of the policies' `errors.go`).
+pub fn error_type(message: &str) -> &'static str {
+    if message.starts_with("compilation") {
+        "compile_error"
+    } else if message.starts_with("validation failed due to running out of cost budget") {
+        "out_of_budget"
+    } else {
+        "invalid_error"
     }
 }
 

@@ -1,10 +1,10 @@
 //! The plugin ValidatingAdmissionPolicy.
 
 use super::params;
-use super::read::{Action, Binding, Family, Policies, Policy, Validation};
+use super::read::{Action, Binding, Family, Policies, Policy, Validation, error_type};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt;
-use crate::plugin::{Remote, Review};
+use crate::plugin::{Decided, Remote, Review};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET, Val};
 use meta::status::{Cause, Reason};
@@ -12,6 +12,8 @@ use meta::{Gvk, Gvr, Object, Status, Value};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The longest message an expression may make.
 const LONGEST_MESSAGE: usize = 5 * 1024;
@@ -142,11 +144,29 @@ async fn bound<'o>(
         }
     };
     for param in &params {
+        let mut wrong = Vec::new();
         let subject =
             Subject::new(review, meant.0, meant.1, new.as_deref(), old.as_deref()).with_params(param.as_ref());
-        for against in evaluate(p, &subject) {
+        let against = match p.conditions.hold(&subject, review) {
+            Matched::No => continue,
+            Matched::Failed(_) if p.ignores_failure => continue,
+            Matched::Failed(message) => vec![Against { message, ..Against::default() }],
+            Matched::Yes => {
+                for message in annotate(p, &subject, &mut found.annotations) {
+                    review.host.decided(&decided(p, b, &message, "deny", Duration::ZERO));
+                    wrong.push(message);
+                }
+                evaluate(p, &subject)
+            }
+        };
+        for against in against {
+            if against.no_value && p.ignores_failure {
+                review.host.decided(&decided(p, b, &against.message, "allow", against.took));
+                continue;
+            }
             let mut audited = false;
             for action in &b.actions {
+                review.host.decided(&decided(p, b, &against.message, action.word(), against.took));
                 match action {
                     Action::Deny => found.denials.push(Denial {
                         policy: p.name.clone(),
@@ -166,7 +186,7 @@ async fn bound<'o>(
                     "expressionIndex": against.index, "validationActions": actions(b)}));
             }
         }
-        for message in annotate(p, &subject, &mut found.annotations) {
+        for message in wrong {
             let (policy, binding) = (p.name.clone(), Some(b.name.clone()));
             found.denials.push(Denial { policy, binding, message, reason: String::new() });
         }
@@ -182,37 +202,46 @@ fn actions(b: &Binding) -> Vec<&'static str> {
     b.actions.iter().map(name).collect()
 }
 
+impl Action {
+    /// What follows, in the word that is counted.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Warn => "warn",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+fn decided<'a>(p: &'a Policy, b: &'a Binding, message: &str, action: &'static str, took: Duration) -> Decided<'a> {
+    Decided { policy: &p.name, binding: &b.name, error: error_type(message), action: Some(action), took }
+}
+
 /// A validation that does not hold.
+#[derive(Default)]
 struct Against {
     /// Its place in the policy.
     index: usize,
     message: String,
     reason: String,
+    /// The expression came to nothing.
+    no_value: bool,
+    took: Duration,
 }
 
 /// What a policy has against a request.
 fn evaluate(p: &Policy, subject: &Subject<'_>) -> Vec<Against> {
-    let failed = |index: usize, message: String| {
-        let against = Against { index, message, reason: String::new() };
-        if p.ignores_failure { Vec::new() } else { vec![against] }
-    };
-    match p.conditions.hold(subject) {
-        Matched::Yes => {}
-        Matched::No => return Vec::new(),
-        Matched::Failed(why) => return failed(0, why),
-    }
     let vars = Composed::new(subject, &p.variables);
     let mut budget = Budget::new(RUNTIME_BUDGET);
     let mut against = Vec::new();
     for (index, v) in p.validations.iter().enumerate() {
-        match v.expression.eval(&vars, &mut budget) {
-            Ok(Val::Bool(true)) => {}
-            Ok(_) => {
-                let message = message(v, &vars, &mut budget);
-                against.push(Against { index, message, reason: v.reason.clone() });
-            }
-            Err(why) => against.extend(failed(index, why)),
-        }
+        let begun = Instant::now();
+        let (message, reason, no_value) = match v.expression.eval(&vars, &mut budget) {
+            Ok(Val::Bool(true)) => continue,
+            Ok(_) => (message(v, &vars, &mut budget), v.reason.clone(), false),
+            Err(why) => (why, String::new(), true),
+        };
+        against.push(Against { index, message, reason, no_value, took: begun.elapsed() });
     }
     against
 }
@@ -230,9 +259,6 @@ fn message<'s>(v: &'s Validation, vars: &Composed<'s>, budget: &mut Budget) -> S
 
 /// Adds the audit annotations, and gives back what is wrong with them where that counts.
 fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<String>>) -> Vec<String> {
-    if p.annotations.is_empty() || !matches!(p.conditions.hold(subject), Matched::Yes) {
-        return Vec::new();
-    }
     let vars = Composed::new(subject, &p.variables);
     let mut budget = Budget::new(RUNTIME_BUDGET);
     let mut wrong = Vec::new();

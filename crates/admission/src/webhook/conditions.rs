@@ -20,10 +20,12 @@ pub(super) async fn hold(
     let new = versioned(invocation, review, object).await?;
     let old = versioned(invocation, review, review.old).await?;
     let subject = Subject::new(review, &invocation.resource, &invocation.kind, new.as_ref(), old.as_ref());
-    match hook.conditions.hold(&subject) {
+    match hook.conditions.hold(&subject, review) {
         Matched::Yes => Ok(true),
-        Matched::No => Ok(false),
-        Matched::Failed(_) if hook.ignores_failure => Ok(false),
-        Matched::Failed(why) => Err(review.forbidden(&why)),
+        Matched::Failed(why) if !hook.ignores_failure => Err(review.forbidden(&why)),
+        Matched::No | Matched::Failed(_) => {
+            review.host.excluded(&hook.conditions.whose, review.operation);
+            Ok(false)
+        }
     }
 }

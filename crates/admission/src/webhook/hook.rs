@@ -2,7 +2,7 @@
 
 use crate::expressions::{self, Conditions};
 use crate::matching::{GROUP, Matcher};
-use crate::plugin::Lookup;
+use crate::plugin::{Lookup, Whose};
 use crate::remembered::Remembered;
 use auth::Endpoint;
 use meta::{Object, Value};
@@ -44,7 +44,8 @@ impl Hooks {
         self.read.get(lookup.fingerprint(GROUP, resource), || {
             let mut configurations = lookup.list(GROUP, resource, None);
             configurations.sort_by(|a, b| a.name().cmp(b.name()));
-            configurations.iter().flat_map(hooks).collect()
+            let when = if resource.starts_with("mutating") { "admit" } else { "validating" };
+            configurations.iter().flat_map(|c| hooks(c, when)).collect()
         })
     }
 
@@ -53,13 +54,14 @@ impl Hooks {
     }
 }
 
-fn hooks(configuration: &Object) -> Vec<Hook> {
+fn hooks(configuration: &Object, when: &'static str) -> Vec<Hook> {
     let list = configuration.get("webhooks").and_then(Value::as_array);
     let all = list.into_iter().flatten().enumerate();
-    all.map(|(i, h)| hook(configuration.name(), i, h)).collect()
+    all.map(|(i, h)| hook(configuration.name(), i, h, when)).collect()
 }
 
-fn hook(configuration: &str, index: usize, h: &Value) -> Hook {
+fn hook(configuration: &str, index: usize, h: &Value, when: &'static str) -> Hook {
+    let whose = Whose { kind: "webhook", when, name: text(h, "name").to_owned() };
     Hook {
         uid: format!("{configuration}/{}/{index}", text(h, "name")),
         configuration: configuration.to_owned(),
@@ -74,7 +76,7 @@ fn hook(configuration: &str, index: usize, h: &Value) -> Hook {
         timeout: Duration::from_secs(h["timeoutSeconds"].as_u64().unwrap_or(10)),
         reinvoked: h["reinvocationPolicy"] == "IfNeeded",
         versions: texts(h, "admissionReviewVersions"),
-        conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env()),
+        conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env(), whose),
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) use series::{AllSeries, Series};
 
 use crate::Server;
 use crate::health::VERSION;
-use admission::{Asked, Outcome, Passed};
+use admission::{Asked, Decided, Matching, Outcome, Passed, Whose};
 use metrics::{Counter, Histogram, Set};
 use registry::convert::Conversion;
 use registry::{Operation, Resource, Witness};
@@ -172,6 +172,31 @@ impl Metrics {
         } else if !passes {
             set.counter(&table::WEBHOOK_REJECTIONS, &[a.hook, kind, operation, error, &code]).inc();
         }
+    }
+
+    /// A policy has decided.
+    pub(crate) fn decided(&self, d: &Decided<'_>) {
+        let (rows, labels) = match d.action {
+            Some(action) => (&table::POLICY_CHECKS, vec![d.policy, d.binding, d.error, action]),
+            None => (&table::MUTATION_CHECKS, vec![d.policy, d.binding, d.error]),
+        };
+        self.set.counter(&rows.0, &labels).inc();
+        self.set.histogram(&rows.1, &labels).observe(d.took.as_secs_f64());
+    }
+
+    /// Conditions have spoken.
+    pub(crate) fn matched(&self, m: &Matching<'_>) {
+        let labels = [m.whose.name.as_str(), m.whose.kind, m.whose.when, m.operation.as_str()];
+        self.set.histogram(&table::CONDITION_SECONDS, &labels).observe(m.took.as_secs_f64());
+        if m.errors > 0 {
+            self.set.counter(&table::CONDITION_ERRORS, &labels).inc_by(m.errors as u64);
+        }
+    }
+
+    /// Somebody is not asked, since his conditions do not hold.
+    pub(crate) fn excluded(&self, whose: &Whose, operation: admission::Operation) {
+        let labels = [whose.name.as_str(), whose.kind, whose.when, operation.as_str()];
+        self.set.counter(&table::CONDITION_EXCLUSIONS, &labels).inc();
     }
 
     /// Everything, with what is only looked up when it is read.

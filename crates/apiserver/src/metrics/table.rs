@@ -11,6 +11,11 @@ const KIND: &[&str] = &["group", "version", "resource"];
 const STORED: &[&str] = &["group", "resource"];
 const COMMIT: &[&str] = &["operation", "group", "resource"];
 
+const POLICY: &[&str] = &["policy", "policy_binding", "error_type", "enforcement_action"];
+const CONDITION: &[&str] = &["name", "kind", "type", "operation"];
+/// From an access to a field to an expression at its limit of cost.
+const EXPRESSION_SECONDS: &[f64] = &[5e-7, 0.001, 0.01, 0.1, 1.0];
+
 const SECONDS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
@@ -129,6 +134,49 @@ pub const WEBHOOK_FAIL_OPEN: Row = Row::counter(
     "apiserver_admission_webhook_fail_open_count",
     &["name", "type"],
     "Requests that went on though a webhook could not be asked.",
+);
+/// Checks of validating policies, and how long each expression took that did not hold.
+pub const POLICY_CHECKS: (Row, Row) = (
+    Row::counter(
+        "apiserver_validating_admission_policy_check_total",
+        POLICY,
+        "Validations that did not hold, by policy, binding and what followed.",
+    ),
+    Row::histogram(
+        "apiserver_validating_admission_policy_check_duration_seconds",
+        POLICY,
+        EXPRESSION_SECONDS,
+        "How long validations took that did not hold, by policy, binding and what followed.",
+    ),
+);
+pub const MUTATION_CHECKS: (Row, Row) = (
+    Row::counter(
+        "apiserver_mutating_admission_policy_check_total",
+        &["policy", "policy_binding", "error_type"],
+        "Mutations of policies, by policy and binding.",
+    ),
+    Row::histogram(
+        "apiserver_mutating_admission_policy_check_duration_seconds",
+        &["policy", "policy_binding", "error_type"],
+        EXPRESSION_SECONDS,
+        "How long mutations of policies took, by policy and binding.",
+    ),
+);
+pub const CONDITION_SECONDS: Row = Row::histogram(
+    "apiserver_admission_match_condition_evaluation_seconds",
+    CONDITION,
+    &[0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25],
+    "How long match conditions of webhooks and policies took.",
+);
+pub const CONDITION_ERRORS: Row = Row::counter(
+    "apiserver_admission_match_condition_evaluation_errors_total",
+    CONDITION,
+    "Match conditions of webhooks and policies that had no value.",
+);
+pub const CONDITION_EXCLUSIONS: Row = Row::counter(
+    "apiserver_admission_match_condition_exclusions_total",
+    CONDITION,
+    "Requests that webhooks were not asked about, since their match conditions did not hold.",
 );
 pub const CONVERSION_SECONDS: Row = Row::histogram(
     "apiserver_crd_conversion_webhook_duration_seconds",
@@ -279,6 +327,13 @@ pub const ALL: &[Row] = &[
     WEBHOOK_REQUESTS,
     WEBHOOK_REJECTIONS,
     WEBHOOK_FAIL_OPEN,
+    POLICY_CHECKS.0,
+    POLICY_CHECKS.1,
+    MUTATION_CHECKS.0,
+    MUTATION_CHECKS.1,
+    CONDITION_SECONDS,
+    CONDITION_ERRORS,
+    CONDITION_EXCLUSIONS,
     AUDIT_EVENTS,
     AUDIT_ERRORS,
     AUDIT_LEVELS,

@@ -214,3 +214,71 @@ async fn webhooks_that_cannot_be_asked_are_counted() {
         "apiserver_admission_webhook_admission_duration_seconds_count{name=\"closed.example.com\",operation=\"CREATE\",rejected=\"true\",type=\"validating\"} 1",
     );
 }
+
+/// What policies decide and what match conditions come to is counted with upstream's names. Issue 3, item 10.
+#[tokio::test]
+async fn policies_and_conditions_are_counted() {
+    let c = Cluster::start(1).await;
+    let registration = "/apis/admissionregistration.k8s.io/v1";
+    let make = async |plural: &str, name: &str, mut body: serde_json::Value| {
+        body["metadata"] = json!({"name": name});
+        let a = c.call("POST", &format!("{registration}/{plural}"), body).await;
+        assert_eq!(a.code, 201, "{}", a.body);
+    };
+    let rules =
+        json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]);
+    let hook = |name: &str, condition: &str| {
+        json!({"name": format!("{name}.example.com"), "clientConfig": {"url": "https://127.0.0.1:1/x"}, "sideEffects": "None",
+            "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"], "rules": rules,
+            "matchConditions": [{"name": "c", "expression": condition}]})
+    };
+    let hooks = json!([hook("other", "request.name == 'other'"), hook("vague", "object.data.none == 'x'")]);
+    make("validatingwebhookconfigurations", "hooks", json!({"webhooks": hooks})).await;
+    make("mutatingwebhookconfigurations", "hooks", json!({"webhooks": [hook("first", "false")]})).await;
+    let policy = |fails: &str, expression: &str| {
+        json!({"spec": {"failurePolicy": fails, "matchConstraints": {"resourceRules": rules},
+            "matchConditions": [{"name": "all", "expression": "true"}], "validations": [{"expression": expression}]}})
+    };
+    make("validatingadmissionpolicies", "strict", policy("Fail", "object.metadata.name != 'bad'")).await;
+    make("validatingadmissionpolicies", "lax", policy("Ignore", "object.data.none == 'x'")).await;
+    for (name, actions) in [("strict", json!(["Deny", "Audit"])), ("lax", json!(["Warn"]))] {
+        let spec = json!({"spec": {"policyName": name, "validationActions": actions}});
+        make("validatingadmissionpolicybindings", name, spec).await;
+    }
+    let change = "Object{metadata: Object.metadata{labels: {'a': 'b'}}}";
+    let mutations = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": change}}]);
+    let spec = json!({"failurePolicy": "Fail", "reinvocationPolicy": "Never", "mutations": mutations,
+        "matchConstraints": {"resourceRules": rules}});
+    make("mutatingadmissionpolicies", "label", json!({"spec": spec})).await;
+    make("mutatingadmissionpolicybindings", "label", json!({"spec": {"policyName": "label"}})).await;
+    let create = async |name: &str| {
+        let a = c.call("POST", MAPS, json!({"metadata": {"name": name}, "data": {"k": "v"}})).await;
+        a.code
+    };
+    assert_eq!((create("good").await, create("bad").await), (201, 422));
+    let text = c.call("GET", "/metrics", serde_json::Value::Null).await.body;
+    let text = text.as_str().unwrap();
+    let admission = "apiserver_admission_match_condition";
+    let whose = |name: &str, when: &str| {
+        format!("{{kind=\"webhook\",name=\"{name}.example.com\",operation=\"CREATE\",type=\"{when}\"}}")
+    };
+    // Twice for each, since the policy has changed the object in the first round.
+    has(text, &format!("{admission}_exclusions_total{} 4", whose("first", "admit")));
+    // What is bad is refused by the policy before.
+    has(text, &format!("{admission}_exclusions_total{} 1", whose("other", "validating")));
+    has(text, &format!("{admission}_evaluation_errors_total{} 1", whose("vague", "validating")));
+    has(text, &format!("{admission}_evaluation_seconds_count{} 1", whose("vague", "validating")));
+    let policy = "kind=\"policy\",name=\"strict\",operation=\"CREATE\",type=\"validate\"";
+    has(text, &format!("{admission}_evaluation_seconds_count{{{policy}}} 2"));
+    let checked = |what: &str, action: &str, error: &str, name: &str| {
+        format!(
+            "apiserver_validating_admission_policy_check_{what}{{enforcement_action=\"{action}\",error_type=\"{error}\",policy=\"{name}\",policy_binding=\"{name}\"}}"
+        )
+    };
+    has(text, &format!("{} 1", checked("total", "deny", "invalid_error", "strict")));
+    has(text, &format!("{} 1", checked("total", "audit", "invalid_error", "strict")));
+    has(text, &format!("{} 2", checked("total", "allow", "invalid_error", "lax")));
+    has(text, &format!("{} 1", checked("duration_seconds_count", "deny", "invalid_error", "strict")));
+    let label = "error_type=\"no_error\",policy=\"label\",policy_binding=\"label\"";
+    has(text, &format!("apiserver_mutating_admission_policy_check_total{{{label}}} 2"));
+}
