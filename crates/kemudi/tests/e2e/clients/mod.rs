@@ -2,13 +2,19 @@
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
 mod kube;
+mod kubectl;
 
-pub const TESTS: &[Case] = &[("clients::python", python), ("clients::node", node), ("clients::kube", kube::run)];
+pub const TESTS: &[Case] = &[
+    ("clients::python", python),
+    ("clients::node", node),
+    ("clients::kube", kube::run),
+    ("clients::kubectl", kubectl::run),
+];
 
 /// The one that has the system's packages.
 const PYTHON: &str = "/usr/bin/python3";
@@ -39,9 +45,9 @@ fn node(s: &Story) {
     run(s, program);
 }
 
-/// Runs a program in the namespace of the story. It says at its end that it is done.
-fn run(s: &Story, mut program: Command) {
-    let pod = json!({
+/// The specification of a pod with a shell that runs for good.
+fn pod(s: &Story) -> Value {
+    json!({
         "terminationGracePeriodSeconds": 0,
         "containers": [{
             "name": "c",
@@ -51,9 +57,13 @@ fn run(s: &Story, mut program: Command) {
             "volumeMounts": [{"name": "tools", "mountPath": "/bin", "readOnly": true}],
         }],
         "volumes": [s.tools()],
-    });
+    })
+}
+
+/// Runs a program in the namespace of the story. It says at its end that it is done.
+fn run(s: &Story, mut program: Command) {
     let o = program
-        .args([&s.ns, &pod.to_string()])
+        .args([&s.ns, &pod(s).to_string()])
         .env("KUBECONFIG", &s.cluster.kubeconfig)
         .env_remove("HTTPS_PROXY")
         .env_remove("https_proxy")
