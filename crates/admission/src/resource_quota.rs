@@ -40,9 +40,6 @@ const SCOPE: Form = Form::Object(Fields(
     &[("scopeName", TEXT), ("operator", TEXT), ("values", TEXTS)],
 ));
 
-/// Events were never counted.
-const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
-
 impl ResourceQuota {
     pub fn new(said: Option<&Value>) -> Result<Self, String> {
         let Some(said) = said else { return Ok(Self::default()) };
@@ -145,7 +142,7 @@ impl Plugin for ResourceQuota {
 /// Writes that may take more than before.
 fn handles(review: &Review<'_>) -> bool {
     let (group, resource) = (review.attributes.group.as_str(), review.attributes.resource.as_str());
-    if review.namespace.is_empty() || resource == "namespaces" || IGNORED.contains(&(group, resource)) {
+    if review.namespace.is_empty() || resource == "namespaces" || quota::is_ignored(group, resource) {
         return false;
     }
     let core = group.is_empty();

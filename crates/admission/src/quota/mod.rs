@@ -6,7 +6,8 @@ mod usage;
 
 pub use asked::Asked;
 pub(crate) use scopes::Scope;
-pub use usage::{counted, total, tracks, usage};
+pub(crate) use usage::is_ignored;
+pub use usage::{counted, is_idle, total, tracks, usage};
 
 use meta::{Map, Object, Quantity, Value};
 use std::collections::BTreeMap;
