@@ -1,6 +1,6 @@
 //! Which plugins there are, in upstream's order, and which are on (`--enable-admission-plugins`, `--disable-admission-plugins`).
 
-use crate::plugin::{Chain, Plugin, Remote, Step, failed_start};
+use crate::plugin::{Chain, Plugin, Remote, Step, Unmade};
 use crate::*;
 use meta::Value;
 
@@ -10,11 +10,13 @@ struct Row {
     make: Make,
 }
 
+type Told = fn(Option<&Value>) -> Result<Step, Unmade>;
+
 #[derive(Clone, Copy)]
 enum Make {
     Plain(fn() -> Step),
     /// Of what the configuration says.
-    Told(&'static str, fn(Option<&Value>) -> Result<Step, String>),
+    Told(&'static str, Told),
     /// Known by its name; what it looks at is served by no v1.36 with its feature gates at their defaults.
     Idle(&'static str),
 }
@@ -30,7 +32,7 @@ impl Row {
     fn step(&self, configuration: &Configuration) -> Result<Option<Step>, String> {
         match self.make {
             Make::Plain(make) => Ok(Some(make())),
-            Make::Told(name, make) => make(configuration.of(name)).map(Some).map_err(|why| failed_start(name, &why)),
+            Make::Told(name, make) => make(configuration.of(name)?).map(Some).map_err(|why| why.told(name)),
             Make::Idle(_) => Ok(None),
         }
     }
@@ -44,7 +46,11 @@ const fn off(make: fn() -> Step) -> Row {
     Row { on: false, make: Make::Plain(make) }
 }
 
-const fn off_told(name: &'static str, make: fn(Option<&Value>) -> Result<Step, String>) -> Row {
+const fn on_told(name: &'static str, make: Told) -> Row {
+    Row { on: true, make: Make::Told(name, make) }
+}
+
+const fn off_told(name: &'static str, make: Told) -> Row {
     Row { on: false, make: Make::Told(name, make) }
 }
 
@@ -60,10 +66,6 @@ fn remote(p: impl Remote + 'static) -> Step {
     Step::Remote(Box::new(p))
 }
 
-/// Plugins that are configured elsewhere and not here: nobody is to think that what stands in the file holds.
-const UNREAD: [&str; 5] =
-    ["PodNodeSelector", "PodSecurity", "ResourceQuota", "MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"];
-
 const ALL: &[Row] = &[
     off(|| local(always::AlwaysAdmit)),
     off(|| remote(namespace_auto_provision::NamespaceAutoProvision)),
@@ -76,13 +78,13 @@ const ALL: &[Row] = &[
     off(|| local(node_restriction::NodeRestriction)),
     on(|| local(taint_nodes_by_condition::TaintNodesByCondition)),
     off(|| local(always_pull_images::AlwaysPullImages)),
-    off_told("ImagePolicyWebhook", |c| image_policy::ImagePolicyWebhook::new(c).map(remote)),
-    on(|| local(pod_security::PodSecurity)),
-    off(|| local(pod_node_selector::PodNodeSelector)),
+    off_told("ImagePolicyWebhook", |c| Ok(remote(image_policy::ImagePolicyWebhook::new(c)?))),
+    on_told("PodSecurity", |c| Ok(local(pod_security::PodSecurity::new(c)?))),
+    off_told("PodNodeSelector", |c| Ok(local(pod_node_selector::PodNodeSelector::new(c)))),
     on(|| local(priority::Priority::default())),
     on(|| local(default_toleration_seconds::DefaultTolerationSeconds)),
-    off_told("PodTolerationRestriction", |c| pod_toleration_restriction::PodTolerationRestriction::new(c).map(local)),
-    off_told("EventRateLimit", |c| event_rate_limit::EventRateLimit::new(c).map(local)),
+    off_told("PodTolerationRestriction", |c| Ok(local(pod_toleration_restriction::PodTolerationRestriction::new(c)?))),
+    off_told("EventRateLimit", |c| Ok(local(event_rate_limit::EventRateLimit::new(c)?))),
     off(|| local(extended_resource_toleration::ExtendedResourceToleration)),
     on(|| local(default_storage_class::DefaultStorageClass)),
     on(|| local(storage_object_in_use::StorageObjectInUseProtection)),
@@ -101,11 +103,11 @@ const ALL: &[Row] = &[
     on(|| local(node_declared_features::NodeDeclaredFeatureValidator)),
     idle("JobValidation"),
     on(|| local(pod_resize::PodResizeValidator)),
-    on(|| remote(policy::Mutating::default())),
-    on(|| remote(webhook::Mutating::default())),
-    on(|| remote(policy::Validating::default())),
-    on(|| remote(webhook::Validating::default())),
-    on(|| local(resource_quota::ResourceQuota)),
+    on_told("MutatingAdmissionPolicy", |c| Ok(remote(policy::Mutating::new(c)?))),
+    on_told("MutatingAdmissionWebhook", |c| Ok(remote(webhook::Mutating::new(c)?))),
+    on_told("ValidatingAdmissionPolicy", |c| Ok(remote(policy::Validating::new(c)?))),
+    on_told("ValidatingAdmissionWebhook", |c| Ok(remote(webhook::Validating::new(c)?))),
+    on_told("ResourceQuota", |c| Ok(local(resource_quota::ResourceQuota::new(c)?))),
     off(|| local(always::AlwaysDeny)),
 ];
 
@@ -134,9 +136,6 @@ pub fn configured(enable: &[String], disable: &[String], configuration: &Configu
         return Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"));
     }
     let says = |list: &[String], name: &str| list.iter().any(|n| n == name);
-    if let Some(n) = UNREAD.iter().find(|n| configuration.of(n).is_some() && !says(disable, n)) {
-        return Err(failed_start(n, "a configuration of this plugin is not supported"));
-    }
     let chosen = ALL.iter().zip(names).filter(|(r, n)| (r.on || says(enable, n)) && !says(disable, n));
     let steps = chosen.filter_map(|(r, _)| r.step(configuration).transpose()).collect::<Result<_, String>>()?;
     Ok(Chain { steps })
@@ -145,6 +144,7 @@ pub fn configured(enable: &[String], disable: &[String], configuration: &Configu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn plugins_are_chosen_by_name() {
@@ -164,10 +164,32 @@ mod tests {
         assert_eq!(e, format!("couldn't init admission plugin \"EventRateLimit\": {why}"));
         let told = Configuration::default().with("PodSecurity", Value::Null);
         let e = configured(&[], &[], &told).err().unwrap();
-        assert_eq!(
-            e,
-            "couldn't init admission plugin \"PodSecurity\": a configuration of this plugin is not supported"
-        );
+        assert_eq!(e, "couldn't init admission plugin \"PodSecurity\": Object 'Kind' is missing in 'null'");
+        assert!(configured(&[], &["PodSecurity".into()], &told).is_ok(), "who is off is told nothing");
+    }
+
+    #[test]
+    fn policies_come_from_the_api_alone() {
+        for plugin in ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"] {
+            let said = |more: Value| {
+                let mut said =
+                    json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": format!("{plugin}Configuration")});
+                said.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                configured(&[], &[], &Configuration::default().with(plugin, said)).err().unwrap_or_default()
+            };
+            assert_eq!(said(json!({})), "");
+            let why = "staticManifestsDir requires the ManifestBasedAdmissionControlConfig feature gate to be enabled";
+            let want = format!("couldn't init admission plugin {plugin:?}: staticManifestsDir: Forbidden: {why}");
+            assert_eq!(said(json!({"staticManifestsDir": "/a"})), want);
+        }
+    }
+
+    #[test]
+    fn names_are_checked() {
+        let names = |e: &[&str], d: &[&str]| {
+            let own = |l: &[&str]| -> Vec<String> { l.iter().map(|s| (*s).to_owned()).collect() };
+            chain(&own(e), &own(d)).map(|c| c.names().count())
+        };
         let e = names(&["Limits"], &[]).unwrap_err();
         assert!(e.starts_with("enable-admission-plugins plugin \"Limits\" is unknown"), "{e}");
         let e = names(&["Priority"], &["Priority"]).unwrap_err();

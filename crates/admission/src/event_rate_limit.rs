@@ -1,7 +1,7 @@
 //! So many events and no more: of the whole server, a namespace, a user, or a source about an object (upstream
 //! `plugin/pkg/admission/eventratelimit`). Only events of the core group are counted, as upstream does.
 
-use crate::configuration::{expect, only};
+use crate::configuration::{Fields, Form, Kind, NUMBER, TEXT, aggregate};
 use crate::{Operation, Plugin, Review};
 use meta::status::Reason;
 use meta::{Object, Status, Value};
@@ -13,7 +13,12 @@ pub struct EventRateLimit {
     limits: Vec<Limit>,
 }
 
-const VERSION: &str = "eventratelimit.admission.k8s.io/v1alpha1";
+const KIND: Kind = Kind {
+    versions: &[("eventratelimit.admission.k8s.io/v1alpha1", "Configuration")],
+    fields: Fields("Configuration", &[("limits", Form::List(&LIMIT))]),
+};
+const LIMIT: Form =
+    Form::Object(Fields("Limit", &[("type", TEXT), ("qps", NUMBER), ("burst", NUMBER), ("cacheSize", NUMBER)]));
 const TYPES: [&str; 4] = ["Server", "Namespace", "User", "SourceAndObject"];
 /// Keys that are remembered, unless the configuration says otherwise.
 const REMEMBERED: usize = 4096;
@@ -33,11 +38,7 @@ struct Rate {
 
 impl EventRateLimit {
     pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let said = said.unwrap_or(&Value::Null);
-        if !said.is_null() {
-            expect(said, &[VERSION], "Configuration")?;
-            only(said, "", &["apiVersion", "kind", "limits"])?;
-        }
+        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
         let all = said["limits"].as_array().map_or(&[][..], Vec::as_slice);
         let mut wrong = Vec::new();
         if all.is_empty() {
@@ -45,14 +46,10 @@ impl EventRateLimit {
         }
         let mut limits = Vec::new();
         for (i, l) in all.iter().enumerate() {
-            only(l, &format!("limits[{i}]."), &["type", "qps", "burst", "cacheSize"])?;
             limits.push(Limit::new(l, &format!("limits[{i}]"), &mut wrong));
         }
-        match &wrong[..] {
-            [] => Ok(Self { limits }),
-            [one] => Err(one.clone()),
-            more => Err(format!("[{}]", more.join(", "))),
-        }
+        aggregate(&wrong)?;
+        Ok(Self { limits })
     }
 }
 
@@ -186,7 +183,7 @@ mod tests {
     #[test]
     fn wrong_limits_are_refused() {
         let of = |limits: Value| {
-            let said = json!({"apiVersion": VERSION, "kind": "Configuration", "limits": limits});
+            let said = json!({"apiVersion": KIND.versions[0].0, "kind": "Configuration", "limits": limits});
             EventRateLimit::new(Some(&said)).err().unwrap_or_default()
         };
         assert_eq!(of(json!([{"type": "Server", "qps": 1, "burst": 1}])), "");

@@ -135,7 +135,7 @@ impl Remote for ImagePolicyWebhook {
 
     async fn open(&mut self) -> Result<(), String> {
         let remote = remote::Remote::of_file(self.kubeconfig.clone(), TIMEOUT).await;
-        self.remote = Some(remote.map_err(|e| e.to_string())?);
+        self.remote = Some(remote.map_err(|e| e.why())?);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The traits of all plugins, what they are told, and what the server does for them.
 
 use async_trait::async_trait;
-use auth::{Attributes, Decision, Endpoint};
+use auth::{Attributes, Caller, Decision, Endpoint};
 use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -123,8 +123,14 @@ pub trait Host: Sync {
     fn read(&self, value: Value, kind: &Gvk) -> Result<Object, Status>;
     /// Merges part of an object into it, as server-side apply merges, but for the managed fields.
     fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String>;
-    /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
-    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered>;
+    /// Sends JSON, as somebody or as nobody, and answers with the body of a success; an error is told as Go's client would.
+    async fn post(
+        &self,
+        to: &Endpoint,
+        caller: Option<&Arc<Caller>>,
+        timeout: Duration,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, Unanswered>;
     /// Makes a namespace, as the server itself.
     async fn create_namespace(&self, name: &str) -> Result<(), Status>;
     /// A fact for the audit log.
@@ -154,11 +160,13 @@ pub struct Passed {
     pub took: Duration,
 }
 
-/// Why nobody answered, and the HTTP code, if there was one.
+/// Why nobody answered.
 #[derive(Debug)]
-pub struct Unanswered {
-    pub code: Option<u16>,
-    pub why: String,
+pub enum Unanswered {
+    /// Nobody could be asked: whom to trust or who asks is not to be known.
+    Unasked(String),
+    /// With the HTTP code, if there was one.
+    Asked { code: Option<u16>, why: String },
 }
 
 /// A warning about an object that is on its way to the store.
@@ -231,6 +239,11 @@ pub trait Plugin: Send + Sync {
     /// `object` is none for a deletion.
     fn validate(&self, _review: &Review<'_>, _object: Option<&Object>) -> Result<(), Status> {
         Ok(())
+    }
+
+    /// It refuses some things because no quota is there, and so is asked to charge where none is.
+    fn wants_quotas(&self) -> bool {
+        false
     }
 
     /// Quotas that must be written in the same transaction as the object, each as it was looked up but for its usage.
@@ -345,6 +358,29 @@ pub(crate) fn failed_start(plugin: &str, why: &str) -> String {
     format!("couldn't init admission plugin {plugin:?}: {why}")
 }
 
+/// Why there is no plugin.
+pub(crate) enum Unmade {
+    /// It cannot be what it is told to be.
+    Told(String),
+    /// It could be made, but not be used (upstream's `ValidateInitialization`).
+    Unready(String),
+}
+
+impl From<String> for Unmade {
+    fn from(why: String) -> Self {
+        Self::Told(why)
+    }
+}
+
+impl Unmade {
+    pub fn told(&self, plugin: &str) -> String {
+        match self {
+            Self::Told(why) => failed_start(plugin, why),
+            Self::Unready(why) => format!("failed to initialize admission plugin {plugin:?}: {why}"),
+        }
+    }
+}
+
 /// Plugins in their order: all mutate before any validates.
 pub struct Chain {
     pub(crate) steps: Vec<Step>,
@@ -391,6 +427,11 @@ impl Chain {
             }
         }
         Ok(())
+    }
+
+    /// See [`Plugin::wants_quotas`].
+    pub fn wants_quotas(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s, Step::Local(p) if p.wants_quotas()))
     }
 
     /// Quotas to write together with the object; see [`Plugin::charge`].

@@ -1,25 +1,78 @@
-//! A namespace says on which nodes its pods run.
+//! A namespace says on which nodes its pods run, and the configuration where it says nothing, and what its pods may ask for
+//! (upstream `plugin/pkg/admission/podnodeselector`).
 
 use crate::{Operation, Plugin, Review};
-use meta::{GroupResource, Object, Status};
-use std::collections::BTreeMap;
+use meta::status::Reason;
+use meta::{FieldError, FieldPath, GroupResource, Object, Status, Value, names};
+use std::collections::{BTreeMap, HashMap};
 
-pub struct PodNodeSelector;
+/// What a list of pairs says.
+type Pairs = BTreeMap<String, String>;
+
+pub struct PodNodeSelector {
+    /// By namespace all that its pods may ask for, and under [`DEFAULT`] what holds where the namespace says nothing.
+    selectors: HashMap<String, String>,
+}
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
+const DEFAULT: &str = "clusterDefaultNodeSelector";
 
 impl PodNodeSelector {
-    fn of_namespace(review: &Review<'_>) -> Result<BTreeMap<String, String>, Status> {
+    /// The file has no version, and what in it means nothing is passed over, as upstream does.
+    pub fn new(said: Option<&Value>) -> Self {
+        let all = said.and_then(|s| s["podNodeSelectorPluginConfig"].as_object()).into_iter().flatten();
+        let text = |v: &Value| match v {
+            Value::String(s) => s.clone(),
+            Value::Bool(_) | Value::Number(_) => v.to_string(),
+            _ => String::new(),
+        };
+        Self { selectors: all.map(|(k, v)| (k.clone(), text(v))).collect() }
+    }
+
+    fn configured(&self, key: &str) -> &str {
+        self.selectors.get(key).map_or("", String::as_str)
+    }
+
+    fn of_namespace(&self, review: &Review<'_>) -> Result<Pairs, Status> {
         let Some(ns) = review.lookup.get("", "namespaces", "", review.namespace) else {
             let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
             return Err(Status::not_found(&gr, review.namespace));
         };
-        let text = ns.annotation(ANNOTATION).unwrap_or_default();
-        let pairs = text.split(',').map(str::trim).filter(|p| !p.is_empty());
-        let pairs = pairs.map(|p| p.split_once('=').map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned())));
-        let all: Option<BTreeMap<_, _>> = pairs.collect();
-        all.ok_or_else(|| review.forbidden(&format!("invalid selector: [{text}]")))
+        pairs(ns.annotation(ANNOTATION).unwrap_or_else(|| self.configured(DEFAULT)))
     }
+
+    fn check(&self, review: &Review<'_>, pod: &Object) -> Result<(), Status> {
+        conflict(review, &self.of_namespace(review)?, pod)?;
+        let allowed = pairs(self.configured(review.namespace))?;
+        let mut asked = pod.at(&["spec", "nodeSelector"]).and_then(Value::as_object).into_iter().flatten();
+        if !allowed.is_empty() && asked.any(|(k, v)| allowed.get(k).is_none_or(|a| v != a)) {
+            return Err(review.forbidden("pod node label selector labels conflict with its namespace whitelist"));
+        }
+        Ok(())
+    }
+}
+
+/// Reads `a=b,c=d` (`k8s.io/apimachinery/pkg/labels`). What is no such list is nobody's fault who asks.
+fn pairs(text: &str) -> Result<Pairs, Status> {
+    let unknown = |why: String| Status::new(500, Reason::Unknown, why);
+    let mut all = Pairs::new();
+    for pair in text.split(',').filter(|_| !text.is_empty()) {
+        let parts: Vec<&str> = pair.split('=').collect();
+        let [key, value] = parts[..] else {
+            return Err(unknown(format!("invalid selector: [{}]", parts.join(" "))));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        for (path, said, why) in [
+            (FieldPath::root(), key, names::qualified_name(key)),
+            (FieldPath::root().key(key), value, names::label_value(value)),
+        ] {
+            if !why.is_empty() {
+                return Err(unknown(FieldError::invalid(&path, said, why.join("; ")).to_string()));
+            }
+        }
+        all.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(all)
 }
 
 fn is_new_pod(review: &Review<'_>) -> bool {
@@ -35,26 +88,46 @@ impl Plugin for PodNodeSelector {
         if !is_new_pod(review) {
             return Ok(());
         }
-        let wanted = Self::of_namespace(review)?;
+        let wanted = self.of_namespace(review)?;
         conflict(review, &wanted, object)?;
         for (k, v) in wanted {
             object.set(&["spec", "nodeSelector", &k], v);
         }
-        Ok(())
+        self.check(review, object)
     }
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        match object.filter(|_| is_new_pod(review)) {
-            Some(o) => conflict(review, &Self::of_namespace(review)?, o),
-            None => Ok(()),
-        }
+        object.filter(|_| is_new_pod(review)).map_or(Ok(()), |pod| self.check(review, pod))
     }
 }
 
-fn conflict(review: &Review<'_>, wanted: &BTreeMap<String, String>, pod: &Object) -> Result<(), Status> {
+fn conflict(review: &Review<'_>, wanted: &Pairs, pod: &Object) -> Result<(), Status> {
     let other = |(k, v): (&String, &String)| pod.str_at(&["spec", "nodeSelector", k]).is_some_and(|own| own != v);
     if wanted.iter().any(other) {
         return Err(review.forbidden("pod node label selector conflicts with its namespace node label selector"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_read_as_upstream_reads_them() {
+        let read =
+            |text: &str| pairs(text).map(|p| p.into_iter().map(|(k, v)| format!("{k}={v};")).collect::<String>());
+        assert_eq!(read("").unwrap(), "");
+        assert_eq!(read("b = 1 ,a=").unwrap(), "a=;b=1;");
+        for (text, why) in
+            [("a", "invalid selector: [a]"), ("a=b=c", "invalid selector: [a b c]"), ("a=b,", "invalid selector: []")]
+        {
+            let e = read(text).unwrap_err();
+            assert_eq!((e.code, e.message.as_str()), (500, why));
+        }
+        assert!(
+            read("a b=c").unwrap_err().message.starts_with("<nil>: Invalid value: \"a b\": name part must consist")
+        );
+        assert!(read("a=b c").unwrap_err().message.starts_with("[a]: Invalid value: \"b c\": a valid label must be"));
+    }
 }

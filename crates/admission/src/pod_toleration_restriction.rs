@@ -1,7 +1,7 @@
 //! A namespace (or the cluster) says what its pods tolerate, and what they may (upstream
 //! `plugin/pkg/admission/podtolerationrestriction`, `pkg/util/tolerations`).
 
-use crate::configuration::{expect, only};
+use crate::configuration::{Fields, Form, Kind, LONG, TEXT};
 use crate::{Operation, Plugin, Review};
 use meta::status::Reason;
 use meta::{GroupResource, Object, Quantity, Status, Value};
@@ -15,7 +15,14 @@ pub struct PodTolerationRestriction {
     whitelist: Vec<Value>,
 }
 
-const VERSION: &str = "podtolerationrestriction.admission.k8s.io/v1alpha1";
+const KIND: Kind = Kind {
+    versions: &[("podtolerationrestriction.admission.k8s.io/v1alpha1", "Configuration")],
+    fields: Fields("Configuration", &[("default", Form::List(&TOLERATION)), ("whitelist", Form::List(&TOLERATION))]),
+};
+const TOLERATION: Form = Form::Object(Fields(
+    "Toleration",
+    &[("key", TEXT), ("operator", TEXT), ("value", TEXT), ("effect", TEXT), ("tolerationSeconds", LONG)],
+));
 const DEFAULT: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 const FIELDS: [&str; 5] = ["key", "operator", "value", "effect", "tolerationSeconds"];
@@ -23,12 +30,10 @@ const FIELDS: [&str; 5] = ["key", "operator", "value", "effect", "tolerationSeco
 impl PodTolerationRestriction {
     pub fn new(said: Option<&Value>) -> Result<Self, String> {
         let Some(said) = said else { return Ok(Self::default()) };
-        expect(said, &[VERSION], "Configuration")?;
-        only(said, "", &["apiVersion", "kind", "default", "whitelist"])?;
+        let said = KIND.read(said)?;
         let list = |key: &str| -> Result<Vec<Value>, String> {
             let all = said[key].as_array().cloned().unwrap_or_default();
             for (i, t) in all.iter().enumerate() {
-                only(t, &format!("{key}[{i}]."), &FIELDS)?;
                 check(t).map_err(|why| format!("{key}[{i}].{why}"))?;
             }
             Ok(all)
@@ -230,7 +235,7 @@ mod tests {
     #[test]
     fn a_wrong_list_of_the_cluster_is_refused() {
         let of = |list: Value| {
-            let said = json!({"apiVersion": VERSION, "kind": "Configuration", "whitelist": list});
+            let said = json!({"apiVersion": KIND.versions[0].0, "kind": "Configuration", "whitelist": list});
             PodTolerationRestriction::new(Some(&said)).err().unwrap_or_default()
         };
         assert_eq!(of(json!([{"key": "a", "operator": "Exists"}])), "");

@@ -2,11 +2,13 @@
 
 use crate::Server;
 use crate::handle::{Call, as_identity};
+use crate::webhooks::own_path;
 use admission::{
     Asked, Decided, Event, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Whose, is_terminating,
 };
 use async_trait::async_trait;
-use auth::{Attributes, Endpoint, User};
+use auth::remote::refusal;
+use auth::{Attributes, Caller, Endpoint, User};
 use http::Method;
 use http::header::CONTENT_TYPE;
 use merge::typed::{self, TypeRef};
@@ -58,6 +60,35 @@ impl Admission<'_> {
     }
 }
 
+/// As whom the server asks itself.
+fn itself() -> User {
+    User::new("system:apiserver", &["system:masters"])
+}
+
+impl Admission<'_> {
+    /// A webhook that an API server behind this one serves.
+    async fn ask_itself(&self, path: &str, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
+        let what = format!("{path}?timeout={}s", timeout.as_secs());
+        let request = http::Request::post(&what).header(CONTENT_TYPE, "application/json").body(body.into());
+        let request = request.map_err(|e| Unanswered::Unasked(e.to_string()))?;
+        let work = async {
+            let answer = self.server.handle(as_identity(request, itself())).await;
+            (answer.status(), answer.into_body().collect().await)
+        };
+        let late = |_| {
+            let why = format!("Post \"https://kubernetes.default.svc:443{what}\": context deadline exceeded");
+            Unanswered::Asked { code: None, why }
+        };
+        let (code, body) = tokio::time::timeout(timeout, work).await.map_err(late)?;
+        if code.is_success() {
+            return Ok(body.to_vec());
+        }
+        let said = serde_json::from_slice(&body).ok().as_ref().and_then(Status::from_value);
+        let why = said.map_or_else(|| refusal(code, &body), |s| s.message);
+        Err(Unanswered::Asked { code: Some(code.as_u16()), why })
+    }
+}
+
 /// The kind that a resource or its subresource speaks.
 pub(crate) fn spoken(kind: &kinds::Kind, subresource: &str) -> Gvk {
     kind.subresource(subresource).and_then(|s| s.speaks.clone()).unwrap_or_else(|| kind.gvk())
@@ -92,12 +123,15 @@ impl Admit for Admission<'_> {
     async fn charge(&self, operation: Operation, object: &Object, old: Option<&Object>) -> Result<Charge, Status> {
         let registry = &self.server.registry;
         let namespace = &self.request.namespace;
-        let quotas = || registry.store.snapshot().count(QUOTAS, Some(namespace));
-        if namespace.is_empty() || quotas() == 0 {
+        if namespace.is_empty() {
+            return Ok(Charge::default());
+        }
+        let none = registry.store.snapshot().count(QUOTAS, Some(namespace)) == 0;
+        if none && !self.server.admission.wants_quotas() {
             return Ok(Charge::default());
         }
         // One after the other: of several that charge the same quota at once only one could win.
-        let turn = if self.dry_run { None } else { Some(self.server.turns.take(namespace).await) };
+        let turn = if self.dry_run || none { None } else { Some(self.server.turns.take(namespace).await) };
         let stored = self.stored();
         let review = self.review(operation, old, &stored);
         let changed = self.server.admission.charge(&review, object)?;
@@ -234,9 +268,18 @@ impl Host for Admission<'_> {
         Ok(typed::merge(live, part, t))
     }
 
-    async fn post(&self, to: &Endpoint, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
+    async fn post(
+        &self,
+        to: &Endpoint,
+        caller: Option<&Arc<Caller>>,
+        timeout: Duration,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, Unanswered> {
         let begun = Instant::now();
-        let answer = self.server.webhooks.ask(&self.server.registry, to, timeout, body).await;
+        let answer = match own_path(to) {
+            Some(path) => self.ask_itself(&path, timeout, body).await,
+            None => self.server.webhooks.ask(&self.server.registry, to, caller, timeout, body).await,
+        };
         self.call.trace.spent_outside(begun.elapsed());
         answer
     }
@@ -245,8 +288,7 @@ impl Host for Admission<'_> {
         let body = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}).to_string();
         let request = http::Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
         let request = request.body(body.into()).map_err(Status::internal)?;
-        let own = User::new("system:apiserver", &["system:masters"]);
-        let answer = self.server.handle(as_identity(request, own)).await;
+        let answer = self.server.handle(as_identity(request, itself())).await;
         if answer.status().is_success() {
             return Ok(());
         }

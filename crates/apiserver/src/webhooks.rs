@@ -1,11 +1,12 @@
-//! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service.
+//! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service, as whom a
+//! kubeconfig says.
 
 use crate::Metrics;
 use crate::admit::{Decoded, Stored};
 use admission::{Lookup, Unanswered};
 use async_trait::async_trait;
 use auth::remote::refusal;
-use auth::{Endpoint, Place};
+use auth::{Caller, Endpoint, Place};
 use bytes::Bytes;
 use client::https::{Config, Https, Roots};
 use client::{Error, Transport};
@@ -26,8 +27,8 @@ const KEPT: usize = 128;
 /// No answer is longer: a patch may add as much as a request.
 const MAX_ANSWER: usize = 2 * crate::content::MAX_BODY;
 
-/// A server, whom to trust, and the name it must have.
-type To = (String, Vec<u8>, Option<String>);
+/// A server, whom to trust, the name it must have, and as whom it is asked.
+type To = (String, Vec<u8>, Option<String>, Option<String>);
 
 /// Connections to webhooks.
 pub(crate) struct Clients {
@@ -54,7 +55,9 @@ impl Outside for Clients {
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
-        self.ask(registry, to, timeout, body).await.map_err(|e| e.why)
+        self.ask(registry, to, None, timeout, body).await.map_err(|e| match e {
+            Unanswered::Unasked(why) | Unanswered::Asked { why, .. } => why,
+        })
     }
 
     fn converted(&self, conversion: &Conversion<'_>) {
@@ -72,13 +75,14 @@ impl Clients {
         &self,
         registry: &Registry,
         to: &Endpoint,
+        caller: Option<&Arc<Caller>>,
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, Unanswered> {
-        let sending = |why: String| Unanswered { code: None, why };
+        let sending = |why: String| Unanswered::Asked { code: None, why };
         let shown = |host: &str, path: &str| format!("Post \"https://{host}{path}?timeout={}s\"", timeout.as_secs());
         let target = match &to.place {
-            Place::Url(url) => by_url(url).map_err(sending)?,
+            Place::Url(url) => by_url(url).map_err(Unanswered::Unasked)?,
             Place::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc:{port}");
                 let path = if path.is_empty() { "/" } else { path };
@@ -89,50 +93,39 @@ impl Clients {
             }
         };
         let what = shown(&target.host, &target.path);
-        match tokio::time::timeout(timeout, self.exchange(&target, &to.ca, timeout, body)).await {
+        let work = async {
+            let client = self.client(&target, &to.ca, caller).await.map_err(|e| Failure::Asking(e.why()))?;
+            exchange(&client, request(&target, caller, timeout, body).map_err(Failure::Asking)?).await
+        };
+        match tokio::time::timeout(timeout, work).await {
+            Ok(Err(Failure::Asking(why))) => Err(Unanswered::Unasked(why)),
             Err(_) => Err(sending(format!("{what}: context deadline exceeded"))),
             Ok(Err(Failure::Sending(e))) => Err(sending(format!("{what}: {e}"))),
-            Ok(Err(Failure::Answer(code, why))) => Err(Unanswered { code: Some(code), why }),
+            Ok(Err(Failure::Answer(code, why))) => {
+                // A program may have newer credentials.
+                if code == 401 && caller.is_some_and(|c| c.user.exec.is_some()) {
+                    self.kept.lock().remove(&key(&target, &to.ca, caller));
+                }
+                Err(Unanswered::Asked { code: Some(code), why })
+            }
             Ok(Ok(body)) => Ok(body),
         }
     }
 
-    async fn exchange(&self, to: &Target, ca: &[u8], timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let client = self.client(to, ca).map_err(|e| Failure::Sending(e.to_string()))?;
-        let request = Request::post(format!("{}?timeout={}s", to.path, timeout.as_secs()))
-            .header(HOST, &to.host)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json, */*")
-            .header(USER_AGENT, "kube-apiserver-admission")
-            .body(Bytes::from(body))
-            .map_err(|e| Failure::Sending(e.to_string()))?;
-        let answer = client.send(request).await.map_err(|e| {
-            Failure::Sending(match e {
-                Error::Connect { to, source } => format!("dial tcp {to}: {source}"),
-                other => other.to_string(),
-            })
-        })?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();
-        if status.is_success() {
-            Ok(body.to_vec())
-        } else {
-            Err(Failure::Answer(status.as_u16(), refusal(status, &body)))
-        }
-    }
-
-    fn client(&self, to: &Target, ca: &[u8]) -> Result<Arc<Https>, Error> {
-        let key = (to.server.clone(), ca.to_vec(), to.name.clone());
-        let mut kept = self.kept.lock();
-        if let Some(c) = kept.get(&key) {
+    async fn client(&self, to: &Target, ca: &[u8], caller: Option<&Arc<Caller>>) -> Result<Arc<Https>, Error> {
+        let key = key(to, ca, caller);
+        if let Some(c) = self.kept.lock().get(&key) {
             return Ok(c.clone());
         }
         let roots = if ca.is_empty() { Roots::System } else { Roots::Pem(ca.to_vec()) };
         // HTTP/2 would send all requests to one of several backends.
-        let config =
+        let mut config =
             Config { roots, server_name: to.name.clone(), disable_http2: true, ..Config::new(to.server.clone()) };
+        if let Some(c) = caller {
+            c.user.authenticate(&mut config).await?;
+        }
         let client = Arc::new(Https::new(&config)?);
+        let mut kept = self.kept.lock();
         if kept.len() >= KEPT {
             kept.clear();
         }
@@ -141,10 +134,57 @@ impl Clients {
     }
 }
 
+fn key(to: &Target, ca: &[u8], caller: Option<&Arc<Caller>>) -> To {
+    (to.server.clone(), ca.to_vec(), to.name.clone(), caller.map(|c| c.name.clone()))
+}
+
+fn request(
+    to: &Target,
+    caller: Option<&Arc<Caller>>,
+    timeout: Duration,
+    body: Vec<u8>,
+) -> Result<Request<Bytes>, String> {
+    let request = Request::post(format!("{}?timeout={}s", to.path, timeout.as_secs()))
+        .header(HOST, &to.host)
+        .header(CONTENT_TYPE, "application/json")
+        .header(ACCEPT, "application/json, */*")
+        .header(USER_AGENT, "kube-apiserver-admission");
+    let mut request = request.body(Bytes::from(body)).map_err(|e| e.to_string())?;
+    if let Some(c) = caller {
+        c.user.impersonation().write(request.headers_mut()).map_err(|e| e.why())?;
+    }
+    Ok(request)
+}
+
+async fn exchange(client: &Https, request: Request<Bytes>) -> Result<Vec<u8>, Failure> {
+    let answer = client.send(request).await.map_err(|e| {
+        Failure::Sending(match e {
+            Error::Connect { to, source } => format!("dial tcp {to}: {source}"),
+            other => other.to_string(),
+        })
+    })?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+    let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();
+    if status.is_success() { Ok(body.to_vec()) } else { Err(Failure::Answer(status.as_u16(), refusal(status, &body))) }
+}
+
 enum Failure {
+    /// There is nobody to ask with.
+    Asking(String),
     Sending(String),
     /// An answer that is no success.
     Answer(u16, String),
+}
+
+/// The path of a call that goes to this server itself, by the name that it has in the cluster: upstream's client of its own is
+/// trusted, and has credentials.
+pub(crate) fn own_path(to: &Endpoint) -> Option<String> {
+    match &to.place {
+        place if place.target() != "kubernetes.default.svc:443" => None,
+        Place::Service { path, .. } => Some(path.clone()).filter(|p| !p.is_empty()).or_else(|| Some("/".into())),
+        Place::Url(url) => by_url(url).ok().map(|t| t.path),
+    }
 }
 
 fn by_url(url: &str) -> Result<Target, String> {

@@ -39,3 +39,19 @@ impl Endpoint {
         Some(Self { place, ca })
     }
 }
+
+impl Place {
+    /// The host and port, as credentials are looked up by them.
+    pub fn target(&self) -> String {
+        match self {
+            Self::Service { namespace, name, port, .. } => format!("{name}.{namespace}.svc:{port}"),
+            Self::Url(url) => {
+                let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+                let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+                let host = authority.rsplit('@').next().unwrap_or_default();
+                let has_port = host.rsplit_once(':').is_some_and(|(_, p)| !p.is_empty() && !p.contains(']'));
+                if has_port { host.to_owned() } else { format!("{}:443", host.trim_end_matches(':')) }
+            }
+        }
+    }
+}

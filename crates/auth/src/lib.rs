@@ -4,6 +4,7 @@
 
 pub mod abac;
 pub mod attributes;
+mod callers;
 pub mod claims;
 pub mod conditions;
 pub mod config;
@@ -20,6 +21,7 @@ pub mod user;
 pub mod webhook;
 
 pub use attributes::{Attributes, Authorizer, Decision};
+pub use callers::{Caller, Callers};
 pub use endpoint::{Endpoint, Place};
 pub use token::{Authenticated, TokenAuthenticator, Tokens};
 pub use user::{GROUP_SERVICE_ACCOUNTS, User};

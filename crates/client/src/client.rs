@@ -32,6 +32,29 @@ pub struct Impersonation {
     pub extra: Vec<(String, String)>,
 }
 
+impl Impersonation {
+    /// The headers that ask for it.
+    pub fn write(&self, h: &mut HeaderMap) -> Result<(), Error> {
+        let value = |v: &str| HeaderValue::from_str(v).map_err(|e| Error::Request(format!("impersonation {v:?}: {e}")));
+        if !self.user.is_empty() {
+            h.insert("impersonate-user", value(&self.user)?);
+        }
+        if !self.uid.is_empty() {
+            h.insert("impersonate-uid", value(&self.uid)?);
+        }
+        for g in &self.groups {
+            h.append("impersonate-group", value(g)?);
+        }
+        for (k, v) in &self.extra {
+            let mut name = String::from("impersonate-extra-");
+            encode(&mut name, k);
+            let name = HeaderName::try_from(name).map_err(|e| Error::Request(format!("impersonation {k:?}: {e}")))?;
+            h.append(name, value(v)?);
+        }
+        Ok(())
+    }
+}
+
 type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A caller of the API. Cheap to clone; clones share the transport.
@@ -76,23 +99,7 @@ impl Client {
     }
 
     pub fn with_impersonation(mut self, who: &Impersonation) -> Result<Self, Error> {
-        let h = Arc::make_mut(&mut self.headers);
-        let value = |v: &str| HeaderValue::from_str(v).map_err(|e| Error::Request(format!("impersonation {v:?}: {e}")));
-        if !who.user.is_empty() {
-            h.insert("impersonate-user", value(&who.user)?);
-        }
-        if !who.uid.is_empty() {
-            h.insert("impersonate-uid", value(&who.uid)?);
-        }
-        for g in &who.groups {
-            h.append("impersonate-group", value(g)?);
-        }
-        for (k, v) in &who.extra {
-            let mut name = String::from("impersonate-extra-");
-            encode(&mut name, k);
-            let name = HeaderName::try_from(name).map_err(|e| Error::Request(format!("impersonation {k:?}: {e}")))?;
-            h.append(name, value(v)?);
-        }
+        who.write(Arc::make_mut(&mut self.headers))?;
         Ok(self)
     }
 

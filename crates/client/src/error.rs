@@ -43,6 +43,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is wrong, without a word of what it is about, as Go says it.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Credentials(why) | Self::Plugin(why) => why.clone(),
+            other => other.to_string(),
+        }
+    }
+
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Api(s) => Some(s),

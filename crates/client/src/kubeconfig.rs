@@ -8,6 +8,7 @@ mod exec;
 mod load;
 mod proxies;
 
+pub use check::os;
 pub use load::{Sources, in_cluster};
 
 use crate::error::Error;
@@ -226,7 +227,7 @@ fn first<'a>(a: &'a str, b: &'a str) -> &'a str {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(Path::new(path)).map_err(|e| Error::Credentials(format!("unable to read {path}: {e}")))
+    std::fs::read(Path::new(path)).map_err(|e| Error::Credentials(format!("open {path}: {}", os(&e))))
 }
 
 fn decode(what: &str, data: &str) -> Result<Vec<u8>, Error> {
@@ -289,7 +290,71 @@ fn override_user(u: &mut User, o: &Overrides) {
     }
 }
 
+impl User {
+    /// Writes into a configuration who this is. The program that is to say it is not run yet.
+    fn introduce(&self, https: &mut Config) -> Result<Option<exec::Exec>, Error> {
+        let certificates = pem("client-certificate-data", &self.client_certificate, &self.client_certificate_data)?;
+        let key = pem("client-key-data", &self.client_key, &self.client_key_data)?;
+        // A key without a certificate says nothing.
+        https.identity = certificates.zip(key).map(|(certificates, key)| ClientIdentity { certificates, key });
+        https.credentials = if !self.token_file.is_empty() {
+            Credentials::BearerFile(PathBuf::from(&self.token_file))
+        } else if !self.token.is_empty() {
+            Credentials::Bearer(self.token.clone())
+        } else if !self.username.is_empty() {
+            Credentials::Basic { user: self.username.clone(), password: self.password.clone() }
+        } else {
+            Credentials::None
+        };
+        Ok(self.exec.clone().filter(|_| https.credentials == Credentials::None))
+    }
+
+    /// Writes into a configuration who this is, of a server that the kubeconfig does not name. Runs the credential plugin if there
+    /// is one.
+    pub async fn authenticate(&self, https: &mut Config) -> Result<(), Error> {
+        if self.other.get("auth-provider").is_some_and(|p| !p.is_null()) {
+            return Err(Error::Credentials("auth provider not supported".into()));
+        }
+        let bearer = !self.token.is_empty() || !self.token_file.is_empty();
+        if bearer && !self.username.is_empty() {
+            let why = "username/password or bearer token may be set, but not both";
+            return Err(Error::Credentials(why.into()));
+        }
+        if self.token.is_empty() && !self.token_file.is_empty() {
+            read(&self.token_file)?;
+        }
+        match self.introduce(https)? {
+            Some(program) => program.apply(https).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whom this acts as.
+    pub fn impersonation(&self) -> Impersonation {
+        let extra = self.other.get("as-user-extra").and_then(Value::as_object).into_iter().flatten();
+        let texts = |v: &Value| -> Vec<String> {
+            v.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Impersonation {
+            user: self.impersonate.clone(),
+            uid: self.impersonate_uid.clone(),
+            groups: self.impersonate_groups.clone(),
+            extra: extra.flat_map(|(k, v)| texts(v).into_iter().map(|v| (k.clone(), v))).collect(),
+        }
+    }
+}
+
 impl Kubeconfig {
+    /// What it says of a user.
+    pub fn user(&self, name: &str) -> Option<&User> {
+        find(&self.users, name)
+    }
+
+    /// The user of the current context.
+    pub fn current_user(&self) -> Option<&str> {
+        find(&self.contexts, &self.current_context).map(|c| c.user.as_str()).filter(|u| !u.is_empty())
+    }
+
     /// Reads YAML or JSON. Relative paths stay as they are; see [`Sources::load`].
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |e: &dyn std::fmt::Display| Error::Credentials(e.to_string());
@@ -347,32 +412,14 @@ impl Kubeconfig {
         };
         https.disable_http2 = o.disable_http2;
 
-        let certificates = pem("client-certificate-data", &user.client_certificate, &user.client_certificate_data)?;
-        let key = pem("client-key-data", &user.client_key, &user.client_key_data)?;
-        // A key without a certificate says nothing.
-        https.identity = certificates.zip(key).map(|(certificates, key)| ClientIdentity { certificates, key });
-        https.credentials = if !user.token_file.is_empty() {
-            Credentials::BearerFile(PathBuf::from(&user.token_file))
-        } else if !user.token.is_empty() {
-            Credentials::Bearer(user.token.clone())
-        } else if !user.username.is_empty() {
-            Credentials::Basic { user: user.username.clone(), password: user.password.clone() }
-        } else {
-            Credentials::None
-        };
-        let mut exec = match https.credentials {
-            Credentials::None => user.exec,
-            _ => None,
-        };
+        let mut exec = user.introduce(&mut https)?;
         if let Some(e) = &mut exec {
             e.tell(&cluster);
         }
-        let impersonation = Impersonation {
-            user: user.impersonate,
-            uid: user.impersonate_uid,
-            groups: user.impersonate_groups,
-            extra: o.impersonation.extra.clone(),
-        };
+        let mut impersonation = user.impersonation();
+        if !o.impersonation.extra.is_empty() {
+            impersonation.extra.clone_from(&o.impersonation.extra);
+        }
         let namespace = first(&o.namespace, &context.namespace);
         Ok(Resolved {
             context: name.to_owned(),

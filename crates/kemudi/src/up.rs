@@ -246,11 +246,17 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
 
 async fn plugins(options: &Options) -> Result<admission::Chain, String> {
     let configuration = match &options.admission_control_config_file {
-        Some(file) => admission::Configuration::read(file, |p| std::fs::read_to_string(p))?,
+        Some(file) => admission::Configuration::read(file, read)?,
         None => admission::Configuration::default(),
     };
     let (enable, disable) = (&options.enable_admission_plugins, &options.disable_admission_plugins);
     admission::configured(enable, disable, &configuration)?.open().await
+}
+
+/// An error is Go's.
+fn read(file: &Path) -> Result<String, String> {
+    let doing = if file.is_dir() { "read" } else { "open" };
+    std::fs::read_to_string(file).map_err(|e| format!("{doing} {}: {}", file.display(), client::kubeconfig::os(&e)))
 }
 
 /// The machine's name, as a node is called.

@@ -1,16 +1,30 @@
 //! PodSecurity: pods keep to the level that the labels of their namespace ask for (`k8s.io/pod-security-admission`).
 //!
-//! `policy` reads the labels, `checks` holds the rules by level and version.
+//! `configuration` says what holds where a namespace has no labels and who is exempt, `policy` reads the labels, `checks` holds the
+//! rules by level and version.
 
 mod checks;
+mod configuration;
 mod policy;
 
+use crate::configuration::aggregate;
+use crate::plugin::Labels;
 use crate::{Operation, Plugin, Review};
-use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
-use policy::{LevelVersion, Policy};
+use configuration::Exemptions;
+use meta::{FieldError, GroupKind, Object, Status, Value};
+use policy::{BadLabel, LevelVersion, Policy};
 use std::collections::{BTreeMap, HashSet};
 
-pub struct PodSecurity;
+pub struct PodSecurity {
+    /// Where a namespace says nothing.
+    default: Policy,
+    exempt: Exemptions,
+}
+
+const ENFORCE_POLICY: &str = "pod-security.kubernetes.io/enforce-policy";
+const AUDIT_VIOLATIONS: &str = "pod-security.kubernetes.io/audit-violations";
+const EXEMPT: &str = "pod-security.kubernetes.io/exempt";
+const ERROR: &str = "pod-security.kubernetes.io/error";
 
 /// Subresources of pods that do not change what a pod may do.
 const HARMLESS: [&str; 8] = ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
@@ -41,11 +55,11 @@ impl Plugin for PodSecurity {
         };
         let (group, resource) = (review.attributes.group.as_str(), review.attributes.resource.as_str());
         match (group, resource) {
-            ("", "namespaces") if review.subresource.is_empty() => namespace(review, object),
-            ("", "pods") if !HARMLESS.contains(&review.subresource) => pod(review, object),
+            ("", "namespaces") if review.subresource.is_empty() => self.namespace(review, object),
+            ("", "pods") if !HARMLESS.contains(&review.subresource) => self.pod(review, object),
             _ => match TEMPLATES.iter().find(|(g, r, _)| *g == group && *r == resource) {
                 Some((_, _, path)) if review.subresource.is_empty() => {
-                    template(review, object, path);
+                    self.template(review, object, path);
                     Ok(())
                 }
                 _ => Ok(()),
@@ -54,38 +68,170 @@ impl Plugin for PodSecurity {
     }
 }
 
-fn pod(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    let Some(labels) = review.lookup.namespace_labels(review.namespace) else {
-        return Err(Status::internal(format!("failed to lookup namespace {:?}", review.namespace)));
-    };
-    let (policy, errors) = policy::of(|k| labels.get(k).map(String::as_str));
-    review.host.annotate("pod-security.kubernetes.io/enforce-policy", &policy.enforce);
-    if errors.is_empty() && policy.is_privileged() {
-        return Ok(());
+impl PodSecurity {
+    fn policy(&self, labels: &Labels) -> (Policy, Vec<BadLabel>) {
+        policy::of(self.default, |k| labels.get(k).map(String::as_str))
     }
-    if let (Operation::Update, Some(old)) = (review.operation, review.old)
-        && !is_significant(object, old)
-    {
-        return Ok(());
-    }
-    let pod = checks::Pod::of(object.at(&["metadata"]), object.at(&["spec"]));
-    let found = checks::violations(&policy.enforce, &pod);
-    audit(review, &policy, &pod);
-    if !found.is_empty() {
-        let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, details(&found));
-        return Err(review.forbidden(&why));
-    }
-    warn(review, &policy, &pod);
-    Ok(())
-}
 
-fn template(review: &Review<'_>, object: &Object, path: &[&str]) {
-    let Some(labels) = review.lookup.namespace_labels(review.namespace) else { return };
-    let (policy, _) = policy::of(|k| labels.get(k).map(String::as_str));
-    if let Some(t) = object.at(path) {
+    /// Nothing is asked of this request, which the audit log is told.
+    fn is_exempt(&self, review: &Review<'_>) -> bool {
+        let why = self.exempt.request(review.namespace, &review.attributes.user.name);
+        why.inspect(|why| review.host.annotate(EXEMPT, why)).is_some()
+    }
+
+    /// The same of a pod, or of a template of one.
+    fn is_exempt_by_class(&self, review: &Review<'_>, spec: Option<&Value>) -> bool {
+        let is = self.exempt.runtime_class(spec);
+        if is {
+            review.host.annotate(EXEMPT, &"runtimeClass");
+        }
+        is
+    }
+
+    fn pod(&self, review: &Review<'_>, object: &Object) -> Result<(), Status> {
+        if self.is_exempt(review) {
+            return Ok(());
+        }
+        let Some(labels) = review.lookup.namespace_labels(review.namespace) else {
+            return Err(Status::internal(format!("failed to lookup namespace {:?}", review.namespace)));
+        };
+        let (policy, errors) = self.policy(&labels);
+        if errors.is_empty() && policy.is_privileged() {
+            review.host.annotate(ENFORCE_POLICY, &"privileged:latest");
+            return Ok(());
+        }
+        if let (Operation::Update, Some(old)) = (review.operation, review.old)
+            && !is_significant(object, old)
+        {
+            return Ok(());
+        }
+        if self.is_exempt_by_class(review, object.at(&["spec"])) {
+            return Ok(());
+        }
+        unreadable(review, &errors);
+        review.host.annotate(ENFORCE_POLICY, &policy.enforce);
+        let pod = checks::Pod::of(object.at(&["metadata"]), object.at(&["spec"]));
+        let found = checks::violations(&policy.enforce, &pod);
+        audit(review, &policy, &pod);
+        if !found.is_empty() {
+            let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, details(&found));
+            return Err(review.forbidden(&why));
+        }
+        warn(review, &policy, &pod);
+        Ok(())
+    }
+
+    fn template(&self, review: &Review<'_>, object: &Object, path: &[&str]) {
+        if self.is_exempt(review) {
+            return;
+        }
+        let Some(labels) = review.lookup.namespace_labels(review.namespace) else {
+            let name = review.namespace;
+            let why = format!("failed to lookup namespace {name:?}: namespaces {name:?} not found");
+            return review.host.annotate(ERROR, &why);
+        };
+        let (policy, errors) = self.policy(&labels);
+        let harmless = errors.is_empty() && policy.warn.is_privileged() && policy.audit.is_privileged();
+        let Some(t) = object.at(path).filter(|_| !harmless) else { return };
+        if self.is_exempt_by_class(review, t.get("spec")) {
+            return;
+        }
+        unreadable(review, &errors);
         let pod = checks::Pod::of(t.get("metadata"), t.get("spec"));
         audit(review, &policy, &pod);
         warn(review, &policy, &pod);
+    }
+
+    /// Labels must be readable, and pods that are there already are told of.
+    fn namespace(&self, review: &Review<'_>, object: &Object) -> Result<(), Status> {
+        let (new, errors) = policy::of(self.default, |k| object.label(k));
+        let old = review.old.filter(|_| review.operation == Operation::Update);
+        let old = old.map(|o| policy::of(self.default, |k| o.label(k)));
+        if !errors.is_empty() && old.as_ref().is_none_or(|(_, before)| *before != errors) {
+            let all: Vec<FieldError> = errors.iter().map(BadLabel::error).collect();
+            let gk = GroupKind { group: String::new(), kind: "Namespace".into() };
+            return Err(Status::invalid(&gk, object.name(), &all));
+        }
+        if let Some((old, _)) = old {
+            let same = new.enforce == old.enforce || new.enforce.is_privileged();
+            if same || (new.enforce.version == old.enforce.version && new.enforce.level <= old.enforce.level) {
+                return Ok(());
+            }
+        } else if !self.exempt.namespace(object.name()) {
+            return Ok(());
+        }
+        if self.exempt.namespace(object.name()) {
+            self.ignored(&new, object).into_iter().for_each(|w| review.host.warn(w));
+        } else {
+            self.existing(review, object.name(), &new.enforce).into_iter().for_each(|w| review.host.warn(w));
+        }
+        Ok(())
+    }
+
+    /// Labels of an exempt namespace ask for something, in vain.
+    fn ignored(&self, policy: &Policy, namespace: &Object) -> Option<String> {
+        if policy.is_privileged() || policy.is_like(&self.default) {
+            return None;
+        }
+        let labelled = |mode: &str| {
+            ["", "-version"].iter().any(|v| namespace.label(&format!("pod-security.kubernetes.io/{mode}{v}")).is_some())
+        };
+        let said = policy.modes().into_iter().filter(|(mode, l)| !l.is_privileged() && labelled(mode));
+        let said: Vec<String> = said.map(|(mode, l)| format!("{mode}={l}")).collect();
+        let (name, said) = (namespace.name(), said.join(", "));
+        Some(format!("namespace {name:?} is exempt from Pod Security, and the policy ({said}) will be ignored"))
+    }
+
+    fn existing(&self, review: &Review<'_>, namespace: &str, enforce: &LevelVersion) -> Vec<String> {
+        let mut pods = review.lookup.list("", "pods", Some(namespace));
+        pods.retain(|p| !self.exempt.runtime_class(p.at(&["spec"])));
+        // One pod of each controller first: its others are like it.
+        let mut seen = HashSet::new();
+        let (mut first, rest): (Vec<&Object>, Vec<&Object>) =
+            pods.iter().partition(|p| p.controller_of().is_none_or(|o| seen.insert(o.uid.to_owned())));
+        first.extend(rest);
+        let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for p in first.iter().take(MOST_PODS) {
+            let found = checks::violations(enforce, &checks::Pod::of(p.at(&["metadata"]), p.at(&["spec"])));
+            if !found.is_empty() {
+                let reasons: Vec<String> = found.into_iter().map(|v| v.reason).collect();
+                by_reason.entry(reasons.join(", ")).or_default().push(p.name());
+            }
+        }
+        let mut out = Vec::new();
+        if pods.len() > MOST_PODS {
+            let n = pods.len();
+            out.push(format!(
+                "new PodSecurity enforce level only checked against the first {MOST_PODS} of {n} existing pods"
+            ));
+        }
+        if !by_reason.is_empty() {
+            out.push(format!(
+                "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{enforce}\""
+            ));
+        }
+        let mut each: Vec<String> = by_reason
+            .into_iter()
+            .map(|(reason, names)| {
+                let name = names.iter().min().copied().unwrap_or_default();
+                match names.len() {
+                    1 => format!("{name}: {reason}"),
+                    2 => format!("{name} (and 1 other pod): {reason}"),
+                    n => format!("{name} (and {} other pods): {reason}", n - 1),
+                }
+            })
+            .collect();
+        each.sort();
+        out.extend(each);
+        out
+    }
+}
+
+/// The audit log is told why what is looked at is stricter than the labels seem to say.
+fn unreadable(review: &Review<'_>, errors: &[BadLabel]) {
+    let errors: Vec<FieldError> = errors.iter().map(BadLabel::error).collect();
+    if let Err(why) = aggregate(&errors) {
+        review.host.annotate(ERROR, &format!("Failed to parse policy: {why}"));
     }
 }
 
@@ -100,7 +246,7 @@ fn audit(review: &Review<'_>, policy: &Policy, pod: &checks::Pod<'_>) {
     let found = checks::violations(&policy.audit, pod);
     if !found.is_empty() {
         let why = format!("would violate PodSecurity \"{}\": {}", policy.audit, details(&found));
-        review.host.annotate("pod-security.kubernetes.io/audit-violations", &why);
+        review.host.annotate(AUDIT_VIOLATIONS, &why);
     }
 }
 
@@ -109,69 +255,6 @@ fn details(found: &[checks::Violation]) -> String {
         if v.detail.is_empty() { v.reason.clone() } else { format!("{} ({})", v.reason, v.detail) }
     };
     found.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// Labels must be readable, and pods that are there already are told of.
-fn namespace(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    let (new, errors) = policy::of(|k| object.label(k));
-    let old = review.old.filter(|_| review.operation == Operation::Update).map(|o| policy::of(|k| o.label(k)));
-    if !errors.is_empty() && old.as_ref().is_none_or(|(_, before)| *before != errors) {
-        let path = FieldPath::new("metadata").child("labels");
-        let all: Vec<FieldError> =
-            errors.iter().map(|e| FieldError::invalid(&path.key(e.label), e.value.as_str(), e.why)).collect();
-        let gk = GroupKind { group: String::new(), kind: "Namespace".into() };
-        return Err(Status::invalid(&gk, object.name(), &all));
-    }
-    let Some((old, _)) = old else { return Ok(()) };
-    let same = new.enforce == old.enforce || new.enforce.is_privileged();
-    if same || (new.enforce.version == old.enforce.version && new.enforce.level <= old.enforce.level) {
-        return Ok(());
-    }
-    existing(review, object.name(), &new.enforce).into_iter().for_each(|w| review.host.warn(w));
-    Ok(())
-}
-
-fn existing(review: &Review<'_>, namespace: &str, enforce: &LevelVersion) -> Vec<String> {
-    let pods = review.lookup.list("", "pods", Some(namespace));
-    // One pod of each controller first: its others are like it.
-    let mut seen = HashSet::new();
-    let (mut first, rest): (Vec<&Object>, Vec<&Object>) =
-        pods.iter().partition(|p| p.controller_of().is_none_or(|o| seen.insert(o.uid.to_owned())));
-    first.extend(rest);
-    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for p in first.iter().take(MOST_PODS) {
-        let found = checks::violations(enforce, &checks::Pod::of(p.at(&["metadata"]), p.at(&["spec"])));
-        if !found.is_empty() {
-            let reasons: Vec<String> = found.into_iter().map(|v| v.reason).collect();
-            by_reason.entry(reasons.join(", ")).or_default().push(p.name());
-        }
-    }
-    let mut out = Vec::new();
-    if pods.len() > MOST_PODS {
-        let n = pods.len();
-        out.push(format!(
-            "new PodSecurity enforce level only checked against the first {MOST_PODS} of {n} existing pods"
-        ));
-    }
-    if !by_reason.is_empty() {
-        out.push(format!(
-            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{enforce}\""
-        ));
-    }
-    let mut each: Vec<String> = by_reason
-        .into_iter()
-        .map(|(reason, names)| {
-            let name = names.iter().min().copied().unwrap_or_default();
-            match names.len() {
-                1 => format!("{name}: {reason}"),
-                2 => format!("{name} (and 1 other pod): {reason}"),
-                n => format!("{name} (and {} other pods): {reason}", n - 1),
-            }
-        })
-        .collect();
-    each.sort();
-    out.extend(each);
-    out
 }
 
 /// Of what may change in a pod, only images and new containers matter.

@@ -1,5 +1,6 @@
-//! What a namespace asks of its pods, in its labels.
+//! What a namespace asks of its pods, in its labels (`k8s.io/pod-security-admission/api`).
 
+use meta::{FieldError, FieldPath};
 use std::fmt;
 
 /// The newest minor version there are checks for.
@@ -30,6 +31,11 @@ impl LevelVersion {
         self.level == Level::Privileged
     }
 
+    /// Equal, or both allow everything.
+    fn is_like(&self, other: &Self) -> bool {
+        self == other || (self.is_privileged() && other.is_privileged())
+    }
+
     /// The minor version whose checks apply.
     pub fn minor(&self) -> u32 {
         match self.version {
@@ -53,6 +59,7 @@ impl fmt::Display for LevelVersion {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub enforce: LevelVersion,
     pub audit: LevelVersion,
@@ -60,6 +67,15 @@ pub(super) struct Policy {
 }
 
 impl Policy {
+    /// The levels with the names of their labels.
+    pub fn modes(&self) -> [(&'static str, &LevelVersion); 3] {
+        [("enforce", &self.enforce), ("audit", &self.audit), ("warn", &self.warn)]
+    }
+
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.modes().iter().zip(other.modes()).all(|((_, a), (_, b))| a.is_like(b))
+    }
+
     pub fn is_privileged(&self) -> bool {
         self.enforce.is_privileged() && self.audit.is_privileged() && self.warn.is_privileged()
     }
@@ -68,12 +84,18 @@ impl Policy {
 /// A label that says nothing.
 #[derive(PartialEq, Eq)]
 pub(super) struct BadLabel {
-    pub label: &'static str,
-    pub value: String,
-    pub why: &'static str,
+    label: &'static str,
+    value: String,
+    why: &'static str,
 }
 
-fn level(text: &str) -> Option<Level> {
+impl BadLabel {
+    pub fn error(&self) -> FieldError {
+        FieldError::invalid(&FieldPath::new("metadata").child("labels").key(self.label), self.value.as_str(), self.why)
+    }
+}
+
+pub(super) fn level(text: &str) -> Option<Level> {
     match text {
         "privileged" => Some(Level::Privileged),
         "baseline" => Some(Level::Baseline),
@@ -82,7 +104,7 @@ fn level(text: &str) -> Option<Level> {
     }
 }
 
-fn version(text: &str) -> Option<Version> {
+pub(super) fn version(text: &str) -> Option<Version> {
     if text == "latest" {
         return Some(Version::Latest);
     }
@@ -91,13 +113,13 @@ fn version(text: &str) -> Option<Version> {
     minor.parse().ok().filter(|_| canonical).map(Version::Minor)
 }
 
-const BAD_LEVEL: &str = "must be one of privileged, baseline, restricted";
-const BAD_VERSION: &str = "must be \"latest\" or \"v1.x\"";
+pub(super) const BAD_LEVEL: &str = "must be one of privileged, baseline, restricted";
+pub(super) const BAD_VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
-/// A policy is always found. What cannot be read is `restricted` where it is enforced, and `privileged` elsewhere.
-pub(super) fn of<'a>(label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<BadLabel>) {
-    let free = LevelVersion { level: Level::Privileged, version: Version::Latest };
-    let mut policy = Policy { enforce: free, audit: free, warn: free };
+/// A policy is always found: the default where no label says another. What cannot be read is `restricted` where it is enforced,
+/// and `privileged` elsewhere.
+pub(super) fn of<'a>(default: Policy, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<BadLabel>) {
+    let mut policy = default;
     let mut errors = Vec::new();
     let mut read = |into: &mut LevelVersion, levels: &'static str, versions: &'static str, otherwise: Level| {
         let (l, v) = (label(levels), label(versions));

@@ -2,6 +2,7 @@
 
 use super::params;
 use super::read::{Binding, Family, Form, Mutation, Policies, Policy, error_type};
+use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt;
 use crate::plugin::{Decided, Remote, Review, Rounds};
@@ -9,17 +10,24 @@ use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET};
 use merge::json_patch::Patch;
 use meta::status::{Cause, Reason};
-use meta::{Gvk, Gvr, Object, Status};
+use meta::{Gvk, Gvr, Object, Status, Value};
 use tokio::time::Instant;
 
 pub struct Mutating {
     policies: Policies,
 }
 
-impl Default for Mutating {
-    fn default() -> Self {
+const KIND: Kind = Kind {
+    versions: &[("apiserver.config.k8s.io/v1", "MutatingAdmissionPolicyConfiguration")],
+    fields: Fields("MutatingAdmissionPolicyConfiguration", &[(STATIC_MANIFESTS, TEXT)]),
+};
+
+impl Mutating {
+    pub fn new(said: Option<&Value>) -> Result<Self, String> {
+        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        without_manifests(&said)?;
         let (policies, bindings) = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
-        Self { policies: Policies::new(Family { policies, bindings }) }
+        Ok(Self { policies: Policies::new(Family { policies, bindings }) })
     }
 }
 

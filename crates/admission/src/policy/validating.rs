@@ -2,6 +2,7 @@
 
 use super::params;
 use super::read::{Action, Binding, Family, Policies, Policy, Validation, error_type};
+use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt;
 use crate::plugin::{Decided, Remote, Review};
@@ -22,10 +23,17 @@ pub struct Validating {
     policies: Policies,
 }
 
-impl Default for Validating {
-    fn default() -> Self {
+const KIND: Kind = Kind {
+    versions: &[("apiserver.config.k8s.io/v1", "ValidatingAdmissionPolicyConfiguration")],
+    fields: Fields("ValidatingAdmissionPolicyConfiguration", &[(STATIC_MANIFESTS, TEXT)]),
+};
+
+impl Validating {
+    pub fn new(said: Option<&Value>) -> Result<Self, String> {
+        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        without_manifests(&said)?;
         let (policies, bindings) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
-        Self { policies: Policies::new(Family { policies, bindings }) }
+        Ok(Self { policies: Policies::new(Family { policies, bindings }) })
     }
 }
 

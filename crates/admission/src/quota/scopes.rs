@@ -1,31 +1,45 @@
 //! Scopes: which objects a quota counts at all.
 
 use meta::{Object, Value};
+use std::fmt;
 
 /// `ScopedResourceSelectorRequirement`.
-pub(super) struct Scope {
+pub(crate) struct Scope {
     name: String,
     operator: String,
     values: Vec<String>,
 }
 
+/// As Go prints the struct.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{{} {} [{}]}}", self.name, self.operator, self.values.join(" "))
+    }
+}
+
 pub(super) fn of(quota: &Object) -> Vec<Scope> {
     let list = |path: &[&str]| quota.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
-    let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();
     let plain = list(&["spec", "scopes"]).into_iter().map(|s| Scope {
         name: s.as_str().unwrap_or_default().to_owned(),
         operator: "Exists".into(),
         values: Vec::new(),
     });
-    let selected = list(&["spec", "scopeSelector", "matchExpressions"]).into_iter().map(|e| Scope {
-        name: text(&e, "scopeName"),
-        operator: text(&e, "operator"),
-        values: e["values"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
-    });
-    plain.chain(selected).collect()
+    let selected = list(&["spec", "scopeSelector", "matchExpressions"]);
+    plain.chain(selected.iter().map(Scope::read)).collect()
 }
 
 impl Scope {
+    pub fn read(e: &Value) -> Self {
+        let text = |k: &str| e[k].as_str().unwrap_or_default().to_owned();
+        let values = e["values"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+        Self { name: text("scopeName"), operator: text("operator"), values: values.collect() }
+    }
+
+    /// They speak of the same thing.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
     pub fn holds(&self, group: &str, resource: &str, object: &Object) -> bool {
         match (group, resource) {
             ("", "pods") => self.holds_for_pod(object),

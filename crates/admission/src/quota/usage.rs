@@ -19,14 +19,30 @@ fn alias(group: &str, resource: &str) -> Option<&'static str> {
     known.into_iter().find(|k| group.is_empty() && *k == resource)
 }
 
-/// The group and resource whose objects a name counts, when it counts objects of any kind.
+/// What is stored, and counted by no quota though it may name it (upstream `pkg/quota/v1/install`).
+const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
+pub(crate) fn is_ignored(group: &str, resource: &str) -> bool {
+    IGNORED.contains(&(group, resource))
+}
+
+/// The group and resource whose objects a name counts, when it counts objects of any kind but those that are ignored.
 pub fn counted(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix("count/")?;
-    Some(name.split_once('.').map_or(("", name), |(resource, group)| (group, resource)))
+    let (group, resource) = name.split_once('.').map_or(("", name), |(resource, group)| (group, resource));
+    (!is_ignored(group, resource)).then_some((group, resource))
+}
+
+/// Nothing is ever counted under this name.
+pub fn is_idle(name: &str) -> bool {
+    name.starts_with("count/") && counted(name).is_none()
 }
 
 /// A resource of a quota is one that objects of this kind take.
 pub fn tracks(group: &str, resource: &str, name: &str) -> bool {
+    if is_ignored(group, resource) {
+        return false;
+    }
     if name == count_name(group, resource) || alias(group, resource) == Some(name) {
         return true;
     }

@@ -78,10 +78,13 @@ async fn ask(
         let why = "could not get REST client: webhook configuration must have either service or URL";
         return Err(Failure::Calling { why: why.into(), code: 500 });
     };
-    let sent = review.host.post(endpoint, hook.timeout, question.body.clone()).await;
-    let unanswered = |e: Unanswered| Failure::Calling {
-        why: format!("failed to call webhook: {}", e.why),
-        code: e.code.unwrap_or(503),
+    let caller = invocation.callers.to(&endpoint.place);
+    let sent = review.host.post(endpoint, caller, hook.timeout, question.body.clone()).await;
+    let unanswered = |e: Unanswered| match e {
+        Unanswered::Unasked(why) => Failure::Calling { why: format!("could not get REST client: {why}"), code: 500 },
+        Unanswered::Asked { code, why } => {
+            Failure::Calling { why: format!("failed to call webhook: {why}"), code: code.unwrap_or(503) }
+        }
     };
     let body = sent.map_err(unanswered)?;
     let answer = exchange::answer(&question, &body, mutating).map_err(Failure::nonsense)?;

@@ -1,11 +1,13 @@
 //! Webhooks as their configurations describe them, read once for all requests until a configuration changes.
 
+use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{self, Conditions};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, Whose};
 use crate::remembered::Remembered;
-use auth::Endpoint;
-use meta::{Object, Value};
+use auth::{Callers, Endpoint};
+use meta::{FieldError, FieldPath, Object, Value};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,13 +34,39 @@ pub(super) enum DryRun {
     Unsupported,
 }
 
-/// The hooks of one kind of configuration.
-#[derive(Default)]
+/// The hooks of one kind of configuration, and as whom they are asked.
 pub(super) struct Hooks {
     read: Remembered<u64, Vec<Hook>>,
+    kubeconfig: Option<PathBuf>,
+    pub callers: Callers,
 }
 
+const KIND: Kind = Kind {
+    versions: &[("apiserver.config.k8s.io/v1", "WebhookAdmissionConfiguration")],
+    fields: Fields("WebhookAdmission", &[("kubeConfigFile", TEXT), (STATIC_MANIFESTS, TEXT)]),
+};
+
 impl Hooks {
+    /// Of what the plugin is told (`k8s.io/apiserver/pkg/admission/plugin/webhook/config`).
+    pub fn new(said: Option<&Value>) -> Result<Self, String> {
+        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        let file = said["kubeConfigFile"].as_str().filter(|f| !f.is_empty());
+        if let Some(file) = file.filter(|f| !f.starts_with('/')) {
+            let path = FieldPath::new("kubeConfigFile");
+            return Err(FieldError::invalid(&path, file, "must be an absolute file path").to_string());
+        }
+        without_manifests(&said)?;
+        Ok(Self { read: Remembered::default(), kubeconfig: file.map(PathBuf::from), callers: Callers::default() })
+    }
+
+    /// Reads who the server is.
+    pub fn open(&mut self) -> Result<(), String> {
+        if let Some(file) = &self.kubeconfig {
+            self.callers = Callers::of_file(file.clone())?;
+        }
+        Ok(())
+    }
+
     /// All hooks: configurations in the order of their names, hooks as they stand there.
     pub fn get(&self, lookup: &dyn Lookup, resource: &str) -> Arc<Vec<Hook>> {
         self.read.get(lookup.fingerprint(GROUP, resource), || {

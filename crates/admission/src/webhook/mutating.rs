@@ -12,15 +12,24 @@ use serde_json::json;
 
 const RESOURCE: &str = "mutatingwebhookconfigurations";
 
-#[derive(Default)]
 pub struct Mutating {
     hooks: Hooks,
+}
+
+impl Mutating {
+    pub fn new(said: Option<&Value>) -> Result<Self, String> {
+        Ok(Self { hooks: Hooks::new(said)? })
+    }
 }
 
 #[async_trait]
 impl Remote for Mutating {
     fn name(&self) -> &'static str {
         "MutatingAdmissionWebhook"
+    }
+
+    async fn open(&mut self) -> Result<(), String> {
+        self.hooks.open()
     }
 
     fn wants(&self, review: &Review<'_>) -> bool {
@@ -46,12 +55,13 @@ async fn mutate(
     mut object: Option<&mut Object>,
     rounds: &mut Rounds,
 ) -> Result<(), Status> {
+    let callers = &hooks.callers;
     let hooks = hooks.get(review.lookup, RESOURCE);
     if rounds.second {
         rounds.webhooks.begin_again(object.as_deref());
     }
     for (index, hook) in hooks.iter().enumerate() {
-        let Some(invocation) = select(hook, review, object.as_deref()).await? else { continue };
+        let Some(invocation) = select(callers, hook, review, object.as_deref()).await? else { continue };
         // Who was not asked in the first round is not asked in the second either.
         if rounds.second && !rounds.webhooks.is_due(&hook.uid) {
             continue;

@@ -3,21 +3,24 @@
 use super::conditions;
 use super::hook::Hook;
 use crate::plugin::Review;
+use auth::Callers;
 use meta::{Gvk, Gvr, Object, Status};
 
 /// A hook is to be called with this.
 pub(super) struct Invocation<'a> {
     pub hook: &'a Hook,
+    pub callers: &'a Callers,
     pub resource: Gvr,
     pub kind: Gvk,
 }
 
 pub(super) async fn select<'a>(
+    callers: &'a Callers,
     hook: &'a Hook,
     review: &Review<'_>,
     object: Option<&Object>,
 ) -> Result<Option<Invocation<'a>>, Status> {
     let Some((resource, kind)) = hook.matcher.matches(review, object)? else { return Ok(None) };
-    let invocation = Invocation { hook, resource, kind };
+    let invocation = Invocation { hook, callers, resource, kind };
     Ok(conditions::hold(&invocation, review, object).await?.then_some(invocation))
 }

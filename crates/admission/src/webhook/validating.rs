@@ -7,19 +7,28 @@ use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review};
 use async_trait::async_trait;
 use futures::future::join_all;
-use meta::{Object, Status};
+use meta::{Object, Status, Value};
 
 const RESOURCE: &str = "validatingwebhookconfigurations";
 
-#[derive(Default)]
 pub struct Validating {
     hooks: Hooks,
+}
+
+impl Validating {
+    pub fn new(said: Option<&Value>) -> Result<Self, String> {
+        Ok(Self { hooks: Hooks::new(said)? })
+    }
 }
 
 #[async_trait]
 impl Remote for Validating {
     fn name(&self) -> &'static str {
         "ValidatingAdmissionWebhook"
+    }
+
+    async fn open(&mut self) -> Result<(), String> {
+        self.hooks.open()
     }
 
     fn wants(&self, review: &Review<'_>) -> bool {
@@ -30,7 +39,7 @@ impl Remote for Validating {
         let hooks = self.hooks.get(review.lookup, RESOURCE);
         let mut chosen = Vec::new();
         for hook in hooks.iter() {
-            if let Some(i) = select(hook, review, object).await? {
+            if let Some(i) = select(&self.hooks.callers, hook, review, object).await? {
                 let new = versioned(&i, review, object).await?;
                 let old = versioned(&i, review, review.old).await?;
                 chosen.push((i, new, old));

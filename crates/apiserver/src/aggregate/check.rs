@@ -1,6 +1,6 @@
 //! Whether the server behind an APIService is there (`remote_available_controller.go`).
 
-use super::{Aggregator, Remote, identity};
+use super::{Aggregator, Remote, Unreached, identity};
 use auth::User;
 use bytes::Bytes;
 use client::Transport;
@@ -61,10 +61,15 @@ fn service(registry: &Registry, r: &Remote) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// Asks the server for what it must serve. Behind its service may be several, of which one is enough.
-pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &Remote) -> Verdict {
+/// Asks the server for what it must serve. Behind its service may be several, of which one is enough. None: it cannot be asked,
+/// and what was said of it before stays.
+pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &Remote) -> Option<Verdict> {
     if let Err(verdict) = service(registry, r) {
-        return verdict;
+        return Some(verdict);
+    }
+    if let Err(Unreached::Transport(why)) = aggregator.client(registry, r) {
+        tracing::warn!("the API service {}: {why}", r.name);
+        return None;
     }
     let path = format!("/apis/{}/{}", r.group_version.group, r.group_version.version);
     let ask = || get(aggregator, registry, r, &path, "application/json");
@@ -73,10 +78,10 @@ pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &
         let others = (1..ATTEMPTS).map(|_| Box::pin(ask()));
         answer = select_ok(others).await.map(|(document, _)| document);
     }
-    match answer {
+    Some(match answer {
         Ok(_) => ("True", "Passed", "all checks passed".into()),
         Err(why) => ("False", "FailedDiscoveryCheck", why),
-    }
+    })
 }
 
 /// A document of the server: its media type and its bytes.
@@ -87,7 +92,7 @@ pub(super) async fn get(
     path: &str,
     accept: &str,
 ) -> Result<(String, Bytes), String> {
-    let (address, client) = aggregator.client(registry, r)?;
+    let (address, client) = aggregator.client(registry, r).map_err(|e| e.to_string())?;
     let url = format!("https://{address}{path}");
     let failed = |why: &dyn std::fmt::Display| format!("failing or missing response from {url}: {why}");
     let mut request = Request::get(path).body(Bytes::new()).map_err(|e| failed(&e))?;

@@ -75,6 +75,16 @@ pub(crate) struct Aggregator {
 /// A server's address, its name, whom to trust, and whether to trust anybody.
 type To = (String, String, Vec<u8>, bool);
 
+/// Why nobody can be asked.
+#[derive(Debug, thiserror::Error)]
+enum Unreached {
+    #[error("{0}")]
+    Address(String),
+    /// What the APIService says of whom to trust means nothing.
+    #[error("{0}")]
+    Transport(String),
+}
+
 impl Aggregator {
     pub fn new(identity: Option<ClientIdentity>) -> Self {
         Self { identity, ..Self::default() }
@@ -115,7 +125,11 @@ impl Aggregator {
         if !remote.available {
             return plain(503, "service unavailable");
         }
-        let Ok((address, client)) = self.client(registry, remote) else { return plain(503, "service unavailable") };
+        let (address, client) = match self.client(registry, remote) {
+            Ok(found) => found,
+            Err(Unreached::Address(_)) => return plain(503, "service unavailable"),
+            Err(Unreached::Transport(why)) => return plain(500, &why),
+        };
         let ours = parts.extensions.remove::<OnUpgrade>();
         let upgrade = parts.headers.contains_key(UPGRADE) && ours.is_some();
         let peer = parts.extensions.get::<Address>().map(|p| p.0);
@@ -153,8 +167,8 @@ impl Aggregator {
     }
 
     /// A connection to one of the servers behind a version, and its address.
-    fn client(&self, registry: &Registry, remote: &Remote) -> Result<(String, Arc<Https>), String> {
-        let address = resolve(registry, &remote.namespace, &remote.service, remote.port)?;
+    fn client(&self, registry: &Registry, remote: &Remote) -> Result<(String, Arc<Https>), Unreached> {
+        let address = resolve(registry, &remote.namespace, &remote.service, remote.port).map_err(Unreached::Address)?;
         let name = format!("{}.{}.svc", remote.service, remote.namespace);
         let to = (address.clone(), name.clone(), remote.ca.clone(), remote.insecure);
         let mut kept = self.kept.lock();
@@ -168,7 +182,7 @@ impl Aggregator {
             insecure: remote.insecure,
             ..Config::new(format!("https://{address}"))
         };
-        let client = Arc::new(Https::new(&config).map_err(|e| e.to_string())?);
+        let client = Arc::new(Https::new(&config).map_err(|e| Unreached::Transport(e.why()))?);
         if kept.len() >= KEPT {
             kept.clear();
         }

@@ -127,23 +127,25 @@ async fn refresh(server: &Arc<Server>) {
     let objects = all(registry);
     let mut asked = JoinSet::new();
     let before = server.aggregator.table();
-    for mut r in objects.iter().filter_map(remote) {
+    for (o, mut r) in objects.iter().filter_map(|o| Some((o, remote(o)?))) {
+        let was = condition(o).is_some_and(|c| c["status"] == "True");
         let (server, old) = (server.clone(), before.found.get(&r.group_version).cloned());
         asked.spawn(async move {
             let verdict = available(&server.aggregator, &server.registry, &r).await;
-            r.available = verdict.0 == "True";
+            r.available = verdict.as_ref().map_or(was, |v| v.0 == "True");
             let found = documents::find(&server.aggregator, &server.registry, &r, old.as_deref()).await;
             (r, found, verdict)
         });
     }
     let mut table = Table::default();
-    let mut verdicts: HashMap<String, Verdict> = HashMap::new();
+    let mut verdicts: HashMap<String, Option<Verdict>> = HashMap::new();
     while let Some(done) = asked.join_next().await {
         let Ok((r, found, verdict)) = done else { continue };
         let gauge = server.metrics.set.gauge(&UNAVAILABLE, &[&r.name]);
         gauge.set(i64::from(!r.available));
         if !r.available && before.remotes.get(&r.group_version).is_some_and(|was| was.available) {
-            server.metrics.set.counter(&BECAME_UNAVAILABLE, &[&r.name, verdict.1]).inc();
+            let reason = verdict.as_ref().map_or("", |v| v.1);
+            server.metrics.set.counter(&BECAME_UNAVAILABLE, &[&r.name, reason]).inc();
         }
         verdicts.insert(r.name.clone(), verdict);
         table.found.insert(r.group_version.clone(), Arc::new(found));
@@ -154,7 +156,7 @@ async fn refresh(server: &Arc<Server>) {
     }
     for o in &objects {
         let here = || ("True", "Local", "Local APIServices are always available".to_owned());
-        let verdict = verdicts.remove(o.name()).unwrap_or_else(here);
+        let Some(verdict) = verdicts.remove(o.name()).unwrap_or_else(|| Some(here())) else { continue };
         if let Err(e) = tell(registry, o, &verdict).await {
             tracing::debug!("the status of the API service {}: {e}", o.name());
         }
@@ -165,11 +167,20 @@ fn options() -> WriteOptions {
     WriteOptions::of("kube-apiserver")
 }
 
+/// Whether the server is there, as it was written down.
+fn condition(o: &Object) -> Option<&Value> {
+    let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
+    all.into_iter().flatten().find(is_available)
+}
+
+/// The one condition that is written here, whatever it says.
+fn is_available(c: &&Value) -> bool {
+    c["type"] == "Available"
+}
+
 /// Writes the condition, if it is another.
 async fn tell(registry: &Registry, o: &Object, (status, reason, message): &Verdict) -> Result<(), Status> {
-    let none = Vec::new();
-    let is = |c: &&Value| c["type"] == "Available";
-    let live = o.at(&["status", "conditions"]).and_then(Value::as_array).unwrap_or(&none).iter().find(is);
+    let live = condition(o);
     let same = |c: &Value| c["status"] == *status && c["reason"] == *reason && c["message"] == message.as_str();
     if live.is_some_and(same) {
         return Ok(());
@@ -186,7 +197,7 @@ async fn tell(registry: &Registry, o: &Object, (status, reason, message): &Verdi
     let change = |live: Option<&Object>| {
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
         let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
-        let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !is(c)).cloned().collect();
+        let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !is_available(c)).cloned().collect();
         all.push(condition.clone());
         o.set(&["status", "conditions"], all);
         Ok(Target::Object(Box::new(o)))

@@ -90,8 +90,17 @@ fn roots(r: &Roots) -> Result<RootCertStore, Error> {
     let mut store = RootCertStore::empty();
     match r {
         Roots::Pem(pem) => {
-            for c in certificates(pem, "certificate authority")? {
-                store.add(c).map_err(|e| Error::Credentials(format!("certificate authority: {e}")))?;
+            let unfit = |why: String| Error::Credentials(format!("unable to load root certificates: {why}"));
+            let mut failed = None;
+            for c in CertificateDer::pem_slice_iter(pem) {
+                let c = c.map_err(|_| unfit("unable to parse bytes as PEM block".into()))?;
+                failed = store.add(c).err().or(failed);
+            }
+            // As Go does it, one that is good is enough.
+            match failed {
+                _ if !store.is_empty() => {}
+                Some(e) => return Err(unfit(format!("failed to parse certificate: {e}"))),
+                None => return Err(unfit("unable to parse bytes as PEM block".into())),
             }
         }
         Roots::System => {

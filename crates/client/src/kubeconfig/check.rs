@@ -94,8 +94,8 @@ fn readable(what: &str, path: &str, name: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// An error of the system as C says it, without a number behind.
-pub(super) fn os(e: &std::io::Error) -> String {
+/// An error of the system as C says it, and so Go: without a number behind.
+pub fn os(e: &std::io::Error) -> String {
     let text = e.to_string();
     let plain = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = plain.chars();

@@ -112,7 +112,8 @@ impl Controller {
         let quota = Quota::of(&live);
         let resources = self.counted(&quota).await?;
         let now = meta::time::format(self.context.now());
-        let mut used: Amounts = quota.wanted.keys().map(|k| (k.clone(), Quantity::from_int(0))).collect();
+        let counted = quota.wanted.keys().filter(|k| !quota::is_idle(k));
+        let mut used: Amounts = counted.map(|k| (k.clone(), Quantity::from_int(0))).collect();
         for r in resources {
             self.watch(&r);
             let gvr = r.gvr();

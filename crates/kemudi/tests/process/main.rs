@@ -154,6 +154,9 @@ async fn values_that_mean_nothing_are_said_before_anything_is_made() {
         assert!(says.starts_with("error: ") && says.to_lowercase().contains("nosuch"), "{says}");
         assert!(!data.exists(), "{flag} left a directory");
     }
+    let says = failed(up(&data).arg("--admission-control-config-file=nosuch")).await;
+    let why = "unable to read admission control configuration from \"nosuch\" [open nosuch: no such file or directory]";
+    assert_eq!(says, format!("error: {why}"));
 }
 
 /// The bytes of the format's record, as the store writes it: the key, then the number.

@@ -11,7 +11,9 @@ use hyper_util::rt::TokioIo;
 use meta::Value;
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair};
+use rustls::RootCertStore;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
 use serde_json::json;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,6 +29,18 @@ pub struct Hook {
     pub ca: String,
     /// The paths and requests that came.
     pub heard: Arc<Mutex<Vec<(String, Value)>>>,
+    /// As whom.
+    pub callers: Arc<Mutex<Vec<Caller>>>,
+    /// A certificate that the hook believes, and its key: PEM in base64.
+    pub client: (String, String),
+}
+
+/// What a request says of who sends it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Caller {
+    pub authorization: String,
+    pub acts_as: String,
+    pub certificate: bool,
 }
 
 impl Hook {
@@ -37,31 +51,44 @@ impl Hook {
         let cert = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let own = KeyPair::generate().unwrap();
+        let client = CertificateParams::new(vec!["client".to_owned()]).unwrap().self_signed(&own).unwrap();
+        let mut believed = RootCertStore::empty();
+        believed.add(client.der().clone()).unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(believed), provider.clone());
         let tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_no_client_auth()
+            .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
             .with_single_cert(vec![cert.der().clone()], der)
             .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let (says, log): (Arc<Says>, _) = (Arc::new(says), heard.clone());
+        let callers: Arc<Mutex<Vec<Caller>>> = Arc::default();
+        let (says, log, seen): (Arc<Says>, _, _) = (Arc::new(says), heard.clone(), callers.clone());
         tokio::spawn(async move {
             loop {
                 let Ok((tcp, _)) = listener.accept().await else { return };
-                let (acceptor, says, log) = (acceptor.clone(), says.clone(), log.clone());
+                let (acceptor, says, log, seen) = (acceptor.clone(), says.clone(), log.clone(), seen.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(tcp).await else { return };
-                    let service = service_fn(move |r| serve(r, says.clone(), log.clone()));
+                    let certificate = stream.get_ref().1.peer_certificates().is_some();
+                    let service = service_fn(move |r: Request<Incoming>| {
+                        let header = |name: &str| r.headers().get(name).map_or("", |v| v.to_str().unwrap()).to_owned();
+                        let (authorization, acts_as) = (header("authorization"), header("impersonate-user"));
+                        seen.lock().push(Caller { authorization, acts_as, certificate });
+                        serve(r, says.clone(), log.clone())
+                    });
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
                 });
             }
         });
-        Self { port, ca: STANDARD.encode(cert.pem()), heard }
+        let client = (STANDARD.encode(client.pem()), STANDARD.encode(own.serialize_pem()));
+        Self { port, ca: STANDARD.encode(cert.pem()), heard, callers, client }
     }
 
     pub fn url(&self, path: &str) -> Value {

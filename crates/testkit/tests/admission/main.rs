@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod configured;
 mod hook;
 mod limits;
 mod plugins;

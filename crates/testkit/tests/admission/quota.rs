@@ -212,3 +212,15 @@ async fn objects_ports_and_storage_are_counted() {
     let used = p.wait("objects", |s| s["used"]["requests.storage"] == "3Gi").await["used"].clone();
     assert_eq!(used["services.nodeports"], "1");
 }
+
+/// Upstream never counted events; a quota that names them limits nothing and says nothing of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_not_counted() {
+    let p = Plane::start(9).await;
+    p.quota("events", json!({"hard": {"count/events": "0", "count/events.events.k8s.io": "0", "secrets": "5"}})).await;
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "namespace": "golden", "name": "p"},
+        "source": {"component": "test"}, "reason": "Test", "type": "Normal"});
+    p.make("/api/v1/namespaces/golden/events", event).await;
+    let status = p.wait("events", |s| s["used"]["secrets"] == "0").await;
+    assert_eq!(status["used"], json!({"secrets": "0"}));
+}

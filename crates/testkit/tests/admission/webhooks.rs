@@ -133,6 +133,11 @@ async fn a_failed_call_counts_as_the_policy_says() {
     let cases = [
         ("down", down, "failed to call webhook: Post \"https://127.0.0.1:1/x?timeout=1s\": dial tcp 127.0.0.1:1: "),
         ("untrusted", untrusted, "invalid peer certificate"),
+        (
+            "unreadable",
+            json!({"url": "https://127.0.0.1:1/x", "caBundle": "bm9uZQ=="}),
+            "could not get REST client: unable to load root certificates: unable to parse bytes as PEM block",
+        ),
         ("never", h.url("/never"), "/never?timeout=1s\": context deadline exceeded"),
         ("http", h.url("/http"), "failed to call webhook: an error on the server (\"no\") has prevented the request"),
         ("uid", h.url("/uid"), "received invalid webhook response: expected response.uid="),
@@ -232,7 +237,7 @@ async fn a_dry_run_asks_only_hooks_without_side_effects() {
 }
 
 /// Writes what validation would refuse.
-async fn put(c: &Cluster, resource: &str, namespace: &str, name: &str, v: &Value) {
+pub async fn put(c: &Cluster, resource: &str, namespace: &str, name: &str, v: &Value) {
     let key = Key::new(resource, namespace, name);
     let op = Op { key, expect: Expect::Absent, action: Action::Put(v.to_string().into()) };
     c.server.registry.store.commit(vec![op]).await.unwrap();

@@ -279,6 +279,25 @@ async fn certificates_are_checked_unless_nobody_wants_it() {
         .await;
     assert_eq!(patched.code, 200, "{patched:?}");
     a.available("Passed").await;
+    // With what is no certificate nobody can be asked: what was said stands, and clients are told why.
+    let nonsense = json!([{"op": "remove", "path": "/spec/insecureSkipTLSVerify"}, {"op": "add", "path": "/spec/caBundle", "value": "bm9uZQ=="}]);
+    let patched = a
+        .cluster
+        .send("PATCH", &format!("{SERVICES}/{NAME}"), media, "application/json", nonsense.to_string().into())
+        .await;
+    assert_eq!(patched.code, 200, "{patched:?}");
+    let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders");
+    let begun = Instant::now();
+    let (code, said) = loop {
+        let (code, _, said) = a.send(ADMIN, "GET", &path, &[], "").await;
+        if code == 500 || begun.elapsed() > Duration::from_secs(30) {
+            break (code, said);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let why = "unable to load root certificates: unable to parse bytes as PEM block\n";
+    assert_eq!((code, &said), (500, &json!(why)));
+    assert_eq!(a.available("Passed").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]

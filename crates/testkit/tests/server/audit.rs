@@ -1,7 +1,7 @@
 //! The audit log: what is written of a request, when, and what is left out.
 
 use crate::hook::{Hook, allow, patch};
-use crate::socket::{Socket, server};
+use crate::socket::{Socket, admitting};
 use apiserver::audit::{Audit, Limits, Log, Mode, Place, Policy, Rotation, Sink};
 use apiserver::{Options, Server};
 use bytes::Bytes;
@@ -44,6 +44,10 @@ impl Audited {
     }
 
     async fn cutting(limits: Option<Limits>) -> Self {
+        Self::with(limits, admission::default_plugins()).await
+    }
+
+    async fn with(limits: Option<Limits>, chain: admission::Chain) -> Self {
         let cluster = Cluster::start(1).await;
         let directory = tempfile::tempdir().unwrap();
         let log = Log::open(&directory.path().join("audit.log"), Rotation::default(), cluster.clock.clone()).unwrap();
@@ -51,7 +55,7 @@ impl Audited {
             policy: Policy::parse(POLICY).unwrap(),
             to: vec![Place { sink: Sink::Log(log), mode: Mode::Blocking, limits }],
         });
-        let server = server(&cluster, Options { audit, ..Options::default() });
+        let server = admitting(&cluster, chain, Options { audit, ..Options::default() });
         Self { _cluster: cluster, server, directory }
     }
 
@@ -228,6 +232,40 @@ async fn plugins_tell_what_they_found() {
     assert_eq!(notes["pod-security.kubernetes.io/enforce-policy"], "baseline:latest", "{events:?}");
     let found = notes["pod-security.kubernetes.io/audit-violations"].as_str().unwrap();
     assert!(found.starts_with("would violate PodSecurity \"restricted:latest\": "), "{found}");
+}
+
+/// Who is exempt from Pod Security is told why, and of no policy.
+#[tokio::test(start_paused = true)]
+async fn exemptions_are_told() {
+    let said = json!({"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+        "defaults": {"enforce": "restricted"},
+        "exemptions": {"namespaces": ["golden"], "runtimeClasses": ["sandbox"], "usernames": ["jane"]}});
+    let told = admission::Configuration::default().with("PodSecurity", said);
+    let a = Audited::with(None, admission::configured(&[], &[], &told).unwrap()).await;
+    let json = [("content-type", "application/json")];
+    let class = json!({"metadata": {"name": "sandbox"}, "handler": "sandbox"}).to_string();
+    a.send("POST", "/apis/node.k8s.io/v1/runtimeclasses", &json, &class).await;
+    let jane = [json[0], ("authorization", "Bearer jane/system:masters")];
+    let plain = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let mut sandboxed = plain.clone();
+    sandboxed["spec"]["runtimeClassName"] = "sandbox".into();
+    for (namespace, headers, pod, why) in [
+        ("golden", &json[..], &plain, Some("namespace")),
+        ("default", &jane[..], &plain, Some("user")),
+        ("kube-system", &json[..], &sandboxed, Some("runtimeClass")),
+        ("kube-system", &json[..], &plain, None),
+    ] {
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let (_, events) = a.send("POST", &path, headers, &pod.to_string()).await;
+        let notes = &events[1]["annotations"];
+        assert_eq!(notes["pod-security.kubernetes.io/exempt"].as_str(), why, "{events:?}");
+        let policy = notes["pod-security.kubernetes.io/enforce-policy"].as_str();
+        assert_eq!(policy, if why.is_none() { Some("restricted:latest") } else { None });
+    }
+    let labels =
+        json!({"metadata": {"name": "odd", "labels": {"pod-security.kubernetes.io/enforce": "x"}}}).to_string();
+    let (_, events) = a.send("POST", "/api/v1/namespaces", &json, &labels).await;
+    assert_eq!(events[1]["responseStatus"]["code"], 422);
 }
 
 #[tokio::test]

@@ -30,10 +30,15 @@ impl TokenAuthenticator for Names {
 
 /// Another server over the objects of a cluster. `admin/system:masters` is a token that may do everything.
 pub fn server(cluster: &Cluster, options: Options) -> Arc<Server> {
+    admitting(cluster, admission::default_plugins(), options)
+}
+
+/// The same with other plugins.
+pub fn admitting(cluster: &Cluster, chain: admission::Chain, options: Options) -> Arc<Server> {
     let tokens = Arc::new(Tokens { all: vec![Arc::new(Names)], audiences: vec!["test".into()] });
     let authenticators = Authenticators { tokens, ..Authenticators::default() };
     let s = &cluster.server;
-    Server::with(s.registry.clone(), authenticators, s.authorizer.clone(), admission::default_plugins(), options)
+    Server::with(s.registry.clone(), authenticators, s.authorizer.clone(), chain, options)
 }
 
 pub struct Socket {
