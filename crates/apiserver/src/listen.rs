@@ -33,12 +33,12 @@ const QUIET: Duration = Duration::from_millis(500);
 /// The longest head of a request, as upstream's.
 const MAX_HEAD: u32 = 1 << 20;
 
-/// Serves until `shutdown` turns true, and ends when the open requests have ended, or have had their time. Boxed, as
-/// [`Server::handle`] is.
+/// Serves until `shutdown` turns true, and ends when the open requests have ended, or have had their time. New connections
+/// are taken with what `tls` is then. Boxed, as [`Server::handle`] is.
 pub fn serve(
     server: Arc<Server>,
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    tls: watch::Receiver<Arc<rustls::ServerConfig>>,
     shutdown: watch::Receiver<bool>,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(accept(server, listener, tls, shutdown))
@@ -47,10 +47,9 @@ pub fn serve(
 async fn accept(
     server: Arc<Server>,
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    tls: watch::Receiver<Arc<rustls::ServerConfig>>,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}
@@ -67,7 +66,8 @@ async fn accept(
                 continue;
             }
         };
-        let (server, acceptor, shutdown) = (server.clone(), acceptor.clone(), shutdown.clone());
+        let (server, shutdown) = (server.clone(), shutdown.clone());
+        let acceptor = TlsAcceptor::from(tls.borrow().clone());
         open.spawn(async move { connection(server, acceptor, stream, shutdown).await });
     }
     drop(listener);
@@ -88,7 +88,7 @@ async fn connection(
         return;
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let holder = server.authenticators.certificates.peer(chain, &*server.registry.clock);
+    let holder = Arc::new(server.authenticators.certificates.holder(chain, &*server.registry.clock));
     let open = watch::Sender::new(0usize);
     let mut requests = open.subscribe();
     let longest = server.options.request_timeout;
@@ -100,7 +100,7 @@ async fn connection(
             if let Some(a) = address {
                 request.extensions_mut().insert(Address(a));
             }
-            request.extensions_mut().insert(holder);
+            request.extensions_mut().insert(holder.peer(&server.authenticators.certificates, &*server.registry.clock));
             Ok::<_, Infallible>(read_and_handle(server, request).await.map(|body| Sent { body, _open: open }))
         }
     });

@@ -1,5 +1,6 @@
 //! Who may come in and what they may do: the flags for it, under upstream's names, and what is made of them.
 
+use crate::authorities;
 use crate::pki::Pki;
 use crate::reload::{EVERY, Followed};
 use crate::tokens::AdminToken;
@@ -164,6 +165,9 @@ pub struct Access {
     /// What other servers need to know to believe the same people: `extension-apiserver-authentication`.
     pub client_ca: String,
     pub proxy_ca: String,
+    /// Where these come from, as far as they come from files.
+    pub client_ca_file: Option<Followed>,
+    pub proxy_ca_file: Option<Followed>,
     node: Arc<NodeAuthorizer>,
     bootstrap: Option<Arc<BootstrapTokens>>,
 }
@@ -212,7 +216,10 @@ impl Access {
                 known: Default::default(),
             }));
         }
-        let (client_ca, proxy_ca) = (clients(o, pki)?, proxies(o, pki)?);
+        let of_clients = read_if(o.client_ca_file.as_ref())?;
+        let of_proxies = read_if(o.requestheader_client_ca_file.as_ref())?;
+        let client_ca = authorities::clients(pki, of_clients.as_deref().unwrap_or_default());
+        let proxy_ca = of_proxies.clone().unwrap_or_else(|| pki.proxy_ca_pem.clone());
         let certificates = Certificates::new(&client_ca, Some(&proxy_ca)).map_err(|e| bad("client-ca-file")(&e))?;
         let rbac = RbacCache::new();
         let node = NodeAuthorizer::new(rbac.clone());
@@ -249,6 +256,8 @@ impl Access {
             },
             client_ca,
             proxy_ca,
+            client_ca_file: followed(o.client_ca_file.as_ref(), of_clients),
+            proxy_ca_file: followed(o.requestheader_client_ca_file.as_ref(), of_proxies),
             node,
             bootstrap,
         })
@@ -272,13 +281,8 @@ fn allowed_names(o: &Options) -> Vec<String> {
     }
 }
 
-fn clients(o: &Options, pki: &Pki) -> Result<String, Error> {
-    let more = read_if(o.client_ca_file.as_ref())?.unwrap_or_default();
-    Ok(format!("{}\n{more}", pki.ca_pem.trim_end()))
-}
-
-fn proxies(o: &Options, pki: &Pki) -> Result<String, Error> {
-    Ok(read_if(o.requestheader_client_ca_file.as_ref())?.unwrap_or_else(|| pki.proxy_ca_pem.clone()))
+fn followed(path: Option<&PathBuf>, seen: Option<String>) -> Option<Followed> {
+    Some(Followed::new(path?.clone(), seen?, EVERY))
 }
 
 fn service_accounts(

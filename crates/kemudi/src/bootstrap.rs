@@ -27,9 +27,7 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
         create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
     }
     strategies::rbac::bootstrap(registry).await?;
-    let trust = json!({"metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
-        "data": place.trust});
-    replace(registry, "", "v1", "configmaps", trust).await?;
+    trust(registry, &place.trust).await?;
     cluster_info(registry, place).await?;
     // Since when it is known which tokens in secrets are used.
     let since = registry.clock.now().strftime("%Y-%m-%d").to_string();
@@ -56,6 +54,12 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
         }
         other => other,
     }
+}
+
+/// Tells other servers whom to believe.
+pub async fn trust(registry: &Registry, data: &Value) -> Result<(), Status> {
+    let metadata = json!({"name": "extension-apiserver-authentication", "namespace": "kube-system"});
+    replace(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": data})).await
 }
 
 /// How the cluster is reached, for those who have nothing but a token. It is signed by those tokens; see the controller.

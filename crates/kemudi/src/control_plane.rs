@@ -1,6 +1,7 @@
 //! The control plane of one process: store, registry, API server, and the socket.
 
 use crate::access::{self, Access};
+use crate::authorities::Authorities;
 use crate::bootstrap::{self, Place};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
@@ -116,7 +117,7 @@ impl ControlPlane {
         tokio::spawn(definitions.run());
         tokio::spawn(registry::expiry::run(registry.clone()));
         tokio::spawn(access.rbac.clone().run(registry.clone()));
-        let authorities = [access.client_ca.clone(), access.proxy_ca.clone()];
+        let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
         let keys_at = keys_at
             .unwrap_or_else(|| format!("https://{}/openid/v1/jwks", SocketAddr::new(config.advertise, address.port())));
@@ -124,7 +125,7 @@ impl ControlPlane {
         let accounts = access.accounts.clone();
         let authenticators = Authenticators {
             tokens: access.tokens,
-            certificates: access.certificates,
+            certificates: access.certificates.clone(),
             front_proxy: Some(access.front_proxy),
             anonymous: access.anonymous,
             issuer: Some(documents),
@@ -152,7 +153,19 @@ impl ControlPlane {
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
         let mut serving = JoinSet::new();
-        let tls = pki.tls(&pki.server(&names, &addresses)?, &[&authorities[0], &authorities[1]])?;
+        let pair = pki.server(&names, &addresses)?;
+        let (changes, tls) = watch::channel(pki.tls(&pair, &[&access.client_ca, &access.proxy_ca])?);
+        let authorities = Authorities {
+            pki: pki.clone(),
+            pair,
+            certificates: access.certificates,
+            registry: server.registry.clone(),
+            trust: trusted,
+            tls: changes,
+            clients: access.client_ca,
+            proxies: access.proxy_ca,
+        };
+        tokio::spawn(authorities.follow(access.client_ca_file, access.proxy_ca_file));
         if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;

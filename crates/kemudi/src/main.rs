@@ -7,6 +7,7 @@ mod access;
 mod agent;
 mod api;
 mod audit;
+mod authorities;
 mod behind;
 mod bootstrap;
 mod components;

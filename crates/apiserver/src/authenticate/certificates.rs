@@ -3,6 +3,7 @@
 
 use auth::User;
 use meta::Clock;
+use parking_lot::{Mutex, RwLock};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -24,11 +25,22 @@ pub enum PeerError {
     Verifier(String),
 }
 
-/// The authorities whose certificates are taken.
+/// The authorities whose certificates are taken, which may change. Clones share them.
+#[derive(Clone, Default)]
+pub struct Certificates(Arc<RwLock<Known>>);
+
 #[derive(Default)]
-pub struct Certificates {
+struct Known {
     users: Option<Arc<dyn ClientCertVerifier>>,
     proxies: Option<Arc<dyn ClientCertVerifier>>,
+    /// How often they have changed.
+    changes: u64,
+}
+
+/// Who holds a connection: its certificates, and whose they were when they were last looked at.
+pub(crate) struct Holder {
+    chain: Vec<CertificateDer<'static>>,
+    seen: Mutex<(u64, Peer)>,
 }
 
 /// Who is at the other end of a connection. A request extension.
@@ -46,7 +58,22 @@ pub struct Peer {
 impl Certificates {
     /// `users` and `proxies` are PEM, one or more authorities each.
     pub fn new(users: &str, proxies: Option<&str>) -> Result<Self, PeerError> {
-        Ok(Self { users: Some(verifier(users)?), proxies: proxies.map(verifier).transpose()? })
+        let known = Known { users: Some(verifier(users)?), proxies: proxies.map(verifier).transpose()?, changes: 0 };
+        Ok(Self(Arc::new(RwLock::new(known))))
+    }
+
+    /// From now on these count, for connections that are open as well.
+    pub fn replace(&self, users: &str, proxies: &str) -> Result<(), PeerError> {
+        let (users, proxies) = (Some(verifier(users)?), Some(verifier(proxies)?));
+        let mut known = self.0.write();
+        *known = Known { users, proxies, changes: known.changes + 1 };
+        Ok(())
+    }
+
+    pub(crate) fn holder(&self, chain: &[CertificateDer<'_>], clock: &dyn Clock) -> Holder {
+        let chain: Vec<_> = chain.iter().map(|c| c.clone().into_owned()).collect();
+        let seen = (self.0.read().changes, self.peer(&chain, clock));
+        Holder { chain, seen: Mutex::new(seen) }
     }
 
     pub fn peer(&self, chain: &[CertificateDer<'_>], clock: &dyn Clock) -> Peer {
@@ -55,10 +82,30 @@ impl Certificates {
         let known = |by: &Option<Arc<dyn ClientCertVerifier>>| {
             by.as_ref().is_some_and(|v| v.verify_client_cert(leaf, more, now).is_ok())
         };
-        let user = if known(&self.users) { user_of(leaf) } else { None };
-        let proxy = if known(&self.proxies) { user_of(leaf).map(|u| u.name) } else { None };
+        let (users, proxies) = {
+            let known = self.0.read();
+            (known.users.clone(), known.proxies.clone())
+        };
+        let user = if known(&users) { user_of(leaf) } else { None };
+        let proxy = if known(&proxies) { user_of(leaf).map(|u| u.name) } else { None };
         let expires = x509_parser::parse_x509_certificate(leaf).ok().map(|(_, c)| c.validity().not_after.timestamp());
         Peer { unknown: user.is_none() && proxy.is_none(), user, proxy, expires }
+    }
+}
+
+impl Holder {
+    /// Who it is now: authorities change, and certificates end.
+    pub fn peer(&self, certificates: &Certificates, clock: &dyn Clock) -> Peer {
+        if self.chain.is_empty() {
+            return Peer::default();
+        }
+        let changes = certificates.0.read().changes;
+        let mut seen = self.seen.lock();
+        let over = !seen.1.unknown && seen.1.expires.is_some_and(|e| e < clock.now().as_second());
+        if seen.0 != changes || over {
+            *seen = (changes, certificates.peer(&self.chain, clock));
+        }
+        seen.1.clone()
     }
 }
 

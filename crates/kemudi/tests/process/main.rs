@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod authorities;
 mod running;
 
 use http::StatusCode;

@@ -64,7 +64,8 @@ impl Socket {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, shutdown) = watch::channel(false);
-        let serving = tokio::spawn(apiserver::listen::serve(server, listener, Arc::new(tls), shutdown));
+        let serving =
+            tokio::spawn(apiserver::listen::serve(server, listener, watch::channel(Arc::new(tls)).1, shutdown));
         Self { port, ca: cert.pem(), stop, serving }
     }
 
