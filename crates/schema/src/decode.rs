@@ -2,6 +2,8 @@
 //!
 //! As in Go, the last of two equal keys wins; which ones there were is reported with full paths, for `fieldValidation`.
 
+pub mod syntax;
+
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
@@ -59,14 +61,14 @@ pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
     let state = State::default();
     let mut d = serde_json::Deserializer::from_slice(text);
     d.disable_recursion_limit();
-    let value = Seed(&state).deserialize(&mut d).map_err(|e| DecodeError(go_message(&e)))?;
-    d.end().map_err(|e| DecodeError(go_message(&e)))?;
+    let value = Seed(&state).deserialize(&mut d).map_err(|e| go_message(&e, text))?;
+    d.end().map_err(|e| go_message(&e, text))?;
     Ok(Decoded { value, duplicates: state.duplicates.into_inner() })
 }
 
-/// Go names the character, serde_json the place.
-fn go_message(e: &serde_json::Error) -> String {
-    if e.is_eof() { "unexpected end of JSON input".into() } else { format!("invalid JSON: {e}") }
+/// In the words of Go, unless it would have read the text.
+fn go_message(e: &serde_json::Error, text: &[u8]) -> DecodeError {
+    DecodeError(syntax::wrong(text).unwrap_or_else(|| format!("invalid JSON: {e}")))
 }
 
 #[derive(Default)]

@@ -41,6 +41,8 @@ pub struct Ruled {
     pub prepare: fn(&mut Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
     pub names: NameRule,
+    /// What is said of a field that nothing can be selected by, before the field; empty for what is said of most kinds.
+    pub unselectable: &'static str,
     pub fixed_by_status: &'static [&'static str],
 }
 
@@ -55,6 +57,7 @@ impl Ruled {
             prepare: |_| {},
             warnings: |_, _| Vec::new(),
             names: NameRule::DnsSubdomain,
+            unselectable: "",
             fixed_by_status: &[],
         }
     }
@@ -87,6 +90,11 @@ impl Ruled {
         Self { names, ..self }
     }
 
+    /// Names the kind when a field cannot be selected by.
+    pub fn unselectable(self, said: &'static str) -> Self {
+        Self { unselectable: said, ..self }
+    }
+
     /// An update of the status changes nothing of the metadata.
     pub fn with_whole_status(self) -> Self {
         Self { fixed_by_status: registry::ALL_METADATA, ..self }
@@ -94,6 +102,10 @@ impl Ruled {
 }
 
 impl Strategy for Ruled {
+    fn unselectable(&self, field: &str) -> Option<String> {
+        (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
+    }
+
     fn name_rule(&self) -> NameRule {
         self.names
     }

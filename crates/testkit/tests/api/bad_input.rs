@@ -69,7 +69,7 @@ async fn text_that_is_no_object_is_refused() {
     check(&c, post(JSON), r#"{"metadata": {name: "x"}}"#, bad("couldn't get version/kind; json parse error")).await;
     check(&c, post(JSON), "", bad("unexpected end of JSON input")).await;
     check(&c, post(JSON), "[]", bad("")).await;
-    check(&c, post(JSON), "null", bad("")).await;
+    check(&c, post(JSON), "null", invalid(&[("metadata.name", "FieldValueRequired")])).await;
     check(&c, post(JSON), &b"{\"metadata\": {\"name\": \"\xff\xfe\"}}"[..], bad("")).await;
     check(&c, post(YAML), "metadata: {name: x", bad("YAML")).await;
     check(&c, post(YAML), "metadata:\n\tname: x", bad("YAML")).await;
