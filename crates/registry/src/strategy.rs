@@ -103,6 +103,9 @@ impl Request {
     }
 }
 
+/// Where upstream registers its own kinds.
+pub const LEGACY_SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
+
 /// How the name of an object is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
@@ -224,6 +227,11 @@ pub trait Strategy: Send + Sync {
     /// What is said of a field that nothing can be selected by, where it is not what is said of most.
     fn unselectable(&self, _field: &str) -> Option<String> {
         None
+    }
+
+    /// The name of the registry that upstream looks the kind up in: the line of its source where that is made.
+    fn scheme(&self) -> &'static str {
+        LEGACY_SCHEME
     }
 
     fn name_rule(&self) -> NameRule {

@@ -43,6 +43,8 @@ pub struct Ruled {
     pub names: NameRule,
     /// What is said of a field that nothing can be selected by, before the field; empty for what is said of most kinds.
     pub unselectable: &'static str,
+    /// See [`Strategy::scheme`].
+    pub scheme: &'static str,
     pub fixed_by_status: &'static [&'static str],
 }
 
@@ -58,6 +60,7 @@ impl Ruled {
             warnings: |_, _| Vec::new(),
             names: NameRule::DnsSubdomain,
             unselectable: "",
+            scheme: registry::LEGACY_SCHEME,
             fixed_by_status: &[],
         }
     }
@@ -95,6 +98,10 @@ impl Ruled {
         Self { unselectable: said, ..self }
     }
 
+    pub fn in_scheme(self, scheme: &'static str) -> Self {
+        Self { scheme, ..self }
+    }
+
     /// An update of the status changes nothing of the metadata.
     pub fn with_whole_status(self) -> Self {
         Self { fixed_by_status: registry::ALL_METADATA, ..self }
@@ -102,6 +109,10 @@ impl Ruled {
 }
 
 impl Strategy for Ruled {
+    fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
     fn unselectable(&self, field: &str) -> Option<String> {
         (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
     }

@@ -204,6 +204,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(flowcontrol::priority_level).with_status(flowcontrol::status).with_whole_status()
         }
         ("apiregistration.k8s.io", "apiservices") => Ruled::new(apiregistration::api_service)
+            .in_scheme("pkg/apiserver/scheme/scheme.go:28")
             .named(NameRule::PathSegment)
             .with_status(apiregistration::status)
             .with_whole_status(),

@@ -220,7 +220,7 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
                 want.api_version()
             )
         } else {
-            format!("no kind {kind:?} is registered for version {version:?} in scheme {SCHEME:?}")
+            format!("no kind {kind:?} is registered for version {version:?} in scheme {:?}", row.strategy.scheme())
         };
         return Err(Status::bad_request(format!(
             "{} in version {:?} cannot be handled as a {}: {message}",
@@ -233,8 +233,6 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
 /// What names the version and kind of an object, as Go prints its type.
 const TYPED: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
-/// The name of the registry of all built-in types: the line of upstream's source where it is made.
-const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
 /// The beginning of a body for a message: as text if it may be JSON, else in hexadecimal digits.
 fn summary(body: &[u8]) -> String {

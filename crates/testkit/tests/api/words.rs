@@ -65,6 +65,14 @@ async fn bodies_that_are_no_json_are_shown() {
         let (code, said) = message(&c, "POST", maps, JSON, body).await;
         assert!(code == 400 && said.starts_with(unrecognized) && said.ends_with(why), "{said}");
     }
+    for (path, scheme) in [
+        (maps, "pkg/api/legacyscheme/scheme.go:30"),
+        ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "pkg/apiserver/apiserver.go:55"),
+        ("/apis/apiregistration.k8s.io/v1/apiservices", "pkg/apiserver/scheme/scheme.go:28"),
+    ] {
+        let want = format!("no kind \"Foo\" is registered for version \"v1\" in scheme {scheme:?}");
+        check(&c, path, json!({"apiVersion": "v1", "kind": "Foo"}), 400, &want).await;
+    }
     assert_eq!(c.call("POST", maps, json!({"metadata": {"name": "m"}})).await.code, 201);
     let m = format!("{maps}/m");
     let map = "json: cannot unmarshal array into Go value of type map[string]interface {}";
