@@ -195,16 +195,21 @@ pub fn unsupported(supported: &[&str]) -> Status {
     ))
 }
 
-/// Reads a body as JSON.
+/// Reads a body as JSON that says its version and kind.
 pub fn json(body: &[u8]) -> Result<Sent, Status> {
+    json_said(body, "couldn't get version/kind; json parse error: ")
+}
+
+/// Reads any JSON. What is none is told in the words of Go, after these.
+pub fn json_said(body: &[u8], before: &str) -> Result<Sent, Status> {
     let depth = depth(body);
     if depth > schema::decode::MAX_DEPTH {
         return Err(Status::bad_request("json: exceeded max depth"));
     }
     if depth > DEEP {
-        return on_large_stack(depth, || plain_json(body));
+        return on_large_stack(depth, || plain_json(body, before));
     }
-    plain_json(body)
+    plain_json(body, before)
 }
 
 /// How deep a text nests, or more as long as it is no more than [`DEEP`].
@@ -214,9 +219,8 @@ fn depth(body: &[u8]) -> usize {
     if openings <= DEEP { openings } else { schema::depth(body) }
 }
 
-fn plain_json(body: &[u8]) -> Result<Sent, Status> {
-    let d = schema::decode(body)
-        .map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?;
+fn plain_json(body: &[u8], before: &str) -> Result<Sent, Status> {
+    let d = schema::decode(body).map_err(|e| Status::bad_request(format!("{before}{e}")))?;
     Ok(Sent { value: d.value, duplicates: d.duplicates })
 }
 
@@ -257,7 +261,7 @@ pub fn yaml(body: &[u8]) -> Result<Sent, Status> {
     // What is JSON as well is read as such, ten times as fast. A key that comes twice is told in YAML's words.
     if codec::json::is_json(body)
         && depth(body) <= DEEP
-        && let Ok(sent) = plain_json(body)
+        && let Ok(sent) = plain_json(body, "")
         && sent.duplicates.is_empty()
     {
         return Ok(sent);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     vars: Vec<(String, Decl)>,
+    families: Vec<String>,
     bindings: bool,
     objects: bool,
 }
@@ -31,6 +32,13 @@ impl Env {
     #[must_use]
     pub fn with(mut self, name: &str, decl: impl Into<Decl>) -> Self {
         self.vars.push((name.to_owned(), decl.into()));
+        self
+    }
+
+    /// A name that stands in front of others, also when there are none.
+    #[must_use]
+    pub fn with_family(mut self, name: &str) -> Self {
+        self.families.push(name.to_owned());
         self
     }
 
@@ -205,6 +213,9 @@ impl Checker<'_> {
     /// A name that only stands in front of others (`variables`).
     fn is_family(&self, e: &IdedExpr) -> bool {
         let Expr::Ident(name) = &e.expr else { return false };
+        if self.env.families.iter().any(|f| f == name) {
+            return !self.is_declared(name);
+        }
         let member = |(v, _): &(String, Decl)| v.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
         !self.is_declared(name) && self.env.vars.iter().any(member)
     }

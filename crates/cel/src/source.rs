@@ -33,7 +33,12 @@ impl fmt::Display for Issues {
             if n > 0 {
                 f.write_str("\n")?;
             }
-            write!(f, "ERROR: <input>:{}:{}: {}", i.line, i.column + 1, i.message)?;
+            // Nothing has no first column, and no line to show.
+            let column = if self.source.is_empty() { 0 } else { i.column + 1 };
+            write!(f, "ERROR: <input>:{}:{column}: {}", i.line, i.message)?;
+            if self.source.is_empty() {
+                continue;
+            }
             if let Some(line) = self.source.split('\n').nth(i.line.saturating_sub(1)) {
                 let line = line.replace('\t', " ");
                 let dots: String = line.chars().take(i.column).map(|c| if c.is_ascii() { '.' } else { '．' }).collect();

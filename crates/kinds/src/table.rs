@@ -184,7 +184,11 @@ impl Builder {
         let (_, ty) = scalar(d.t).unwrap_or(("struct", Type::Struct));
         let mut fields: Vec<Field> = d.f.iter().map(|f| self.field(f)).collect();
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        Schema { name: Some(name.into()), fields, atomic: d.atomic, order: d.order.clone(), ..Schema::of(ty) }
+        let order = d.order.clone();
+        // A schema, a list of them, or something else.
+        let either = ["OrArray", "OrBool"].iter().find_map(|e| name.strip_suffix(e));
+        let may_be = either.map(|struct_name| self.definitions.reference(struct_name));
+        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, may_be, ..Schema::of(ty) }
     }
 
     fn field(&mut self, f: &RawField<'_>) -> Field {

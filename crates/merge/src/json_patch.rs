@@ -51,7 +51,41 @@ pub(crate) fn rejected() -> Status {
 
 /// A decoded patch.
 #[derive(Clone, Debug)]
-pub struct Patch(Vec<Map<String, Value>>);
+pub struct Patch {
+    operations: Vec<Map<String, Value>>,
+    /// Characters stand in it as they are that Go's encoder writes as escapes.
+    unescaped: bool,
+}
+
+/// What Go's encoder writes as `\u003c` and the like.
+const ESCAPED: [char; 5] = ['<', '>', '&', '\u{2028}', '\u{2029}'];
+
+/// Whether a text in it, other than a key, has such a character.
+fn has_escaped(v: &Value) -> bool {
+    match v {
+        Value::String(s) => s.contains(ESCAPED),
+        Value::Array(a) => a.iter().any(has_escaped),
+        Value::Object(m) => m.values().any(has_escaped),
+        _ => false,
+    }
+}
+
+/// What something is in JSON, as Go's decoder says it.
+fn have(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// That it is not what it must be.
+fn cannot(v: &Value, want: &str) -> Error {
+    Error::Decode(format!("json: cannot unmarshal {} into Go value of type {want}", have(v)))
+}
 
 impl Patch {
     /// From the JSON document; `null` is the empty patch.
@@ -59,35 +93,43 @@ impl Patch {
         let ops = match v {
             Value::Null => Vec::new(),
             Value::Array(a) => a,
-            _ => return Err(Error::Decode("json: cannot unmarshal into Go value of type jsonpatch.Patch".to_owned())),
+            other => return Err(cannot(&other, "[]handlers.jsonPatchOp")),
         };
         let ops = ops
             .into_iter()
             .map(|o| match o {
                 Value::Object(m) => Ok(m),
                 Value::Null => Ok(Map::new()),
-                _ => Err(Error::Decode("json: cannot unmarshal into Go value of type jsonpatch.Operation".to_owned())),
+                other => Err(cannot(&other, "handlers.jsonPatchOp")),
             })
             .collect::<Result<Vec<_>, _>>()?;
-        if ops.len() > MAX_OPERATIONS { Err(Error::TooMany(ops.len())) } else { Ok(Self(ops)) }
+        if ops.len() > MAX_OPERATIONS {
+            return Err(Error::TooMany(ops.len()));
+        }
+        Ok(Self { operations: ops, unescaped: false })
+    }
+
+    /// Says how the patch was written. Upstream's `test` compares texts, not values: `<` in a patch is not equal to what the
+    /// server's encoder makes of it.
+    #[must_use]
+    pub fn written(self, text: &[u8]) -> Self {
+        let unescaped = std::str::from_utf8(text).is_ok_and(|t| t.contains(ESCAPED));
+        Self { unescaped, ..self }
     }
 
     /// Where operations have members that mean nothing: `[0].foo`.
     pub fn unknown_members(&self) -> Vec<String> {
-        let operations = self.0.iter().enumerate();
+        let operations = self.operations.iter().enumerate();
         let unknown = |k: &&String| !matches!(k.as_str(), "op" | "path" | "from" | "value");
         operations.flat_map(|(i, o)| o.keys().filter(unknown).map(move |k| format!("[{i}].{k}"))).collect()
     }
 
     /// Refuses members of another type than they must have, as strict reading does before anything is applied.
     pub fn check_members(&self) -> Result<(), Error> {
-        for (o, name) in self.0.iter().flat_map(|o| ["op", "path", "from"].map(|name| (o, name))) {
+        for (o, name) in self.operations.iter().flat_map(|o| ["op", "path", "from"].map(|name| (o, name))) {
             let have = match o.get(name) {
                 None | Some(Value::Null | Value::String(_)) => continue,
-                Some(Value::Bool(_)) => "bool",
-                Some(Value::Number(_)) => "number",
-                Some(Value::Array(_)) => "array",
-                Some(Value::Object(_)) => "object",
+                Some(v) => have(v),
             };
             let why = format!("json: cannot unmarshal {have} into Go struct field jsonPatchOp.{name} of type string");
             return Err(Error::Decode(why));
@@ -98,7 +140,12 @@ impl Patch {
     /// Applies the operations in order. On an error the document is left half done: work on a copy.
     pub fn apply(self, doc: &mut Value) -> Result<(), Error> {
         let mut copied = 0;
-        for mut op in self.0 {
+        let compares = |op: &Map<String, Value>| {
+            op.get("op").is_some_and(|o| o == "test") && op.get("value").is_some_and(has_escaped)
+        };
+        // What an earlier operation has put there is written as the patch is.
+        let mut encoded = (self.unescaped && self.operations.iter().any(compares)).then(|| doc.clone());
+        for mut op in self.operations {
             let path = |op: &Map<String, Value>, key: &'static str| match op.get(key) {
                 Some(Value::String(s)) => Ok(s.clone()),
                 _ => Err(Error::MissingMember(key)),
@@ -133,7 +180,9 @@ impl Patch {
                 "test" => {
                     let p = path(&op, "path")?;
                     let want = op.get("value").unwrap_or(&Value::Null);
-                    if get(doc, "test", &p)?.unwrap_or(&Value::Null) != want {
+                    let written_else = has_escaped(want)
+                        && encoded.as_mut().is_some_and(|d| matches!(get(d, "test", &p), Ok(Some(v)) if v == want));
+                    if written_else || get(doc, "test", &p)?.unwrap_or(&Value::Null) != want {
                         return Err(Error::Test(p));
                     }
                 }
@@ -276,6 +325,27 @@ mod tests {
             }
         }
         assert_eq!(apply(&doc, Value::Null).unwrap(), doc);
+    }
+
+    #[test]
+    fn a_test_compares_what_is_written() {
+        let doc = json!({"a": {"k<": "v", "rule": "x <= 5"}, "b": "y"});
+        let run = |text: &str| {
+            let patch = Patch::decode(serde_json::from_str(text).unwrap()).unwrap().written(text.as_bytes());
+            patch.apply(&mut doc.clone()).is_ok()
+        };
+        for (text, fits) in [
+            (r#"[{"op": "test", "path": "/a/rule", "value": "x <= 5"}]"#, false),
+            (r#"[{"op": "test", "path": "/a", "value": {"k<": "v", "rule": "x <= 5"}}]"#, false),
+            (r#"[{"op": "test", "path": "/a/rule", "value": "x \u003c= 5"}]"#, true),
+            (r#"[{"op": "test", "path": "/a/k<", "value": "v"}]"#, true),
+            (
+                r#"[{"op": "add", "path": "/b", "value": "a & b"}, {"op": "test", "path": "/b", "value": "a & b"}]"#,
+                true,
+            ),
+        ] {
+            assert_eq!(run(text), fits, "{text}");
+        }
     }
 
     #[test]

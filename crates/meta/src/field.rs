@@ -99,13 +99,21 @@ pub struct FieldError {
     pub path: String,
     /// What upstream prints behind the path.
     pub body: String,
+    /// The path whose place in the order of errors this one takes, where it is not its own.
+    pub place: Option<String>,
 }
 
 pub type ErrorList = Vec<FieldError>;
 
 impl FieldError {
     fn make(kind: ErrorType, path: &FieldPath, body: String) -> Self {
-        Self { kind, path: path.to_string(), body }
+        Self { kind, path: path.to_string(), body, place: None }
+    }
+
+    /// Said where an error of that path is said: upstream does not always go through a type as it is written.
+    #[must_use]
+    pub fn said_with(self, path: &FieldPath) -> Self {
+        Self { place: Some(path.to_string()), ..self }
     }
 
     pub fn required(path: &FieldPath, detail: &str) -> Self {

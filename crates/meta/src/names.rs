@@ -53,6 +53,11 @@ pub fn dns_subdomain(s: &str) -> Vec<String> {
     subdomain(s, "characters")
 }
 
+/// As generated validation says it.
+pub fn long_name(s: &str) -> Vec<String> {
+    subdomain(s, "bytes")
+}
+
 fn subdomain(s: &str, unit: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_SUBDOMAIN_MAX {

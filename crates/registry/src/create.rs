@@ -137,18 +137,21 @@ impl Registry {
     fn validate_new(&self, request: &Request, object: &Object) -> Result<(), Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
-        let mut errors = Vec::new();
-        metadata::validate(object, row, &mut errors);
-        metadata::validate_finalizers(object, row, &mut errors);
-        let of_metadata = errors.len();
-        schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
-        strategy.validate(object, &mut errors);
-        strategy.validate_create(object, &mut errors);
-        let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
-        schema::rules::arrange(&mut errors, found, &row.kind.schema);
-        strategy.examine(request, object, None, &mut errors);
+        let errors = request.empties.get().while_known(|| {
+            let mut errors = Vec::new();
+            metadata::validate(object, row, &mut errors);
+            metadata::validate_finalizers(object, row, &mut errors);
+            let of_metadata = errors.len();
+            schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
+            strategy.validate(object, &mut errors);
+            strategy.validate_create(object, &mut errors);
+            let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
+            schema::rules::arrange(&mut errors, found, &row.kind.schema);
+            strategy.examine(request, object, None, &mut errors);
+            errors
+        });
         if !errors.is_empty() {
-            return Err(Status::invalid(&row.group_kind(), object.name(), &errors));
+            return Err(Status::invalid(&row.named_kind(), object.name(), &errors));
         }
         for w in strategy.warnings(object, None) {
             request.warn(w);

@@ -27,11 +27,12 @@ mod witness;
 pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
 pub use convert::{Converter, Outside};
 pub use delete::Deleted;
-pub use list::{ListOptions, Page, Selector, VersionMatch};
+pub use list::{ListOptions, Page, Selector, VersionMatch, not_a_number};
 pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{
-    ALL_METADATA, Env, NameRule, Place, Request, Scale, ScaleSelector, Strategy, Sub, Upstream, Warnings, take_field,
+    ALL_METADATA, Env, LEGACY_SCHEME, NameRule, Place, Request, Scale, ScaleSelector, Sent, Strategy, Sub, Upstream,
+    Warnings, take_field,
 };
 pub use update::{Target, Updated, Written};
 pub use versions::Conversions;

@@ -4,9 +4,9 @@ use crate::Registry;
 use crate::row::{Backend, Resource};
 use crate::strategy::Request;
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use meta::{FieldSelector, LabelSelector, Object, Status};
-use serde::{Deserialize, Serialize};
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
+use meta::{FieldSelector, LabelSelector, Object, Status, Value};
+use serde::Serialize;
 use std::borrow::Cow;
 use std::sync::Arc;
 use store::{Damaged, Entry, Key, Snapshot, SnapshotError};
@@ -41,7 +41,7 @@ pub struct Page {
     pub remaining: Option<usize>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Token {
     v: String,
     /// Negative: at whatever revision is the newest.
@@ -51,10 +51,35 @@ struct Token {
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 const ANY: i64 = -1;
+/// As Go reads tokens: whatever bits the last character has too many.
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&base64::alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 impl Token {
     fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// What is wrong is said as `DecodeContinue` of `k8s.io/apiserver/pkg/storage` says it.
+    fn decode(text: &str) -> Result<Self, String> {
+        let bytes = LENIENT
+            .decode(text)
+            .map_err(|_| format!("illegal base64 data at input byte {}", schema::typed::illegal_in_url(text)))?;
+        if let Some(why) = schema::decode::syntax::wrong(&bytes) {
+            return Err(why);
+        }
+        let v: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+        let version = v["v"].as_str().unwrap_or_default();
+        if version != TOKEN_VERSION {
+            return Err(format!("server does not recognize this encoded version {version}"));
+        }
+        let at = |why: &str| format!("{why} (version {TOKEN_VERSION})");
+        match (v["rv"].as_i64(), v["start"].as_str()) {
+            (None | Some(0), _) => Err(at("incorrect encoded start resourceVersion")),
+            (_, None | Some("")) => Err(at("encoded start key empty")),
+            (Some(rv), Some(start)) if start.contains('/') => Ok(Self { v: version.into(), rv, start: start.into() }),
+            (_, Some(start)) => Err(start.into()),
+        }
     }
 }
 
@@ -127,12 +152,9 @@ impl Registry {
     /// The snapshot a list is read from, and where a continued one goes on.
     async fn start(&self, options: &ListOptions) -> Result<(Snapshot, Option<String>), Status> {
         if !options.continue_token.is_empty() {
-            let token = URL_SAFE_NO_PAD
-                .decode(options.continue_token.trim_end_matches('='))
-                .ok()
-                .and_then(|b| serde_json::from_slice::<Token>(&b).ok())
-                .filter(|t| t.v == TOKEN_VERSION && t.start.contains('/'))
-                .ok_or_else(|| Status::bad_request("continue key is not valid: the token cannot be read"))?;
+            let token = Token::decode(&options.continue_token).map_err(|why| {
+                Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+            })?;
             if !options.resource_version.is_empty() && options.resource_version != "0" {
                 return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
             }
@@ -214,9 +236,14 @@ pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|_| {
-        Status::bad_request(format!("Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
-    })
+    text.parse().map_err(|_| Status::bad_request(format!("Invalid value: {text:?}: {}", not_a_number(text))))
+}
+
+/// What Go's parser says of a text that is no number, or too large a one.
+pub fn not_a_number(text: &str) -> String {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let why = if digits { "value out of range" } else { "invalid syntax" };
+    format!("strconv.ParseUint: parsing {text:?}: {why}")
 }
 
 pub(crate) fn too_new(want: u64, have: u64) -> Status {

@@ -66,6 +66,12 @@ impl Resource {
         GroupKind { group: self.kind.group.to_string(), kind: self.kind.kind.to_string() }
     }
 
+    /// What errors of validation name: of a kind that two groups serve, the one it is stored in.
+    pub fn named_kind(&self) -> GroupKind {
+        let group = self.stored().map_or_else(|| self.kind.group.to_string(), |(_, v)| v.group.clone());
+        GroupKind { group, kind: self.kind.kind.to_string() }
+    }
+
     /// What a new object is compared with: a struct by value is there before anyone sets it, and so nobody owns it.
     pub fn empty(&self) -> &Object {
         self.empty.get_or_init(|| {

@@ -38,6 +38,8 @@ pub struct Request {
     pub warnings: Warnings,
     /// What the merging of managed fields wants to know from outside.
     pub conversions: Conversions,
+    /// What was sent empty, for the words of errors.
+    pub empties: Sent,
 }
 
 impl Request {
@@ -51,7 +53,24 @@ impl Request {
             name: name.into(),
             warnings: Warnings::default(),
             conversions: Conversions::default(),
+            empties: Sent::default(),
         }
+    }
+}
+
+/// What was empty in the object that was read last for a request. Clones share it.
+#[derive(Clone, Default)]
+pub struct Sent(Arc<Mutex<schema::Empties>>);
+
+impl Sent {
+    pub fn set(&self, empties: schema::Empties) {
+        if let Ok(mut e) = self.0.lock() {
+            *e = empties;
+        }
+    }
+
+    pub fn get(&self) -> schema::Empties {
+        self.0.lock().map(|e| e.clone()).unwrap_or_default()
     }
 }
 
@@ -84,12 +103,17 @@ impl Request {
     }
 }
 
+/// Where upstream registers its own kinds.
+pub const LEGACY_SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
+
 /// How the name of an object is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     DnsSubdomain,
     DnsLabel,
     Dns1035Label,
+    /// A subdomain whose length is said in bytes: the rule `k8s-long-name` of generated validation.
+    LongName,
     /// One segment of a path.
     PathSegment,
 }
@@ -98,6 +122,7 @@ impl NameRule {
     pub fn check(self, name: &str) -> Vec<String> {
         match self {
             Self::DnsSubdomain => names::dns_subdomain(name),
+            Self::LongName => names::long_name(name),
             Self::DnsLabel => names::dns_label(name),
             Self::Dns1035Label => names::dns_1035_label(name),
             Self::PathSegment => names::path_segment(name),
@@ -198,6 +223,16 @@ pub enum Upstream {
 
 /// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
 pub trait Strategy: Send + Sync {
+    /// What is said of a field that nothing can be selected by, where it is not what is said of most.
+    fn unselectable(&self, _field: &str) -> Option<String> {
+        None
+    }
+
+    /// The name of the registry that upstream looks the kind up in: the line of its source where that is made.
+    fn scheme(&self) -> &'static str {
+        LEGACY_SCHEME
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::DnsSubdomain
     }

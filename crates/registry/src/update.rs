@@ -194,28 +194,9 @@ impl Registry {
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);
         }
-        let mut errors = Vec::new();
-        metadata::validate(&new, row, &mut errors);
-        metadata::say_again(row.kind.said, &mut errors);
-        metadata::validate_update(&new, old, &mut errors);
-        if row.kind.said >= metadata::WHOLE && request.subresource.is_empty() {
-            metadata::validate_finalizers(&new, row, &mut errors);
-        }
-        if request.subresource.is_empty() {
-            let of_metadata = errors.len();
-            schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
-            strategy.validate(&new, &mut errors);
-            let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
-            schema::rules::arrange(&mut errors, found, &row.kind.schema);
-            schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
-            strategy.validate_update(&new, old, &mut errors);
-            schema::rules::arrange(&mut errors, found, &row.kind.schema);
-        } else {
-            strategy.validate_part(&request.subresource, &new, old, &mut errors);
-        }
-        strategy.examine(request, &new, Some(old), &mut errors);
+        let errors = request.empties.get().while_known(|| wrong(request, &new, old));
         if !errors.is_empty() {
-            return Err(Status::invalid(&row.group_kind(), old.name(), &errors));
+            return Err(Status::invalid(&row.named_kind(), old.name(), &errors));
         }
         for w in strategy.warnings(&new, Some(old)) {
             request.warn(w);
@@ -275,6 +256,32 @@ enum Step {
     Write { object: Box<Object>, key: Key, bytes: Bytes, allocated: Vec<Op>, charge: Charge },
     Same,
     Remove(Box<Object>),
+}
+
+/// What is wrong with a changed object, or with the part of it that was written.
+fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
+    let (row, strategy) = (&request.resource, &request.resource.strategy);
+    let mut errors = Vec::new();
+    metadata::validate(new, row, &mut errors);
+    metadata::say_again(row.kind.said, &mut errors);
+    metadata::validate_update(new, old, &mut errors);
+    if row.kind.said >= metadata::WHOLE && request.subresource.is_empty() {
+        metadata::validate_finalizers(new, row, &mut errors);
+    }
+    if request.subresource.is_empty() {
+        let of_metadata = errors.len();
+        schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
+        strategy.validate(new, &mut errors);
+        let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
+        schema::rules::arrange(&mut errors, found, &row.kind.schema);
+        schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
+        strategy.validate_update(new, old, &mut errors);
+        schema::rules::arrange(&mut errors, found, &row.kind.schema);
+    } else {
+        strategy.validate_part(&request.subresource, new, old, &mut errors);
+    }
+    strategy.examine(request, new, Some(old), &mut errors);
+    errors
 }
 
 /// What only the server changes stays as it is.

@@ -2,6 +2,8 @@
 //!
 //! As in Go, the last of two equal keys wins; which ones there were is reported with full paths, for `fieldValidation`.
 
+pub mod syntax;
+
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
@@ -57,12 +59,12 @@ pub fn depth(text: &[u8]) -> usize {
 /// Parses one JSON document. The caller checks [`depth`] first: recursion is as deep as the text. What is no UTF-8, and half a
 /// surrogate pair, is read as U+FFFD, as in Go.
 pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
-    let text = String::from_utf8_lossy(text);
-    let read = parse(&text).or_else(|e| match without_half_pairs(&text) {
+    let valid = String::from_utf8_lossy(text);
+    let read = parse(&valid).or_else(|e| match without_half_pairs(&valid) {
         Some(mended) => parse(&mended),
         None => Err(e),
     });
-    read.map_err(|e| DecodeError(go_message(&e)))
+    read.map_err(|e| go_message(&e, text))
 }
 
 fn parse(text: &str) -> Result<Decoded, serde_json::Error> {
@@ -98,9 +100,9 @@ fn without_half_pairs(text: &str) -> Option<String> {
     (from > 0).then(|| out + &text[from..])
 }
 
-/// Go names the character, serde_json the place.
-fn go_message(e: &serde_json::Error) -> String {
-    if e.is_eof() { "unexpected end of JSON input".into() } else { format!("invalid JSON: {e}") }
+/// In the words of Go, unless it would have read the text.
+fn go_message(e: &serde_json::Error, text: &[u8]) -> DecodeError {
+    DecodeError(syntax::wrong(text).unwrap_or_else(|| format!("invalid JSON: {e}")))
 }
 
 #[derive(Default)]

@@ -8,7 +8,9 @@ mod diff;
 
 pub use diff::unified;
 
+use crate::sent;
 use crate::types::{Field, Presence, Schema, Type};
+use meta::FieldPath;
 use serde_json::{Map, Value};
 
 /// A value whose members are in an order of their own.
@@ -19,27 +21,43 @@ pub enum Shape {
     Fields(Vec<(String, Shape)>),
 }
 
-/// The value on one line.
-pub fn show(v: &Value, schema: &Schema) -> String {
-    Shape::of(v, schema).compact()
+/// The value on one line; `path` says where in the object it was sent.
+pub fn show(v: &Value, schema: &Schema, path: &FieldPath) -> String {
+    Shape::sent(v, schema, path).compact()
 }
 
 /// The value of a field on one line, or what stands for nothing.
-pub fn show_field(v: Option<&Value>, f: &Field) -> String {
-    v.filter(|v| !v.is_null()).map_or_else(|| zero(f), |v| Shape::of(v, &f.schema)).compact()
+pub fn show_field(v: Option<&Value>, f: &Field, path: &FieldPath) -> String {
+    v.filter(|v| !v.is_null()).map_or_else(|| zero(f, Some(path)), |v| Shape::sent(v, &f.schema, path)).compact()
 }
 
 impl Shape {
+    /// Of a value that was stored: what is empty is absent.
     pub fn of(v: &Value, schema: &Schema) -> Self {
+        Self::at(v, schema, None)
+    }
+
+    /// Of a value that came with the request, from this path: what was sent empty is empty.
+    pub fn sent(v: &Value, schema: &Schema, path: &FieldPath) -> Self {
+        Self::at(v, schema, sent::any().then_some(path))
+    }
+
+    fn at(v: &Value, schema: &Schema, path: Option<&FieldPath>) -> Self {
         match (v, schema.ty) {
             (Value::Object(m), Type::Struct) if is_meta(schema) => Self::meta(m, schema),
-            (Value::Object(m), Type::Struct) => Self::Fields(fields(m, schema)),
+            (Value::Object(m), Type::Struct) => Self::Fields(fields(m, schema, path)),
             (Value::Array(a), Type::Array) => match schema.items.as_deref() {
-                Some(s) => Self::List(a.iter().map(|v| Self::of(v, s)).collect()),
+                Some(s) => {
+                    let each = a.iter().enumerate();
+                    Self::List(each.map(|(i, v)| Self::at(v, s, path.map(|p| p.index(i)).as_ref())).collect())
+                }
                 None => Self::Leaf(v.clone()),
             },
             (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
-                Some(s) => Self::Fields(m.iter().map(|(k, v)| (k.clone(), Self::of(v, s))).collect()),
+                Some(s) => {
+                    let one = |(k, v): (&String, &Value)| (k.clone(), Self::at(v, s, path.map(|p| p.key(k)).as_ref()));
+                    Self::Fields(m.iter().map(one).collect())
+                }
                 None => Self::Leaf(v.clone()),
             },
             _ => Self::Leaf(v.clone()),
@@ -121,7 +139,7 @@ impl Shape {
 }
 
 /// All fields of a struct, the empty ones too.
-fn fields(m: &Map<String, Value>, schema: &Schema) -> Vec<(String, Shape)> {
+fn fields(m: &Map<String, Value>, schema: &Schema, path: Option<&FieldPath>) -> Vec<(String, Shape)> {
     let mut all: Vec<(&Field, Option<&Value>)> = schema.beside(m.iter()).collect();
     all.sort_by_key(|(f, _)| f.place);
     let mut out = Vec::with_capacity(all.len());
@@ -134,15 +152,18 @@ fn fields(m: &Map<String, Value>, schema: &Schema) -> Vec<(String, Shape)> {
                 }
             }
             None if &*f.name == "metadata" => {}
-            Some(v) => out.push((name(&f.name), Shape::of(v, &f.schema))),
-            None => out.push((name(&f.name), zero(f))),
+            v => {
+                let at = path.map(|p| p.child(&f.name));
+                let shape = v.map_or_else(|| zero(f, at.as_ref()), |v| Shape::at(v, &f.schema, at.as_ref()));
+                out.push((name(&f.name), shape));
+            }
         }
     }
     out
 }
 
 /// What Go has where nothing is.
-fn zero(f: &Field) -> Shape {
+fn zero(f: &Field, path: Option<&FieldPath>) -> Shape {
     if f.presence == Presence::Pointer {
         return Shape::Leaf(Value::Null);
     }
@@ -152,7 +173,7 @@ fn zero(f: &Field) -> Shape {
         Type::Boolean => Shape::Leaf(false.into()),
         Type::Quantity => Shape::Leaf("0".into()),
         Type::Struct => Shape::of(&Value::Object(Map::new()), &f.schema),
-        _ => Shape::Leaf(Value::Null),
+        _ => Shape::Leaf(path.map(|p| sent::at(p.as_str())).unwrap_or_default()),
     }
 }
 
@@ -233,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_is_empty_is_shown() {
-        let shown = |v: Value| show(&v, &sample());
+        let shown = |v: Value| show(&v, &sample(), &FieldPath::root());
         assert_eq!(shown(json!({})), r#"{"Items":null,"APIGroup":"","Count":0,"On":null}"#);
         let all = json!({"items": ["<a>"], "apiGroup": "g", "count": 3, "on": false});
         assert_eq!(shown(all), r#"{"Items":["\u003ca\u003e"],"APIGroup":"g","Count":3,"On":false}"#);

@@ -5,8 +5,10 @@
 
 mod wrong;
 
-pub use wrong::TypeError;
+use wrong::illegal;
+pub use wrong::{TypeError, have, illegal_in_url};
 
+use crate::sent::Empties;
 use crate::types::{Field, Presence, Schema, SchemaRef, Type};
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
@@ -18,6 +20,8 @@ use serde_json::{Map, Value};
 pub struct Typed {
     /// Full paths of fields that the schema does not know.
     pub unknown: Vec<String>,
+    /// Lists and maps that were there with nothing in them.
+    pub empty: Empties,
 }
 
 /// Brings `value` into the form of the schema, in place.
@@ -78,11 +82,25 @@ impl<'a> Walk<'a> {
         out
     }
 
+    /// As errors of validation name it.
+    fn error_path(&self) -> String {
+        let mut out = meta::FieldPath::root();
+        for s in &self.path {
+            out = match s {
+                Step::Field(f, _) => out.child(&f.name),
+                Step::Key(k) => out.key(k),
+                Step::Index(i) => out.index(*i),
+            };
+        }
+        out.as_str().to_owned()
+    }
+
     fn value(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
         if schema.custom {
             return self.custom(v, Some(schema));
         }
         match schema.ty {
+            Type::Any if schema.may_be.is_some() => self.loose(v, schema),
             Type::Struct => match v {
                 Value::Object(m) => self.fields(m, schema),
                 Value::Null => {
@@ -116,6 +134,23 @@ impl<'a> Walk<'a> {
             },
             _ => self.scalar(v, schema),
         }
+    }
+
+    /// What may be a struct among other things is read by a decoder of its own, which reports nothing unknown.
+    fn loose(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
+        let Some(inner) = schema.may_be.as_ref().map(SchemaRef::get) else { return Ok(()) };
+        let reported = self.found.unknown.len();
+        match v {
+            Value::Object(m) => self.fields(m, inner)?,
+            Value::Array(a) => {
+                for m in a.iter_mut().filter_map(Value::as_object_mut) {
+                    self.fields(m, inner)?;
+                }
+            }
+            _ => {}
+        }
+        self.found.unknown.truncate(reported);
+        Ok(())
     }
 
     /// Prunes what a custom resource's schema does not know, and `null` where it is no value and no default replaces it
@@ -214,6 +249,10 @@ impl<'a> Walk<'a> {
                 Some(v) if !v.is_null() => {
                     self.path.push(Step::Field(f, schema));
                     self.value(v, &f.schema)?;
+                    let list_or_map = matches!(f.schema.ty, Type::Array | Type::Map);
+                    if list_or_map && f.presence != Presence::Pointer && is_zero(v, f) {
+                        self.found.empty.note(self.error_path(), v);
+                    }
                     self.path.pop();
                     // A slice or map behind a pointer does not exist in the API.
                     if f.presence == Presence::OmitZero && is_zero(v, f) {
@@ -288,7 +327,8 @@ impl<'a> Walk<'a> {
         match LENIENT.decode(s.replace(['\n', '\r'], "")) {
             Ok(bytes) => *s = STANDARD.encode(bytes),
             Err(_) => {
-                return Err(self.bad(format!("illegal base64 data at input byte {}", wrong::illegal(s.as_bytes()))));
+                let why = format!("illegal base64 data at input byte {}", illegal(s.as_bytes()));
+                return Err(TypeError { encoding: true, ..self.bad(why) });
             }
         }
         Ok(())

@@ -95,6 +95,8 @@ pub struct Schema {
     pub items: Option<SchemaRef>,
     /// Of a map.
     pub additional: Option<SchemaRef>,
+    /// Of anything: the struct that an object in it, or in a list in it, is read as.
+    pub may_be: Option<SchemaRef>,
     /// Of an array.
     pub list: ListType,
     /// A map or struct that server-side apply owns as a whole.
@@ -213,6 +215,7 @@ impl Schema {
             order: Vec::new(),
             items: None,
             additional: None,
+            may_be: None,
             list: ListType::Atomic,
             atomic: false,
             enum_values: Vec::new(),

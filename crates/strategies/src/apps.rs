@@ -276,7 +276,7 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         "Recreate" => {}
         _ => {
-            let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy");
+            let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy", &at);
             errors.push(FieldError::not_supported_as(&at, &shown, &["Recreate", "RollingUpdate"]));
         }
     }
@@ -296,8 +296,9 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         "" => errors.push(FieldError::required(&at, "")),
         "OnDelete" if strategy["rollingUpdate"].is_object() => {
             let why = "only allowed for updateStrategy 'RollingUpdate'";
-            let shown = shown(&strategy["rollingUpdate"], "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy");
-            errors.push(FieldError::invalid_as(&at.child("rollingUpdate"), &shown, why));
+            let at = at.child("rollingUpdate");
+            let shown = shown(&strategy["rollingUpdate"], "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy", &at);
+            errors.push(FieldError::invalid_as(&at, &shown, why));
         }
         "OnDelete" | "RollingUpdate" => {
             let most = &strategy["rollingUpdate"]["maxUnavailable"];
@@ -308,7 +309,7 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             at_most_all(most, &at, errors);
         }
         _ => {
-            let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy");
+            let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
             errors.push(FieldError::invalid_as(&at, &shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
     }
@@ -352,7 +353,7 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             }
         }
         _ => {
-            let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy");
+            let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy", &at);
             errors.push(FieldError::not_supported_as(&at, &shown, &["OnDelete", "RollingUpdate"]));
         }
     }

@@ -22,7 +22,8 @@ pub fn flow_schema(o: &Object, errors: &mut ErrorList) {
     let method = &spec["distinguisherMethod"];
     if method.is_object() && !METHODS.contains(&text(method, "type")) {
         let at = path.child("distinguisherMethod").child("type");
-        let value = shown(method, "io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod");
+        let value =
+            shown(method, "io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod", &path.child("distinguisherMethod"));
         errors.push(FieldError::not_supported_as(&at, &value, &METHODS));
     }
     let exempt = o.name() == EXEMPT;
@@ -80,8 +81,9 @@ fn same(a: &Value, b: &Value) -> bool {
 
 fn unequal(o: &Object, but: &str, definition: &str, errors: &mut ErrorList) {
     let why = format!("spec of '{}'{but} must equal the fixed value", o.name());
-    let value = shown(o.get("spec").unwrap_or(&Value::Null), definition);
-    errors.push(FieldError::invalid_as(&FieldPath::new("spec"), &value, &why));
+    let at = FieldPath::new("spec");
+    let value = shown(o.get("spec").unwrap_or(&Value::Null), definition, &at);
+    errors.push(FieldError::invalid_as(&at, &value, &why));
 }
 
 /// Of either kind: conditions have a type, each another.

@@ -41,6 +41,10 @@ pub struct Ruled {
     pub prepare: fn(&mut Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
     pub names: NameRule,
+    /// What is said of a field that nothing can be selected by, before the field; empty for what is said of most kinds.
+    pub unselectable: &'static str,
+    /// See [`Strategy::scheme`].
+    pub scheme: &'static str,
     pub fixed_by_status: &'static [&'static str],
 }
 
@@ -55,6 +59,8 @@ impl Ruled {
             prepare: |_| {},
             warnings: |_, _| Vec::new(),
             names: NameRule::DnsSubdomain,
+            unselectable: "",
+            scheme: registry::LEGACY_SCHEME,
             fixed_by_status: &[],
         }
     }
@@ -87,6 +93,15 @@ impl Ruled {
         Self { names, ..self }
     }
 
+    /// Names the kind when a field cannot be selected by.
+    pub fn unselectable(self, said: &'static str) -> Self {
+        Self { unselectable: said, ..self }
+    }
+
+    pub fn in_scheme(self, scheme: &'static str) -> Self {
+        Self { scheme, ..self }
+    }
+
     /// An update of the status changes nothing of the metadata.
     pub fn with_whole_status(self) -> Self {
         Self { fixed_by_status: registry::ALL_METADATA, ..self }
@@ -94,6 +109,14 @@ impl Ruled {
 }
 
 impl Strategy for Ruled {
+    fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    fn unselectable(&self, field: &str) -> Option<String> {
+        (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
+    }
+
     fn name_rule(&self) -> NameRule {
         self.names
     }

@@ -76,8 +76,9 @@ impl Strategy for Rbac {
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.get("roleRef") != old.get("roleRef") {
-            let value = shown(o.get("roleRef").unwrap_or(&Value::Null), "io.k8s.api.rbac.v1.RoleRef");
-            errors.push(FieldError::invalid_as(&FieldPath::new("roleRef"), &value, "cannot change roleRef"));
+            let at = FieldPath::new("roleRef");
+            let value = shown(o.get("roleRef").unwrap_or(&Value::Null), "io.k8s.api.rbac.v1.RoleRef", &at);
+            errors.push(FieldError::invalid_as(&at, &value, "cannot change roleRef"));
         }
     }
 }

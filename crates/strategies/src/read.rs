@@ -1,6 +1,6 @@
 //! Reading fields of values that have been typed: what is absent is empty.
 
-use meta::Value;
+use meta::{FieldPath, Value};
 
 pub fn items<'a>(v: &'a Value, key: &str) -> &'a [Value] {
     v[key].as_array().map_or(&[], Vec::as_slice)
@@ -14,23 +14,24 @@ pub fn is_set(v: &Value, key: &str) -> bool {
     !v[key].is_null()
 }
 
-/// A value of a type of ours, as the server's own types print it.
-pub fn shown(v: &Value, definition: &str) -> String {
+/// A value of a type of ours that was sent at this path, as the server's own types print it.
+pub fn shown(v: &Value, definition: &str, path: &FieldPath) -> String {
     match kinds::catalog().definitions.get(definition) {
-        Some(schema) => schema::go::show(v, schema),
+        Some(schema) => schema::go::show(v, schema, path),
         None => v.to_string(),
     }
 }
 
 /// The same of some of them.
-pub fn shown_list(list: &[Value], definition: &str) -> String {
-    format!("[{}]", list.iter().map(|v| shown(v, definition)).collect::<Vec<_>>().join(","))
+pub fn shown_list(list: &[Value], definition: &str, path: &FieldPath) -> String {
+    let each = list.iter().enumerate().map(|(i, v)| shown(v, definition, &path.index(i)));
+    format!("[{}]", each.collect::<Vec<_>>().join(","))
 }
 
 /// The same of a field of such a type, which may be absent.
-pub fn shown_field(v: Option<&Value>, definition: &str, field: &str) -> String {
+pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &FieldPath) -> String {
     match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
-        Some(f) => schema::go::show_field(v, f),
+        Some(f) => schema::go::show_field(v, f, path),
         None => v.cloned().unwrap_or_default().to_string(),
     }
 }

@@ -183,9 +183,11 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("policy", "poddisruptionbudgets") => Ruled::new(policy::disruption_budget)
             .with_status(policy::disruption_budget_status)
             .named(NameRule::PathSegment),
-        ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice).with_update(resource::slice_update),
+        ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice)
+            .with_update(resource::slice_update)
+            .unselectable("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice"),
         ("resource.k8s.io", "deviceclasses") => {
-            Ruled::new(resource::device_class).with_update(resource::device_class_update)
+            Ruled::new(resource::device_class).with_update(resource::device_class_update).named(NameRule::LongName)
         }
         ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim)
             .with_permit(resource::admin_access)
@@ -202,6 +204,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(flowcontrol::priority_level).with_status(flowcontrol::status).with_whole_status()
         }
         ("apiregistration.k8s.io", "apiservices") => Ruled::new(apiregistration::api_service)
+            .in_scheme("pkg/apiserver/scheme/scheme.go:28")
             .named(NameRule::PathSegment)
             .with_status(apiregistration::status)
             .with_whole_status(),

@@ -251,7 +251,7 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let null = Value::Null;
     let (new, was) = (o.get("spec").unwrap_or(&null), old.get("spec").unwrap_or(&null));
     let path = FieldPath::new("spec.drivers");
-    for d in items(new, "drivers") {
+    for (i, d) in items(new, "drivers").iter().enumerate() {
         let before = items(was, "drivers").iter().find(|b| b["name"] == d["name"]);
         let differs = |b: &Value| {
             let mut b = b.clone();
@@ -264,7 +264,7 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             // What may change is left out of the comparison, and so of what is shown.
             let mut d = d.clone();
             d["allocatable"] = Value::Null;
-            let shown = shown(&d, "io.k8s.api.storage.v1.CSINodeDriver");
+            let shown = shown(&d, "io.k8s.api.storage.v1.CSINodeDriver", &path.index(i));
             errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
         }
     }

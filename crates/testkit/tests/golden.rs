@@ -12,7 +12,7 @@ use std::io::Read;
 
 /// Agreement in percent that each class must reach on the sample, by distinct answers.
 const FLOORS: [(&str, f64); 6] =
-    [("defaults", 94.0), ("patch", 96.0), ("read", 99.0), ("ssa", 98.0), ("update", 97.5), ("validation", 99.0)];
+    [("defaults", 94.0), ("patch", 96.4), ("read", 100.0), ("ssa", 98.5), ("update", 97.8), ("validation", 99.1)];
 
 fn gunzip(bytes: &[u8]) -> String {
     let mut text = String::new();
@@ -21,7 +21,7 @@ fn gunzip(bytes: &[u8]) -> String {
 }
 
 /// Of the answers that blame several fields, how many in percent blame them in upstream's order.
-const IN_ORDER: f64 = 99.0;
+const IN_ORDER: f64 = 99.4;
 
 /// Values that differ from server to server are replaced, as the recording replaced them.
 struct Normal {

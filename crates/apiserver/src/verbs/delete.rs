@@ -57,6 +57,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             name: e.key.name.to_string(),
             warnings: request.warnings.clone(),
             conversions: registry::Conversions::default(),
+            empties: registry::Sent::default(),
         };
         let admit = admission(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {

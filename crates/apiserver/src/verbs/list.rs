@@ -10,7 +10,7 @@ use crate::{Server, table};
 use bytes::Bytes;
 use http::Response;
 use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Object, Status, Value};
-use registry::{Backend, ListOptions, Page, Request, VersionMatch, encode};
+use registry::{Backend, ListOptions, Page, Request, Resource, VersionMatch, encode};
 use serde_json::json;
 use std::collections::VecDeque;
 use store::Entry;
@@ -121,7 +121,7 @@ pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, S
     for t in &fields.terms {
         let general = t.field == "metadata.name" || (t.field == "metadata.namespace" && row.kind.namespaced);
         if !general && !row.kind.selectable.iter().any(|f| **f == *t.field) {
-            return Err(Status::bad_request(format!("field label not supported: {}", t.field)));
+            return Err(Status::bad_request(unselectable(row, &t.field)));
         }
     }
     let limit = match q.get("limit") {
@@ -156,6 +156,16 @@ pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, S
         continue_token: q.get("continue").to_owned(),
         resource_version: revision.to_owned(),
         version_match,
+    })
+}
+
+/// What is said of a field that nothing can be selected by. Kinds that know no field but the general ones say so.
+fn unselectable(row: &Resource, field: &str) -> String {
+    row.strategy.unselectable(field).unwrap_or_else(|| match row.kind.selectable.is_empty() && row.bare_items {
+        true => {
+            format!(r#"{field:?} is not a known field selector: only "metadata.name", "metadata.namespace""#)
+        }
+        false => format!("field label not supported: {field}"),
     })
 }
 
@@ -236,8 +246,8 @@ pub fn check_revision(call: &Call) -> Result<(), Status> {
     if text.is_empty() || text.parse::<u64>().is_ok() {
         return Ok(());
     }
-    let e = FieldError::invalid(&FieldPath::new("resourceVersion"), text, "strconv.ParseUint: invalid syntax");
-    let mut s = Status::bad_request(e.to_string());
+    let e = FieldError::invalid(&FieldPath::new("resourceVersion"), text, registry::not_a_number(text));
+    let mut s = Status::bad_request(format!("invalid resource version: {e}"));
     s.details = None;
     Err(s)
 }

@@ -46,6 +46,7 @@ pub async fn dispatch(
         name: t.name.clone(),
         warnings: call.warnings.clone(),
         conversions: registry::Conversions::default(),
+        empties: registry::Sent::default(),
     };
     let verb = t.verb(&method, watch);
     const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
@@ -183,12 +184,22 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
     let row = &request.resource;
     let spoken = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
     let want = spoken.unwrap_or_else(|| row.kind.gvk());
-    let sent = call.sent()?;
-    let Value::Object(mut map) = sent.value else {
-        return Err(Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {})",
-            want.kind
-        )));
+    let unrecognized = |why: &str| {
+        let summary = summary(&call.body);
+        let kind = &want.kind;
+        Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({summary})"))
+    };
+    let sent = call.sent().map_err(|s| if s.is(meta::Reason::BadRequest) { unrecognized(&s.message) } else { s })?;
+    let mut map = match sent.value {
+        Value::Object(m) => m,
+        // Nothing is an object in which nothing is said.
+        Value::Null => meta::Map::new(),
+        other => {
+            let have = schema::typed::have(&other);
+            return Err(unrecognized(&format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {have} into Go value of type {TYPED}"
+            )));
+        }
     };
     let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
@@ -209,7 +220,7 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
                 want.api_version()
             )
         } else {
-            format!("no kind {kind:?} is registered for version {version:?} in scheme")
+            format!("no kind {kind:?} is registered for version {version:?} in scheme {:?}", row.strategy.scheme())
         };
         return Err(Status::bad_request(format!(
             "{} in version {:?} cannot be handled as a {}: {message}",
@@ -219,10 +230,27 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
     to_typed(call, request, &want, map, sent.duplicates)
 }
 
+/// What names the version and kind of an object, as Go prints its type.
+const TYPED: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
+/// The beginning of a body for a message: as text if it may be JSON, else in hexadecimal digits.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let (head, more) = if body.len() > SHOWN { (&body[..SHOWN], " ...") } else { (body, "") };
+    match head.first() {
+        None => "<empty>".into(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(head)),
+        Some(_) => head.iter().map(|b| format!("{b:02x}")).chain([more.to_owned()]).collect(),
+    }
+}
+
 /// Why a document cannot be read as a kind.
 enum Unread {
     /// It does not fit, or not strictly, in the words of the decoder.
     Why(String),
+    /// A text in it is no base64.
+    Encoding(String),
     Other(Status),
 }
 
@@ -236,7 +264,7 @@ fn to_typed(
 ) -> Result<Object, Status> {
     typed(call, request, kind, map, duplicates).map_err(|e| match e {
         Unread::Other(s) => s,
-        Unread::Why(why) => Status::bad_request(format!(
+        Unread::Why(why) | Unread::Encoding(why) => Status::bad_request(format!(
             "{} in version {:?} cannot be handled as a {}: {why}",
             kind.kind, kind.version, kind.kind
         )),
@@ -259,7 +287,9 @@ fn typed(
     let resets = *kind == own
         && row.stored().is_some()
         && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
-    let found = schema::typed(&mut value, schema).map_err(|e| Unread::Why(e.to_string()))?;
+    let unread = |e: schema::TypeError| if e.encoding { Unread::Encoding(e.message) } else { Unread::Why(e.message) };
+    let found = schema::typed(&mut value, schema).map_err(unread)?;
+    request.empties.set(found.empty);
     // What is said of the text (YAML, a patch) comes before what is said of its fields.
     let (said, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));

@@ -88,7 +88,13 @@ impl Sent {
         let patched = apply(&self.patch, live, schema)?;
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
             Unread::Other(s) => s,
-            Unread::Why(why) => {
+            e @ (Unread::Why(_) | Unread::Encoding(_)) => {
+                let why = match (e, &self.patch) {
+                    // These are read from values, not from text, by a decoder that says so.
+                    (Unread::Encoding(why), Patch::Strategic(_)) => format!("error decoding from json: {why}"),
+                    (Unread::Why(why) | Unread::Encoding(why), _) => why,
+                    (Unread::Other(s), _) => return s,
+                };
                 let shown = match &self.patch {
                     Patch::Strategic(p) => go_map(p),
                     // Only what is refused is written as text, and patched once more for it.
@@ -221,11 +227,12 @@ pub(super) fn read(call: &Call, request: &Request) -> Result<Sent, Status> {
         return Err(Status::invalid(&gk, "", &[e]));
     }
     let media = call.media_type();
+    let strict = field_validation(call)? != FieldValidation::Ignore;
     let sent = match media {
-        JSON | MERGE | STRATEGIC => content::json(&call.body)?,
+        JSON | MERGE if strict => content::json_said(&call.body, DECODING)?,
+        JSON | MERGE | STRATEGIC => content::json_said(&call.body, "")?,
         _ => return Err(content::unsupported(&supported(call, request))),
     };
-    let strict = field_validation(call)? != FieldValidation::Ignore;
     let mut found: Vec<String> = sent.duplicates.iter().map(|d| format!("duplicate field {d:?}")).collect();
     let patch = match (media, sent.value) {
         (JSON, v) => {
@@ -235,14 +242,25 @@ pub(super) fn read(call: &Call, request: &Request) -> Result<Sent, Status> {
                 found.extend(patch.unknown_members().iter().map(|m| format!("unknown field {m:?}")));
                 found.iter_mut().for_each(|f| f.insert_str(0, "json patch "));
             }
-            Patch::Json(patch)
+            Patch::Json(patch.written(&call.body))
+        }
+        (MERGE, v @ (Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_))) if strict => {
+            return Err(Status::bad_request(format!("{DECODING}{}", no_map(&v))));
         }
         (MERGE, v) => Patch::Merge(v),
         (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
         (_, Value::Object(_)) => return Err(content::unsupported(&supported(call, request))),
-        (_, _) => return Err(Status::bad_request("the patch is no object")),
+        (_, v) => return Err(Status::bad_request(no_map(&v))),
     };
     Ok(Sent { patch, found })
+}
+
+/// What stands before the words of a decoder that reads a patch strictly.
+const DECODING: &str = "error decoding patch: ";
+
+/// That a patch is no object.
+fn no_map(v: &Value) -> String {
+    format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", schema::typed::have(v))
 }
 
 /// The patched document, not yet typed.

@@ -294,7 +294,7 @@ fn unchanged(
         }
         let at = path.child(&f.name);
         if f.rules.contains(&Rule::Immutable) {
-            errors.push(FieldError::invalid_as(&at, &crate::go::show_field(n, f), "field is immutable"));
+            errors.push(FieldError::invalid_as(&at, &crate::go::show_field(n, f, &at), "field is immutable"));
         } else if let Some(why) = f.rules.iter().find_map(Rule::frozen) {
             errors.push(FieldError::forbidden(&at, why));
         } else if let (Some(Value::Object(n)), Some(Value::Object(o)), Type::Struct) = (n, o, f.schema.ty) {

@@ -32,7 +32,10 @@ pub fn arrange(errors: &mut Vec<FieldError>, found: Found, schema: &Schema) {
     let mut all: Vec<(Vec<usize>, FieldError)> = errors
         .drain(first..)
         .enumerate()
-        .map(|(i, e)| (if of_changes(i) { rank_of_change(&e.path, schema) } else { rank(&e.path, schema) }, e))
+        .map(|(i, e)| {
+            let path = e.place.as_deref().unwrap_or(&e.path);
+            (if of_changes(i) { rank_of_change(path, schema) } else { rank(path, schema) }, e)
+        })
         .collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     errors.extend(all.into_iter().map(|(_, e)| e));

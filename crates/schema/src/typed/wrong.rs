@@ -12,6 +12,8 @@ use std::fmt;
 pub struct TypeError {
     pub path: String,
     pub message: String,
+    /// It is the encoding of a text that is wrong, not its type.
+    pub encoding: bool,
 }
 
 impl fmt::Display for TypeError {
@@ -38,7 +40,7 @@ impl Walk<'_> {
             _ => None,
         });
         let fields: Vec<(&Field, &Schema)> = fields.collect();
-        let have = have(v, ty);
+        let have = have_instead(v, ty);
         let Some((_, of)) = fields.last() else {
             return self.bad(format!("json: cannot unmarshal {have} into Go value of type {want}"));
         };
@@ -49,20 +51,27 @@ impl Walk<'_> {
     }
 
     pub(super) fn bad(&self, message: impl Into<String>) -> TypeError {
-        TypeError { path: self.path(None), message: message.into() }
+        TypeError { path: self.path(None), message: message.into(), encoding: false }
+    }
+}
+
+/// What something is in JSON, as Go's decoder says it.
+pub fn have(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 
 /// A number that is none of the wanted kind is said itself.
-fn have(v: &Value, want: Type) -> String {
+fn have_instead(v: &Value, want: Type) -> String {
     match v {
-        Value::Null => "null".into(),
-        Value::Bool(_) => "bool".into(),
         Value::Number(n) if matches!(want, Type::Int32 | Type::Int64) => format!("number {n}"),
-        Value::Number(_) => "number".into(),
-        Value::String(_) => "string".into(),
-        Value::Array(_) => "array".into(),
-        Value::Object(_) => "object".into(),
+        v => have(v).into(),
     }
 }
 
@@ -110,6 +119,20 @@ fn type_name(schema: &Schema, alias: Option<&str>) -> String {
         Type::String | Type::Any | Type::Raw => return alias.unwrap_or("string").into(),
     };
     own.into()
+}
+
+/// The same of the alphabet of URLs, without padding.
+pub fn illegal_in_url(text: &str) -> usize {
+    let inside: String = text
+        .chars()
+        .map(|c| match c {
+            '-' => '+',
+            '_' => '/',
+            '+' | '/' | '=' => '!',
+            c => c,
+        })
+        .collect();
+    illegal(inside.as_bytes())
 }
 
 /// Where base64 stops being some: the byte that does not belong, or the beginning of what is incomplete.

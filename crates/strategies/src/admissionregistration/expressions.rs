@@ -27,6 +27,9 @@ fn conditions(v: &Value, env: &Env, at: &FieldPath, errors: &mut ErrorList) {
 pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let params = if is_set(spec, "paramKind") { Params::Some } else { Params::None };
     let (mut env, mut quiet) = (policy_env(params), message_env(params));
+    if !items(spec, "variables").is_empty() {
+        (env, quiet) = (env.with_family("variables"), quiet.with_family("variables"));
+    }
     for (i, v) in items(spec, "variables").iter().enumerate() {
         if text(v, "expression").trim().is_empty() {
             continue;

@@ -108,7 +108,7 @@ pub fn validating_policy(o: &Object, errors: &mut ErrorList) {
     let at = path.child("auditAnnotations");
     if annotations.len() > ANNOTATIONS_MAX {
         let why = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
-        let shown = crate::read::shown_list(annotations, "io.k8s.api.admissionregistration.v1.AuditAnnotation");
+        let shown = crate::read::shown_list(annotations, "io.k8s.api.admissionregistration.v1.AuditAnnotation", &at);
         errors.push(FieldError::invalid_as(&at, &shown, &why));
     }
     for (i, a) in annotations.iter().enumerate() {

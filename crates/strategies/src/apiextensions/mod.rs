@@ -27,6 +27,10 @@ pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 pub struct CustomResourceDefinition;
 
 impl Strategy for CustomResourceDefinition {
+    fn scheme(&self) -> &'static str {
+        "pkg/apiserver/apiserver.go:55"
+    }
+
     fn default(&self, o: &mut Object) {
         let kind = o.str_at(&["spec", "names", "kind"]).unwrap_or_default().to_owned();
         let absent = |o: &Object, k: &str| o.str_at(&["spec", "names", k]).unwrap_or_default().is_empty();

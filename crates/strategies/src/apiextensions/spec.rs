@@ -105,11 +105,11 @@ fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
     }
     let unique = all.iter().enumerate().all(|(i, v)| !all[..i].iter().any(|w| w["name"] == v["name"]));
     if !unique {
-        errors.push(FieldError::invalid_as(&list, &shown_versions(all), "must contain unique version names"));
+        errors.push(FieldError::invalid_as(&list, &shown_versions(all, &list), "must contain unique version names"));
     }
     if all.iter().filter(|v| v["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid_as(&list, &shown_versions(all), why));
+        errors.push(FieldError::invalid_as(&list, &shown_versions(all, &list), why));
     }
     if let Some(first) = all.first() {
         let bad = names::dns_1035_label(&name(first));
@@ -121,14 +121,17 @@ fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// As the internal type has them: without what they have alike.
-fn shown_versions(all: &[Value]) -> String {
+fn shown_versions(all: &[Value], path: &FieldPath) -> String {
+    if all.is_empty() {
+        return "null".into();
+    }
     let mut all = all.to_vec();
     for key in ["schema", "subresources", "additionalPrinterColumns", "selectableFields"] {
         if shared(&all, key).is_some() {
             all.iter_mut().filter_map(Value::as_object_mut).for_each(|v| drop(v.remove(key)));
         }
     }
-    shown_list(&all, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion")
+    shown_list(&all, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion", path)
 }
 
 /// Schema, subresources, columns and selectable fields, of one version or of all.

@@ -10,6 +10,9 @@ use serde_json::json;
 
 pub struct HorizontalPodAutoscaler;
 
+/// The share of requested CPU that is aimed at when nothing is said, in percent.
+const TARGET: i64 = 80;
+
 /// What a behaviour that is given leaves out.
 fn default_behavior(o: &mut Object) {
     let up = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [
@@ -51,8 +54,13 @@ impl Strategy for HorizontalPodAutoscaler {
     fn default(&self, o: &mut Object) {
         if o.api_version() == "autoscaling/v2" && o.at(&["spec", "metrics"]).is_none() {
             let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
-                "target": {"type": "Utilization", "averageUtilization": 80}}}]);
+                "target": {"type": "Utilization", "averageUtilization": TARGET}}}]);
             o.set(&["spec", "metrics"], cpu);
+        }
+        // The older version has no other metric.
+        let percentage = ["spec", "targetCPUUtilizationPercentage"];
+        if o.api_version() == "autoscaling/v1" && o.at(&percentage).is_none() {
+            o.set(&percentage, TARGET);
         }
         if o.at(&["spec", "behavior"]).is_some() {
             default_behavior(o);

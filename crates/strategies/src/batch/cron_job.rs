@@ -59,9 +59,7 @@ fn timed(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     if schedule.is_empty() {
         errors.push(FieldError::required(&at, ""));
     } else {
-        if !plausible(schedule) {
-            let fields: Vec<&str> = schedule.split_whitespace().collect();
-            let why = format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" "));
+        if let Err(why) = super::schedule::check(schedule) {
             errors.push(FieldError::invalid(&at, schedule, why));
         }
         let zoned = |o: &Object| o.str_at(&["spec", "schedule"]).is_some_and(|s| s.contains("TZ"));
@@ -92,41 +90,5 @@ fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
         ));
     } else if jiff::tz::TimeZone::get(zone).is_err() {
         errors.push(FieldError::invalid(at, zone, format!("unknown time zone {zone}")));
-    }
-}
-
-/// Five fields, or a word such as `@hourly`.
-fn plausible(schedule: &str) -> bool {
-    let zoned = ["TZ=", "CRON_TZ="].iter().find_map(|p| schedule.strip_prefix(p)?.split_once(' '));
-    let schedule = zoned.map_or(schedule, |(_, rest)| rest.trim());
-    let named = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-    if schedule.starts_with('@') {
-        return named.contains(&schedule) || schedule.strip_prefix("@every ").is_some_and(|d| !d.is_empty());
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    let ranges = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
-    fields.len() == 5 && fields.iter().zip(ranges).enumerate().all(|(i, (f, r))| f.split(',').all(|p| field(p, r, i)))
-}
-
-fn field(part: &str, (low, high): (u32, u32), place: usize) -> bool {
-    let (range, step) = part.split_once('/').unwrap_or((part, "1"));
-    if !step.parse::<u32>().is_ok_and(|s| s > 0) {
-        return false;
-    }
-    let names: &[&str] = match place {
-        3 => &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
-        4 => &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
-        _ => &[],
-    };
-    let number = |t: &str| {
-        let word = names.iter().position(|n| *n == t.to_lowercase()).map(|i| i as u32 + u32::from(place == 3));
-        t.parse::<u32>().ok().or(word).filter(|n| (low..=high).contains(n))
-    };
-    if range == "*" || range == "?" {
-        return true;
-    }
-    match range.split_once('-') {
-        Some((a, b)) => matches!((number(a), number(b)), (Some(a), Some(b)) if a <= b),
-        None => number(range).is_some(),
     }
 }

@@ -22,6 +22,10 @@ const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
 ];
 
 impl Strategy for Job {
+    fn unselectable(&self, field: &str) -> Option<String> {
+        Some(format!("field label {field:?} not supported for Job"))
+    }
+
     fn default(&self, o: &mut Object) {
         if o.labels().next().is_none()
             && let Some(l) = o.at(&["spec", "template", "metadata", "labels"]).cloned()
@@ -110,8 +114,9 @@ impl Strategy for Job {
         let changed = |k: &str, errors: &mut ErrorList| {
             let (new, was) = (o.at(&["spec", k]), old.at(&["spec", k]));
             if new != was {
-                let shown = shown_field(new, "io.k8s.api.batch.v1.JobSpec", k);
-                errors.push(FieldError::invalid_as(&spec.child(k), &shown, "field is immutable"));
+                let at = spec.child(k);
+                let shown = shown_field(new, "io.k8s.api.batch.v1.JobSpec", k, &at);
+                errors.push(FieldError::invalid_as(&at, &shown, "field is immutable"));
             }
         };
         changed("selector", errors);

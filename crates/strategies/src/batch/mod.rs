@@ -5,4 +5,5 @@ pub mod job;
 mod job_spec;
 mod job_status;
 mod pod_failure_policy;
+mod schedule;
 mod success_policy;

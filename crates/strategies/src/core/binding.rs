@@ -38,6 +38,7 @@ impl Function for Binding {
             name: binding.name().to_owned(),
             warnings: Default::default(),
             conversions: registry::Conversions::default(),
+            empties: registry::Sent::default(),
         };
         let now = meta::time::format(env.clock().now());
         let change = |live: Option<&Object>| {

@@ -1,7 +1,7 @@
 //! ComponentStatus: the health of the parts of the control plane, asked when it is listed.
 
 use async_trait::async_trait;
-use meta::{Object, Status};
+use meta::{GroupResource, Object, Status};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 
@@ -27,7 +27,9 @@ impl Function for ComponentStatuses {
 
     async fn get(&self, env: Env<'_>, request: &Request) -> Result<Object, Status> {
         let found = all(env).into_iter().find(|o| o.name() == request.name);
-        found.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))
+        // Upstream names the kind here, not the resource.
+        let named = GroupResource { group: String::new(), resource: "componentstatus".into() };
+        found.ok_or_else(|| Status::not_found(&named, &request.name))
     }
 
     async fn list(&self, env: Env<'_>, _request: &Request) -> Result<Vec<Object>, Status> {

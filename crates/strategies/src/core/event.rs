@@ -96,9 +96,9 @@ impl Strategy for Event {
                 let shown = match name {
                     "involvedObject" => {
                         let about = value.unwrap_or_else(|| Value::Object(Default::default()));
-                        shown(&about, "io.k8s.api.core.v1.ObjectReference")
+                        shown(&about, "io.k8s.api.core.v1.ObjectReference", &path)
                     }
-                    "related" => shown(&value.unwrap_or_default(), "io.k8s.api.core.v1.ObjectReference"),
+                    "related" => shown(&value.unwrap_or_default(), "io.k8s.api.core.v1.ObjectReference", &path),
                     "source" | "series" | "firstTimestamp" | "lastTimestamp" | "eventTime" => {
                         value.unwrap_or_default().to_string()
                     }
@@ -118,7 +118,9 @@ impl Strategy for Event {
             let bad = names::dns_subdomain(o.name()).into_iter().filter(|_| !o.name().is_empty());
             let at = FieldPath::new("metadata.name");
             let fresh: Vec<FieldError> = bad.map(|m| FieldError::invalid(&at, o.name(), m)).collect();
-            if !errors.iter().any(|e| e.path == "metadata.name") {
+            // Whoever is told this is not told what holds for names in general.
+            if !fresh.is_empty() {
+                errors.retain(|e| e.path != "metadata.name");
                 errors.extend(fresh);
             }
         }

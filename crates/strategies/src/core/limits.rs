@@ -113,37 +113,40 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
                 && a > b
             {
                 let why = format!("{name} value {a} is greater than {bound_name} value {b}");
-                errors.push(FieldError::invalid(&at.child(said_of).key(k), limit[shown][k.as_str()].clone(), why));
+                let e = FieldError::invalid(&at.child(said_of).key(k), limit[shown][k.as_str()].clone(), why);
+                errors.push(e.said_with(at));
             }
         };
         above("min", "min", "max", "max", "min", "min");
         above("min", "min", "defaultRequest", "default request", "defaultRequest", "defaultRequest");
-        above("min", "min", "default", "default", "default", "min");
         above("defaultRequest", "default request", "max", "max", "defaultRequest", "defaultRequest");
         above("defaultRequest", "default request", "default", "default limit", "defaultRequest", "defaultRequest");
+        above("min", "min", "default", "default", "default", "min");
         above("default", "default", "max", "max", "default", "max");
-        if !overcommits(k)
-            && let (Some(default), Some(request)) = (of("default"), of("defaultRequest"))
-            && default != request
+        if let Some(ratio) = of("maxLimitRequestRatio")
+            && ratio < Quantity::from_int(1)
         {
-            let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
-            errors.push(FieldError::invalid(&at.child("defaultRequest").key(k), request.to_string(), why));
+            let why = format!("ratio {ratio} is less than 1");
+            let value = limit["maxLimitRequestRatio"][k.as_str()].clone();
+            let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), value, why);
+            errors.push(e.said_with(at));
         }
         if let (Some(ratio), Some(min), Some(max)) = (of("maxLimitRequestRatio"), of("min"), of("max")) {
             let value = |q: Quantity| q.nano_value() as f64;
             let most = value(max) / value(min);
             if value(ratio) / 1e9 > most {
                 let why = format!("ratio {ratio} is greater than max/min = {most:.6}");
-                let at = at.child("maxLimitRequestRatio").key(k);
-                errors.push(FieldError::invalid(&at, ratio.to_string(), why));
+                let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), ratio.to_string(), why);
+                errors.push(e.said_with(at));
             }
         }
-        if let Some(ratio) = of("maxLimitRequestRatio")
-            && ratio < Quantity::from_int(1)
+        if !overcommits(k)
+            && let (Some(default), Some(request)) = (of("default"), of("defaultRequest"))
+            && default != request
         {
-            let why = format!("ratio {ratio} is less than 1");
-            let at = at.child("maxLimitRequestRatio").key(k);
-            errors.push(FieldError::invalid(&at, limit["maxLimitRequestRatio"][k.as_str()].clone(), why));
+            let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
+            let e = FieldError::invalid(&at.child("defaultRequest").key(k), request.to_string(), why);
+            errors.push(e.said_with(at));
         }
     }
 }

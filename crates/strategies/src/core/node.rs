@@ -51,7 +51,7 @@ impl Strategy for Node {
                 errors.push(FieldError::not_supported(&at.child("effect"), effect, &EFFECTS));
             }
             if !seen.insert((key, effect)) {
-                let mut e = FieldError::duplicate_as(&at, &shown(t, "io.k8s.api.core.v1.Taint"));
+                let mut e = FieldError::duplicate_as(&at, &shown(t, "io.k8s.api.core.v1.Taint", &at));
                 e.body.push_str(": taints must be unique by key and effect pair");
                 errors.push(e);
             }

@@ -88,11 +88,6 @@ pub fn resize(o: &Object, old: &Object, errors: &mut ErrorList) {
                 }
                 others |= is.keys().chain(was.keys()).any(|k| !resizable(k) && is.get(k) != was.get(k));
             }
-            if list == "initContainers" && text(is, "restartPolicy") != "Always" && is["resources"] != was["resources"]
-            {
-                let why = "resources for non-sidecar init containers are immutable";
-                errors.push(FieldError::invalid(&at, is["resources"].clone(), why));
-            }
         }
     }
     if others {

@@ -1,7 +1,7 @@
 //! The spec of a pod as the server's own types have it, for messages that show how one differs from another: what a pod shares with
 //! its node is said by its security context, and two sources of volumes stand elsewhere.
 
-use meta::Value;
+use meta::{FieldPath, Value};
 use schema::go::{self, Shape};
 
 /// What lies in the security context inside, in its order.
@@ -23,7 +23,8 @@ const AFTER_CONTEXT: [(&str, &str); 3] = [
 /// How two specs differ, as a unified diff of their lines.
 pub fn difference(old: &Value, new: &Value) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec") else { return String::new() };
-    go::unified(&inside(Shape::of(old, schema)).lines(), &inside(Shape::of(new, schema)).lines())
+    let new = Shape::sent(new, schema, &FieldPath::new("spec"));
+    go::unified(&inside(Shape::of(old, schema)).lines(), &inside(new).lines())
 }
 
 /// A template on one line, or only the spec in it.
@@ -31,7 +32,7 @@ pub fn template(v: &Value, only_spec: bool) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodTemplateSpec") else {
         return v.to_string();
     };
-    let mut shape = Shape::of(v, schema);
+    let mut shape = Shape::sent(v, schema, &FieldPath::new("spec.template"));
     let Some(spec) = shape.member("Spec") else { return shape.compact() };
     *spec = inside(std::mem::replace(spec, Shape::Leaf(Value::Null)));
     if only_spec { spec.compact() } else { shape.compact() }
@@ -42,8 +43,7 @@ pub fn sources(old: &Value, new: &Value) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PersistentVolumeSpec") else {
         return String::new();
     };
-    let inlined = |v: &Value| {
-        let mut shape = Shape::of(v, schema);
+    let inlined = |mut shape: Shape| {
         if let Shape::Fields(all) = &mut shape {
             let is_source = |k: &str| schema.fields.iter().any(|f| f.inline_of.is_some() && go::name(&f.name) == k);
             all.retain(|(k, _)| is_source(k));
@@ -51,13 +51,14 @@ pub fn sources(old: &Value, new: &Value) -> String {
         }
         shape.lines()
     };
-    go::unified(&inlined(old), &inlined(new))
+    let new = Shape::sent(new, schema, &FieldPath::new("spec"));
+    go::unified(&inlined(Shape::of(old, schema)), &inlined(new))
 }
 
-/// How two values of a type differ that is the same inside and outside.
+/// How two specs of a type differ that is the same inside and outside.
 pub fn difference_of(old: &Value, new: &Value, definition: &str) -> String {
     let Some(schema) = kinds::catalog().definitions.get(definition) else { return String::new() };
-    go::unified(&Shape::of(old, schema).lines(), &Shape::of(new, schema).lines())
+    go::unified(&Shape::of(old, schema).lines(), &Shape::sent(new, schema, &FieldPath::new("spec")).lines())
 }
 
 fn inside(mut spec: Shape) -> Shape {

@@ -77,13 +77,9 @@ impl Strategy for Secret {
                 match o.at(&["data", key]).and_then(Value::as_str) {
                     None => errors.push(FieldError::required(&path.key(key), "")),
                     Some(v) => {
-                        let json = schema::base64_decode(v).and_then(|b| serde_json::from_slice::<Value>(&b).ok());
-                        if json.is_none() {
-                            errors.push(FieldError::invalid(
-                                &path.key(key),
-                                "<secret contents redacted>",
-                                "invalid JSON",
-                            ));
+                        let text = schema::base64_decode(v).unwrap_or_default();
+                        if let Some(why) = schema::decode::syntax::wrong(&text) {
+                            errors.push(FieldError::invalid(&path.key(key), "<secret contents redacted>", why));
                         }
                     }
                 }

@@ -98,7 +98,7 @@ fn ports(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         }
         if !seen.insert((text(p, "protocol"), p["port"].as_i64())) {
             let key = json!({"protocol": p["protocol"], "port": p["port"]});
-            errors.push(FieldError::duplicate_as(&at, &shown(&key, "io.k8s.api.core.v1.ServicePort")));
+            errors.push(FieldError::duplicate_as(&at, &shown(&key, "io.k8s.api.core.v1.ServicePort", &at)));
         }
         let Some(n) = p["nodePort"].as_i64().filter(|n| *n != 0) else { continue };
         if ty == "ClusterIP" {

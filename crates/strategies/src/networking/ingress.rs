@@ -21,7 +21,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     let path = FieldPath::new("spec");
     if items(spec, "rules").is_empty() && !is_set(spec, "defaultBackend") {
         let why = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid(&path, spec["rules"].clone(), why));
+        errors.push(FieldError::invalid(&path, schema::sent::at("spec.rules"), why));
     }
     if is_set(spec, "defaultBackend") {
         backend(&spec["defaultBackend"], &path.child("defaultBackend"), errors);

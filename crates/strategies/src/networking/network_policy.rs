@@ -43,11 +43,14 @@ impl Strategy for NetworkPolicy {
 
 fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let Some(end) = p["endPort"].as_i64() else { return };
+    // Of a port that has a name, this is said before what is wrong with the name.
+    let before = at.child("protocol");
     let at = at.child("endPort");
     match &p["port"] {
         Value::Null => errors.push(FieldError::invalid(&at, end, "may not be specified when `port` is not specified")),
         Value::String(_) => {
-            errors.push(FieldError::invalid(&at, end, "may not be specified when `port` is non-numeric"));
+            let e = FieldError::invalid(&at, end, "may not be specified when `port` is non-numeric");
+            errors.push(e.said_with(&before));
         }
         start => {
             if start.as_i64().is_some_and(|s| s > end) {

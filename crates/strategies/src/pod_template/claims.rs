@@ -24,8 +24,9 @@ pub fn of_pod(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
             1 => None,
             _ => Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
         };
-        errors
-            .extend(why.map(|why| FieldError::invalid_as(&at, &shown(c, "io.k8s.api.core.v1.PodResourceClaim"), why)));
+        errors.extend(
+            why.map(|why| FieldError::invalid_as(&at, &shown(c, "io.k8s.api.core.v1.PodResourceClaim", &at), why)),
+        );
         for (k, name) in WAYS.iter().filter_map(|k| Some((k, c[*k].as_str()?))) {
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at.child(k), name, m)));
         }

@@ -174,11 +174,11 @@ pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut Error
     if context["allowPrivilegeEscalation"] == false {
         if context["privileged"] == true {
             let why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.push(FieldError::invalid_as(&at, &shown(context, "io.k8s.api.core.v1.SecurityContext"), why));
+            errors.push(FieldError::invalid_as(&at, &shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
         }
         if items(&context["capabilities"], "add").iter().any(|c| c == "CAP_SYS_ADMIN") {
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            errors.push(FieldError::invalid_as(&at, &shown(context, "io.k8s.api.core.v1.SecurityContext"), why));
+            errors.push(FieldError::invalid_as(&at, &shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
         }
     }
 }

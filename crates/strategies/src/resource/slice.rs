@@ -75,6 +75,12 @@ pub fn slice(o: &Object, errors: &mut ErrorList) {
 pub fn slice_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let of = |o: &Object| o.at(&["spec", "devices"]).and_then(Value::as_array).cloned().unwrap_or_default();
     let before = of(old);
+    for path in [&["spec", "pool", "name"][..], &["spec", "driver"], &["spec", "nodeName"]] {
+        if o.at(path) != old.at(path) {
+            let value = o.at(path).cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&FieldPath::new(path.join(".")), value, "field is immutable"));
+        }
+    }
     for (i, d) in of(o).iter().enumerate() {
         let Some(was) = before.iter().find(|b| b["name"] == d["name"]) else { continue };
         for part in ["capacity", "taints"].into_iter().filter(|k| d[*k] == was[*k]) {
@@ -180,7 +186,7 @@ fn attribute(a: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match a.as_object().map_or(0, |m| m.values().filter(|v| !v.is_null()).count()) {
         0 => errors.push(FieldError::invalid(at, "", one)),
         1 => {}
-        _ => errors.push(FieldError::invalid_as(at, &shown(a, "io.k8s.api.resource.v1.DeviceAttribute"), one)),
+        _ => errors.push(FieldError::invalid_as(at, &shown(a, "io.k8s.api.resource.v1.DeviceAttribute", at), one)),
     }
 }
 

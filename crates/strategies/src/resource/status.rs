@@ -35,7 +35,7 @@ pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
         let requests = Requests::of(o.at(&["spec", "devices"]).unwrap_or(&Value::Null));
         allocated(allocation, &requests, &at, errors);
     } else if before["allocation"] != *allocation {
-        let shown = shown(allocation, "io.k8s.api.resource.v1.AllocationResult");
+        let shown = shown(allocation, "io.k8s.api.resource.v1.AllocationResult", &at);
         errors.push(FieldError::invalid_as(&at, &shown, "field is immutable"));
     }
 }

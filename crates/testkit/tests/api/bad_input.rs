@@ -69,7 +69,7 @@ async fn text_that_is_no_object_is_refused() {
     check(&c, post(JSON), r#"{"metadata": {name: "x"}}"#, bad("couldn't get version/kind; json parse error")).await;
     check(&c, post(JSON), "", bad("unexpected end of JSON input")).await;
     check(&c, post(JSON), "[]", bad("")).await;
-    check(&c, post(JSON), "null", bad("")).await;
+    check(&c, post(JSON), "null", invalid(&[("metadata.name", "FieldValueRequired")])).await;
     // As Go reads JSON: what is no UTF-8 is a replacement character, which no name may have.
     let named = &b"{\"metadata\": {\"name\": \"\xff\xfe\"}}"[..];
     check(&c, post(JSON), named, invalid(&[("metadata.name", "FieldValueInvalid")])).await;

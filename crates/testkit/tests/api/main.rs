@@ -28,3 +28,4 @@ mod said;
 mod served;
 mod services;
 mod stream;
+mod words;

@@ -76,7 +76,8 @@ pub fn agree(o: &mut Object, old: Option<&Object>) {
     if list(o, "clusterIPs").is_empty() && !list(old, "clusterIPs").is_empty() && ip == address(old) {
         o.set(&all, list(old, "clusterIPs").to_vec());
     }
-    if ip == address(old) || list(o, "clusterIPs") != list(old, "clusterIPs") {
+    let unsaid = list(o, "clusterIPs").is_empty() && !ip.is_empty();
+    if ip == address(old) || !unsaid && list(o, "clusterIPs") != list(old, "clusterIPs") {
         return;
     }
     if ip.is_empty() {

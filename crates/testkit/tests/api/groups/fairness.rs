@@ -172,7 +172,7 @@ async fn mandatory_objects_stay_as_they_are() {
     let a = c.call("POST", &format!("{FLOW}/flowschemas?dryRun=All"), put(&first, "/spec/rules", &json!([]))).await;
     let said = a.body["message"].as_str().unwrap();
     assert!(
-        said.ends_with("\"DistinguisherMethod\":null,\"Rules\":null}: spec of 'exempt' must equal the fixed value"),
+        said.ends_with("\"DistinguisherMethod\":null,\"Rules\":[]}: spec of 'exempt' must equal the fixed value"),
         "{said}"
     );
 }

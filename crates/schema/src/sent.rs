@@ -1,0 +1,90 @@
+//! What a request sent empty. Go tells a list that was sent with nothing in it (`[]`) from one that was not sent (`null`) when it
+//! shows a value in a message, and nowhere else; typed reading makes both absent.
+//!
+//! Which lists and maps those are is known during the validation of one object, on the thread that validates it, so that no
+//! validation has to hand it on. What this leaves out: lists of `metav1` types, which are shown as they are written.
+
+use meta::{FieldError, Value};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Paths as errors name them, and what was sent there: an empty list or an empty map.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Empties(BTreeMap<String, Value>);
+
+thread_local! {
+    static NOW: RefCell<Empties> = RefCell::default();
+}
+
+/// Brings back what was known before, also when a panic passes.
+struct Before(Empties);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        NOW.set(std::mem::take(&mut self.0));
+    }
+}
+
+impl Empties {
+    pub(crate) fn note(&mut self, path: String, v: &Value) {
+        let empty = if v.is_array() { Value::Array(Vec::new()) } else { Value::Object(Default::default()) };
+        self.0.insert(path, empty);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Validates knowing this. What the errors say of absent values is put right, wherever it was said.
+    pub fn while_known(&self, validate: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
+        if self.is_empty() {
+            return validate();
+        }
+        let mut errors = {
+            let _before = Before(NOW.replace(self.clone()));
+            validate()
+        };
+        for e in &mut errors {
+            let Some(v) = self.0.get(&e.path) else { continue };
+            for said in ["Invalid value: null", "Unsupported value: null"] {
+                if let Some(rest) = e.body.strip_prefix(said).filter(|r| r.is_empty() || r.starts_with(':')) {
+                    e.body = format!("{}{v}{rest}", said.trim_end_matches("null"));
+                    break;
+                }
+            }
+        }
+        errors
+    }
+}
+
+/// Whether anything at all was sent empty.
+pub(crate) fn any() -> bool {
+    NOW.with_borrow(|n| !n.is_empty())
+}
+
+/// What stands at a path where nothing is left: an empty list or map if that was sent, else `null`.
+pub fn at(path: &str) -> Value {
+    NOW.with_borrow(|n| n.0.get(path).cloned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::FieldPath;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_sent_empty_is_shown_empty() {
+        let mut sent = Empties::default();
+        sent.note("spec.labels".into(), &json!({}));
+        sent.note("spec.items".into(), &json!([]));
+        let wrong = |p: &str| FieldError::invalid(&FieldPath::new(p), Value::Null, "why");
+        let errors = sent.while_known(|| {
+            assert_eq!((at("spec.items"), at("spec")), (json!([]), Value::Null));
+            vec![wrong("spec.labels"), wrong("spec.items"), wrong("spec.other")]
+        });
+        let bodies: Vec<&str> = errors.iter().map(|e| &*e.body).collect();
+        assert_eq!(bodies, ["Invalid value: {}: why", "Invalid value: []: why", "Invalid value: null: why"]);
+        assert!(!any());
+    }
+}
