@@ -98,7 +98,12 @@ impl Emitter {
     fn key(&mut self, key: &str) {
         self.write_indent();
         if key.len() <= SIMPLE_KEY && !key.contains(is_break) {
-            self.string(key, true);
+            // go-yaml leaves this one plain, and reads it back as what is to be merged.
+            if key == "<<" {
+                self.double_quoted(key, false);
+            } else {
+                self.string(key, true);
+            }
             self.indicator(":", false, false, false);
         } else {
             self.indicator("?", true, false, true);

@@ -88,6 +88,11 @@ fn strings_are_quoted_as_go_yaml_quotes_them() {
 }
 
 #[test]
+fn a_key_is_not_taken_for_what_is_to_be_merged() {
+    check(&json!({"<<": [{"a": 1}], "b": "<<"}), "\"<<\":\n- a: 1\nb: <<\n");
+}
+
+#[test]
 fn lines_are_literal_blocks() {
     check(&json!({"a": "x\ny\n"}), "a: |\n  x\n  y\n");
     check(&json!({"a": "x\ny"}), "a: |-\n  x\n  y\n");
