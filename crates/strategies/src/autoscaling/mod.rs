@@ -1,6 +1,7 @@
 //! HorizontalPodAutoscaler, served in two versions and stored as v2.
 
 mod rules;
+mod versions;
 
 use crate::replicas::not_negative;
 use meta::field::ErrorList;
@@ -9,9 +10,6 @@ use registry::Strategy;
 use serde_json::json;
 
 pub struct HorizontalPodAutoscaler;
-
-/// The share of requested CPU that is aimed at when nothing is said, in percent.
-const TARGET: i64 = 80;
 
 /// What a behaviour that is given leaves out.
 fn default_behavior(o: &mut Object) {
@@ -53,14 +51,10 @@ impl Strategy for HorizontalPodAutoscaler {
 
     fn default(&self, o: &mut Object) {
         if o.api_version() == "autoscaling/v2" && o.at(&["spec", "metrics"]).is_none() {
-            let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
-                "target": {"type": "Utilization", "averageUtilization": TARGET}}}]);
-            o.set(&["spec", "metrics"], cpu);
+            o.set(&["spec", "metrics"], vec![versions::cpu(versions::TARGET.into())]);
         }
-        // The older version has no other metric.
-        let percentage = ["spec", "targetCPUUtilizationPercentage"];
-        if o.api_version() == "autoscaling/v1" && o.at(&percentage).is_none() {
-            o.set(&percentage, TARGET);
+        if o.api_version() == "autoscaling/v1" && !versions::aims(o) {
+            o.set(&["spec", "targetCPUUtilizationPercentage"], versions::TARGET);
         }
         if o.at(&["spec", "behavior"]).is_some() {
             default_behavior(o);
@@ -68,18 +62,10 @@ impl Strategy for HorizontalPodAutoscaler {
     }
 
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
-        if to.version == "v2" {
-            if let Some(n) = o.remove(&["spec", "targetCPUUtilizationPercentage"]).filter(|n| !n.is_null()) {
-                let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
-                    "target": {"type": "Utilization", "averageUtilization": n}}}]);
-                o.set(&["spec", "metrics"], cpu);
-            }
-        } else if let Some(metrics) = o.remove(&["spec", "metrics"]) {
-            let cpu = metrics.as_array().into_iter().flatten().find(|m| m["resource"]["name"] == "cpu");
-            if let Some(n) = cpu.map(|m| m["resource"]["target"]["averageUtilization"].clone()).filter(|n| !n.is_null())
-            {
-                o.set(&["spec", "targetCPUUtilizationPercentage"], n);
-            }
+        match (o.api_version() == to.api_version(), &*to.version) {
+            (true, _) => {}
+            (_, "v2") => versions::to_v2(&mut o),
+            _ => versions::to_v1(&mut o),
         }
         o.set_gvk(to);
         Ok(o)

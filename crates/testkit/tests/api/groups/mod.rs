@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod autoscaling;
 mod certificates;
 mod definitions;
 mod fairness;
