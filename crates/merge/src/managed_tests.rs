@@ -537,6 +537,15 @@ fn objects_that_differ_in_times_only_are_the_same() {
     assert!(!same_but_for_times(&a, &b));
 }
 
+#[test]
+fn a_key_without_a_name_is_kept() {
+    let mut s = Store::new();
+    let config = json!({"metadata": {"labels": {"": "x", "a": "b"}}});
+    s.apply("m", Force::No, config.clone()).unwrap();
+    assert!(!s.apply("m", Force::No, config.clone()).unwrap(), "nothing changes");
+    assert_eq!(s.object(), config);
+}
+
 fn config() -> impl Strategy<Value = Value> {
     let data = proptest::collection::btree_map("[a-c]", "[0-2]", 0..3);
     let list = proptest::collection::btree_map("[x-z]", "[0-2]", 0..3);

@@ -60,7 +60,7 @@ impl Emitter {
                     }
                     Value::Object(m) if !m.is_empty() => {
                         let mut pairs: Vec<(&str, &Value)> = m.iter().map(|(k, v)| (k.as_str(), v)).collect();
-                        pairs.sort_by(|a, b| natural(a.0, b.0));
+                        sort(&mut pairs);
                         stack.push(Frame::Mapping { pairs: pairs.into_iter(), indent: self.indent });
                         self.increase();
                     }
@@ -441,6 +441,23 @@ pub fn float(f: f64) -> String {
         return format!("{mantissa}e{sign}{:02}", exp.abs());
     }
     format!("{f}")
+}
+
+/// Sorts members by [`natural`], merging halves. That order is none for some keys, which the library's sort would not bear.
+fn sort(pairs: &mut Vec<(&str, &Value)>) {
+    if pairs.len() < 2 {
+        return;
+    }
+    let mut right = pairs.split_off(pairs.len() / 2);
+    sort(pairs);
+    sort(&mut right);
+    let left = std::mem::take(pairs);
+    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    while let (Some(l), Some(r)) = (left.peek(), right.peek()) {
+        let next = if natural(r.0, l.0) == Ordering::Less { right.next() } else { left.next() };
+        pairs.extend(next);
+    }
+    pairs.extend(left.chain(right));
 }
 
 /// go-yaml's order of keys: letters after everything else, runs of digits by their value.

@@ -6,7 +6,7 @@ use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
-use client::{Patch, WriteOptions};
+use client::{Api, Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
 use std::time::Duration;
@@ -41,6 +41,10 @@ pub struct Arguments {
     pub dry: DryRunFlag,
 }
 
+/// An update that loses a race is tried again after this long, for this long.
+const AGAIN: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(300);
+
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.replicas < 0 {
         return text("The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0");
@@ -63,26 +67,15 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 return Ok(());
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
-            if a.current_replicas < 0 && a.resource_version.is_empty() {
-                let patch = Patch::Merge(json!({"spec": {"replicas": a.replicas}}));
-                let _: Value = api.patch_subresource(&i.name, "scale", &options, &patch).await?;
-                return Ok(());
+            let begun = tokio::time::Instant::now();
+            loop {
+                match once(&a, &api, &i.name, &options).await {
+                    Err(Error::Client(e)) if e.is_conflict() && begun.elapsed() < PATIENCE => {
+                        tokio::time::sleep(AGAIN).await;
+                    }
+                    done => return done,
+                }
             }
-            let mut scale: Object = api.get_subresource(&i.name, "scale").await?;
-            let now = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
-            if a.current_replicas >= 0 && now != a.current_replicas {
-                return text(format!("Expected replicas to be {}, was {now}", a.current_replicas));
-            }
-            if !a.resource_version.is_empty() && scale.resource_version() != a.resource_version {
-                return text(format!(
-                    "Expected resource version to be {}, was {}",
-                    a.resource_version,
-                    scale.resource_version()
-                ));
-            }
-            scale.set(&["spec", "replicas"], a.replicas);
-            let _: Value = api.update_subresource(&i.name, "scale", &options, &scale).await?;
-            Ok(())
         };
         let scaled = match (scaled.await, timeout) {
             (Ok(()), Some(limit)) if dry == Dry::None => settled(k, &i, a.replicas, limit).await,
@@ -97,6 +90,27 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     Error::collect(errors)
+}
+
+/// Scales one object, if it is as it was said to be.
+async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptions) -> Result {
+    if a.current_replicas < 0 && a.resource_version.is_empty() {
+        let patch = Patch::Merge(json!({"spec": {"replicas": a.replicas}}));
+        let _: Value = api.patch_subresource(name, "scale", options, &patch).await?;
+        return Ok(());
+    }
+    let mut scale: Object = api.get_subresource(name, "scale").await?;
+    let now = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
+    if a.current_replicas >= 0 && now != a.current_replicas {
+        return text(format!("Expected replicas to be {}, was {now}", a.current_replicas));
+    }
+    if !a.resource_version.is_empty() && scale.resource_version() != a.resource_version {
+        let (wanted, is) = (&a.resource_version, scale.resource_version());
+        return text(format!("Expected resource version to be {wanted}, was {is}"));
+    }
+    scale.set(&["spec", "replicas"], a.replicas);
+    let _: Value = api.update_subresource(name, "scale", options, &scale).await?;
+    Ok(())
 }
 
 /// Waits until there are as many as were asked for, or somebody else asked for another number.
@@ -187,5 +201,28 @@ mod tests {
         }
         assert_eq!(s.body_of(&format!("PATCH {path}/scale")), json!({"spec": {"replicas": 3}}));
         assert_eq!(s.body_of(&format!("PUT {path}/scale"))["metadata"]["resourceVersion"], "5");
+    }
+
+    /// A race that was lost is run again, with what is then there; so is none that was not.
+    #[tokio::test(start_paused = true)]
+    async fn tries_again_after_a_conflict() {
+        let path = "/apis/apps/v1/namespaces/default/deployments/web";
+        let scale = |n: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": n}});
+        let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
+        let lost = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "lost"});
+        for (then, want, puts) in
+            [(2, "deployment.apps/web scaled\n", 3), (4, "! error: Expected replicas to be 2, was 4\nexit 1\n", 2)]
+        {
+            let s = Server::new()
+                .on(&format!("GET {path}"), 200, deployment.clone())
+                .on(&format!("GET {path}/scale"), 200, scale(2))
+                .on(&format!("GET {path}/scale"), 200, scale(2))
+                .on(&format!("GET {path}/scale"), 200, scale(then))
+                .on(&format!("PUT {path}/scale"), 409, lost.clone())
+                .on(&format!("PUT {path}/scale"), 409, lost.clone())
+                .on(&format!("PUT {path}/scale"), 200, scale(3));
+            assert_eq!(snapshot(&s, "scale deploy/web --replicas 3 --current-replicas=2", "").await, want);
+            assert_eq!(s.asked().iter().filter(|l| l.starts_with("PUT ")).count(), puts);
+        }
     }
 }

@@ -16,11 +16,11 @@ pub fn merge(live: &Value, config: &Value, t: TypeRef<'_>) -> Value {
 pub fn merge_objects(live: &Object, config: &Object, t: TypeRef<'_>) -> Object {
     const METADATA: &str = "metadata";
     const MANAGED_FIELDS: &str = "managedFields";
-    let mut out = members(&live.0, &config.0, t, 0, METADATA);
+    let mut out = members(&live.0, &config.0, t, 0, Some(METADATA));
     let below = t.member(METADATA);
     let mut metadata = match (live.0.get(METADATA), config.0.get(METADATA)) {
         (Some(Value::Object(l)), Some(Value::Object(c))) if !l.is_empty() && !c.is_empty() => {
-            Value::Object(members(l, c, below, 1, MANAGED_FIELDS))
+            Value::Object(members(l, c, below, 1, Some(MANAGED_FIELDS)))
         }
         (Some(l), Some(c)) => merged(l, c, below, 1),
         (Some(one), None) | (None, Some(one)) => one.clone(),
@@ -41,7 +41,7 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
         return if keeps && container { live.clone() } else { config.clone() };
     }
     match (Shape::of(t, config), live, config) {
-        (Shape::Object, Value::Object(l), Value::Object(c)) => Value::Object(members(l, c, t, depth, "")),
+        (Shape::Object, Value::Object(l), Value::Object(c)) => Value::Object(members(l, c, t, depth, None)),
         (Shape::List(kind), Value::Array(_), Value::Array(_)) => {
             Value::Array(lists(list(Some(live)), list(Some(config)), kind, t.items(), depth))
         }
@@ -57,7 +57,7 @@ fn members(
     config: &Map<String, Value>,
     t: TypeRef<'_>,
     depth: usize,
-    skip: &str,
+    skip: Option<&str>,
 ) -> Map<String, Value> {
     let (mut old, mut new) = (live.iter().peekable(), config.iter().peekable());
     let next = || loop {
@@ -66,7 +66,7 @@ fn members(
             (None, None) => return None,
             (Some((k, _)), Some((n, _))) if k == n => {
                 let ((k, l), (_, c)) = (old.next()?, new.next()?);
-                if k == skip {
+                if Some(k.as_str()) == skip {
                     continue;
                 }
                 return Some((k.clone(), merged(l, c, t.member(k), depth + 1)));
@@ -75,7 +75,7 @@ fn members(
             (None, Some(_)) => new.next()?,
             (Some(_), _) => old.next()?,
         };
-        if k != skip {
+        if Some(k.as_str()) != skip {
             return Some((k.clone(), v.clone()));
         }
     };

@@ -49,6 +49,10 @@ impl Node {
         let other = this.outside.to_str().unwrap().to_owned();
         this.ip(&this.node, "link set lo up");
         this.ip(&this.node, &format!("link add up0 type veth peer name up0 netns {other}"));
+        // Without addresses of IPv6 nothing speaks there of its own accord, and what comes out can be counted.
+        for end in [&this.node, &this.outside] {
+            this.ip(end, "link set up0 addrgenmode none");
+        }
         this.ip(&this.node, &format!("addr add {NODE}/24 dev up0"));
         this.ip(&this.node, "link set up0 up");
         this.ip(&this.outside, &format!("addr add {OUTSIDE}/24 dev up0"));
