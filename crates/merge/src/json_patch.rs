@@ -3,6 +3,7 @@
 //! whole document cannot be replaced.
 
 use meta::{Map, Reason, Status, Value};
+use schema::typed::have;
 
 /// Longer patches are refused.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -67,18 +68,6 @@ fn has_escaped(v: &Value) -> bool {
         Value::Array(a) => a.iter().any(has_escaped),
         Value::Object(m) => m.values().any(has_escaped),
         _ => false,
-    }
-}
-
-/// What something is in JSON, as Go's decoder says it.
-fn have(v: &Value) -> &'static str {
-    match v {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 
