@@ -130,14 +130,14 @@ pub fn apply(data: &[u8]) {
         if live.as_ref().is_none_or(|o| o.at(&["metadata", "managedFields"]).is_none()) {
             continue;
         }
-        let mut again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
-        // As upstream: a map that is applied empty and loses all it had goes with it, and comes back with the next apply.
-        if let Ok(Some(o)) = &again
-            && configuration.0.values().any(has_empty)
+        // As upstream: a map that is applied empty and loses all it had goes with it, and comes back with the next apply, even
+        // where another has it too.
+        if configuration.0.values().any(has_empty)
+            && let Ok(Some(o)) = managed::apply(live.as_ref(), &configuration, Force::Yes, &cx)
         {
-            live = Some(o.clone());
-            again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
+            live = Some(o);
         }
+        let again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
         assert!(matches!(again, Ok(None)), "{configuration:?}\n{live:?}\n{again:?}");
     }
 }
