@@ -82,8 +82,8 @@ impl Netlink {
         Ok(self.device(name).await?.ok_or_else(missing)?.index)
     }
 
-    pub async fn add_bridge(&self, name: &str, alias: &str, mtu: Option<u32>) -> Result<()> {
-        let mut message = LinkBridge::new(name).up();
+    pub async fn add_bridge(&self, name: &str, address: [u8; 6], alias: &str, mtu: Option<u32>) -> Result<()> {
+        let mut message = LinkBridge::new(name).address(address.to_vec()).up();
         if let Some(mtu) = mtu {
             message = message.mtu(mtu);
         }
@@ -123,6 +123,12 @@ impl Netlink {
     pub async fn up(&self, index: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(index).up().build();
         self.0.link().set(message).execute().await.map_err(Error::netlink("bringing an interface up"))
+    }
+
+    /// Gives an interface a hardware address, which then is its own: a bridge no longer takes that of a port.
+    pub async fn set_hardware_address(&self, index: u32, address: [u8; 6]) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index).address(address.to_vec()).build();
+        self.0.link().set(message).execute().await.map_err(Error::netlink("setting a hardware address"))
     }
 
     /// Fine if it is gone.

@@ -2,8 +2,8 @@
 //!
 //! A pod has one interface, `eth0`, with a /32 address; everything, pods of the same node too, is reached through the node
 //! (the bridge's address), so that every packet passes the node's rules and answers take the way back that connection
-//! tracking expects, without `br_netfilter`. The hardware address is made from the IP address, so nobody's memory of an
-//! address that is used again is wrong.
+//! tracking expects, without `br_netfilter`. Hardware addresses, the bridge's too, are made from IP addresses, so nobody's memory
+//! of an address that is used again is wrong, and the node's does not change when pods come and go.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -105,8 +105,12 @@ impl PodNetwork {
         nft::apply(node, &script(&options)).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
-            Some(_) => {}
-            None => netlink.add_bridge(&bridge_name, &options.alias(), options.mtu).await?,
+            // Made by a version that gave it no address of its own.
+            Some(device) => netlink.set_hardware_address(device.index, hardware_address(gateway)).await?,
+            None => {
+                let (address, alias) = (hardware_address(gateway), options.alias());
+                netlink.add_bridge(&bridge_name, address, &alias, options.mtu).await?;
+            }
         }
         let bridge = netlink.index(&bridge_name).await?;
         netlink.add_address(bridge, gateway, 32).await?;
@@ -226,9 +230,8 @@ impl Inner {
             Netlink::here()
         })?;
         let file = File::open(&attachment.namespace).map_err(Error::io(attachment.namespace.display().to_string()))?;
-        let [a, b, c, d] = attachment.address.octets();
-        let mtu = self.options.mtu;
-        self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), [0x0a, 0x58, a, b, c, d], mtu).await?;
+        let (address, mtu) = (hardware_address(attachment.address), self.options.mtu);
+        self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), address, mtu).await?;
         inside.up(1).await?; // lo is the first device of every namespace
         let eth0 = inside.index("eth0").await?;
         inside.add_address(eth0, attachment.address, 32).await?;
@@ -237,6 +240,12 @@ impl Inner {
         inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
         inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
     }
+}
+
+/// A hardware address made from an IP address: the same for everyone who has that address after one another.
+fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x0a, 0x58, a, b, c, d]
 }
 
 /// The node's side of a pod's pair: `km` and a hash, as the id may be too long.
