@@ -1,8 +1,13 @@
-//! What several clients do at once: budgets that are not overspent, watches of what is still to come.
+//! What several clients do at once, or one shortly after another: budgets that are not overspent, watches of what is still to come,
+//! objects that need not be read again.
 
 use crate::stream::Watch;
 use kemudi_testkit::Cluster;
+use meta::{Gvr, Object, Status};
+use registry::{AdmitAll, Preconditions, Request, Target, Updated, WriteOptions};
 use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const POD: &str = "/api/v1/namespaces/default/pods";
 const BUDGET: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
@@ -126,4 +131,44 @@ async fn a_status_may_carry_labels_where_upstream_lets_it() {
     assert_eq!(c.call("POST", path, flow).await.code, 201);
     let f = patch(&c, &format!("{path}/f/status"), labels).await;
     assert_eq!((&f["metadata"]["labels"], &f["metadata"]["annotations"]), (&Value::Null, &Value::Null));
+}
+
+/// A change of what was changed a moment ago is given the very object that the former one wrote; later, one that was read from the
+/// store and is equal to it.
+#[tokio::test(start_paused = true)]
+async fn what_was_just_written_is_not_read_again() {
+    let c = Cluster::start(1).await;
+    let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}});
+    assert_eq!(c.call("POST", "/api/v1/namespaces/default/configmaps", map).await.code, 201);
+    let registry = &c.server.registry;
+    let gvr = Gvr { group: "".into(), version: "v1".into(), resource: "configmaps".into() };
+    let request = Request::own(registry.rows().resource(&gvr).unwrap().clone(), "", "default", "m");
+    // Writes a value; gives where the object lay that was changed, and what was written.
+    let write = async |value: &str| {
+        let seen = Mutex::new((0_usize, None));
+        let change = |live: Option<&Object>| -> Result<Target, Status> {
+            let live = live.unwrap();
+            *seen.lock().unwrap() = (std::ptr::from_ref(live).addr(), Some(live.clone()));
+            let mut new = live.clone();
+            new.set_label("value", value);
+            Ok(Target::Object(Box::new(new)))
+        };
+        let (options, any) = (WriteOptions::of("test"), Preconditions::default());
+        let Updated::Changed(written) = registry.update(&request, &change, &any, &options, &AdmitAll).await.unwrap()
+        else {
+            panic!("nothing was changed");
+        };
+        (seen.into_inner().unwrap(), written.object)
+    };
+    let (_, first) = write("1").await;
+    let ((place, _), second) = write("2").await;
+    assert_eq!(place, Arc::as_ptr(&first).addr(), "it was read again");
+    // Another object's write shows that some time has passed.
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let other = json!({"metadata": {"name": "other"}});
+    assert_eq!(c.call("POST", "/api/v1/namespaces/default/configmaps", other).await.code, 201);
+    patch(&c, "/api/v1/namespaces/default/configmaps/other", json!({"data": {"a": "2"}})).await;
+    let ((place, live), _) = write("3").await;
+    assert_ne!(place, Arc::as_ptr(&second).addr(), "it is kept for ever");
+    assert_eq!(live.unwrap(), *second);
 }
