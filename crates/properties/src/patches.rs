@@ -97,7 +97,8 @@ fn has_empty(v: &Value) -> bool {
     match v {
         Value::Object(m) => m.is_empty() || m.values().any(has_empty),
         Value::Array(a) => a.is_empty() || a.iter().any(has_empty),
-        _ => false,
+        // As a map or list of Go's it is stored as none.
+        other => other.is_null(),
     }
 }
 
