@@ -5,9 +5,10 @@ use crate::plugin::Remote;
 use crate::{Operation, Review};
 use async_trait::async_trait;
 use auth::remote::{self, Failure, Remembered};
-use meta::{Object, Status, Value, names};
+use meta::{Clock, Object, Status, Value, names};
 use serde_json::json;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// As the file has it, and who is asked, once it was opened.
@@ -133,8 +134,8 @@ impl Remote for ImagePolicyWebhook {
         "ImagePolicyWebhook"
     }
 
-    async fn open(&mut self) -> Result<(), String> {
-        let remote = remote::Remote::of_file(self.kubeconfig.clone(), TIMEOUT).await;
+    async fn open(&mut self, clock: &Arc<dyn Clock>) -> Result<(), String> {
+        let remote = remote::Remote::of_file(self.kubeconfig.clone(), TIMEOUT, clock).await;
         self.remote = Some(remote.map_err(|e| e.why())?);
         Ok(())
     }

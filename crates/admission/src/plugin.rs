@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use auth::{Attributes, Caller, Decision, Endpoint};
-use meta::{GroupResource, Gvk, Gvr, Object, Status, Value};
+use meta::{Clock, GroupResource, Gvk, Gvr, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,7 +258,7 @@ pub trait Remote: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Reads what it needs from outside, once, before it is asked anything.
-    async fn open(&mut self) -> Result<(), String> {
+    async fn open(&mut self, _clock: &Arc<dyn Clock>) -> Result<(), String> {
         Ok(())
     }
 
@@ -393,10 +393,10 @@ impl Chain {
     }
 
     /// Makes every plugin ready to be asked.
-    pub async fn open(mut self) -> Result<Self, String> {
+    pub async fn open(mut self, clock: &Arc<dyn Clock>) -> Result<Self, String> {
         for s in &mut self.steps {
             if let Step::Remote(p) = s {
-                p.open().await.map_err(|why| failed_start(p.name(), &why))?;
+                p.open(clock).await.map_err(|why| failed_start(p.name(), &why))?;
             }
         }
         Ok(self)

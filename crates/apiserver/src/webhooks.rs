@@ -13,7 +13,7 @@ use client::{Error, Transport};
 use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
 use http_body_util::{BodyExt, Limited};
-use meta::Object;
+use meta::{Clock, Object};
 use parking_lot::Mutex;
 use registry::convert::Conversion;
 use registry::{Outside, Registry};
@@ -32,7 +32,7 @@ type To = (String, Vec<u8>, Option<String>, Option<String>);
 
 /// Connections to webhooks.
 pub(crate) struct Clients {
-    kept: Mutex<HashMap<To, Arc<Https>>>,
+    kept: Mutex<HashMap<To, Arc<dyn Transport>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -94,37 +94,38 @@ impl Clients {
         };
         let what = shown(&target.host, &target.path);
         let work = async {
-            let client = self.client(&target, &to.ca, caller).await.map_err(|e| Failure::Asking(e.why()))?;
-            exchange(&client, request(&target, caller, timeout, body).map_err(Failure::Asking)?).await
+            let client = self.client(&target, &to.ca, caller, &registry.clock).await;
+            let client = client.map_err(|e| Failure::Asking(e.why()))?;
+            exchange(&*client, request(&target, caller, timeout, body).map_err(Failure::Asking)?).await
         };
         match tokio::time::timeout(timeout, work).await {
             Ok(Err(Failure::Asking(why))) => Err(Unanswered::Unasked(why)),
             Err(_) => Err(sending(format!("{what}: context deadline exceeded"))),
             Ok(Err(Failure::Sending(e))) => Err(sending(format!("{what}: {e}"))),
-            Ok(Err(Failure::Answer(code, why))) => {
-                // A program may have newer credentials.
-                if code == 401 && caller.is_some_and(|c| c.user.exec.is_some()) {
-                    self.kept.lock().remove(&key(&target, &to.ca, caller));
-                }
-                Err(Unanswered::Asked { code: Some(code), why })
-            }
+            Ok(Err(Failure::Answer(code, why))) => Err(Unanswered::Asked { code: Some(code), why }),
             Ok(Ok(body)) => Ok(body),
         }
     }
 
-    async fn client(&self, to: &Target, ca: &[u8], caller: Option<&Arc<Caller>>) -> Result<Arc<Https>, Error> {
-        let key = key(to, ca, caller);
+    async fn client(
+        &self,
+        to: &Target,
+        ca: &[u8],
+        caller: Option<&Arc<Caller>>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Arc<dyn Transport>, Error> {
+        let key = (to.server.clone(), ca.to_vec(), to.name.clone(), caller.map(|c| c.name.clone()));
         if let Some(c) = self.kept.lock().get(&key) {
             return Ok(c.clone());
         }
         let roots = if ca.is_empty() { Roots::System } else { Roots::Pem(ca.to_vec()) };
         // HTTP/2 would send all requests to one of several backends.
-        let mut config =
+        let config =
             Config { roots, server_name: to.name.clone(), disable_http2: true, ..Config::new(to.server.clone()) };
-        if let Some(c) = caller {
-            c.user.authenticate(&mut config).await?;
-        }
-        let client = Arc::new(Https::new(&config)?);
+        let client: Arc<dyn Transport> = match caller {
+            Some(c) => c.user.transport(config, clock).await?,
+            None => Arc::new(Https::new(&config)?),
+        };
         let mut kept = self.kept.lock();
         if kept.len() >= KEPT {
             kept.clear();
@@ -132,10 +133,6 @@ impl Clients {
         kept.insert(key, client.clone());
         Ok(client)
     }
-}
-
-fn key(to: &Target, ca: &[u8], caller: Option<&Arc<Caller>>) -> To {
-    (to.server.clone(), ca.to_vec(), to.name.clone(), caller.map(|c| c.name.clone()))
 }
 
 fn request(
@@ -156,7 +153,7 @@ fn request(
     Ok(request)
 }
 
-async fn exchange(client: &Https, request: Request<Bytes>) -> Result<Vec<u8>, Failure> {
+async fn exchange(client: &dyn Transport, request: Request<Bytes>) -> Result<Vec<u8>, Failure> {
     let answer = client.send(request).await.map_err(|e| {
         Failure::Sending(match e {
             Error::Connect { to, source } => format!("dial tcp {to}: {source}"),

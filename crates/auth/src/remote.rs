@@ -7,10 +7,11 @@ use client::{Error, Transport};
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use meta::Value;
+use meta::{Clock, Value};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,25 +20,29 @@ const MAX_ANSWER: usize = 1 << 20;
 
 /// A server, and the path at which it answers.
 pub struct Remote {
-    https: Https,
+    transport: Arc<dyn Transport>,
     path: String,
     timeout: Duration,
 }
 
 impl Remote {
     pub fn new(config: &Config, timeout: Duration) -> Result<Self, Error> {
-        let uri: http::Uri =
-            config.server.parse().map_err(|e| Error::Request(format!("server {:?}: {e}", config.server)))?;
-        let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-        let (scheme, authority) = (uri.scheme_str().unwrap_or("https"), uri.authority().map_or("", |a| a.as_str()));
-        let config = Config { server: format!("{scheme}://{authority}"), ..config.clone() };
-        Ok(Self { https: Https::new(&config)?, path, timeout })
+        let transport = Https::new(&Config { server: origin(config)?, ..config.clone() })?;
+        Self::over(Arc::new(transport), config, timeout)
     }
 
-    /// Where the current context of a kubeconfig file leads.
-    pub async fn of_file(file: PathBuf, timeout: Duration) -> Result<Self, Error> {
+    /// Where the current context of a kubeconfig file leads, as whom it says.
+    pub async fn of_file(file: PathBuf, timeout: Duration, clock: &Arc<dyn Clock>) -> Result<Self, Error> {
         let kubeconfig: Kubeconfig = Sources::find(Some(file), |_| None).load()?;
-        Self::new(&kubeconfig.resolve(&Overrides::default())?.config().await?, timeout)
+        let mut resolved = kubeconfig.resolve(&Overrides::default())?;
+        let config = resolved.https.clone();
+        resolved.https.server = origin(&config)?;
+        Self::over(resolved.transport(clock).await?, &config, timeout)
+    }
+
+    fn over(transport: Arc<dyn Transport>, config: &Config, timeout: Duration) -> Result<Self, Error> {
+        let path = server(config)?.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        Ok(Self { transport, path, timeout })
     }
 
     pub async fn get(&self) -> Result<Value, String> {
@@ -68,7 +73,7 @@ impl Remote {
             .body(body)
             .map_err(|e| Failure::Sending(e.to_string()))?;
         let work = async {
-            let answer = self.https.send(request).await.map_err(|e| Failure::Sending(e.to_string()))?;
+            let answer = self.transport.send(request).await.map_err(|e| Failure::Sending(e.to_string()))?;
             let (code, waits) = (answer.status(), answer.headers().contains_key(RETRY_AFTER));
             let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
             let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();
@@ -80,6 +85,16 @@ impl Remote {
         let late = |_| Err(Failure::Sending("context deadline exceeded".into()));
         tokio::time::timeout(self.timeout, work).await.unwrap_or_else(late)
     }
+}
+
+fn server(config: &Config) -> Result<http::Uri, Error> {
+    config.server.parse().map_err(|e| Error::Request(format!("server {:?}: {e}", config.server)))
+}
+
+/// The server without its path.
+fn origin(config: &Config) -> Result<String, Error> {
+    let uri = server(config)?;
+    Ok(format!("{}://{}", uri.scheme_str().unwrap_or("https"), uri.authority().map_or("", |a| a.as_str())))
 }
 
 /// Why nobody answered.

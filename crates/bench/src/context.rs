@@ -33,7 +33,8 @@ pub struct Target {
 impl Target {
     pub async fn open(resolved: Resolved) -> Result<Self, Error> {
         let config = resolved.config().await?;
-        let client = resolved.client(USER_AGENT).await?.with_timeout(Duration::from_secs(60));
+        let client = Client::new(Https::new(&config)?, USER_AGENT).with_impersonation(&resolved.impersonation)?;
+        let client = client.with_timeout(Duration::from_secs(60));
         Ok(Self { https: Arc::new(Https::new(&config)?), config, resolved, client })
     }
 

@@ -6,6 +6,7 @@
 mod check;
 mod exec;
 mod load;
+mod plugged;
 mod proxies;
 
 pub use check::os;
@@ -13,11 +14,13 @@ pub use load::{Sources, in_cluster};
 
 use crate::error::Error;
 use crate::https::{ClientIdentity, Config, Credentials, Https, Proxy, Roots};
-use crate::{Client, Impersonation};
+use crate::{Client, Impersonation, Transport};
 use base64::Engine;
+use meta::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A kubeconfig, as it is written. What is not known here is kept.
@@ -195,7 +198,7 @@ impl Resolved {
         self.exec.as_ref().map(|e| e.command.as_str())
     }
 
-    /// How to connect, with what the credential plugin says if the user has one: it is run here.
+    /// How to connect for a short while, with what the credential plugin says if the user has one: it is run here.
     pub async fn config(&self) -> Result<Config, Error> {
         let mut config = self.https.clone();
         if let Some(plugin) = &self.exec {
@@ -204,10 +207,14 @@ impl Resolved {
         Ok(config)
     }
 
-    /// A client over HTTPS. Runs the credential plugin if the user has one.
-    pub async fn client(&self, user_agent: &str) -> Result<Client, Error> {
-        let config = self.config().await?;
-        let mut client = Client::new(Https::new(&config)?, user_agent);
+    /// A connection for as long as it is wanted. A credential plugin is run here, and again when what it said is no longer good.
+    pub async fn transport(&self, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Transport>, Error> {
+        transport(self.https.clone(), self.exec.clone(), clock).await
+    }
+
+    /// A client over HTTPS, as [`Resolved::transport`] connects.
+    pub async fn client(&self, user_agent: &str, clock: &Arc<dyn Clock>) -> Result<Client, Error> {
+        let mut client = Client::shared(self.transport(clock).await?, user_agent);
         if self.impersonation != Impersonation::default() {
             client = client.with_impersonation(&self.impersonation)?;
         }
@@ -216,6 +223,17 @@ impl Resolved {
             None => client,
         })
     }
+}
+
+async fn transport(
+    https: Config,
+    plugin: Option<exec::Exec>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<dyn Transport>, Error> {
+    Ok(match plugin {
+        Some(program) => Arc::new(plugged::Plugged::open(https, program, clock.clone()).await?),
+        None => Arc::new(Https::new(&https)?),
+    })
 }
 
 fn find<'a, T>(list: &'a [Named<T>], name: &str) -> Option<&'a T> {
@@ -309,9 +327,9 @@ impl User {
         Ok(self.exec.clone().filter(|_| https.credentials == Credentials::None))
     }
 
-    /// Writes into a configuration who this is, of a server that the kubeconfig does not name. Runs the credential plugin if there
-    /// is one.
-    pub async fn authenticate(&self, https: &mut Config) -> Result<(), Error> {
+    /// A connection as this user to a server that the kubeconfig does not name. A credential plugin is run here, and again when what
+    /// it said is no longer good.
+    pub async fn transport(&self, mut https: Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Transport>, Error> {
         if self.other.get("auth-provider").is_some_and(|p| !p.is_null()) {
             return Err(Error::Credentials("auth provider not supported".into()));
         }
@@ -323,10 +341,8 @@ impl User {
         if self.token.is_empty() && !self.token_file.is_empty() {
             read(&self.token_file)?;
         }
-        match self.introduce(https)? {
-            Some(program) => program.apply(https).await,
-            None => Ok(()),
-        }
+        let plugin = self.introduce(&mut https)?;
+        transport(https, plugin, clock).await
     }
 
     /// Whom this acts as.

@@ -207,7 +207,7 @@ impl Access {
         issuers.replace(oidc(structured.issuers, &audiences, clock));
         all.push(issuers.clone());
         if let Some(file) = &o.authentication_token_webhook_config_file {
-            let remote = Remote::of_file(file.clone(), Duration::from_secs(30)).await;
+            let remote = Remote::of_file(file.clone(), Duration::from_secs(30), clock).await;
             all.push(Arc::new(WebhookTokens {
                 remote: remote.map_err(|e| bad("authentication-token-webhook-config-file")(&e))?,
                 version: o.authentication_token_webhook_version.clone(),
@@ -225,13 +225,20 @@ impl Access {
         let node = NodeAuthorizer::new(rbac.clone());
         let modes = modes(o)?;
         let by_roles = modes.iter().any(|m| matches!(m, Mode::Rbac));
-        let deciding = Arc::new(Deciding::new(union(modes, &rbac, &node).await?));
+        let deciding = Arc::new(Deciding::new(union(modes, &rbac, &node, clock).await?));
         let authorizer: Arc<dyn Authorizer> = deciding.clone();
         if let (Some(path), Some(seen)) = (&o.authentication_config, file) {
             tokio::spawn(follow_issuers(path.clone(), seen, issuers, audiences.clone(), clock.clone()));
         }
         if let Some(path) = &o.authorization_config {
-            tokio::spawn(follow_authorizers(path.clone(), read(path)?, deciding, rbac.clone(), node.clone()));
+            tokio::spawn(follow_authorizers(
+                path.clone(),
+                read(path)?,
+                deciding,
+                rbac.clone(),
+                node.clone(),
+                clock.clone(),
+            ));
         }
         Ok(Self {
             tokens: Arc::new(Tokens { all, audiences }),
@@ -417,11 +424,12 @@ async fn follow_authorizers(
     deciding: Arc<Deciding>,
     rbac: Arc<RbacCache>,
     node: Arc<NodeAuthorizer>,
+    clock: Arc<dyn Clock>,
 ) {
     let mut file = Followed::new(path, seen, EVERY);
     loop {
         let now = match config::authorization(&file.changed().await) {
-            Ok(modes) => union(modes, &rbac, &node).await.map_err(|e| e.to_string()),
+            Ok(modes) => union(modes, &rbac, &node, &clock).await.map_err(|e| e.to_string()),
             Err(e) => Err(e),
         };
         file.told(now.map(|a| deciding.replace(a)));
@@ -433,6 +441,7 @@ async fn union(
     modes: Vec<Mode>,
     rbac: &Arc<RbacCache>,
     node: &Arc<NodeAuthorizer>,
+    clock: &Arc<dyn Clock>,
 ) -> Result<Arc<dyn Authorizer>, Error> {
     let mut all: Vec<Arc<dyn Authorizer>> = vec![Arc::new(Masters)];
     for mode in modes {
@@ -443,7 +452,7 @@ async fn union(
             Mode::Rbac => rbac.clone(),
             Mode::Node => node.clone(),
             Mode::Webhook(h) => {
-                let remote = Remote::of_file(h.kubeconfig, h.timeout).await;
+                let remote = Remote::of_file(h.kubeconfig, h.timeout, clock).await;
                 Arc::new(WebhookAuthorizer {
                     remote: remote.map_err(|e| bad("authorization-webhook-config-file")(&e))?,
                     version: h.version,

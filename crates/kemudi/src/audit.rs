@@ -5,6 +5,7 @@ use crate::system::{SystemClock, SystemRng};
 use apiserver::audit::{Audit, Batch, Limits, Log, Mode, Place, Policy, Rotation, Sink, Webhook};
 use auth::remote::Remote;
 use clap::Args;
+use meta::Clock;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,7 +165,8 @@ impl Flags {
             to.push(Place { sink: Sink::Log(log), mode: self.log.mode()?, limits: self.log.limits()? });
         }
         if let Some(path) = &self.audit_webhook_config_file {
-            let remote = Remote::of_file(path.clone(), WEBHOOK_TIMEOUT).await;
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+            let remote = Remote::of_file(path.clone(), WEBHOOK_TIMEOUT, &clock).await;
             let remote = remote.map_err(|e| Error::Audit(format!("initializing audit webhook: {e}")))?;
             let initial_backoff = self.audit_webhook_initial_backoff;
             let webhook = Webhook { remote, initial_backoff, rng: Arc::new(SystemRng) };

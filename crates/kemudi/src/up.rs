@@ -3,11 +3,13 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
+use crate::system::SystemClock;
 use crate::{access, agent, behind, bootstrap, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use jiff::SignedDuration;
+use meta::Clock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -249,8 +251,9 @@ async fn plugins(options: &Options) -> Result<admission::Chain, String> {
         Some(file) => admission::Configuration::read(file, read)?,
         None => admission::Configuration::default(),
     };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (enable, disable) = (&options.enable_admission_plugins, &options.disable_admission_plugins);
-    admission::configured(enable, disable, &configuration)?.open().await
+    admission::configured(enable, disable, &configuration)?.open(&clock).await
 }
 
 /// An error is Go's.

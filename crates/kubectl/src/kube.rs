@@ -94,7 +94,7 @@ impl Kube {
                     crate::kuberc::allows(plugin, &self.global.kuberc, &self.shell).map_err(client::Error::Plugin)?;
                 }
                 let agent = format!("kubectl/{} ({}/{})", crate::VERSION, std::env::consts::OS, arch());
-                self.resolved()?.client(&agent).await?
+                self.resolved()?.client(&agent, &self.shell.clock).await?
             }
         };
         let err = self.err.clone();

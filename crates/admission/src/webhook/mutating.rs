@@ -7,8 +7,9 @@ use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review, Rounds};
 use async_trait::async_trait;
 use merge::json_patch::Patch;
-use meta::{Object, Status, Value};
+use meta::{Clock, Object, Status, Value};
 use serde_json::json;
+use std::sync::Arc;
 
 const RESOURCE: &str = "mutatingwebhookconfigurations";
 
@@ -28,7 +29,7 @@ impl Remote for Mutating {
         "MutatingAdmissionWebhook"
     }
 
-    async fn open(&mut self) -> Result<(), String> {
+    async fn open(&mut self, _clock: &Arc<dyn Clock>) -> Result<(), String> {
         self.hooks.open()
     }
 

@@ -7,7 +7,8 @@ use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review};
 use async_trait::async_trait;
 use futures::future::join_all;
-use meta::{Object, Status, Value};
+use meta::{Clock, Object, Status, Value};
+use std::sync::Arc;
 
 const RESOURCE: &str = "validatingwebhookconfigurations";
 
@@ -27,7 +28,7 @@ impl Remote for Validating {
         "ValidatingAdmissionWebhook"
     }
 
-    async fn open(&mut self) -> Result<(), String> {
+    async fn open(&mut self, _clock: &Arc<dyn Clock>) -> Result<(), String> {
         self.hooks.open()
     }
 

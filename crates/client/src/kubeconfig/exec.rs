@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::https::{ClientIdentity, Config, Credentials};
 use base64::Engine as _;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::io::IsTerminal as _;
@@ -72,8 +73,8 @@ impl Exec {
         self.cluster = Some(info);
     }
 
-    /// Runs the program and takes its token or its certificate.
-    pub(super) async fn apply(&self, config: &mut Config) -> Result<(), Error> {
+    /// Runs the program and takes its token or its certificate. Gives the moment until which it is good, if the program says one.
+    pub(super) async fn apply(&self, config: &mut Config) -> Result<Option<Timestamp>, Error> {
         if !VERSIONS.contains(&self.api_version.as_str()) {
             return Err(Error::Credentials(format!("exec plugin: invalid apiVersion {:?}", self.api_version)));
         }
@@ -141,6 +142,7 @@ impl Exec {
         if let Some(token) = text("token") {
             config.credentials = Credentials::Bearer(token.to_owned());
         }
-        Ok(())
+        let until = |t: &str| meta::time::parse(t).ok_or_else(|| wrong(format!("decoding stdout: parsing time {t:?}")));
+        text("expirationTimestamp").map(until).transpose()
     }
 }

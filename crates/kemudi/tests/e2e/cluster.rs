@@ -148,6 +148,7 @@ fn tools(directory: &Path) -> std::io::Result<()> {
 }
 
 async fn ready(kubeconfig: &Path) -> Result<client::Client, String> {
+    use client::https::Https;
     use client::kubeconfig::{Overrides, Sources};
     let end = Instant::now() + PATIENCE;
     let mut last = "nothing was answered".to_owned();
@@ -155,7 +156,9 @@ async fn ready(kubeconfig: &Path) -> Result<client::Client, String> {
         sleep(Duration::from_millis(20)).await;
         let sources = Sources { explicit: Some(kubeconfig.to_owned()), files: Vec::new() };
         let Ok(resolved) = sources.resolve(&Overrides::default(), |_| None) else { continue };
-        let client = resolved.client("e2e").await.map_err(|e| e.to_string())?;
+        let config = resolved.config().await.map_err(|e| e.to_string())?;
+        let https = Https::new(&config).map_err(|e| e.to_string())?;
+        let client = client::Client::new(https, "e2e");
         match client.get::<serde_json::Value>("/api/v1/nodes/e2e").await {
             Ok(n) if crate::story::condition(&n, "Ready") == "True" => return Ok(client),
             Ok(n) => last = n["status"]["conditions"].to_string(),

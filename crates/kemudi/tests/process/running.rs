@@ -1,6 +1,7 @@
 //! A process that runs while a test looks at it.
 
 use bytes::Bytes;
+use client::https::Https;
 use client::kubeconfig::{Kubeconfig, Overrides};
 use client::{Client, client::request};
 use http::{Method, StatusCode};
@@ -93,7 +94,8 @@ impl Running {
             if let Some(port) = port.and_then(|p| p.parse().ok()) {
                 let written = std::fs::read_to_string(kubeconfig).unwrap();
                 let resolved = Kubeconfig::parse(&written).unwrap().resolve(&Overrides::default()).unwrap();
-                let client = resolved.client("process-test").await.unwrap();
+                let https = Https::new(&resolved.config().await.unwrap()).unwrap();
+                let client = Client::new(https, "process-test");
                 let child = held.0.take().unwrap();
                 return Ok(Self { child, client, port });
             }

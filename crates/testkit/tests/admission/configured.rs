@@ -2,7 +2,7 @@
 
 use crate::hook::{Caller, Hook, allow};
 use crate::webhooks::put;
-use crate::{MAPS, call, config_map};
+use crate::{MAPS, call, clock, config_map};
 use admission::Configuration;
 use kemudi_testkit::Cluster;
 use meta::Value;
@@ -14,7 +14,7 @@ const QUOTAS: &str = "/api/v1/namespaces/golden/resourcequotas";
 async fn told(plugin: &str, said: Value) -> Cluster {
     let configuration = Configuration::default().with(plugin, said);
     let chain = admission::configured(&[plugin.to_owned()], &[], &configuration).unwrap();
-    Cluster::admitting(1, chain.open().await.unwrap()).await
+    Cluster::admitting(1, chain.open(&clock()).await.unwrap()).await
 }
 
 fn pod(name: &str, spec: Value) -> Value {
@@ -290,7 +290,7 @@ async fn a_wrong_configuration_of_webhooks_is_refused() {
         let mut said = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration"});
         said.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let chain = admission::configured(&[], &[], &Configuration::default().with(plugin, said))?;
-        chain.open().await.map(drop)
+        chain.open(&clock()).await.map(drop)
     };
     for plugin in ["ValidatingAdmissionWebhook", "MutatingAdmissionWebhook"] {
         let failed = format!("couldn't init admission plugin {plugin:?}:");

@@ -13,9 +13,10 @@ mod quota;
 mod told;
 mod webhooks;
 
-use kemudi_testkit::Cluster;
-use meta::Value;
+use kemudi_testkit::{Cluster, VirtualClock};
+use meta::{Clock, Value};
 use serde_json::json;
+use std::sync::Arc;
 
 /// Sends JSON as an administrator; also tells the warnings.
 pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, Value, Vec<String>) {
@@ -31,6 +32,10 @@ pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, V
     let warnings = r.headers().get_all("warning").iter().map(text).collect();
     let body = r.into_body().collect().await;
     (code, serde_json::from_slice(&body).unwrap_or_default(), warnings)
+}
+
+pub fn clock() -> Arc<dyn Clock> {
+    VirtualClock::new()
 }
 
 pub fn config_map(name: &str) -> Value {

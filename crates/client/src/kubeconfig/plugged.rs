@@ -1,0 +1,160 @@
+//! A transport as whom a credential plugin says, for those who run longer than what it says is good for
+//! (`k8s.io/client-go/plugin/pkg/client/auth/exec`).
+
+use super::exec::Exec;
+use crate::error::Error;
+use crate::https::{Config, Https};
+use crate::transport::{Body, Transport, Upgrade};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use jiff::Timestamp;
+use meta::Clock;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// Runs the program when there is nothing yet, when what it said has expired, and after the server has refused it: that
+/// request is answered with the refusal, the next one goes with new credentials.
+pub(super) struct Plugged {
+    /// Without credentials.
+    base: Config,
+    program: Exec,
+    clock: Arc<dyn Clock>,
+    host: String,
+    /// Locked while the program runs: one is enough for all who wait.
+    held: Mutex<Option<Held>>,
+}
+
+struct Held {
+    https: Arc<Https>,
+    until: Option<Timestamp>,
+}
+
+impl Plugged {
+    /// Runs the program for the first time, so that what is wrong with it is told at once.
+    pub async fn open(base: Config, program: Exec, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        let host = Https::new(&base)?.host().to_owned();
+        let this = Self { base, program, clock, host, held: Mutex::default() };
+        this.current().await?;
+        Ok(this)
+    }
+
+    async fn current(&self) -> Result<Arc<Https>, Error> {
+        let mut held = self.held.lock().await;
+        if let Some(h) = held.as_ref().filter(|h| h.until.is_none_or(|t| self.clock.now() <= t)) {
+            return Ok(h.https.clone());
+        }
+        let mut config = self.base.clone();
+        let until = self.program.apply(&mut config).await?;
+        let https = Arc::new(Https::new(&config)?);
+        *held = Some(Held { https: https.clone(), until });
+        Ok(https)
+    }
+
+    /// Forgets what was refused, unless there is something newer already.
+    async fn answered(&self, by: &Arc<Https>, code: StatusCode) {
+        if code == StatusCode::UNAUTHORIZED {
+            let mut held = self.held.lock().await;
+            if held.as_ref().is_some_and(|h| Arc::ptr_eq(&h.https, by)) {
+                *held = None;
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for Plugged {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let https = self.current().await?;
+        let answer = https.send(request).await?;
+        self.answered(&https, answer.status()).await;
+        Ok(answer)
+    }
+
+    fn host(&self) -> &str {
+        &self.host
+    }
+
+    async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {
+        let https = self.current().await?;
+        let answer = https.upgrade(request).await?;
+        if let Upgrade::Refused(r) = &answer {
+            self.answered(&https, r.status()).await;
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubeconfig::{Kubeconfig, Overrides};
+    use serde_json::json;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    struct Hands(AtomicI64);
+
+    impl Clock for Hands {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap()
+        }
+    }
+
+    /// Answers with the token that it was sent; with 401 while that is `refused`.
+    async fn server(refused: &'static str) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let mut read = vec![0; 4096];
+                    while let Ok(n @ 1..) = stream.read(&mut read).await {
+                        let head = String::from_utf8_lossy(&read[..n]).into_owned();
+                        let token = head.lines().find_map(|l| l.split_once("Bearer ")).map_or("", |(_, t)| t);
+                        let code = if token == refused { "401 Unauthorized" } else { "200 OK" };
+                        let answer = format!("HTTP/1.1 {code}\r\ncontent-length: {}\r\n\r\n{token}", token.len());
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        format!("http://{address}/")
+    }
+
+    /// A program that gives a token of the number of times it ran, each good for ten seconds of the clock's first minute.
+    #[tokio::test]
+    async fn credentials_are_renewed_when_they_expire_or_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "echo x >> runs; n=$(wc -l < runs); printf '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\
+            \"status\":{\"token\":\"t%s\",\"expirationTimestamp\":\"1970-01-01T00:00:%s0Z\"}}' $n $n";
+        let script = format!("cd {}; {script}", directory.path().display());
+        let version = "client.authentication.k8s.io/v1";
+        let exec = json!({"apiVersion": version, "command": "sh", "args": ["-c", script], "interactiveMode": "Never"});
+        let kubeconfig = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server("t3").await}}],
+            "users": [{"name": "u", "user": {"exec": exec}}]});
+        let resolved = Kubeconfig::parse(&kubeconfig.to_string()).unwrap().resolve(&Overrides::default()).unwrap();
+        let hands = Arc::new(Hands(AtomicI64::new(0)));
+        let clock: Arc<dyn Clock> = hands.clone();
+        let transport = resolved.transport(&clock).await.unwrap();
+        let ask = async || {
+            let answer = transport.send(Request::get("/").body(Bytes::new()).unwrap()).await.unwrap();
+            let code = answer.status().as_u16();
+            let text = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+            (code, String::from_utf8(text.to_vec()).unwrap())
+        };
+        let want = |code: u16, token: &str| (code, token.to_owned());
+        assert_eq!(ask().await, want(200, "t1"));
+        hands.0.store(10, Ordering::Relaxed);
+        assert_eq!(ask().await, want(200, "t1"), "until that moment it is good");
+        hands.0.store(11, Ordering::Relaxed);
+        assert_eq!(ask().await, want(200, "t2"), "after it, it has expired");
+        hands.0.store(21, Ordering::Relaxed);
+        assert_eq!(ask().await, want(401, "t3"), "whoever is refused is told so");
+        assert_eq!(ask().await, want(200, "t4"), "and the next one goes with others");
+        assert_eq!(ask().await, want(200, "t4"));
+        assert_eq!(std::fs::read_to_string(directory.path().join("runs")).unwrap().lines().count(), 4);
+    }
+}
