@@ -128,7 +128,9 @@ pub fn apply(data: &[u8]) {
             live = Some(o);
         }
         // Where nobody owns anything, the next apply takes all there is for what was there before the first.
-        if live.as_ref().is_none_or(|o| o.at(&["metadata", "managedFields"]).is_none()) {
+        let nobodys =
+            |live: &Option<Object>| live.as_ref().is_none_or(|o| o.at(&["metadata", "managedFields"]).is_none());
+        if nobodys(&live) {
             continue;
         }
         // As upstream: a map that is applied empty and loses all it had goes with it, and comes back with the next apply, even
@@ -137,6 +139,9 @@ pub fn apply(data: &[u8]) {
             && let Ok(Some(o)) = managed::apply(live.as_ref(), &configuration, Force::Yes, &cx)
         {
             live = Some(o);
+            if nobodys(&live) {
+                continue;
+            }
         }
         let again = managed::apply(live.as_ref(), &configuration, Force::No, &cx);
         assert!(matches!(again, Ok(None)), "{configuration:?}\n{live:?}\n{again:?}");
