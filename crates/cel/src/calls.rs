@@ -1,8 +1,9 @@
 //! The check of calls: which overloads fit, what comes out, what it costs.
 
 use crate::check::{Checker, Typed, in_namespace, unbounded};
-use crate::cost::{Range, TRAVERSAL};
-use crate::functions::{self, Function, Price};
+use crate::cost::Range;
+use crate::estimate::{self, Call, Extent, Path};
+use crate::functions::{self, Function};
 use crate::node::Node;
 use crate::types::{Decl, Type};
 use crate::{functions::Overload, time};
@@ -71,8 +72,10 @@ impl Checker<'_> {
     fn apply(&mut self, id: u64, f: &'static Function, args: Vec<Typed>, member: bool) -> Typed {
         let types: Vec<Type> = args.iter().map(|a| self.known.resolve(&a.ty)).collect();
         let mut result: Option<Type> = None;
+        let mut overloads = Vec::new();
         for o in f.overloads.iter().filter(|o| o.member == member && o.params.len() == types.len()) {
             let Some(found) = self.fits(o, &types, result.is_none()) else { continue };
+            overloads.push(o);
             result = Some(match result {
                 None => found,
                 Some(before) if before.to_string() == found.to_string() => before,
@@ -83,12 +86,12 @@ impl Checker<'_> {
             return self.no_overload(id, f.row.name, &types.iter().collect::<Vec<_>>(), member);
         };
         let result = self.known.resolve(&result);
-        let sizes: Vec<Range> = args.iter().map(|a| a.size).collect();
-        let call = price(f, &types, &sizes);
-        let cost = args.iter().fold(call, |sum, a| sum.plus(a.cost));
-        let size = result_size(f.row.name, &result, &types, &sizes);
+        let call = Call { function: f, overloads, types: &types, args: &args, member, root: self.root() };
+        let estimate = call.estimate();
+        let extent = estimate::result(&call, estimate.size, &result);
+        let cost = args.iter().fold(estimate.cost, |sum, a| sum.plus(a.cost));
         let node = Node::Call(f.row, args.into_iter().map(|a| a.node).collect());
-        Typed { node, ty: result, size, cost }
+        Typed { node, ty: result, extent, cost }
     }
 
     pub fn no_overload(&mut self, id: u64, name: &str, types: &[&Type], member: bool) -> Typed {
@@ -121,7 +124,7 @@ impl Checker<'_> {
         let cost = Range { min: a.cost.min, max: a.cost.plus(b.cost).max };
         let pair = Box::new([a.node, b.node]);
         let node = if name == operators::LOGICAL_AND { Node::And(pair) } else { Node::Or(pair) };
-        Typed { node, ty: Type::Bool, size: Range::fixed(1), cost }
+        Typed::of(node, Type::Bool, cost)
     }
 
     fn conditional(&mut self, id: u64, when: &IdedExpr, a: &IdedExpr, b: &IdedExpr) -> Typed {
@@ -133,7 +136,9 @@ impl Checker<'_> {
         let ty = if matches!(self.known.resolve(&b.ty), Type::Dyn) { Type::Dyn } else { self.known.resolve(&a.ty) };
         let ty = if matches!(ty, Type::Null) { self.known.resolve(&b.ty) } else { ty };
         let cost = when.cost.plus(a.cost.or(b.cost));
-        Typed { node: Node::If(Box::new([when.node, a.node, b.node])), ty, size: a.size.or(b.size), cost }
+        let entries = a.extent.entries.zip(b.extent.entries).map(|(a, b)| a.or(b));
+        let extent = Extent { path: Path::Nowhere, size: Some(a.size().or(b.size())), entries };
+        Typed { node: Node::If(Box::new([when.node, a.node, b.node])), ty, extent, cost }
     }
 
     fn optional_select(&mut self, id: u64, of: &IdedExpr, field: &IdedExpr) -> Typed {
@@ -142,10 +147,9 @@ impl Checker<'_> {
         };
         let of = self.check(of);
         let Some((decl, json)) = self.field(id, &of.ty, name.inner()) else { return Typed::broken() };
-        let max = decl.max;
         let ty = if matches!(decl.ty, Type::Optional(_)) { decl.ty } else { Type::Optional(Arc::new(decl)) };
         let cost = of.cost.plus(Range::fixed(1));
-        Typed::of(Node::OptionalSelect(Box::new((of.node, json))), Decl::new(ty, max), cost)
+        Typed::of(Node::OptionalSelect(Box::new((of.node, json))), ty, cost)
     }
 
     fn or_else(&mut self, id: u64, name: &str, args: Vec<Typed>) -> Typed {
@@ -165,13 +169,12 @@ impl Checker<'_> {
         };
         let inner = self.known.resolve(&inner);
         let ty = if unwraps { inner } else { Type::optional(unbounded(inner)) };
-        let size = args[0].size.or(args[1].size);
         let cost = args[0].cost.plus(args[1].cost).plus(Range::fixed(1));
         let mut nodes = args.into_iter().map(|a| a.node);
         let (Some(a), Some(b)) = (nodes.next(), nodes.next()) else { return Typed::broken() };
         let pair = Box::new([a, b]);
         let node = if unwraps { Node::ValueOr(pair) } else { Node::OptionalOr(pair) };
-        Typed { node, ty, size, cost }
+        Typed::of(node, ty, cost)
     }
 }
 
@@ -184,63 +187,5 @@ fn shift(t: &Type, first: u32) -> Type {
         Type::Map(k, v) => Type::Map(inner(k), inner(v)),
         Type::Optional(of) => Type::Optional(inner(of)),
         t => t.clone(),
-    }
-}
-
-fn price(f: &Function, types: &[Type], sizes: &[Range]) -> Range {
-    let one = Range::fixed(1);
-    match (f.row.name, f.row.price) {
-        ("_+_", _) if !types.iter().any(|t| matches!(t, Type::String | Type::Bytes | Type::Dyn)) => one,
-        ("string" | "bytes", _) if !types.iter().any(|t| matches!(t, Type::String | Type::Bytes | Type::Dyn)) => one,
-        ("@in", _) if matches!(types.last(), Some(Type::Map(..))) => one,
-        // A list's items cost as much as what is in them.
-        (name, Price::Elements) => {
-            let each = match types.first() {
-                Some(Type::List(of)) if matches!(of.ty, Type::String | Type::Bytes) => {
-                    one.plus(Range::up_to(of.max).scaled(TRAVERSAL))
-                }
-                Some(Type::String) => return sizes.first().copied().unwrap_or(one).scaled(TRAVERSAL),
-                _ => one,
-            };
-            let all = sizes.first().copied().unwrap_or(one).times(each);
-            if name == "join" { all.scaled(1.0) } else { all }
-        }
-        (_, p) => p.of(sizes),
-    }
-}
-
-/// How large the result can be.
-fn result_size(name: &str, result: &Type, types: &[Type], sizes: &[Range]) -> Range {
-    let size = |i: usize| sizes.get(i).copied().unwrap_or(Range::UNKNOWN);
-    if result.is_scalar() {
-        return Range::fixed(1);
-    }
-    match name {
-        "_+_" => size(0).plus(size(1)),
-        "lowerAscii" | "upperAscii" | "trim" | "substring" | "sort" | "distinct" | "slice" | "reverse" | "dyn"
-        | "string" | "find" => Range::up_to(size(0).max),
-        "charAt" => Range::up_to(1),
-        "split" | "findAll" => Range::up_to(size(0).max),
-        "bytes" => Range::up_to(size(0).max.saturating_mul(4)),
-        "strings.quote" => Range::up_to(size(0).max.saturating_mul(2).saturating_add(2)),
-        "replace" => {
-            let (text, from, to) = (size(0), size(1), size(2));
-            let times = if from.min == 0 { text.max.saturating_add(1) } else { text.max.div_ceil(from.min) };
-            Range::up_to(text.max.saturating_add(times.saturating_mul(to.max)))
-        }
-        "join" => match types.first() {
-            Some(Type::List(of)) => {
-                let by = sizes.get(1).map_or(0, |s| s.max);
-                Range::up_to(size(0).max.saturating_mul(of.max.saturating_add(by)))
-            }
-            _ => Range::UNKNOWN,
-        },
-        "_[_]" | "_[?_]" | "first" | "last" | "min" | "max" => match types.first() {
-            Some(Type::List(of)) => Range::up_to(of.max),
-            Some(Type::Map(_, v)) => Range::up_to(v.max),
-            _ => Range::UNKNOWN,
-        },
-        "value" | "optional.of" | "optional.ofNonZeroValue" => size(0),
-        _ => Range::UNKNOWN,
     }
 }

@@ -1,6 +1,7 @@
 //! The type check (`cel-go/checker`). On its way through the syntax it makes the program and estimates its cost.
 
 use crate::cost::{self, Range};
+use crate::estimate::{self, Entries, Extent, Path};
 use crate::eval::Program;
 use crate::functions;
 use crate::node::{Const, Node};
@@ -23,8 +24,6 @@ pub struct Compiled {
     pub program: Program,
     pub ty: Type,
     pub cost: Range,
-    /// The size of its value.
-    pub size: Range,
 }
 
 impl Env {
@@ -75,7 +74,7 @@ impl Env {
             let ty = c.known.settled(&t.ty);
             if c.issues.is_empty() {
                 let names = c.used.into_iter().map(Box::from).collect();
-                return Ok(Compiled { program: Program::new(t.node, names), ty, cost: t.cost, size: t.size });
+                return Ok(Compiled { program: Program::new(t.node, names), ty, cost: t.cost });
             }
             let issues = c.issues.into_iter().map(|(id, message)| {
                 let (line, column) = position(text, at(id));
@@ -104,31 +103,51 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 pub(crate) struct Typed {
     pub node: Node,
     pub ty: Type,
-    pub size: Range,
+    pub extent: Extent,
     pub cost: Range,
 }
 
 impl Typed {
-    pub fn of(node: Node, decl: Decl, cost: Range) -> Self {
-        let size = if decl.ty.is_scalar() { Range::fixed(1) } else { Range::up_to(decl.max) };
-        Self { node, ty: decl.ty, size, cost }
+    /// What the expression makes, of which nothing more is known than its type.
+    pub fn of(node: Node, ty: Type, cost: Range) -> Self {
+        let extent = Extent::of_type(&ty);
+        Self { node, ty, extent, cost }
+    }
+
+    /// What lies at a declared place.
+    pub fn at(node: Node, path: Path, ty: Type, cost: Range) -> Self {
+        let extent = Extent::at(path, &ty);
+        Self { node, ty, extent, cost }
+    }
+
+    /// Anything, when nothing is known.
+    pub fn size(&self) -> Range {
+        self.extent.size.unwrap_or(Range::UNKNOWN)
     }
 
     /// After an error: whatever surrounds it, no error follows from this one.
     pub fn broken() -> Self {
-        Self { node: Node::Const(Const::Null), ty: Type::Dyn, size: Range::UNKNOWN, cost: Range::fixed(0) }
+        Self::of(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
     }
 
+    /// Its type, with the most that is known of its size.
     pub fn decl(&self) -> Decl {
-        Decl::new(self.ty.clone(), self.size.max)
+        Decl::new(self.ty.clone(), self.size().max)
     }
+}
+
+/// A variable of a macro.
+pub(crate) struct Local {
+    pub name: String,
+    pub ty: Type,
+    pub extent: Extent,
 }
 
 pub(crate) struct Checker<'e> {
     pub env: &'e Env,
     pub known: Known,
     /// Variables of macros, the innermost last.
-    pub locals: Vec<(String, Decl)>,
+    pub locals: Vec<Local>,
     /// The names of the environment that the expression uses.
     used: Vec<String>,
     issues: Vec<(u64, String)>,
@@ -172,7 +191,7 @@ impl Checker<'_> {
             return t;
         }
         match type_name(name) {
-            Some(n) => Typed::of(Node::TypeName(n), Type::Type.into(), Range::fixed(1)),
+            Some(n) => Typed::at(Node::TypeName(n), self.root_path(), Type::Type, Range::fixed(1)),
             None => self.error(id, format!("undeclared reference to '{name}' (in container '')")),
         }
     }
@@ -180,34 +199,48 @@ impl Checker<'_> {
     /// A variable of a macro or of the environment.
     fn variable(&mut self, name: &str) -> Option<Typed> {
         let one = Range::fixed(1);
-        if let Some(i) = self.locals.iter().rposition(|(n, _)| n == name) {
-            let slot = u16::try_from(i).unwrap_or(u16::MAX);
-            return Some(Typed::of(Node::Local(slot), self.locals[i].1.clone(), one));
+        if let Some((i, l)) = self.locals.iter().enumerate().rfind(|(_, l)| l.name == name) {
+            let node = Node::Local(u16::try_from(i).unwrap_or(u16::MAX));
+            let extent = l.extent.variable(&self.known.resolve(&l.ty));
+            return Some(Typed { node, ty: l.ty.clone(), extent, cost: one });
         }
         let decl = self.env.vars.iter().rfind(|(n, _)| n == name).map(|(_, d)| d.clone())?;
         let place = self.used.iter().position(|n| n == name).unwrap_or_else(|| {
             self.used.push(name.to_owned());
             self.used.len() - 1
         });
-        Some(Typed::of(Node::Var(u16::try_from(place).unwrap_or(u16::MAX)), decl, one))
+        let node = Node::Var(u16::try_from(place).unwrap_or(u16::MAX));
+        // Upstream's estimator knows one root, and every variable is it.
+        let bounded = self.root().is_some_and(|r| r.max != UNBOUNDED);
+        let path = if bounded { self.root_path() } else { Path::At(Some(decl.clone())) };
+        Some(Typed::at(node, path, decl.ty, one))
+    }
+
+    /// What the first variable is: sizes are known of it.
+    pub fn root(&self) -> Option<&Decl> {
+        self.env.vars.first().map(|(_, d)| d)
+    }
+
+    fn root_path(&self) -> Path {
+        Path::At(self.root().cloned())
     }
 
     /// A name with dots that stands for one thing.
     fn qualified(&mut self, e: &IdedExpr) -> Option<Typed> {
         let name = dotted(e)?;
         let first = name.split('.').next()?;
-        if self.locals.iter().any(|(n, _)| n == first) {
+        if self.locals.iter().any(|l| l.name == first) {
             return None;
         }
         if let Some(mut t) = self.variable(&name) {
             t.cost = Range::fixed(2);
             return Some(t);
         }
-        type_name(&name).map(|n| Typed::of(Node::TypeName(n), Type::Type.into(), Range::fixed(1)))
+        type_name(&name).map(|n| Typed::at(Node::TypeName(n), self.root_path(), Type::Type, Range::fixed(1)))
     }
 
     pub fn is_declared(&self, name: &str) -> bool {
-        self.locals.iter().any(|(n, _)| n == name) || self.env.has(name)
+        self.locals.iter().any(|l| l.name == name) || self.env.has(name)
     }
 
     /// A name that only stands in front of others (`variables`).
@@ -221,11 +254,11 @@ impl Checker<'_> {
     }
 
     fn select(&mut self, id: u64, of: Typed, field: &str) -> Typed {
-        let cost = of.cost.plus(Range::fixed(1));
-        match self.field(id, &of.ty, field) {
-            Some((decl, json)) => Typed::of(Node::Select(Box::new((of.node, json))), decl, cost),
-            None => Typed::broken(),
-        }
+        let Some((decl, json)) = self.field(id, &of.ty, field) else { return Typed::broken() };
+        let priced = matches!(self.known.resolve(&of.ty), Type::Map(..) | Type::Object(_) | Type::Param(_));
+        let cost = of.cost.plus(Range::fixed(u64::from(priced)));
+        let path = of.extent.path.field(self.root(), field);
+        Typed::at(Node::Select(Box::new((of.node, json))), path, decl.ty, cost)
     }
 
     /// The type of a field, and its name in JSON.
@@ -284,24 +317,25 @@ impl Checker<'_> {
 
     fn list(&mut self, elements: &[IdedExpr], optional: &[usize]) -> Typed {
         let mut ty = None;
-        let (mut cost, mut max, mut nodes) = (Range::fixed(cost::LIST), 0, Vec::new());
+        let (mut cost, mut sizes, mut nodes) = (Range::fixed(cost::LIST), Vec::new(), Vec::new());
         for (i, e) in elements.iter().enumerate() {
             let t = self.check(e);
             let is_optional = optional.contains(&i);
             let item = if is_optional { self.inside(e.id, &t) } else { t.ty.clone() };
             self.join(e.id, &mut ty, &item);
             cost = cost.plus(t.cost);
-            max = t.size.max.max(max);
+            sizes.push(t.size());
             nodes.push((t.node, is_optional));
         }
         let ty = ty.unwrap_or_else(|| self.known.fresh());
-        let size = Range { min: (nodes.len() - optional.len()) as u64, max: nodes.len() as u64 };
-        Typed { node: Node::List(nodes.into()), ty: Type::list(Decl::new(ty, max)), size, cost }
+        let entries = Entries { keys: Range::fixed(1), values: estimate::of_all(sizes.into_iter()) };
+        let extent = Extent { entries: Some(entries), ..Extent::fixed(nodes.len() as u64) };
+        Typed { node: Node::List(nodes.into()), ty: Type::list(unbounded(ty)), extent, cost }
     }
 
     fn map(&mut self, entries: &[IdedEntryExpr]) -> Typed {
         let (mut key, mut value) = (None, None);
-        let (mut cost, mut longest, mut largest, mut nodes) = (Range::fixed(cost::MAP), 0, 0, Vec::new());
+        let (mut cost, mut sizes, mut nodes) = (Range::fixed(cost::MAP), Vec::new(), Vec::new());
         for e in entries {
             let EntryExpr::MapEntry(m) = &e.expr else { continue };
             let (k, v) = (self.check(&m.key), self.check(&m.value));
@@ -309,14 +343,16 @@ impl Checker<'_> {
             let inner = if m.optional { self.inside(m.value.id, &v) } else { v.ty.clone() };
             self.join(m.value.id, &mut value, &inner);
             cost = cost.plus(k.cost).plus(v.cost);
-            (longest, largest) = (k.size.max.max(longest), v.size.max.max(largest));
+            sizes.push((k.size(), v.size()));
             nodes.push((k.node, v.node, m.optional));
         }
         let key = key.unwrap_or_else(|| self.known.fresh());
         let value = value.unwrap_or_else(|| self.known.fresh());
-        let size = Range { min: 0, max: nodes.len() as u64 };
-        let ty = Type::map(Decl::new(key, longest), Decl::new(value, largest));
-        Typed { node: Node::Map(nodes.into()), ty, size, cost }
+        let (keys, values) = (sizes.iter().map(|s| s.0), sizes.iter().map(|s| s.1));
+        let entries = Entries { keys: estimate::of_all(keys), values: estimate::of_all(values) };
+        let extent = Extent { entries: Some(entries), ..Extent::fixed(nodes.len() as u64) };
+        let ty = Type::map(unbounded(key), unbounded(value));
+        Typed { node: Node::Map(nodes.into()), ty, extent, cost }
     }
 
     /// `Object{…}`, its parts (`Object.spec{…}`), and `JSONPatch{…}`: only the place of a part is checked, not its fields.
@@ -345,7 +381,7 @@ impl Checker<'_> {
             fields.push((Box::from(&*f.field), t.node, f.optional));
         }
         let ty = Type::Object(Arc::new(crate::Object { name: name.to_owned(), open: true, ..Default::default() }));
-        Typed { node: Node::Struct(fields.into()), ty, size: Range::UNKNOWN, cost }
+        Typed::of(Node::Struct(fields.into()), ty, cost)
     }
 
     /// Types as errors list them.
@@ -410,7 +446,7 @@ fn literal(l: &LiteralValue) -> Typed {
         LiteralValue::String(s) => (Const::Str(s.inner().into()), Type::String, s.inner().chars().count() as u64),
         LiteralValue::Bytes(b) => (Const::Bytes(b.inner().into()), Type::Bytes, b.inner().len() as u64),
     };
-    Typed { node: Node::Const(value), ty, size: Range::fixed(size), cost: Range::fixed(0) }
+    Typed { node: Node::Const(value), ty, extent: Extent::fixed(size), cost: Range::fixed(0) }
 }
 
 /// A type whose values may be of any size.

@@ -276,18 +276,20 @@ impl<'a> Machine<'a, '_> {
     fn turns(&mut self, l: &'a Loop, range: &Val<'a>, made: &mut Made<'a>) -> Result<(), Error> {
         match range {
             Val::List(list) => {
-                for (i, v) in list.iter().enumerate() {
+                let mut turns = list.iter().enumerate();
+                while let Some((i, v)) = turns.next() {
                     let position = || Val::Int(i64::try_from(i).unwrap_or(i64::MAX));
                     if !self.turn(l, l.two.then(position), v, made)? {
-                        break;
+                        return self.stop(l, turns.next().is_some());
                     }
                 }
             }
             Val::Map(map) => {
-                for (k, v) in map.iter() {
+                let mut turns = map.iter();
+                while let Some((k, v)) = turns.next() {
                     let (first, item) = if l.two { (Some(k), v) } else { (None, k) };
                     if !self.turn(l, first, item, made)? {
-                        break;
+                        return self.stop(l, turns.next().is_some());
                     }
                 }
             }
@@ -296,11 +298,15 @@ impl<'a> Machine<'a, '_> {
         Ok(())
     }
 
+    /// The rest makes no difference; that there is one was asked.
+    fn stop(&mut self, l: &Loop, rest: bool) -> Result<(), Error> {
+        Ok(self.budget.spend(if rest { l.kind.stop() } else { 0 })?)
+    }
+
     /// False: the rest makes no difference.
     fn turn(&mut self, l: &'a Loop, first: Option<Val<'a>>, item: Val<'a>, made: &mut Made<'a>) -> Result<bool, Error> {
         let (_, each, hit) = l.kind.prices();
-        // A turn without a price would be one nobody pays for.
-        self.budget.spend(each.max(1))?;
+        self.budget.spend(each)?;
         let depth = self.locals.len();
         let key = first.clone();
         self.locals.extend(first);
@@ -318,7 +324,11 @@ impl<'a> Machine<'a, '_> {
         if let Some(w) = &l.when {
             match self.eval(w)? {
                 Val::Bool(true) => {}
-                Val::Bool(false) => return Ok(None),
+                // A turn without a price would be one nobody pays for.
+                Val::Bool(false) => {
+                    self.budget.spend(1)?;
+                    return Ok(None);
+                }
                 _ => return no_overload(),
             }
         }
@@ -357,6 +367,14 @@ fn price(row: &Row, args: &[Val<'_>]) -> u64 {
             _ => 1,
         },
         ("@in", _) if matches!(args[1], Val::Map(_)) => 1,
+        ("join", _) => match &args[0] {
+            Val::List(l) => {
+                let items = l.iter().map(|v| v.size()).fold(0, u64::saturating_add);
+                let between = args.get(1).map_or(0, Val::size);
+                scale(items.saturating_add(between.saturating_mul((l.len() as u64).saturating_sub(1))), 2.0 * TRAVERSAL)
+            }
+            v => scale(v.size(), TRAVERSAL),
+        },
         (_, Price::Elements) => match &args[0] {
             Val::List(l) => l
                 .iter()

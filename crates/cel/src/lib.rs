@@ -14,6 +14,7 @@ mod calls;
 mod check;
 mod compare;
 mod cost;
+mod estimate;
 mod eval;
 mod functions;
 mod loops;

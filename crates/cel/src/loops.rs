@@ -1,10 +1,11 @@
 //! The check of macros: loops, `has`, `cel.bind`, `optMap` (`cel-go/parser/macro.go`, `cel-go/ext`). They are not expanded, as
 //! cel-go does it; what they cost is what the expansion would.
 
-use crate::check::{Checker, Typed, dotted, unbounded};
+use crate::check::{Checker, Local, Typed, dotted, unbounded};
 use crate::cost::Range;
+use crate::estimate::{self, Entries, Extent, Path};
 use crate::node::{Const, Loop, LoopKind, Node, Wrap};
-use crate::types::{Decl, Type};
+use crate::types::Type;
 use cel_syntax::common::ast::{CallExpr, Expr, IdedExpr, operators};
 
 impl Checker<'_> {
@@ -49,13 +50,11 @@ impl Checker<'_> {
     fn has_field(&mut self, of: &IdedExpr) -> Typed {
         let Expr::Select(s) = &of.expr else { return self.error(of.id, "invalid argument to has() macro") };
         if dotted(of).is_some_and(|name| self.env.has(&name)) {
-            return Typed::of(Node::Const(Const::Bool(true)), unbounded(Type::Bool), Range::fixed(0));
+            return Typed::of(Node::Const(Const::Bool(true)), Type::Bool, Range::fixed(0));
         }
         let operand = self.check(&s.operand);
         match self.field(of.id, &operand.ty, &s.field) {
-            Some((_, json)) => {
-                Typed::of(Node::Has(Box::new((operand.node, json))), unbounded(Type::Bool), operand.cost)
-            }
+            Some((_, json)) => Typed::of(Node::Has(Box::new((operand.node, json))), Type::Bool, operand.cost),
             None => Typed::broken(),
         }
     }
@@ -71,14 +70,20 @@ impl Checker<'_> {
     }
 
     /// What the variables of a loop over this are.
-    fn items(&mut self, range: &Typed, id: u64, two: bool) -> Option<Vec<Decl>> {
-        let any = || unbounded(Type::Dyn);
+    fn items(&mut self, range: &Typed, id: u64, two: bool) -> Option<Vec<(Type, Extent)>> {
+        let (from, root, entries) = (&range.extent.path, self.root(), range.extent.entries);
+        let extent = |path, size| Extent { path, size, entries: None };
+        let key = || extent(from.key(root), entries.map(|e| e.keys));
+        let value = || extent(from.item(root), entries.map(|e| e.values));
         match self.known.resolve(&range.ty) {
-            Type::List(of) if two => Some(vec![Type::Int.into(), (*of).clone()]),
-            Type::List(of) => Some(vec![(*of).clone()]),
-            Type::Map(k, v) if two => Some(vec![(*k).clone(), (*v).clone()]),
-            Type::Map(k, _) => Some(vec![(*k).clone()]),
-            Type::Dyn | Type::Param(_) => Some(vec![any(), any()]),
+            Type::List(of) if two => {
+                let index = extent(from.index(root), entries.map(|e| e.keys));
+                Some(vec![(Type::Int, index), (of.ty.clone(), value())])
+            }
+            Type::List(of) => Some(vec![(of.ty.clone(), value())]),
+            Type::Map(k, v) if two => Some(vec![(k.ty.clone(), key()), (v.ty.clone(), value())]),
+            Type::Map(k, _) => Some(vec![(k.ty.clone(), key())]),
+            Type::Dyn | Type::Param(_) => Some(vec![(Type::Dyn, key()), (Type::Dyn, value())]),
             t => {
                 let why = format!(
                     "expression of type '{t}' cannot be range of a comprehension (must be list, map, or dynamic)"
@@ -99,13 +104,15 @@ impl Checker<'_> {
         body: &IdedExpr,
     ) -> Typed {
         let range = self.check(target);
-        let Some(decls) = self.items(&range, target.id, names.len() == 2) else { return Typed::broken() };
+        let Some(items) = self.items(&range, target.id, names.len() == 2) else { return Typed::broken() };
         let Some(names) = names.iter().map(|n| self.name(n)).collect::<Option<Vec<_>>>() else {
             return Typed::broken();
         };
         let two = names.len() == 2;
         let before = self.locals.len();
-        self.locals.extend(names.into_iter().zip(decls.clone()));
+        let named = names.into_iter().zip(&items);
+        self.locals.extend(named.map(|(name, (ty, extent))| Local { name, ty: ty.clone(), extent: extent.clone() }));
+        let item = self.locals.get(before).map(|l| l.extent.variable(&self.known.resolve(&l.ty)));
         let when = when.map(|w| self.check(w));
         let body_of = self.check(body);
         self.locals.truncate(before);
@@ -123,65 +130,83 @@ impl Checker<'_> {
         {
             let other = match kind {
                 LoopKind::ExistsOne => Type::Int,
-                LoopKind::Filter => Type::list(decls[0].clone()),
+                LoopKind::Filter => Type::list(items[0].0.clone()),
                 _ => Type::Bool,
             };
             let types = if place == 1 { vec![&other, &body_of.ty] } else { vec![&body_of.ty, &other, &other] };
             return self.no_overload(id, operator, &types, false);
         }
-        let n = range.size;
-        let (ty, size) = match kind {
-            LoopKind::Map => (Type::list(body_of.decl()), n),
-            LoopKind::Filter => (Type::list(decls[0].clone()), Range::up_to(n.max)),
+        let n = range.size();
+        // What is added to the list that was empty: its items are as large as nothing, or as that.
+        let list = |of: Range| {
+            let entries = Entries { keys: Range::fixed(1), values: Range::fixed(0).or(of) };
+            Extent { path: Path::Nowhere, size: Some(n), entries: Some(entries) }
+        };
+        let map = || Extent { size: Some(n), ..Extent::default() };
+        let (ty, extent) = match kind {
+            LoopKind::Map => (Type::list(unbounded(body_of.ty.clone())), list(body_of.size())),
+            LoopKind::Filter => {
+                let of = item.and_then(|i| i.size).unwrap_or(Range::UNKNOWN);
+                (Type::list(unbounded(items[0].0.clone())), list(of))
+            }
             LoopKind::TransformMap => {
                 // A list has no keys but its positions.
-                let key = if two { decls[0].clone() } else { Type::Int.into() };
-                (Type::map(key, body_of.decl()), n)
+                let key = if two { items[0].0.clone() } else { Type::Int };
+                (Type::map(unbounded(key), unbounded(body_of.ty.clone())), map())
             }
             LoopKind::TransformMapEntry => match self.known.resolve(&body_of.ty) {
-                t @ (Type::Map(..) | Type::Dyn) => (t, Range::UNKNOWN),
+                t @ (Type::Map(..) | Type::Dyn) => (t, map()),
                 t => return self.no_overload(id, "cel.@mapInsert", &[&Type::map(Type::Dyn, Type::Dyn), &t], false),
             },
-            _ => (Type::Bool, Range::fixed(1)),
+            _ => (Type::Bool, Extent::fixed(1)),
         };
         let (once, each, hit) = kind.prices();
         let conditional = when.is_some() || matches!(kind, LoopKind::Filter | LoopKind::ExistsOne);
         let hits = if conditional { Range::up_to(hit) } else { Range::fixed(hit) };
         let mut step = Range::fixed(each).plus(hits).plus(body_of.cost);
+        // Once it is known how it ends, a body need not be looked at.
+        if matches!(kind, LoopKind::All | LoopKind::Exists) {
+            step.min = each;
+        }
         if let Some(w) = &when {
             step = w.cost.plus(Range { min: 1, max: step.max });
         }
         let cost = range.cost.plus(Range::fixed(once)).plus(n.times(step));
         let node =
             Node::Loop(Box::new(Loop { kind, two, range: range.node, when: when.map(|w| w.node), body: body_of.node }));
-        Typed { node, ty, size, cost }
+        Typed { node, ty, extent, cost }
     }
 
     fn sort_by(&mut self, id: u64, target: &IdedExpr, name: &IdedExpr, key: &IdedExpr) -> Typed {
         let list = self.check(target);
-        let Some(decls) = self.items(&list, target.id, false) else { return Typed::broken() };
+        let Some(items) = self.items(&list, target.id, false) else { return Typed::broken() };
         let Some(name) = self.name(name) else { return Typed::broken() };
-        self.locals.push((name, decls[0].clone()));
+        let Some((ty, extent)) = items.into_iter().next() else { return Typed::broken() };
+        self.locals.push(Local { name, ty, extent });
         let key = self.check(key);
         self.locals.pop();
         let ty = self.known.resolve(&key.ty);
         if !ty.is_scalar() && !matches!(ty, Type::String | Type::Bytes | Type::Dyn | Type::Param(_)) {
             return self.no_overload(id, "@sortByAssociatedKeys", &[&list.ty, &Type::list(ty)], true);
         }
-        let cost = list.cost.plus(Range::fixed(12)).plus(list.size.times(key.cost.plus(Range::fixed(13))));
-        Typed { node: Node::SortBy(Box::new([list.node, key.node])), ty: list.ty, size: list.size, cost }
+        let size = list.size();
+        let keys = Range::fixed(13).plus(size.times(key.cost.plus(Range::fixed(12))));
+        let sorted = estimate::sorted_by(&ty, size);
+        let cost = Range::fixed(10).plus(list.cost).plus(keys).plus(sorted.cost);
+        let extent = Extent { size: sorted.size, ..Extent::default() };
+        Typed { node: Node::SortBy(Box::new([list.node, key.node])), ty: list.ty, extent, cost }
     }
 
     fn opt_map(&mut self, id: u64, target: &IdedExpr, name: &IdedExpr, body: &IdedExpr, wrap: Wrap) -> Typed {
         let of = self.check(target);
         let function = if wrap == Wrap::Value { "optMap" } else { "optFlatMap" };
         let inner = match self.known.resolve(&of.ty) {
-            Type::Optional(d) => (*d).clone(),
-            Type::Dyn | Type::Param(_) => unbounded(Type::Dyn),
+            Type::Optional(d) => d.ty.clone(),
+            Type::Dyn | Type::Param(_) => Type::Dyn,
             t => return self.no_overload(id, function, &[&t], true),
         };
         let Some(name) = self.name(name) else { return Typed::broken() };
-        self.locals.push((name, inner));
+        self.locals.push(Local { name, extent: Extent::of_type(&inner), ty: inner });
         let body = self.check(body);
         self.locals.pop();
         let ty = match (wrap, self.known.resolve(&body.ty)) {
@@ -189,17 +214,21 @@ impl Checker<'_> {
             (Wrap::Optional, t @ (Type::Optional(_) | Type::Dyn)) => t,
             (Wrap::Optional, t) => return self.no_overload(id, function, &[&of.ty, &t], true),
         };
-        let cost = of.cost.plus(Range { min: 1, max: body.cost.max.saturating_add(14) });
-        Typed { node: Node::OptionalMap(Box::new([of.node, body.node]), wrap), ty, size: body.size, cost }
+        // What it is of is looked at twice: whether it is there, and for its value.
+        let there = of.cost.plus(body.cost).plus(Range::fixed(if wrap == Wrap::Value { 12 } else { 11 }));
+        let cost = of.cost.plus(Range::fixed(1)).plus(Range { min: 1, max: there.max });
+        let extent = Extent { size: Some(Range::UNKNOWN), ..Extent::default() };
+        Typed { node: Node::OptionalMap(Box::new([of.node, body.node]), wrap), ty, extent, cost }
     }
 
     fn bind(&mut self, name: &IdedExpr, value: &IdedExpr, body: &IdedExpr) -> Typed {
         let value = self.check(value);
         let Some(name) = self.name(name) else { return Typed::broken() };
-        self.locals.push((name, value.decl()));
+        self.locals.push(Local { name, ty: value.ty.clone(), extent: value.extent.clone() });
         let body = self.check(body);
         self.locals.pop();
         let cost = Range::fixed(10).plus(value.cost).plus(body.cost);
-        Typed { node: Node::Bind(Box::new([value.node, body.node])), ty: body.ty, size: body.size, cost }
+        let extent = Extent { path: Path::Nowhere, ..body.extent };
+        Typed { node: Node::Bind(Box::new([value.node, body.node])), ty: body.ty, extent, cost }
     }
 }

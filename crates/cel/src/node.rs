@@ -93,6 +93,15 @@ pub(crate) enum LoopKind {
 }
 
 impl LoopKind {
+    /// What finding out costs that nothing more need be looked at.
+    pub fn stop(self) -> u64 {
+        match self {
+            Self::All => 2,
+            Self::Exists => 3,
+            _ => 0,
+        }
+    }
+
     /// What is spent beside the body: once, for every item, and for every item that the condition lets through. It is what the
     /// expansion of the macro into a fold would spend.
     pub fn prices(self) -> (u64, u64, u64) {
@@ -103,7 +112,7 @@ impl LoopKind {
             Self::Map => (11, 0, 12),
             Self::Filter => (11, 1, 12),
             Self::TransformMap => (31, 0, 3),
-            Self::TransformMapEntry => (31, 0, 32),
+            Self::TransformMapEntry => (31, 0, 2),
         }
     }
 }

@@ -328,3 +328,30 @@ fn an_evaluation_that_costs_too_much_is_stopped() {
         .unwrap();
     assert!(c.program.eval(&Given(&x, None), &mut Budget::new(10_000)).is_err());
 }
+
+/// At least, at most, and what was really spent; the numbers are upstream's.
+#[test]
+fn calls_cost_what_upstream_says() {
+    let cases = [
+        ("[1, 2, 3, 4, 5].sum()", 15, 15, 15),
+        ("[1, 2, 3, 4, 5].indexOf(3)", 15, 15, 15),
+        ("url('http://x.b') == url('http://x.b')", 3, 3, 3),
+        ("url('mailto:a@b').getScheme() == 'mailto'", 3, 3, 3),
+        ("ip('192.168.0.1') == ip('192.168.0.1')", 5, 5, 5),
+        ("cidr('192.168.0.0/16').containsIP(ip('192.0.0.1'))", 4, 7, 4),
+        ("sets.contains([1, 2, 3, 4], [2, 3])", 29, 29, 29),
+        ("!sets.equivalent([2, 1], [1])", 26, 26, 26),
+        ("{'a': 1, 'b': 2}.all(k, v, v > 0)", 37, 41, 41),
+        ("{'a': 1, 'b': 2}.exists(k, v, v > 0)", 39, 43, 40),
+        ("[1, 2].transformList(i, v, v + 1)", 49, 49, 49),
+        ("{'a': 1, 'b': 2}.transformMap(k, v, v < 5, v + 1)", 67, 75, 75),
+        ("{'a': 1, 'b': 2}.transformMapEntry(k, v, {k: v + 1})", 131, 131, 131),
+    ];
+    for (text, min, max, spent) in cases {
+        let c = Env::default().compile(text).unwrap();
+        assert_eq!(c.cost, Range { min, max }, "{text}");
+        let mut budget = Budget::new(1_000);
+        c.program.eval(&Given(&json!(null), None), &mut budget).unwrap();
+        assert_eq!(1_000 - budget.left(), spent, "{text}");
+    }
+}

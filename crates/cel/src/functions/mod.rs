@@ -59,6 +59,8 @@ pub enum Price {
     Pattern(u64),
     /// One text within the other.
     Within,
+    /// Every item of one list with every one of the other, so many times.
+    Product(f64),
     /// Every item of a list, those that are texts by their length.
     Elements,
     Selector,
@@ -82,6 +84,7 @@ impl Price {
             Self::Regex => size(0).plus(one).scaled(TRAVERSAL).times(size(1).scaled(REGEX)),
             Self::Pattern(n) => size(1).plus(one).scaled(TRAVERSAL).times(Range::fixed(n).scaled(REGEX)),
             Self::Within => size(0).scaled(TRAVERSAL).times(size(1).scaled(TRAVERSAL)),
+            Self::Product(times) => size(0).times(size(1)).scaled(times).plus(one),
             Self::Selector => {
                 let n = size(1);
                 Range::fixed(10).plus(n.scaled(TRAVERSAL)).plus(n.scaled(0.5).times(Range::fixed(50)))

@@ -4,11 +4,13 @@ use super::{Price, Result, Row, no_overload, row};
 use crate::value::{List, Val};
 
 pub(super) const ROWS: &[Row] = &[
-    row("sets.contains", "list(A),list(A):bool", Price::Within, |a| lists(a, |a, b| b.iter().all(|v| a.contains(&v)))),
-    row("sets.equivalent", "list(A),list(A):bool", Price::Within, |a| {
+    row("sets.contains", "list(A),list(A):bool", Price::Product(1.0), |a| {
+        lists(a, |a, b| b.iter().all(|v| a.contains(&v)))
+    }),
+    row("sets.equivalent", "list(A),list(A):bool", Price::Product(2.0), |a| {
         lists(a, |a, b| a.iter().all(|v| b.contains(&v)) && b.iter().all(|v| a.contains(&v)))
     }),
-    row("sets.intersects", "list(A),list(A):bool", Price::Within, |a| {
+    row("sets.intersects", "list(A),list(A):bool", Price::Product(1.0), |a| {
         lists(a, |a, b| a.iter().any(|v| b.contains(&v)))
     }),
 ];

@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
         },
         None => no_overload(),
     }),
-    row("isURL", "string:bool", Price::Walk(0, 1.0), |a| match a[0].as_str() {
+    row("isURL", "string:bool", Price::Fixed(1), |a| match a[0].as_str() {
         Some(s) => Ok(Val::Bool(Url::parse(s).is_some())),
         None => no_overload(),
     }),
@@ -87,8 +87,10 @@ impl Url {
         };
         let (host, path) = match rest.strip_prefix("//") {
             Some(r) => r.split_at(r.find('/').unwrap_or(r.len())),
-            // Without a host and without a slash nothing can be requested.
             None if rest.starts_with('/') => ("", rest),
+            // Go calls it opaque: it has neither host nor path.
+            None if !scheme.is_empty() => ("", ""),
+            // Without a host and without a slash nothing can be requested.
             None => return None,
         };
         let host = host.rsplit_once('@').map_or(host, |(_, h)| h);

@@ -33,7 +33,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path.child("group"), group, "should be a domain with at least one dot"));
     }
     one_of(scope, &["Cluster", "Namespaced"], &path.child("scope"), errors);
-    all_versions(o, &path, errors);
+    all_versions(o, old, &path, errors);
     let names = path.child("names");
     for k in ["plural", "singular", "kind", "listKind"] {
         if name(k).is_empty() {
@@ -85,8 +85,10 @@ fn shared<'a>(all: &'a [Value], key: &str) -> Option<&'a Value> {
     all.iter().all(|v| v[key] == *first).then_some(first)
 }
 
-fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
+fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut ErrorList) {
     let all = versions(o);
+    let same = |v: &Value, w: &Value| v["name"] == w["name"] && v["schema"] == w["schema"];
+    let unchanged = |v: &Value| old.is_some_and(|old| versions(old).iter().any(|w| same(v, w)));
     let list = path.child("versions");
     for (i, v) in all.iter().enumerate() {
         if v["schema"]["openAPIV3Schema"].is_null() {
@@ -101,7 +103,15 @@ fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at.child("name"), name(v), bad.join(",")));
         }
         deprecation(v, &at, errors);
-        parts(all, |k| if shared(all, k).is_some() { &Value::Null } else { &v[k] }, &at, "schema", v, errors);
+        parts(
+            all,
+            |k| if shared(all, k).is_some() { &Value::Null } else { &v[k] },
+            &at,
+            "schema",
+            v,
+            unchanged(v),
+            errors,
+        );
     }
     let unique = all.iter().enumerate().all(|(i, v)| !all[..i].iter().any(|w| w["name"] == v["name"]));
     if !unique {
@@ -116,7 +126,15 @@ fn all_versions(o: &Object, path: &FieldPath, errors: &mut ErrorList) {
         if !name(first).is_empty() && !bad.is_empty() {
             errors.push(FieldError::invalid(&path.child("version"), name(first), bad.join(",")));
         }
-        parts(all, |k| shared(all, k).unwrap_or(&Value::Null), path, "validation", &Value::Null, errors);
+        parts(
+            all,
+            |k| shared(all, k).unwrap_or(&Value::Null),
+            path,
+            "validation",
+            &Value::Null,
+            unchanged(first),
+            errors,
+        );
     }
 }
 
@@ -134,20 +152,21 @@ fn shown_versions(all: &[Value], path: &FieldPath) -> String {
     shown_list(&all, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion", path)
 }
 
-/// Schema, subresources, columns and selectable fields, of one version or of all.
+/// Schema, subresources, columns and selectable fields, of one version or of all. `unchanged`: so the schema was before.
 fn parts<'a>(
     all: &'a [Value],
     get: impl Fn(&str) -> &'a Value,
     path: &FieldPath,
     schema_name: &str,
     version: &'a Value,
+    unchanged: bool,
     errors: &mut ErrorList,
 ) {
     let has_status = |v: &Value| !v["subresources"]["status"].is_null();
     let status = if version.is_null() { all.iter().any(has_status) } else { has_status(version) };
     let schema = &get("schema")["openAPIV3Schema"];
     if schema.is_object() {
-        root_schema(schema, status, &path.child(schema_name).child("openAPIV3Schema"), errors);
+        root_schema(schema, status, unchanged, &path.child(schema_name).child("openAPIV3Schema"), errors);
     }
     scale(&get("subresources")["scale"], &path.child("subresources").child("scale"), errors);
     for (i, c) in get("additionalPrinterColumns").as_array().into_iter().flatten().enumerate() {
@@ -209,7 +228,7 @@ const WITH_STATUS: [&str; 22] = [
     "x-kubernetes-validations",
 ];
 
-fn root_schema(s: &Value, status: bool, path: &FieldPath, errors: &mut ErrorList) {
+fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, errors: &mut ErrorList) {
     let before = errors.len();
     if status {
         let said = |v: &Value| match v {
@@ -241,7 +260,7 @@ fn root_schema(s: &Value, status: bool, path: &FieldPath, errors: &mut ErrorList
     let place = json_schema::Place { root: true, no_defaults: None, in_meta: false };
     json_schema::validate(s, path, place, errors);
     if errors.len() == before {
-        rules::compile(s, path, errors);
+        rules::compile(s, path, unchanged, errors);
     }
 }
 

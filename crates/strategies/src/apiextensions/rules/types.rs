@@ -23,7 +23,7 @@ pub fn typed(s: &Value, root: bool) -> Option<Typed> {
     let limit = |k: &str| s[k].as_u64();
     let made = |ty: Type, max: u64, least: u64| Some(Typed { decl: Decl::new(ty, max), least });
     if s["x-kubernetes-int-or-string"] == true {
-        return made(Type::Dyn, limit("maxLength").map_or(REQUEST - 2, |n| n.max(10)), 1);
+        return made(Type::Dyn, limit("maxLength").map_or(REQUEST - 2, |n| n * 4), 1);
     }
     match s["type"].as_str().unwrap_or_default() {
         "array" => {
@@ -33,9 +33,10 @@ pub fn typed(s: &Value, root: bool) -> Option<Typed> {
         }
         "object" => object(s, root || s["x-kubernetes-embedded-resource"] == true),
         "string" => string(s),
-        "boolean" => made(Type::Bool, 1, 4),
-        "number" => made(Type::Double, 1, 1),
-        "integer" => made(Type::Int, 1, 1),
+        // Upstream gives these no size.
+        "boolean" => made(Type::Bool, 0, 4),
+        "number" => made(Type::Double, 0, 1),
+        "integer" => made(Type::Int, 0, 1),
         _ => None,
     }
 }
@@ -44,13 +45,13 @@ fn string(s: &Value) -> Option<Typed> {
     let longest = s["maxLength"].as_u64();
     let (ty, max, least) = match s["format"].as_str().unwrap_or_default() {
         "byte" => (Type::Bytes, longest.unwrap_or(REQUEST - 2), 2),
-        "duration" => (Type::Duration, 1, 3),
-        "date" => (Type::Timestamp, 1, 12),
-        "date-time" => (Type::Timestamp, 1, 21),
+        "duration" => (Type::Duration, 32, 3),
+        "date" => (Type::Timestamp, 12, 12),
+        "date-time" => (Type::Timestamp, 32, 21),
         _ => {
             let of_enum = || {
-                let all = s["enum"].as_array()?.iter().filter_map(Value::as_str);
-                all.map(|v| v.chars().count() as u64).max()
+                let all = s["enum"].as_array().filter(|e| !e.is_empty())?;
+                all.iter().map(|v| v.as_str().map_or(0, str::len) as u64).max()
             };
             // A character may take four bytes.
             (Type::String, longest.map(|n| n * 4).or_else(of_enum).unwrap_or(REQUEST - 2), 2)
@@ -63,7 +64,8 @@ fn object(s: &Value, resource: bool) -> Option<Typed> {
     if s["additionalProperties"].is_object() {
         let values = typed(&s["additionalProperties"], false)?;
         let max = s["maxProperties"].as_u64().unwrap_or((REQUEST - 2) / (values.least + 6));
-        let ty = Type::map(Decl::new(Type::String, REQUEST - 2), values.decl);
+        // Nor has it a size for keys.
+        let ty = Type::map(Decl::new(Type::String, 0), values.decl);
         return Some(Typed { decl: Decl::new(ty, max), least: 2 });
     }
     let mut o = Object { name: "object".into(), ..Object::default() };
@@ -90,9 +92,9 @@ fn object(s: &Value, resource: bool) -> Option<Typed> {
         for name in ["name", "generateName"] {
             meta.fields.insert(name.into(), Field { json: name.into(), decl: text() });
         }
-        add("metadata", Type::Object(Arc::new(meta)).into());
+        add("metadata", Decl::new(Type::Object(Arc::new(meta)), 0));
     }
-    Some(Typed { decl: Decl::new(Type::Object(Arc::new(o)), 1), least })
+    Some(Typed { decl: Decl::new(Type::Object(Arc::new(o)), 0), least })
 }
 
 /// Identifiers that the language keeps for itself.

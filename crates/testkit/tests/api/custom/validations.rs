@@ -23,7 +23,7 @@ async fn rules_are_enforced() {
             "set": {"type": "array", "x-kubernetes-list-type": "set", "maxItems": 5, "items": {"type": "string", "maxLength": 5}},
         }),
         json!([
-            {"rule": "self.replicas <= self.max", "messageExpression": "'at most ' + string(self.max)", "fieldPath": ".replicas"},
+            {"rule": "self.replicas <= self.max", "messageExpression": "'at most %d'.format([self.max])", "fieldPath": ".replicas"},
             {"rule": "!has(self.kind) || self.kind == oldSelf.kind", "message": "kind is immutable", "reason": "FieldValueForbidden"},
             {"rule": "!has(self.when) || self.when.getFullYear() > 2000"},
             {"rule": "!has(self.__namespace__) || self.__namespace__ != 'no'"},
