@@ -194,7 +194,7 @@ fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> R
                 let name = w.split('.').next().unwrap_or_default();
                 let name = name.trim_end_matches("[]");
                 let is_field = name.is_empty() || name == "+" || m.fields.contains_key(name);
-                if !is_field && !w.starts_with('~') {
+                if !is_field && w != "*" && !w.starts_with('~') {
                     return Err(format!("no field {name} above"));
                 }
                 m.order.push(w.trim_start_matches('~').to_owned());

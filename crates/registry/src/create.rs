@@ -100,6 +100,7 @@ impl Registry {
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
             // Another try differs in what is allocated, and that needs no second look.
             if attempt == 0 || untouched.is_some() {
+                schema::rules::leave_out(&mut candidate.0, None, &row.kind.schema);
                 strategy.prepare_for_create(self.env(), request, &mut candidate);
             }
             if attempt == 0 {

@@ -8,6 +8,9 @@ use std::collections::HashSet;
 
 /// The total size of annotations, in bytes.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
+/// The lengths of what managed fields name, in bytes.
+const MANAGER_MAX: usize = 128;
+const SUBRESOURCE_MAX: usize = 256;
 
 pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
@@ -102,59 +105,59 @@ pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) 
     }
 }
 
+/// Nothing says which of the references is meant but the value itself.
 fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
-    let mut controllers: Vec<String> = Vec::new();
-    for (i, o) in v.and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let at = path.index(i);
-        let text = |k: &str| o[k].as_str().unwrap_or_default().to_owned();
-        let (version, kind) = (text("apiVersion"), text("kind"));
-        match GroupVersion::parse(&version) {
-            None => errors.push(FieldError::invalid(
-                &at.child("apiVersion"),
-                version.as_str(),
-                "unexpected GroupVersion string",
-            )),
-            Some(gv) if gv.version.is_empty() => {
-                errors.push(FieldError::invalid(
-                    &at.child("apiVersion"),
-                    version.as_str(),
-                    "version must not be empty",
-                ));
-            }
-            Some(gv) if gv.group.is_empty() && kind == "Event" => {
-                errors.push(FieldError::invalid(
-                    &at,
-                    o.clone(),
-                    format!("{version}, Kind={kind} is disallowed from being an owner"),
-                ));
-            }
-            Some(_) => {}
+    let mut controller: Option<String> = None;
+    for o in v.and_then(Value::as_array).into_iter().flatten() {
+        let text = |k: &str| o[k].as_str().unwrap_or_default();
+        let version = GroupVersion::parse(text("apiVersion"));
+        if version.as_ref().is_none_or(|v| v.version.is_empty()) {
+            errors.push(FieldError::invalid(
+                &path.child("apiVersion"),
+                text("apiVersion"),
+                "version must not be empty",
+            ));
         }
-        for field in ["kind", "name", "uid"] {
-            if text(field).is_empty() {
-                let value = text(field);
-                errors.push(FieldError::invalid(&at.child(field), value, format!("{field} must not be empty")));
-            }
+        for field in ["kind", "name", "uid"].into_iter().filter(|f| text(f).is_empty()) {
+            errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
+        }
+        if version.is_some_and(|v| v.group.is_empty() && v.version == "v1") && text("kind") == "Event" {
+            let why = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid_as(path, &as_written(o, path), why));
         }
         if o["controller"] == true {
-            controllers.push(text("name"));
+            let this = format!("{}/{}", text("kind"), text("name"));
+            let Some(first) = &controller else {
+                controller = Some(this);
+                continue;
+            };
+            let why = format!(
+                "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+            );
+            errors.push(FieldError::invalid_as(path, &all_as_written(v, path), &why));
         }
     }
-    if controllers.len() > 1 {
-        let why = format!(
-            "Only one reference can have Controller set to true. Found \"true\" in references for {} and {}",
-            controllers[0], controllers[1]
-        );
-        errors.push(FieldError::invalid(path, v.cloned().unwrap_or_default(), why));
+}
+
+/// References in the order of their type's fields.
+fn all_as_written(v: Option<&Value>, path: &FieldPath) -> String {
+    let each = v.and_then(Value::as_array).into_iter().flatten().map(|o| as_written(o, path));
+    format!("[{}]", each.collect::<Vec<_>>().join(","))
+}
+
+fn as_written(reference: &Value, path: &FieldPath) -> String {
+    match kinds::catalog().definitions.get("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference") {
+        Some(schema) => schema::go::show(reference, schema, path),
+        None => reference.to_string(),
     }
 }
 
 fn finalizers(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     let mut orphan = None;
     let mut foreground = None;
-    for (i, f) in object.finalizers().enumerate() {
+    for f in object.finalizers() {
         for m in names::qualified_name(f) {
-            errors.push(FieldError::invalid(&path.index(i), f, m));
+            errors.push(FieldError::invalid(path, f, m));
         }
         match f {
             ORPHAN => orphan = Some(f),
@@ -185,8 +188,11 @@ fn managed_fields(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at.child("fieldsType"), fields_type, "must be `FieldsV1`"));
         }
         let manager = e["manager"].as_str().unwrap_or_default();
-        if manager.len() > 128 {
-            errors.push(FieldError::too_long(&at.child("manager"), 128));
+        if manager.len() > MANAGER_MAX {
+            errors.push(FieldError::too_long(&at.child("manager"), MANAGER_MAX));
+        }
+        if e["subresource"].as_str().unwrap_or_default().len() > SUBRESOURCE_MAX {
+            errors.push(FieldError::too_long(&at.child("subresource"), SUBRESOURCE_MAX));
         }
     }
 }

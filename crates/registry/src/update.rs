@@ -190,6 +190,7 @@ impl Registry {
             true => strategy.allocate(self.env(), &mut new, Some(old))?,
             false => Vec::new(),
         };
+        schema::rules::leave_out(&mut new.0, Some(&old.0), &row.kind.schema);
         strategy.prepare_for_update(self.env(), request, &mut new, old);
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);

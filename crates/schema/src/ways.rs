@@ -4,6 +4,7 @@
 //! Invariant: it is found out once per schema, when it is first asked for, and a schema is not changed after that. A clone may
 //! be, and forgets.
 
+use crate::rules::Rule;
 use crate::types::{Field, Presence, Schema, Type};
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -22,6 +23,8 @@ pub(crate) struct Found {
     pub fills_below: Vec<u16>,
     /// Fields with rules, or with rules below.
     pub ruled: Vec<u16>,
+    /// Fields behind a gate that is off, or with such below.
+    pub off: Vec<u16>,
     /// Fields that are lists which are always written, or have such below.
     pub settled: Vec<u16>,
 }
@@ -48,6 +51,7 @@ impl Found {
             filled: places(&|f| f.fill.is_some()),
             fills_below: places(&|f| below(&f.schema, &fills)),
             ruled: places(&|f| !f.rules.is_empty() || below(&f.schema, &rules)),
+            off: places(&|f| f.rules.contains(&Rule::Off) || below(&f.schema, &is_off)),
             settled: places(&|f| is_list(f) || below(&f.schema, &settles)),
         }
     }
@@ -61,6 +65,10 @@ fn fills(s: &Schema) -> bool {
 
 fn rules(s: &Schema) -> bool {
     s.fields.iter().any(|f| !f.rules.is_empty())
+}
+
+fn is_off(s: &Schema) -> bool {
+    s.fields.iter().any(|f| f.rules.contains(&Rule::Off))
 }
 
 fn settles(s: &Schema) -> bool {

@@ -155,7 +155,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             .with_prepare(persistent_volume::same_sources)
             .with_warnings(volume_warnings::of_claim),
         ("", "resourcequotas") => Ruled::new(limits::resource_quota).with_status(limits::resource_quota_status),
-        ("", "endpoints") => Ruled::new(endpoints::validate),
+        ("", "endpoints") => Ruled::new(endpoints::validate).with_warnings(endpoints::warnings),
         ("discovery.k8s.io", "endpointslices") => Ruled::new(discovery::slice).with_warnings(discovery::warnings),
         ("apps", "controllerrevisions") => {
             Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)

@@ -1,6 +1,7 @@
 //! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
 
 mod formats;
+mod gates;
 mod order;
 mod rule;
 
@@ -9,7 +10,11 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
-pub use formats::{cidr, descending_path, int_or_percent, ip, labels, local_path, no_backsteps, selector};
+pub use formats::{
+    cidr, cidr_warning, descending_path, int_or_percent, ip, ip_warning, labels, local_path, no_backsteps, selector,
+    sloppy,
+};
+pub use gates::leave_out;
 pub use order::{Found, arrange};
 pub use rule::Rule;
 
@@ -247,6 +252,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         | Rule::Listed(_)
         | Rule::MaxItems(_)
         | Rule::Immutable
+        | Rule::Off
         | Rule::Frozen(_) => {}
     }
 }

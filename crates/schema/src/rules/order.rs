@@ -4,13 +4,17 @@
 //! field. Most of its functions go through a type as it is written; where one does not, the description says the order.
 //! Invariant: errors of one field keep the order in which they were found; what is said of a struct as a whole comes after what
 //! is said of its fields, and what is said of changes after all that is said of the object as it is, unless the description
-//! names the whole (`.`) or the changes (`+`).
+//! names the whole (`.`) or the changes (`+`). Fields without a name there come last, or where it says `*`.
 
 use crate::types::{Schema, Type};
 use meta::FieldError;
 
 const WHOLE: &str = ".";
 const CHANGES: &str = "+";
+/// What the description does not name; last, where it does not name this either.
+const REST: &str = "*";
+/// Between two places that are named there is room for every field.
+const STEP: usize = 1 << 17;
 /// Where the whole, or the changes, stand that the description does not name.
 const LAST: usize = usize::MAX;
 
@@ -48,7 +52,7 @@ fn rank_of_change(path: &str, schema: &Schema) -> Vec<usize> {
     for segment in segments(path) {
         let Some(s) = at else { break };
         if let Some(place) = s.order.iter().position(|o| &**o == CHANGES) {
-            out.push(place);
+            out.push(place * STEP);
             return out;
         }
         out.push(match &segment {
@@ -84,7 +88,7 @@ fn rank(path: &str, schema: &Schema) -> Vec<usize> {
         }
     }
     if let Some(s) = at.filter(|s| s.ty == Type::Struct) {
-        out.push(s.order.iter().position(|o| &**o == WHOLE).unwrap_or(LAST));
+        out.push(s.order.iter().position(|o| &**o == WHOLE).map_or(LAST, |i| i * STEP));
     } else {
         out.push(LAST);
     }
@@ -96,11 +100,12 @@ fn place(s: &Schema, name: &str, rest: &[Segment<'_>]) -> (usize, usize) {
     let said = s.order.iter().enumerate().filter_map(|(i, o)| {
         let said = segments(o);
         let fits = said.len() <= rest.len() && said.iter().zip(rest).all(|(s, r)| s.fits(r));
-        fits.then_some((i, said.len()))
+        fits.then_some((i * STEP, said.len()))
     });
     said.max_by_key(|(_, n)| *n).unwrap_or_else(|| {
         let place = s.field(name).map_or(usize::from(u16::MAX), |f| usize::from(f.place));
-        (s.order.len() + place, 1)
+        let rest = s.order.iter().position(|o| &**o == REST).unwrap_or(s.order.len());
+        (rest * STEP + place, 1)
     })
 }
 
@@ -180,6 +185,17 @@ mod tests {
             &spec,
             &["type", "ports[10].name", "ports[2]", "ports[2].port", "ports[2].name", "unknown", "ports"],
             &["ports[2].name", "ports[2].port", "ports[2]", "ports[10].name", "ports", "type", "unknown"],
+        );
+    }
+
+    #[test]
+    fn what_is_not_named_stands_where_the_description_says() {
+        let scalar = || Schema::of(Type::String);
+        let volume = of(&["*", ".", "name"], &[("name", 0, scalar()), ("b", 2, scalar()), ("a", 1, scalar())]);
+        check(
+            &of(&[], &[("volumes", 0, list(volume))]),
+            &["volumes[0].name", "volumes[0]", "volumes[0].b", "volumes[0].a"],
+            &["volumes[0].a", "volumes[0].b", "volumes[0]", "volumes[0].name"],
         );
     }
 

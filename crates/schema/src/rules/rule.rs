@@ -77,6 +77,8 @@ pub enum Rule {
     Immutable,
     /// May not change, said as `Forbidden`.
     Frozen(Str),
+    /// Behind a gate that is off in this release: left out of what is written, unless it was there before.
+    Off,
 }
 
 impl Rule {
@@ -156,6 +158,7 @@ impl FromStr for Rule {
             "max-items" => Self::MaxItems(number()?.unsigned_abs() as usize),
             "max-length" => Self::MaxLength(number()?.unsigned_abs() as usize),
             "immutable" => Self::Immutable,
+            "off" => Self::Off,
             "frozen" => Self::Frozen(value.replace('~', " ").into()),
             _ => return Err(format!("no rule is called {text}")),
         })

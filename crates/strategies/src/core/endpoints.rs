@@ -2,7 +2,8 @@
 
 use crate::read::{items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, names};
+use meta::{FieldError, FieldPath, Object, Value, names};
+use schema::rules::ip_warning;
 use std::net::IpAddr;
 
 pub fn validate(o: &Object, errors: &mut ErrorList) {
@@ -26,7 +27,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
                 }
                 // Said once as an address, and once as one that somebody may have.
                 let (ip, at) = (text(a, "ip"), at.child("ip"));
-                if ip.parse::<IpAddr>().is_err() {
+                if schema::rules::sloppy(ip).is_none() {
                     errors.push(FieldError::invalid(&at, ip, "must be a valid IP address"));
                 }
                 special_address(ip, &at, errors);
@@ -45,9 +46,27 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
+/// Whose endpoints are not warned of: nobody reads it.
+const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
+
+pub fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    if o.at(&["metadata", "labels", MANAGED_BY.0]).is_some_and(|by| by == MANAGED_BY.1) {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    for (i, s) in o.get("subsets").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        for list in ["addresses", "notReadyAddresses"] {
+            let at = FieldPath::new("subsets").index(i).child(list);
+            let each = items(s, list).iter().enumerate();
+            out.extend(each.filter_map(|(j, a)| ip_warning(text(a, "ip"), &at.index(j).child("ip"))));
+        }
+    }
+    out
+}
+
 /// Addresses that mean something else on every machine are nobody's endpoint.
 pub fn special_address(ip: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let Ok(address) = ip.parse::<IpAddr>() else { return };
+    let Some(address) = schema::rules::sloppy(ip).map(|(a, _)| a.to_canonical()) else { return };
     let mut say = |why: &str| errors.push(FieldError::invalid(at, ip, why));
     if address.is_unspecified() {
         say(&format!("may not be unspecified ({ip})"));

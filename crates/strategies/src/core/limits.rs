@@ -1,7 +1,7 @@
 //! LimitRange, ResourceQuota and RuntimeClass: resources by name.
 
 use crate::pod_template::{amount, old_label, overcommits, overhead, resource_name, scheduling::tolerations};
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
 use std::collections::{BTreeSet, HashSet};
@@ -197,49 +197,62 @@ pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     counted(&spec["hard"], &path.child("hard"), errors);
-    let scopes = items(spec, "scopes");
-    let known = |s: &Value| s.as_str().is_some_and(|s| SCOPES.contains(&s));
-    if scopes.iter().any(|s| !known(s)) {
-        errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), "unsupported scope"));
+    let (scopes, hard) = (items(spec, "scopes"), &spec["hard"]);
+    let at = path.child("scopes");
+    let mut wrong = |why: &str| errors.push(FieldError::invalid(&at, scopes.to_vec(), why));
+    for scope in scopes.iter().map(|s| s.as_str().unwrap_or_default()) {
+        if !SCOPES.contains(&scope) {
+            wrong("unsupported scope");
+        }
+        (0..misapplied(scope, hard)).for_each(|_| wrong(MISAPPLIED));
     }
-    let has = |s: &str| scopes.iter().any(|x| *x == s);
-    if (has("BestEffort") && has("NotBestEffort")) || (has("Terminating") && has("NotTerminating")) {
-        errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), "conflicting scopes"));
-    }
-    let hard = &spec["hard"];
-    if scopes.iter().filter(|s| known(s)).any(|s| !applies(s.as_str().unwrap_or_default(), hard)) {
-        let why = "unsupported scope applied to resource";
-        errors.push(FieldError::invalid(&path.child("scopes"), scopes.to_vec(), why));
-    }
+    (0..conflicts(|s| scopes.iter().any(|x| *x == s))).for_each(|_| wrong(CONFLICTING));
     if spec["scopeSelector"].is_object() {
-        scope_selector(&spec["scopeSelector"], hard, &path.child("scopeSelector"), errors);
+        scope_selector(spec, &path.child("scopeSelector"), errors);
     }
+}
+
+const MISAPPLIED: &str = "unsupported scope applied to resource";
+const CONFLICTING: &str = "conflicting scopes";
+
+/// How many pairs of scopes there are of which one leaves nothing to the other.
+fn conflicts(has: impl Fn(&str) -> bool) -> usize {
+    [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")]
+        .iter()
+        .filter(|(a, b)| has(a) && has(b))
+        .count()
 }
 
 /// What of a pod, and of a claim, a scope can be said of.
 const OF_PODS: [&str; 7] = ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
 const OF_CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
 
-/// Whether a scope makes sense for everything that is limited.
-fn applies(scope: &str, hard: &Value) -> bool {
-    let mut limited = hard.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).filter(|k| QUOTA.contains(k));
-    limited.all(|k| match scope {
-        "BestEffort" => k == "pods",
-        "VolumeAttributesClass" => OF_CLAIMS.contains(&k),
-        _ => OF_PODS.contains(&k),
-    })
+/// Of how many things that are limited a scope makes no sense.
+fn misapplied(scope: &str, hard: &Value) -> usize {
+    let limited = hard.as_object().into_iter().flatten().map(|(k, _)| k.as_str());
+    let limited = limited.filter(|k| QUOTA.contains(k) || *k == "services.loadbalancers" || is_huge(k));
+    let wrong = |k: &&str| match scope {
+        "BestEffort" => *k != "pods",
+        "VolumeAttributesClass" => !OF_CLAIMS.contains(k),
+        known if SCOPES.contains(&known) => !OF_PODS.contains(k),
+        _ => false,
+    };
+    limited.filter(wrong).count()
 }
 
 /// Upstream does not number what it finds wrong.
-fn scope_selector(s: &Value, hard: &Value, path: &FieldPath, errors: &mut ErrorList) {
+fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let s = &spec["scopeSelector"];
     let at = path.child("matchExpressions");
     let expressions = items(s, "matchExpressions");
     for e in expressions {
         let (scope, operator, values) = (text(e, "scopeName"), text(e, "operator"), items(e, "values"));
         if !SCOPES.contains(&scope) {
             errors.push(FieldError::invalid(&at.child("scopeName"), scope, "unsupported scope"));
-        } else if !applies(scope, hard) {
-            errors.push(FieldError::invalid(&at, s.clone(), "unsupported scope applied to resource"));
+        }
+        for _ in 0..misapplied(scope, &spec["hard"]) {
+            let shown = shown(s, "io.k8s.api.core.v1.ScopeSelector", path);
+            errors.push(FieldError::invalid_as(&at, &shown, MISAPPLIED));
         }
         let valued = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if !valued && SCOPES.contains(&scope) && operator != "Exists" {
@@ -259,9 +272,9 @@ fn scope_selector(s: &Value, hard: &Value, path: &FieldPath, errors: &mut ErrorL
             other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
         }
     }
-    let has = |s: &str| expressions.iter().any(|e| e["scopeName"] == s);
-    if (has("BestEffort") && has("NotBestEffort")) || (has("Terminating") && has("NotTerminating")) {
-        errors.push(FieldError::invalid(path, s.clone(), "conflicting scopes"));
+    // What is shown is not what is meant.
+    for _ in 0..conflicts(|s| expressions.iter().any(|e| e["scopeName"] == s)) {
+        errors.push(FieldError::invalid(&at, spec["scopes"].clone(), CONFLICTING));
     }
 }
 

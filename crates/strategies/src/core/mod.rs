@@ -3,6 +3,7 @@
 pub mod binding;
 pub mod component_status;
 pub mod config_map;
+mod container_status;
 pub mod endpoints;
 pub mod event;
 pub mod eviction;
@@ -14,6 +15,7 @@ pub mod persistent_volume;
 pub mod pod;
 mod pod_apparmor;
 pub mod pod_parts;
+mod pod_resize;
 pub mod pod_shape;
 mod pod_status;
 pub mod pod_template;

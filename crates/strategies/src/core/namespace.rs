@@ -45,12 +45,13 @@ impl Strategy for Namespace {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        finalizers(o, errors);
+        // Upstream numbers them only where they are changed.
+        finalizers(o, |at, _| at.clone(), errors);
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
         match subresource {
-            "finalize" => finalizers(o, errors),
+            "finalize" => finalizers(o, FieldPath::index, errors),
             "status" => phase(o, errors),
             _ => {}
         }
@@ -97,10 +98,10 @@ fn phase(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-fn finalizers(o: &Object, errors: &mut ErrorList) {
+fn finalizers(o: &Object, place: fn(&FieldPath, usize) -> FieldPath, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.finalizers");
     for (i, f) in o.at(&["spec", "finalizers"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let (f, at) = (f.as_str().unwrap_or_default(), at.index(i));
+        let (f, at) = (f.as_str().unwrap_or_default(), place(&at, i));
         errors.extend(names::qualified_name(f).into_iter().map(|m| FieldError::invalid(&at, f, m)));
         if !f.contains('/') && !STANDARD_FINALIZERS.contains(&f) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";

@@ -58,6 +58,16 @@ impl Strategy for Node {
         }
     }
 
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        let external = !o.str_at(&["spec", "externalID"]).unwrap_or_default().is_empty();
+        let why = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
+        let mut out: Vec<String> = external.then(|| why.to_owned()).into_iter().collect();
+        let at = FieldPath::new("spec.podCIDRs");
+        let ranges = items(o.get("spec").unwrap_or(&Value::Null), "podCIDRs").iter().filter_map(Value::as_str);
+        out.extend(ranges.enumerate().filter_map(|(i, r)| schema::rules::cidr_warning(r, &at.index(i))));
+        out
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         said_twice(errors, |e| e.path.starts_with("metadata.taints"));
         let ranges = |o: &Object| o.at(&["spec", "podCIDRs"]).cloned();
@@ -120,6 +130,7 @@ fn parts(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("status.addresses");
     let all = o.at(&["status", "addresses"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     for (i, a) in all.iter().enumerate().filter(|(i, a)| all[..*i].contains(a)) {
-        errors.push(FieldError::duplicate(&at.index(i), a.clone()));
+        let at = at.index(i);
+        errors.push(FieldError::duplicate_as(&at, &shown(a, "io.k8s.api.core.v1.NodeAddress", &at)));
     }
 }

@@ -3,7 +3,7 @@
 use crate::core::pod_shape;
 use crate::plain::said_twice;
 use crate::pod_template::{amount, node_selector_terms, sources};
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
@@ -114,6 +114,7 @@ pub(super) fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: 
     };
     for k in others.iter().filter(|k| **k != "flexVolume") {
         let said = if *k == "cephfs" { "cephFS" } else { k };
+        sources::overlook(&path.child(k), errors);
         errors.push(FieldError::forbidden(&path.child(said), "may not specify more than 1 volume type"));
     }
     let (s, at) = (&spec[*kind], path.child(kind));
@@ -194,7 +195,12 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     mode_stays(new, was, errors);
     if was["nodeAffinity"].is_object() && !follows(&new["nodeAffinity"], &was["nodeAffinity"]) {
         let why = "field is immutable, except for updating from beta label to GA";
-        errors.push(FieldError::invalid(&FieldPath::new("nodeAffinity"), new["nodeAffinity"].clone(), why));
+        let at = FieldPath::new("spec.nodeAffinity");
+        let shown = match &new["nodeAffinity"] {
+            Value::Null => "null".to_owned(),
+            affinity => shown(affinity, "io.k8s.api.core.v1.VolumeNodeAffinity", &at),
+        };
+        errors.push(FieldError::invalid_as(&FieldPath::new("nodeAffinity"), &shown, why));
     }
     if was["volumeAttributesClassName"].is_string() && new["volumeAttributesClassName"].is_null() {
         let at = FieldPath::new("spec.volumeAttributesClassName");
@@ -365,9 +371,9 @@ pub fn claim_update(o: &Object, old: &Object, errors: &mut ErrorList) {
 const RESIZES: [&str; 5] = [
     "ControllerResizeInProgress",
     "ControllerResizeInfeasible",
-    "NodeResizePending",
     "NodeResizeInProgress",
     "NodeResizeInfeasible",
+    "NodeResizePending",
 ];
 
 /// What the status of a claim may say: amounts, and how far enlarging it has come.

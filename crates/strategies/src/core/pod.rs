@@ -1,6 +1,6 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
-use super::{binding, eviction, pod_apparmor, pod_parts, pod_status, pod_update, proxy};
+use super::{binding, eviction, pod_apparmor, pod_parts, pod_resize, pod_status, pod_update, proxy};
 use crate::pod_template::{self, Of, annotations};
 use crate::read::text;
 use meta::field::ErrorList;
@@ -77,20 +77,26 @@ impl Strategy for Pod {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new("metadata.annotations");
         annotations::update(annotations_of(o), annotations_of(old), &at, errors);
+        // Said once of the pod, and once of its change.
+        annotations::rules(annotations_of(o), o.get("spec").unwrap_or(&Value::Null), &at, errors);
         pod_update::validate(o, old, errors);
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         let rule = match subresource {
             "ephemeralcontainers" => pod_parts::ephemeral_containers,
-            "resize" => pod_parts::resize,
+            "resize" => pod_resize::validate,
             "status" => return pod_status::validate(o, old, errors),
             _ => return,
         };
+        let at = FieldPath::new("metadata.annotations");
         if let Some(schema) = kinds::catalog().schema_of(&meta::Gvk::new("", "v1", "Pod")) {
             schema::rules::validate(&o.0, schema, errors);
         }
         self.validate(o, errors);
+        if subresource == "ephemeralcontainers" {
+            annotations::update(annotations_of(o), annotations_of(old), &at, errors);
+        }
         rule(o, old, errors);
     }
 
@@ -120,7 +126,7 @@ impl Strategy for Pod {
             }
             "resize" => {
                 let sent = std::mem::replace(o, old.clone());
-                pod_parts::take_resources(o, &sent);
+                pod_resize::take_resources(o, &sent);
             }
             _ => {
                 take_field(subresource, o, old, &["ownerReferences"]);

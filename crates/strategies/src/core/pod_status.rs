@@ -1,11 +1,15 @@
 //! What the status of a pod may say (`ValidatePodStatusUpdate`).
 
+use super::container_status;
 use super::pod::items;
-use crate::read::text;
+use crate::pod_template::annotations;
+use crate::read::{shown, shown_list, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
 use std::net::IpAddr;
+
+const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 
 /// Conditions that have no domain because they are the system's.
 const OWN_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
@@ -37,6 +41,10 @@ pub fn keep(o: &mut Object, old: &Object) {
 pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     let list = |p: &Object, key: &str| p.at(&["status", key]).and_then(Value::as_array).cloned().unwrap_or_default();
     let status = FieldPath::new("status");
+    let of = |p: &Object| p.at(&["metadata", "annotations"]).cloned().unwrap_or_default();
+    let at = FieldPath::new("metadata.annotations");
+    annotations::update(&of(o), &of(old), &at, errors);
+    annotations::rules(&of(o), o.get("spec").unwrap_or(&Value::Null), &at, errors);
     for (i, c) in list(o, "conditions").iter().enumerate() {
         let ty = text(c, "type");
         if !OWN_CONDITIONS.contains(&ty) {
@@ -85,7 +93,15 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&at, text(first, "ip"), "must be equal to `hostIP`"));
     }
     addresses(&hosts, &status.child("hostIPs"), errors);
+    for key in STATUSES {
+        container_status::users(o, &list(o, key), &status.child(key), errors);
+    }
+    for (of, key) in ["containers", "initContainers", ""].into_iter().zip(STATUSES) {
+        container_status::devices(items(o, of), &list(o, key), &status.child(key), errors);
+    }
 }
+
+const ADDRESS: &str = "io.k8s.api.core.v1.PodIP";
 
 /// One address of each family.
 fn addresses(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
@@ -93,13 +109,14 @@ fn addresses(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     for (i, a) in all.iter().enumerate() {
         schema::rules::ip(text(a, "ip"), &at.index(i), errors);
         if !seen.insert(text(a, "ip")) {
-            errors.push(FieldError::duplicate(&at.index(i), a.clone()));
+            let at = at.index(i);
+            errors.push(FieldError::duplicate_as(&at, &shown(a, ADDRESS, &at)));
         }
     }
     let sixes = all.iter().filter(|a| text(a, "ip").parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6())).count();
     if all.len() > 2 || (all.len() == 2 && sixes != 1) {
         let why = "may specify no more than one IP for each IP family";
-        errors.push(FieldError::invalid(at, all.to_vec(), why));
+        errors.push(FieldError::invalid_as(at, &shown_list(all, ADDRESS, at), why));
     }
 }
 

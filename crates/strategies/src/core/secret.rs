@@ -42,7 +42,8 @@ impl Strategy for Secret {
         for (k, v) in o.get("data").and_then(Value::as_object).into_iter().flatten() {
             let at = path.key(k);
             errors.extend(names::config_map_key(k).into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
-            total += v.as_str().map_or(0, str::len) / 4 * 3;
+            let text = v.as_str().unwrap_or_default();
+            total += text.len() / 4 * 3 - text.bytes().rev().take_while(|b| *b == b'=').count();
         }
         if total > MAX_SIZE {
             errors.push(FieldError::too_long(&path, MAX_SIZE));
@@ -63,7 +64,7 @@ impl Strategy for Secret {
             }
             "kubernetes.io/tls" => ["tls.crt", "tls.key"].into_iter().for_each(require),
             "kubernetes.io/ssh-auth" if text("ssh-privatekey").is_empty() => {
-                require("ssh-privatekey");
+                errors.push(FieldError::required(&path.key("ssh-privatekey"), ""));
             }
             "kubernetes.io/basic-auth"
                 if o.at(&["data", "username"]).is_none() && o.at(&["data", "password"]).is_none() =>
@@ -78,7 +79,7 @@ impl Strategy for Secret {
                     None => errors.push(FieldError::required(&path.key(key), "")),
                     Some(v) => {
                         let text = schema::base64_decode(v).unwrap_or_default();
-                        if let Some(why) = schema::decode::syntax::wrong(&text) {
+                        if let Some(why) = schema::decode::syntax::wrong(&text).or_else(|| no_object(&text)) {
                             errors.push(FieldError::invalid(&path.key(key), "<secret contents redacted>", why));
                         }
                     }
@@ -95,4 +96,16 @@ impl Strategy for Secret {
         }
         immutable(o, old, &["data"], errors);
     }
+}
+
+/// Why JSON is not an object, in Go's words. Nothing is as good as an empty one.
+fn no_object(text: &[u8]) -> Option<String> {
+    let what = match serde_json::from_slice(text).ok()? {
+        Value::Object(_) | Value::Null => return None,
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+    };
+    Some(format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"))
 }

@@ -367,6 +367,12 @@ pub fn warnings(o: &Object) -> Vec<String> {
     if o.annotation(HINTS).is_some() {
         out.push(format!("annotation {HINTS} is deprecated, please use {MODE} instead"));
     }
+    let of_list = |list: &str, warn: fn(&str, &FieldPath) -> Option<String>, out: &mut Vec<String>| {
+        let at = FieldPath::new("spec").child(list);
+        let each = items(s, list).iter().filter_map(Value::as_str).enumerate();
+        out.extend(each.filter_map(|(i, text)| warn(text, &at.index(i))));
+    };
+    of_list("clusterIPs", schema::rules::ip_warning, &mut out);
     let named = !items(s, "externalIPs").is_empty();
     if s["type"] == "ClusterIP" && s["clusterIP"] == "None" {
         for (set, field) in [
@@ -378,9 +384,13 @@ pub fn warnings(o: &Object) -> Vec<String> {
                 out.push(format!("spec.{field} is ignored for headless services"));
             }
         }
-    } else if named && !is_external(o) {
+    }
+    of_list("externalIPs", schema::rules::ip_warning, &mut out);
+    if named && !is_external(o) && !(s["type"] == "ClusterIP" && s["clusterIP"] == "None") {
         out.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".into());
     }
+    out.extend(schema::rules::ip_warning(text(s, "loadBalancerIP"), &FieldPath::new("spec.loadBalancerIP")));
+    of_list("loadBalancerSourceRanges", schema::rules::cidr_warning, &mut out);
     if is_external(o) && named {
         out.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".into());
     }

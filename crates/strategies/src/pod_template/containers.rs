@@ -1,6 +1,6 @@
 //! Containers of a pod: their names, images, ports, and what each kind of them may have.
 
-use super::{Of, claims, env, mounts, probes, resources, security};
+use super::{Of, claims, env, mounts, probes, resources, security, sources};
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
@@ -141,7 +141,7 @@ fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
     for (i, r) in rules.iter().enumerate() {
         let at = list.index(i);
-        let actions = ["Restart"];
+        let actions = ["Restart", "RestartAllContainers"];
         if !actions.contains(&text(r, "action")) {
             errors.push(FieldError::not_supported(&at.child("action"), text(r, "action"), &actions));
         }
@@ -171,8 +171,7 @@ fn of_the_running(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 fn forbid(key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child(key);
-    let inside = format!("{at}.");
-    errors.retain(|e| !e.path.starts_with(&inside));
+    sources::overlook(&at, errors);
     errors.push(FieldError::forbidden(&at, why));
 }
 
@@ -197,10 +196,13 @@ fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !target.is_empty() && !known {
         errors.push(FieldError::not_found(&at.child("targetContainerName"), target));
     }
-    let empty = |v: &Value| {
-        v.is_null() || v.as_array().is_some_and(Vec::is_empty) || v.as_object().is_some_and(|o| o.is_empty())
+    // What is pointed to is there even when it is empty.
+    let empty = |k: &str| match &c[k] {
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => k == "resources" && o.is_empty(),
+        v => v.is_null(),
     };
-    for k in LASTING.into_iter().filter(|k| !empty(&c[*k])) {
+    for k in LASTING.into_iter().filter(|k| !empty(k)) {
         let said = matches!(k, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
         if said {
             errors.push(FieldError::forbidden(&at.child(k), WHY));
@@ -223,6 +225,7 @@ fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList
     let mut seen = HashSet::new();
     for (i, p) in items(c, "resizePolicy").iter().enumerate() {
         let (resource, policy) = (text(p, "resourceName"), text(p, "restartPolicy"));
+        let before = errors.len();
         if !seen.insert(resource) {
             errors.push(FieldError::duplicate(&at.index(i), resource));
         }
@@ -236,5 +239,6 @@ fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList
         if spec["restartPolicy"] == "Never" && policy != "NotRequired" {
             errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"));
         }
+        errors.iter_mut().skip(before).for_each(|e| e.place = Some(at.index(i).to_string()));
     }
 }

@@ -181,7 +181,8 @@ fn divisor(r: &Value, resource: &str, at: &FieldPath, errors: &mut ErrorList) {
     let Some(unit) = r["divisor"].as_str().and_then(|s| Quantity::parse(s).ok()).filter(|q| !q.is_zero()) else {
         return;
     };
-    let (units, listed, what) = match resource.split_once('.').map(|(_, name)| name) {
+    let name = ["limits.", "requests."].iter().find_map(|p| resource.strip_prefix(p));
+    let (units, listed, what) = match name {
         Some("cpu") => (&CPU_UNITS[..], CPU_UNITS.join(" and "), "cpu"),
         Some("memory") => (&BYTE_UNITS[..], BYTE_UNITS.join(", "), "memory"),
         Some("ephemeral-storage") => (&BYTE_UNITS[..], BYTE_UNITS.join(", "), "local ephemeral storage"),

@@ -1,5 +1,6 @@
 //! Probes and what is run at the beginning and the end of a container.
 
+use super::sources;
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
@@ -37,16 +38,18 @@ fn handler(h: &Value, kinds: &[&str], grace: Option<i64>, at: &FieldPath, errors
         errors.push(FieldError::required(at, "must specify a handler type"));
     }
     for k in found.iter().skip(1) {
+        sources::overlook(&at.child(k), errors);
         errors.push(FieldError::forbidden(&at.child(k), "may not specify more than 1 handler type"));
     }
-    for header in items(&h["httpGet"], "httpHeaders") {
+    let (http, sleep) = (found.first() == Some(&&"httpGet"), found.first() == Some(&&"sleep"));
+    for header in items(&h["httpGet"], "httpHeaders").iter().filter(|_| http) {
         let name = text(header, "name");
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             let why = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
             errors.push(FieldError::invalid(&at.child("httpGet").child("httpHeaders"), name, why));
         }
     }
-    if let (Some(grace), Some(seconds)) = (grace, h["sleep"]["seconds"].as_i64())
+    if let (Some(grace), Some(seconds)) = (grace, h["sleep"]["seconds"].as_i64().filter(|_| sleep))
         && !(0..=grace).contains(&seconds)
     {
         let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");

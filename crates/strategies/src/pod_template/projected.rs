@@ -1,7 +1,7 @@
 //! Projected volumes and the files of the downward API.
 
 use super::env::{Place, field_ref, resource_ref};
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 use schema::rules::local_path;
@@ -23,14 +23,18 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
             if name.is_empty() {
                 errors.push(FieldError::required(&s_at.child(k).child("name"), ""));
             }
-            for item in items(&s[k], "items") {
-                take(text(item, "path"), name, &mut taken, at, errors);
+            for (j, item) in items(&s[k], "items").iter().enumerate() {
+                let place = s_at.child(k).child("items").index(j);
+                said_at(&place, errors, |errors| take(text(item, "path"), name, &mut taken, at, errors));
             }
         }
-        for item in items(&s["downwardAPI"], "items") {
-            downward_file(item, &s_at.child("downwardAPI"), errors);
-            let path = text(item, "path");
-            take(path, path, &mut taken, at, errors);
+        for (j, item) in items(&s["downwardAPI"], "items").iter().enumerate() {
+            let inner = s_at.child("downwardAPI");
+            said_at(&inner.child("items").index(j), errors, |errors| {
+                downward_file(item, &inner, errors);
+                let path = text(item, "path");
+                take(path, path, &mut taken, at, errors);
+            });
         }
         let token = &s["serviceAccountToken"];
         if token.is_object() {
@@ -41,7 +45,8 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
             trust_bundle(bundle, &s_at.child("clusterTrustBundle"), errors);
             let path = text(bundle, "path");
             if !taken.insert(path) {
-                errors.push(FieldError::invalid(at, path, "conflicting duplicate paths"));
+                let e = FieldError::invalid(at, path, "conflicting duplicate paths");
+                errors.push(e.said_with(&s_at.child("clusterTrustBundle").child("path")));
             }
         }
         if KINDS.iter().filter(|k| is_set(s, k)).count() > 1 {
@@ -68,10 +73,18 @@ fn token(token: &Value, at: &FieldPath, volume: &FieldPath, errors: &mut ErrorLi
         errors.push(FieldError::invalid(&at_seconds, seconds, "may not specify a duration larger than 2^32 seconds"));
     }
     let path = text(token, "path");
-    if path.is_empty() {
-        errors.push(FieldError::required(&volume.child("path"), ""));
-    } else {
-        local_path(path, &volume.child("path"), errors);
+    said_at(&at.child("path"), errors, |errors| match path {
+        "" => errors.push(FieldError::required(&volume.child("path"), "")),
+        path => local_path(path, &volume.child("path"), errors),
+    });
+}
+
+/// What is said of another path than where it lies keeps the place of where it lies.
+pub fn said_at(place: &FieldPath, errors: &mut ErrorList, rules: impl FnOnce(&mut ErrorList)) {
+    let before = errors.len();
+    rules(errors);
+    for e in errors.iter_mut().skip(before) {
+        e.place = Some(place.to_string());
     }
 }
 
@@ -80,7 +93,8 @@ fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let (name, signer) = (bundle["name"].as_str(), bundle["signerName"].as_str());
     match (name, signer) {
         (Some(_), Some(_)) => {
-            errors.push(FieldError::invalid(at, bundle.clone(), "only one of name and signerName may be used"));
+            let shown = shown(bundle, "io.k8s.api.core.v1.ClusterTrustBundleProjection", at);
+            errors.push(FieldError::invalid_as(at, &shown, "only one of name and signerName may be used"));
         }
         (Some(name), None) => {
             let at_name = at.child("name");

@@ -183,15 +183,20 @@ pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !own.is_object() {
         return;
     }
+    if spec["os"]["name"] == "windows" {
+        errors.push(FieldError::forbidden(at, "may not be set for a windows pod"));
+        return;
+    }
     if own["claims"].is_array() {
         errors.push(FieldError::forbidden(&at.child("claims"), "claims cannot be set for Resources at pod-level"));
     }
     requirements(own, Whose::Pod, at, errors);
-    for (k, sum) in aggregate_requests(spec) {
-        let of_pod = quantity(&own["requests"][k.as_str()]).unwrap_or(Quantity::from_int(0));
-        if sum > of_pod {
-            let why = format!("must be greater than or equal to aggregate container requests of {sum}");
-            errors.push(FieldError::invalid(&at.child("requests").key(&k), of_pod.to_string(), why));
+    for part in ["requests", "limits"] {
+        let sums = aggregate(spec, part).into_iter().filter(|(k, _)| part == "requests" || is_huge(k));
+        for (k, sum) in sums {
+            let Some(of_pod) = quantity(&own[part][k.as_str()]).filter(|q| sum > *q) else { continue };
+            let why = format!("must be greater than or equal to aggregate container {part} of {sum}");
+            errors.push(FieldError::invalid(&at.child(part).key(&k), of_pod.to_string(), why));
         }
     }
     for (i, c) in items(spec, "containers").iter().enumerate() {
@@ -210,23 +215,28 @@ pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
 /// What the containers of a pod need at their most: all of them and the sidecars together, or an init container beside the
 /// sidecars started before it.
 pub fn aggregate_requests(spec: &Value) -> BTreeMap<String, Quantity> {
-    fn each(c: &Value) -> impl Iterator<Item = (&String, Quantity)> {
-        c["resources"]["requests"].as_object().into_iter().flatten().filter_map(|(k, v)| Some((k, quantity(v)?)))
-    }
+    aggregate(spec, "requests")
+}
+
+fn aggregate(spec: &Value, part: &'static str) -> BTreeMap<String, Quantity> {
+    let each = |c: &Value| -> Vec<(String, Quantity)> {
+        let all = c["resources"][part].as_object().into_iter().flatten();
+        all.filter_map(|(k, v)| Some((k.clone(), quantity(v)?))).collect()
+    };
     fn add(all: &mut BTreeMap<String, Quantity>, k: &str, q: Quantity) {
         let sum = all.get(k).map_or(q, |have| *have + q);
         all.insert(k.to_owned(), sum);
     }
     let mut all = BTreeMap::new();
     for c in items(spec, "containers") {
-        each(c).for_each(|(k, q)| add(&mut all, k, q));
+        each(c).into_iter().for_each(|(k, q)| add(&mut all, &k, q));
     }
     let (mut sidecars, mut peaks) = (BTreeMap::new(), BTreeMap::<String, Quantity>::new());
     for c in items(spec, "initContainers") {
         let mut needs: BTreeMap<String, Quantity> = sidecars.clone();
-        each(c).for_each(|(k, q)| add(&mut needs, k, q));
+        each(c).into_iter().for_each(|(k, q)| add(&mut needs, &k, q));
         if text(c, "restartPolicy") == "Always" {
-            each(c).for_each(|(k, q)| add(&mut all, k, q));
+            each(c).into_iter().for_each(|(k, q)| add(&mut all, &k, q));
             sidecars.clone_from(&needs);
         }
         for (k, q) in needs {

@@ -19,7 +19,8 @@ fn one_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 const GROUP_CHANGES: [&str; 2] = ["Always", "OnRootMismatch"];
 const GROUP_POLICIES: [&str; 2] = ["Merge", "Strict"];
-const LABEL_CHANGES: [&str; 2] = ["MountOption", "Recursive"];
+/// The other way waits for volumes that are mounted with a label, which is behind a gate that is off.
+const LABEL_CHANGES: [&str; 1] = ["Recursive"];
 
 pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let context = &spec["securityContext"];
@@ -35,12 +36,12 @@ pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&at.child("shareProcessNamespace"), true, why));
     }
     for (key, known) in [
-        ("fsGroupChangePolicy", GROUP_CHANGES),
-        ("supplementalGroupsPolicy", GROUP_POLICIES),
-        ("seLinuxChangePolicy", LABEL_CHANGES),
+        ("fsGroupChangePolicy", &GROUP_CHANGES[..]),
+        ("supplementalGroupsPolicy", &GROUP_POLICIES),
+        ("seLinuxChangePolicy", &LABEL_CHANGES),
     ] {
         if let Some(policy) = context[key].as_str().filter(|p| !known.contains(p)) {
-            errors.push(FieldError::not_supported(&at.child(key), policy, &known));
+            errors.push(FieldError::not_supported(&at.child(key), policy, known));
         }
     }
     seccomp(&context["seccompProfile"], &at.child("seccompProfile"), errors);
@@ -118,7 +119,8 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         Some(file) if localhost => schema::rules::descending_path(file, &at, errors),
         Some(_) => {
             let why = "can only be set when seccomp type is Localhost";
-            errors.push(FieldError::invalid(&at, p.clone(), why));
+            let whole = shown(p, "io.k8s.api.core.v1.SeccompProfile", &at);
+            errors.push(FieldError::invalid_as(&at, &whole, why));
         }
         None => {}
     }

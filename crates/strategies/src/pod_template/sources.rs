@@ -18,14 +18,22 @@ pub enum Place {
 pub const PORTAL_MAX: usize = 64;
 pub const PORTAL_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 
+/// Of a source that is one too many, or not of this kind, nothing is said but that it is there.
+pub fn overlook(at: &FieldPath, errors: &mut ErrorList) {
+    let inside = format!("{at}.");
+    errors.retain(|e| !e.path.starts_with(&inside));
+}
+
 /// The rules of a source of this kind. `at` is where it lies.
 pub fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
     match kind {
+        "hostPath" if text(s, "path").is_empty() => errors.retain(|e| e.path != at.child("type").as_str()),
         "gcePersistentDisk" => {
             // Upstream says it of another name.
             let wrong = format!("{at}.");
             let said = at.as_str().replace("gcePersistentDisk", "persistentDisk");
             for e in errors.iter_mut().filter(|e| e.path.starts_with(&wrong)) {
+                e.place = Some(e.path.clone());
                 e.path = e.path.replacen(at.as_str(), &said, 1);
             }
         }
@@ -135,7 +143,13 @@ fn secret(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
 fn quobyte(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
     let registry = text(s, "registry");
-    let pair = |p: &str| p.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    let plain = |s: &str| !s.contains([':', '[', ']']);
+    let pair = |p: &str| {
+        p.rsplit_once(':').is_some_and(|(host, port)| {
+            let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+            plain(port) && bracketed.map_or(plain(host), |h| !h.contains(['[', ']']))
+        })
+    };
     if registry.is_empty() {
         errors.push(FieldError::required(&at.child("registry"), PAIRS));
     } else if text(s, "tenant").len() >= 65 {
@@ -181,7 +195,7 @@ fn azure_disk(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         _ => return,
     };
-    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]));
+    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]).said_with(&at.child("kind")));
 }
 
 /// Secrets that a CSI driver is given for what it does with a PersistentVolume.

@@ -78,7 +78,8 @@ pub fn rules<'a>(
         let claim = text(&v["persistentVolumeClaim"], "claimName");
         if made.contains(claim) {
             let why = "must not reference a PVC that gets created for an ephemeral volume";
-            errors.push(FieldError::invalid(&at.child("persistentVolumeClaim").child("claimName"), claim, why));
+            let place = at.child("persistentVolumeClaim").child("claimName");
+            errors.push(FieldError::invalid(&place, claim, why).said_with(&at.child("name")));
         }
     }
     good
@@ -97,6 +98,7 @@ fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
             "cephfs" => "cephFS",
             k => k,
         };
+        sources::overlook(&at.child(k), errors);
         errors.push(FieldError::forbidden(&at.child(said), "may not specify more than 1 volume type"));
     }
     let name = text(v, "name");
@@ -117,8 +119,9 @@ fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
             }
         }
         "downwardAPI" => {
-            for item in items(s, "items") {
-                projected::downward_file(item, &inner, errors);
+            for (i, item) in items(s, "items").iter().enumerate() {
+                let place = inner.child("items").index(i);
+                projected::said_at(&place, errors, |errors| projected::downward_file(item, &inner, errors));
             }
         }
         "projected" => projected::rules(s, &inner, errors),
@@ -145,7 +148,7 @@ fn ephemeral(s: &Value, volume: &str, of: Of<'_>, at: &FieldPath, errors: &mut E
     let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
     for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
         if !matches!(k.as_str(), "annotations" | "labels") {
-            errors.push(FieldError::forbidden(&meta_at.child(k), "cannot be set"));
+            errors.push(FieldError::forbidden(&meta_at.child(k), "cannot be set").said_with(&meta_at));
         }
     }
     persistent_volume::claim_spec(&template["spec"], &inner.child("spec"), errors);

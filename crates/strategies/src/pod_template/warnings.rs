@@ -328,7 +328,11 @@ fn ports(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
             let host = |p: &Value| (text(p, "hostIP").to_owned(), p["hostPort"].as_i64().unwrap_or(0));
             let mine = host(p);
             if !mine.0.is_empty() && mine.1 == 0 {
-                out.push(format!("{at}: hostIP set without hostPort: {p}"));
+                // As Go prints a struct.
+                let (name, port, protocol) = (text(p, "name"), &p["containerPort"], text(p, "protocol"));
+                let said =
+                    format!("{{Name:{name} HostPort:0 ContainerPort:{port} Protocol:{protocol} HostIP:{}}}", mine.0);
+                out.push(format!("{at}: hostIP set without hostPort: {said}"));
             }
             let others = all.entry(format!("{}/{}", p["containerPort"], text(p, "protocol"))).or_default();
             for (other_at, other) in others.iter() {

@@ -185,7 +185,7 @@ async fn pods_as_a_whole() {
             "/spec/securityContext",
             json!({"seLinuxChangePolicy": "x", "supplementalGroupsPolicy": "y"}),
             &[
-                "spec.securityContext.seLinuxChangePolicy: Unsupported value: \"x\": supported values: \"MountOption\", \"Recursive\"",
+                "spec.securityContext.seLinuxChangePolicy: Unsupported value: \"x\": supported values: \"Recursive\"",
                 "spec.securityContext.supplementalGroupsPolicy: Unsupported value: \"y\": supported values: \"Merge\", \"Strict\"",
             ],
         ),
@@ -322,6 +322,7 @@ async fn what_of_a_pod_may_change() {
             &[
                 "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation",
                 "metadata.annotations[kubernetes.io/config.mirror]: Invalid value: \"m\": must set spec.nodeName if mirror pod annotation is set",
+                "metadata.annotations[kubernetes.io/config.mirror]: Invalid value: \"m\": must set spec.nodeName if mirror pod annotation is set",
             ],
         ),
     ];
@@ -331,7 +332,7 @@ async fn what_of_a_pod_may_change() {
             "/status/podIPs",
             json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]),
             &[
-                "status.podIPs: Invalid value: [{\"ip\":\"10.0.0.1\"},{\"ip\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
+                "status.podIPs: Invalid value: [{\"IP\":\"10.0.0.1\"},{\"IP\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
             ],
         ),
         (

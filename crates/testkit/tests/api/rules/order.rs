@@ -42,6 +42,27 @@ async fn fields_are_blamed_in_the_order_of_upstream() {
                 "spec.template.spec.containers[0].volumeMounts[0].name",
             ],
         ),
+        (
+            "/api/v1/namespaces/default/podtemplates",
+            json!({"template": {"spec": {"containers": [{"name": "c", "volumeMounts": [{"name": "a", "mountPath": "/"}],
+                    "ports": [{"containerPort": 0, "hostPort": -1}], "livenessProbe": {"failureThreshold": -1}}],
+                "volumes": [{"name": "", "secret": {"defaultMode": -1, "items": [{"key": "k"}]}},
+                    {"name": "d", "downwardAPI": {"defaultMode": -1, "items": [{"path": "p"}]}}]}}}),
+            &[
+                "template.spec.volumes[0].secret.secretName",
+                "template.spec.volumes[0].secret.defaultMode",
+                "template.spec.volumes[0].secret.items[0].path",
+                "template.spec.volumes[0].name",
+                "template.spec.volumes[1].downwardAPI.defaultMode",
+                "template.spec.volumes[1].downwardAPI",
+                "template.spec.containers[0].image",
+                "template.spec.containers[0].ports[0].containerPort",
+                "template.spec.containers[0].ports[0].hostPort",
+                "template.spec.containers[0].volumeMounts[0].name",
+                "template.spec.containers[0].livenessProbe",
+                "template.spec.containers[0].livenessProbe.failureThreshold",
+            ],
+        ),
     ];
     for (path, mut body, want) in cases {
         body["metadata"] = json!({"name": "x"});

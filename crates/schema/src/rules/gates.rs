@@ -1,0 +1,101 @@
+//! Fields behind gates that are off (`DropDisabledFields` of upstream's kinds): they are left out of what is written before it is
+//! validated. Who has one keeps it: an object is looked at as a whole, wherever in it the field is.
+
+use super::Rule;
+use crate::types::{Field, Schema, Type};
+use meta::{Map, Value};
+
+type Members = Map<String, Value>;
+
+/// Leaves out what is behind a gate that is off and was not there before. A struct in which nothing is left goes as well.
+pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
+    if schema.ways().off.is_empty() {
+        return;
+    }
+    let mut kept = Vec::new();
+    if let Some(old) = old {
+        used(old, schema, &mut kept);
+    }
+    without(object, schema, &kept);
+}
+
+/// Which such fields an object has.
+fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
+    for (f, v) in schema.some_beside(&schema.ways().off, m.iter()) {
+        match (v, f.schema.ty) {
+            (None | Some(Value::Null), _) => {}
+            _ if f.rules.contains(&Rule::Off) => found.push(f),
+            (Some(Value::Object(m)), Type::Struct) => used(m, &f.schema, found),
+            (Some(Value::Array(a)), Type::Array) => {
+                let Some(items) = f.schema.items.as_deref() else { continue };
+                a.iter().filter_map(Value::as_object).for_each(|m| used(m, items, found));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn without(m: &mut Members, schema: &Schema, kept: &[&Field]) {
+    let mut gone = Vec::new();
+    for (f, v) in schema.some_beside(&schema.ways().off, m.iter_mut()) {
+        match (v, f.schema.ty) {
+            (None, _) => {}
+            _ if kept.iter().any(|k| std::ptr::eq(*k, f)) => {}
+            _ if f.rules.contains(&Rule::Off) => gone.push(&f.name),
+            (Some(Value::Object(m)), Type::Struct) if !m.is_empty() => {
+                without(m, &f.schema, kept);
+                if m.is_empty() {
+                    gone.push(&f.name);
+                }
+            }
+            (Some(Value::Array(a)), Type::Array) => {
+                let Some(items) = f.schema.items.as_deref() else { continue };
+                a.iter_mut().filter_map(Value::as_object_mut).for_each(|m| without(m, items, kept));
+            }
+            _ => {}
+        }
+    }
+    for name in gone {
+        m.remove(&**name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::SchemaRef;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn field(name: &str, schema: Schema, rules: Vec<Rule>) -> Field {
+        Field { rules, ..Field::new(name, SchemaRef::Inline(Arc::new(schema))) }
+    }
+
+    /// `{lifecycle: {signal: OFF, start}, sources: [{bundle: OFF}]}`
+    fn schema() -> Schema {
+        let of = |fields| Schema { fields, ..Schema::of(Type::Struct) };
+        let text = || Schema::of(Type::String);
+        let lifecycle = of(vec![field("signal", text(), vec![Rule::Off]), field("start", text(), vec![])]);
+        let source = of(vec![field("bundle", text(), vec![Rule::Off])]);
+        let items = Some(SchemaRef::Inline(Arc::new(source)));
+        let sources = Schema { items, ..Schema::of(Type::Array) };
+        of(vec![field("lifecycle", lifecycle, vec![]), field("sources", sources, vec![])])
+    }
+
+    #[test]
+    fn what_is_off_is_left_out_unless_it_was_there() {
+        let signal = json!({"lifecycle": {"signal": "X"}});
+        for (sent, old, left) in [
+            (signal.clone(), None, json!({})),
+            (json!({"lifecycle": {"signal": "X", "start": "s"}}), None, json!({"lifecycle": {"start": "s"}})),
+            (json!({"lifecycle": {}}), None, json!({"lifecycle": {}})),
+            (json!({"sources": [{"bundle": "b"}]}), None, json!({"sources": [{}]})),
+            (json!({"lifecycle": {"signal": "Y"}}), Some(signal.clone()), json!({"lifecycle": {"signal": "Y"}})),
+            (json!({"sources": [{"bundle": "b"}]}), Some(signal), json!({"sources": [{}]})),
+        ] {
+            let mut sent = sent.as_object().cloned().unwrap_or_default();
+            leave_out(&mut sent, old.as_ref().and_then(Value::as_object), &schema());
+            assert_eq!(Value::Object(sent), left);
+        }
+    }
+}
