@@ -62,15 +62,25 @@ impl Strategy for Workload {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        pod_template::of_workload(o, old, &["spec", "template"])
+        let named = matches!(o.kind(), "Deployment" | "ReplicaSet") && old.is_none();
+        let mut out = if named { pod_template::of_name(o.name()) } else { Vec::new() };
+        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        if o.kind() == "StatefulSet" {
+            out.extend(stateful_warnings(o, old));
+        }
+        out
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
-        selector(o.kind(), spec, &path, errors);
         let at = path.child("template");
-        if let Some(t) = spec.get("template") {
+        let readable = selector(o.kind(), spec, &path, errors);
+        let looked_at = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
+        if !looked_at {
+            errors.retain(|e| !e.path.starts_with("spec.template"));
+        }
+        if let Some(t) = spec.get("template").filter(|_| looked_at) {
             let with_claims =
                 (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
             let t = with_claims.as_ref().unwrap_or(t);
@@ -150,17 +160,41 @@ impl Strategy for Workload {
 }
 
 const OF_DEPLOYMENTS: Counts = Counts {
-    all: &["unavailableReplicas"],
+    all: &[
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    ],
     parts: &["updatedReplicas", "readyReplicas", "availableReplicas"],
     ready: Some("cannot be greater than readyReplicas"),
 };
 const OF_REPLICA_SETS: Counts = Counts {
-    all: &[],
+    all: &[
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "terminatingReplicas",
+        "observedGeneration",
+    ],
     parts: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
     ready: Some("cannot be greater than readyReplicas"),
 };
 const OF_STATEFUL_SETS: Counts = Counts {
-    all: &[],
+    all: &[
+        "replicas",
+        "readyReplicas",
+        "currentReplicas",
+        "updatedReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "collisionCount",
+    ],
     parts: &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
     ready: Some("cannot be greater than status.readyReplicas"),
 };
@@ -170,9 +204,11 @@ const OF_DAEMON_SETS: Counts = Counts {
         "numberMisscheduled",
         "desiredNumberScheduled",
         "numberReady",
+        "observedGeneration",
         "updatedNumberScheduled",
         "numberAvailable",
         "numberUnavailable",
+        "collisionCount",
     ],
     parts: &[],
     ready: None,
@@ -187,8 +223,9 @@ fn counts(kind: &str) -> &'static Counts {
     }
 }
 
-/// A selector, and that it selects the template's pods.
-fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+/// A selector, and that it selects the template's pods. Answers whether it can be read: a template is not looked at beside one
+/// that cannot, where replicas are made of it.
+fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) -> bool {
     let at = path.child("selector");
     let selector = spec.get("selector").filter(|s| !s.is_null());
     let before = errors.len();
@@ -200,14 +237,14 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
             if s.as_object().is_some_and(|m| m.is_empty()) {
                 let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
                 errors.push(FieldError::invalid(&at, s.clone(), format!("empty selector is invalid for {name}")));
-                return;
+                return true;
             }
             if errors.len() > before {
                 let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
                 if kind != "DaemonSet" {
                     errors.push(FieldError::invalid(&at, s.clone(), why));
                 }
-                return;
+                return false;
             }
         }
     }
@@ -218,6 +255,7 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         let at = path.child("template").child("metadata").child("labels");
         errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
     }
+    true
 }
 
 /// The template as its pods will be: claims are mounted like volumes, in place of volumes of their name.
@@ -327,6 +365,22 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// What a stateful set says that is not meant so. The path of a claim differs when it is said again, as upstream has it.
+fn stateful_warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+    let mut out = Vec::new();
+    let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array);
+    for (i, claim) in claims.into_iter().flatten().enumerate() {
+        let at = FieldPath::new("spec.volumeClaimTemplates").index(i);
+        let at = if old.is_some() { at.child("Spec") } else { at };
+        out.extend(pod_template::claim_sizes(&claim["spec"], &at));
+    }
+    if o.int_at(&["spec", "revisionHistoryLimit"]).is_some_and(|n| n < 0) {
+        let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
+        out.push(format!("spec.revisionHistoryLimit: {why}"));
+    }
+    out
+}
+
 fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let strategy = &spec["updateStrategy"];
     let at = path.child("updateStrategy");
@@ -354,7 +408,7 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy", &at);
-            errors.push(FieldError::not_supported_as(&at, &shown, &["OnDelete", "RollingUpdate"]));
+            errors.push(FieldError::not_supported_as(&at, &shown, &["RollingUpdate", "OnDelete"]));
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct Ruled {
     /// See [`Strategy::scheme`].
     pub scheme: &'static str,
     pub fixed_by_status: &'static [&'static str],
+    /// Fields of features that are off: they are kept only where they are already.
+    pub off: &'static [&'static [&'static str]],
 }
 
 impl Ruled {
@@ -62,6 +64,7 @@ impl Ruled {
             unselectable: "",
             scheme: registry::LEGACY_SCHEME,
             fixed_by_status: &[],
+            off: &[],
         }
     }
 
@@ -91,6 +94,17 @@ impl Ruled {
 
     pub fn named(self, names: NameRule) -> Self {
         Self { names, ..self }
+    }
+
+    /// Without fields of features that are off.
+    pub fn without(self, off: &'static [&'static [&'static str]]) -> Self {
+        Self { off, ..self }
+    }
+
+    fn forget(&self, o: &mut Object, old: Option<&Object>) {
+        for path in self.off.iter().filter(|p| old.and_then(|old| old.at(p)).is_none_or(|v| v.is_null())) {
+            o.remove(path);
+        }
     }
 
     /// Names the kind when a field cannot be selected by.
@@ -130,7 +144,12 @@ impl Strategy for Ruled {
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        self.forget(o, None);
         (self.prepare)(o);
+    }
+
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
+        self.forget(o, Some(old));
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {

@@ -4,8 +4,7 @@ use crate::plain::{Plain, Ruled};
 use crate::runtime_config::RuntimeConfig;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, coordination, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings,
-    storage,
+    certificates, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings, storage,
 };
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
@@ -129,7 +128,6 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("batch", "jobs") => Arc::new(batch::job::Job),
         ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
-        ("coordination.k8s.io", "leases") => Arc::new(coordination::Lease),
         ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
@@ -174,12 +172,19 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver)
             .with_update(storage::csi_driver_update)
+            .without(&[&["spec", "preventPodSchedulingIfMissing"]])
             .with_warnings(storage::csi_driver_warnings),
         ("storage.k8s.io", "csistoragecapacities") => Ruled::new(storage::capacity),
         ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
-        ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment).with_whole_status(),
+        ("storage.k8s.io", "volumeattachments") => {
+            Ruled::new(storage::attachment).with_status(storage::attachment_status).with_whole_status()
+        }
         ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
+        // Who leads is not coordinated here.
+        ("coordination.k8s.io", "leases") => {
+            Ruled::new(|_, _| {}).without(&[&["spec", "strategy"], &["spec", "preferredHolder"]])
+        }
         ("policy", "poddisruptionbudgets") => Ruled::new(policy::disruption_budget)
             .with_status(policy::disruption_budget_status)
             .named(NameRule::PathSegment),

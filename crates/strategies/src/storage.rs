@@ -6,8 +6,15 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
 
+/// What may become of a volume that a class made.
+const RECLAIM: [&str; 2] = ["Delete", "Retain"];
+
 pub fn storage_class(o: &Object, errors: &mut ErrorList) {
     parameters(o, errors);
+    let policy = o.str_at(&["reclaimPolicy"]).unwrap_or_default();
+    if !policy.is_empty() && !RECLAIM.contains(&policy) {
+        errors.push(FieldError::not_supported(&FieldPath::new("reclaimPolicy"), policy, &RECLAIM));
+    }
     let all = o.clone().into_value();
     let path = FieldPath::new("allowedTopologies");
     let mut terms: HashSet<String> = HashSet::new();
@@ -193,6 +200,11 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at.child("errorCode"), n, why));
         }
     }
+}
+
+/// An update of the status is looked at as a whole.
+pub fn attachment_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    attachment(o, errors);
 }
 
 const METADATA_MAX: usize = 256 * 1024;

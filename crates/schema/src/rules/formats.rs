@@ -1,8 +1,7 @@
-//! Formats of values that have rules of their own: shares, addresses, paths, labels and selectors.
+//! Formats of values that have rules of their own: shares, paths, labels and selectors.
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
-use std::net::IpAddr;
 
 /// A count or a share such as `25%` (`intstr.IntOrString`), not negative.
 pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
@@ -17,14 +16,6 @@ pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(path, v.clone(), why));
         }
         _ => {}
-    }
-}
-
-/// An address.
-pub fn ip(text: &str, path: &FieldPath, errors: &mut ErrorList) {
-    if text.parse::<IpAddr>().is_err() {
-        let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-        errors.push(FieldError::invalid(path, text, why));
     }
 }
 
@@ -49,24 +40,6 @@ pub fn local_path(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     if text.starts_with("..") && !text.starts_with("../") {
         errors.push(FieldError::invalid(path, text, "must not start with '..'"));
     }
-}
-
-/// An address range.
-pub fn cidr(text: &str, path: &FieldPath, errors: &mut ErrorList) {
-    if !is_cidr(text) {
-        let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-        errors.push(FieldError::invalid(path, text, why));
-    }
-}
-
-fn is_cidr(text: &str) -> bool {
-    let Some((ip, bits)) = text.split_once('/') else { return false };
-    let max = match ip.parse::<std::net::IpAddr>() {
-        Ok(std::net::IpAddr::V4(_)) => 32,
-        Ok(std::net::IpAddr::V6(_)) => 128,
-        Err(_) => return false,
-    };
-    bits.parse::<u8>().is_ok_and(|b| b <= max)
 }
 
 pub fn labels(v: &Value, path: &FieldPath, errors: &mut ErrorList) {

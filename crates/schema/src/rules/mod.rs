@@ -1,5 +1,6 @@
 //! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
 
+mod addresses;
 mod formats;
 mod order;
 mod rule;
@@ -9,7 +10,8 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
-pub use formats::{cidr, descending_path, int_or_percent, ip, labels, local_path, no_backsteps, selector};
+pub use addresses::{canonical_cidr, canonical_ip, cidr, forgive, ip, is_range};
+pub use formats::{descending_path, int_or_percent, labels, local_path, no_backsteps, selector};
 pub use order::{Found, arrange};
 pub use rule::Rule;
 
@@ -199,11 +201,6 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         }
         Rule::Ip => ip(text, path, errors),
         Rule::Cidr => cidr(text, path, errors),
-        Rule::Absolute => {
-            if !text.is_empty() && !text.starts_with('/') {
-                errors.push(FieldError::invalid(path, v.clone(), "must be an absolute path"));
-            }
-        }
         Rule::LabelKey => {
             errors.extend(names::qualified_name(text).into_iter().map(|m| FieldError::invalid(path, v.clone(), m)));
         }

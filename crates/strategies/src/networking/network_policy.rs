@@ -71,10 +71,11 @@ fn peer(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     except(&p["ipBlock"], &at.child("ipBlock").child("except"), errors);
 }
 
-/// What a range leaves out lies within it, and is not all of it.
+/// What a range leaves out lies within it, and is not all of it. It is not looked at where there is no range.
 fn except(block: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let Some((whole, bits)) = range(&block["cidr"]) else { return };
     for (i, e) in items(block, "except").iter().enumerate() {
+        schema::rules::cidr(e.as_str().unwrap_or_default(), &at.index(i), errors);
         let within = range(e).is_none_or(|(part, n)| match (whole, part) {
             (IpAddr::V4(w), IpAddr::V4(p)) => bits < n && same_start(w.to_bits().into(), p.to_bits().into(), 32 - bits),
             (IpAddr::V6(w), IpAddr::V6(p)) => bits < n && same_start(w.to_bits(), p.to_bits(), 128 - bits),

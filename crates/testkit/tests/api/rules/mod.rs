@@ -1,6 +1,7 @@
 //! Rules of single kinds, as tables: what is put where, and which fields are blamed.
 
 mod jobs;
+mod letters;
 mod order;
 mod requests;
 mod storage;
