@@ -285,9 +285,10 @@ fn percent(v: &Value) -> Option<i64> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-fn at_most_all(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// A share of the whole, of which is said at a place what is more than that.
+fn at_most_all(v: &Value, at: &FieldPath, place: &FieldPath, errors: &mut ErrorList) {
     if percent(v).is_some_and(|n| n > 100) {
-        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%"));
+        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%").said_with(place));
     }
 }
 
@@ -306,11 +307,13 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         "RollingUpdate" => {
             let at = at.child("rollingUpdate");
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            // What is wrong with either by itself is said before.
+            let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
             if count(most) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&at.child("maxUnavailable"), most.clone(), why));
+                errors.push(FieldError::invalid(&most_at, most.clone(), why).said_with(&last));
             }
-            at_most_all(most, &at.child("maxUnavailable"), errors);
+            at_most_all(most, &most_at, &last, errors);
         }
         "Recreate" => {}
         _ => {
@@ -344,7 +347,7 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             if !most.is_null() && count(most) == 0 {
                 errors.push(FieldError::invalid(&at, most.clone(), "cannot be 0"));
             }
-            at_most_all(most, &at, errors);
+            at_most_all(most, &at, &at, errors);
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
@@ -393,16 +396,18 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let at = at.child("rollingUpdate");
             let rolling = &strategy["rollingUpdate"];
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
-            at_most_all(most, &at.child("maxUnavailable"), errors);
-            at_most_all(surge, &at.child("maxSurge"), errors);
+            let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
+            at_most_all(most, &most_at, &last, errors);
+            at_most_all(surge, &last, &last, errors);
             match (count(most), count(surge)) {
                 (0, 0) => {
-                    errors.push(FieldError::required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0"));
+                    let e = FieldError::required(&most_at, "cannot be 0 when maxSurge is 0");
+                    errors.push(e.said_with(&last));
                 }
                 (0, _) | (_, 0) => {}
                 _ => {
                     let why = "may not be set when maxUnavailable is non-zero";
-                    errors.push(FieldError::invalid(&at.child("maxSurge"), surge.clone(), why));
+                    errors.push(FieldError::invalid(&last, surge.clone(), why));
                 }
             }
         }

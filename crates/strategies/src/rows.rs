@@ -164,6 +164,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
             .with_create(networking::ingress::validate_new)
+            .with_warnings(networking::ingress::warnings)
             .with_status(networking::ingress::status),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
         ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
@@ -174,8 +175,12 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             .with_update(storage::csi_driver_update)
             .without(&[&["spec", "preventPodSchedulingIfMissing"]])
             .with_warnings(storage::csi_driver_warnings),
-        ("storage.k8s.io", "csistoragecapacities") => Ruled::new(storage::capacity),
-        ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
+        ("storage.k8s.io", "csistoragecapacities") => {
+            Ruled::new(storage::capacity).with_warnings(storage::capacity_warnings)
+        }
+        ("storage.k8s.io", "storageclasses") => {
+            Ruled::new(storage::storage_class).with_warnings(storage::storage_class_warnings)
+        }
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
         ("storage.k8s.io", "volumeattachments") => {
             Ruled::new(storage::attachment).with_status(storage::attachment_status).with_whole_status()

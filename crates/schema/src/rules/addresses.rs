@@ -39,6 +39,22 @@ pub fn canonical_cidr(text: &str) -> Option<String> {
     }
 }
 
+/// What is said of an address that is right but not written as it is mostly (`GetWarningsForIP`).
+pub fn ip_warning(text: &str, path: &FieldPath) -> Option<String> {
+    let form = read_ip(text).ok().filter(IpAddr::is_ipv6)?.to_string();
+    unusual("IPv6 address", text, &form, path)
+}
+
+/// The same of a range (`GetWarningsForCIDR`).
+pub fn cidr_warning(text: &str, path: &FieldPath) -> Option<String> {
+    let (ip, bits) = read_cidr(text).ok().filter(|(ip, _)| ip.is_ipv6())?;
+    unusual("IPv6 CIDR value", text, &format!("{ip}/{bits}"), path)
+}
+
+fn unusual(what: &str, text: &str, form: &str, path: &FieldPath) -> Option<String> {
+    (text != form).then(|| format!("{path}: {what} {text:?} should be in RFC 5952 canonical format ({form:?})"))
+}
+
 fn uncanonical(text: &str, form: &str) -> Option<String> {
     (text != form).then(|| format!("must be in canonical form ({form:?})"))
 }

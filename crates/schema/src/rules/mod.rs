@@ -10,7 +10,7 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
-pub use addresses::{canonical_cidr, canonical_ip, cidr, forgive, ip, is_range};
+pub use addresses::{canonical_cidr, canonical_ip, cidr, cidr_warning, forgive, ip, ip_warning, is_range};
 pub use formats::{descending_path, int_or_percent, labels, local_path, no_backsteps, selector};
 pub use order::{Found, arrange};
 pub use rule::Rule;

@@ -16,6 +16,15 @@ pub fn validate_new(o: &Object, errors: &mut ErrorList) {
     }
 }
 
+/// A new ingress whose class is only said in the old way.
+pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+    let only = o.annotation(CLASS).is_some() && o.at(&["spec", "ingressClassName"]).is_none_or(Value::is_null);
+    if old.is_some() || !only {
+        return Vec::new();
+    }
+    vec![format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead")]
+}
+
 pub fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");

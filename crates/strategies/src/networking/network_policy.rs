@@ -32,6 +32,24 @@ impl Strategy for NetworkPolicy {
         }
     }
 
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let mut out = Vec::new();
+        for (list, peers) in [("ingress", "from"), ("egress", "to")] {
+            for (i, rule) in items(spec, list).iter().enumerate() {
+                let at = FieldPath::new("spec").child(list).index(i).child(peers);
+                for (j, peer) in items(rule, peers).iter().enumerate() {
+                    let (block, at) = (&peer["ipBlock"], at.index(j).child("ipBlock"));
+                    out.extend(block["cidr"].as_str().and_then(|c| schema::rules::cidr_warning(c, &at.child("cidr"))));
+                    let except = items(block, "except").iter().filter_map(Value::as_str).enumerate();
+                    let at = at.child("except");
+                    out.extend(except.filter_map(|(k, c)| schema::rules::cidr_warning(c, &at.index(k))));
+                }
+            }
+        }
+        out
+    }
+
     fn default(&self, o: &mut Object) {
         if o.at(&["spec", "policyTypes"]).is_none() {
             let egress = o.at(&["spec", "egress"]).and_then(Value::as_array).is_some_and(|e| !e.is_empty());

@@ -142,6 +142,15 @@ async fn workloads() {
         ("/spec/revisionHistoryLimit", json!(-1), says(&[])),
     ];
     check(&c, &format!("{apps}/statefulsets"), &of(json!({})), &cases).await;
+    let percent = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
+    let each = |k: &str, v: &str| format!("spec.updateStrategy.rollingUpdate.{k}: Invalid value: \"{v}\": {percent}");
+    let both = "spec.updateStrategy.rollingUpdate.maxUnavailable: Required value: cannot be 0 when maxSurge is 0";
+    let cases: Vec<Case> = vec![(
+        "/spec/updateStrategy",
+        json!({"rollingUpdate": {"maxUnavailable": "a", "maxSurge": "b"}}),
+        says(&[&each("maxUnavailable", "a"), &each("maxSurge", "b"), both]),
+    )];
+    check(&c, &format!("{apps}/daemonsets"), &of(json!({})), &cases).await;
     // A template is not looked at beside a selector that cannot be read.
     let operator = "spec.selector.matchExpressions[0].operator: Invalid value: \"Any\": not a valid selector operator";
     let all = "spec.selector: Invalid value: {\"matchExpressions\":[{\"key\":\"a\",\"operator\":\"Any\"}]}: invalid label selector";
@@ -231,6 +240,10 @@ async fn storage_budgets_scalers_and_reviews() {
     let path = "spec.nonResourceAttributes: Invalid value: {\"Path\":\"/x\",\"Verb\":\"\"}: cannot be specified in combination with resourceAttributes";
     let cases: Vec<Case> = vec![("/spec/nonResourceAttributes", json!({"path": "/x"}), says(&[path]))];
     check(&c, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &review, &cases).await;
+    let template = json!({"metadata": {"name": "t"}, "spec": {"metadata": {}, "spec": {"devices": {}}}});
+    let name = "spec.metadata.name: Forbidden: cannot be set";
+    let cases: Vec<Case> = vec![("/spec/metadata", json!({"name": "x", "labels": {"a": "b"}}), says(&[name]))];
+    check(&c, "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", &template, &cases).await;
     // What a feature that is off would read is not kept.
     let driver = json!({"metadata": {"name": "d"}, "spec": {"preventPodSchedulingIfMissing": true}});
     let a = c.call("POST", "/apis/storage.k8s.io/v1/csidrivers", driver).await;
@@ -256,11 +269,55 @@ async fn names_and_limits_that_surprise_are_warned_of() {
         ("batch/v1/namespaces/default/jobs", "a.b", &job, Some(name)),
     ] {
         let body = json!({"metadata": {"name": called}, "spec": spec});
-        let json = [("content-type", "application/json")];
-        let r = c.request("POST", &format!("/apis/{path}?dryRun=All"), &json, body.to_string().into()).await;
-        let warned: Vec<&str> = r.headers().get_all("warning").iter().map(|w| w.to_str().unwrap()).collect();
         let want: Vec<String> = want.map(|w| format!("299 - {w:?}")).into_iter().collect();
-        assert_eq!((r.status().as_u16(), warned), (201, want.iter().map(String::as_str).collect()), "{path}");
+        assert_eq!(warned(&c, &format!("/apis/{path}"), &body).await, want, "{path}");
+    }
+}
+
+/// What is warned of when a body is put there.
+async fn warned(c: &Cluster, path: &str, body: &Value) -> Vec<String> {
+    let json = [("content-type", "application/json")];
+    let r = c.request("POST", &format!("{path}?dryRun=All"), &json, body.to_string().into()).await;
+    assert_eq!(r.status().as_u16(), 201, "{path}");
+    r.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn what_has_another_name_or_form_today_is_warned_of() {
+    let c = Cluster::start(1).await;
+    let arch = "beta.kubernetes.io/arch";
+    let term = json!([{"matchLabelExpressions": [{"key": arch, "values": ["x"]}]}]);
+    let backend = json!({"resource": {"kind": "K", "name": "n"}});
+    for (path, body, want) in [
+        (
+            "networking.k8s.io/v1/namespaces/default/ingresses",
+            json!({"metadata": {"name": "i", "annotations": {"kubernetes.io/ingress.class": "c"}}, "spec": {"defaultBackend": backend}}),
+            "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead",
+        ),
+        (
+            "networking.k8s.io/v1/namespaces/default/networkpolicies",
+            json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "2001:DB8::/64"}}]}]}}),
+            "spec.egress[0].to[0].ipBlock.cidr: IPv6 CIDR value \"2001:DB8::/64\" should be in RFC 5952 canonical format (\"2001:db8::/64\")",
+        ),
+        (
+            "discovery.k8s.io/v1/namespaces/default/endpointslices",
+            json!({"metadata": {"name": "e"}, "addressType": "IPv6", "endpoints": [{"addresses": ["2001:DB8::1"]}]}),
+            "endpoints[0].addresses[0]: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")",
+        ),
+        (
+            "storage.k8s.io/v1/storageclasses",
+            json!({"metadata": {"name": "s"}, "provisioner": "p", "allowedTopologies": term}),
+            "allowedTopologies[0].matchLabelExpressions[0].key: deprecated since v1.14; use \"kubernetes.io/arch\" instead",
+        ),
+        (
+            "storage.k8s.io/v1/namespaces/default/csistoragecapacities",
+            json!({"metadata": {"name": "s"}, "storageClassName": "s", "nodeTopology": {"matchLabels": {arch: "x"}}}),
+            "nodeTopology.matchLabels.beta.kubernetes.io/arch: deprecated since v1.14; use \"kubernetes.io/arch\" instead",
+        ),
+    ] {
+        let got = warned(&c, &format!("/apis/{path}"), &body).await;
+        let want = format!("299 - \"{}\"", want.replace('"', "\\\""));
+        assert_eq!(got, [want], "{path}");
     }
 }
 
