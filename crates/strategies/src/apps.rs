@@ -62,15 +62,25 @@ impl Strategy for Workload {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        pod_template::of_workload(o, old, &["spec", "template"])
+        let named = matches!(o.kind(), "Deployment" | "ReplicaSet") && old.is_none();
+        let mut out = if named { pod_template::of_name(o.name()) } else { Vec::new() };
+        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        if o.kind() == "StatefulSet" {
+            out.extend(stateful_warnings(o, old));
+        }
+        out
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
-        selector(o.kind(), spec, &path, errors);
         let at = path.child("template");
-        if let Some(t) = spec.get("template") {
+        let readable = selector(o.kind(), spec, &path, errors);
+        let looked_at = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
+        if !looked_at {
+            errors.retain(|e| !e.path.starts_with("spec.template"));
+        }
+        if let Some(t) = spec.get("template").filter(|_| looked_at) {
             let with_claims =
                 (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
             let t = with_claims.as_ref().unwrap_or(t);
@@ -150,17 +160,41 @@ impl Strategy for Workload {
 }
 
 const OF_DEPLOYMENTS: Counts = Counts {
-    all: &["unavailableReplicas"],
+    all: &[
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    ],
     parts: &["updatedReplicas", "readyReplicas", "availableReplicas"],
     ready: Some("cannot be greater than readyReplicas"),
 };
 const OF_REPLICA_SETS: Counts = Counts {
-    all: &[],
+    all: &[
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "terminatingReplicas",
+        "observedGeneration",
+    ],
     parts: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
     ready: Some("cannot be greater than readyReplicas"),
 };
 const OF_STATEFUL_SETS: Counts = Counts {
-    all: &[],
+    all: &[
+        "replicas",
+        "readyReplicas",
+        "currentReplicas",
+        "updatedReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "collisionCount",
+    ],
     parts: &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
     ready: Some("cannot be greater than status.readyReplicas"),
 };
@@ -170,9 +204,11 @@ const OF_DAEMON_SETS: Counts = Counts {
         "numberMisscheduled",
         "desiredNumberScheduled",
         "numberReady",
+        "observedGeneration",
         "updatedNumberScheduled",
         "numberAvailable",
         "numberUnavailable",
+        "collisionCount",
     ],
     parts: &[],
     ready: None,
@@ -187,8 +223,9 @@ fn counts(kind: &str) -> &'static Counts {
     }
 }
 
-/// A selector, and that it selects the template's pods.
-fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+/// A selector, and that it selects the template's pods. Answers whether it can be read: a template is not looked at beside one
+/// that cannot, where replicas are made of it.
+fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) -> bool {
     let at = path.child("selector");
     let selector = spec.get("selector").filter(|s| !s.is_null());
     let before = errors.len();
@@ -200,14 +237,14 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
             if s.as_object().is_some_and(|m| m.is_empty()) {
                 let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
                 errors.push(FieldError::invalid(&at, s.clone(), format!("empty selector is invalid for {name}")));
-                return;
+                return true;
             }
             if errors.len() > before {
                 let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
                 if kind != "DaemonSet" {
                     errors.push(FieldError::invalid(&at, s.clone(), why));
                 }
-                return;
+                return false;
             }
         }
     }
@@ -218,6 +255,7 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         let at = path.child("template").child("metadata").child("labels");
         errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
     }
+    true
 }
 
 /// The template as its pods will be: claims are mounted like volumes, in place of volumes of their name.
@@ -247,9 +285,10 @@ fn percent(v: &Value) -> Option<i64> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-fn at_most_all(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// A share of the whole, of which is said at a place what is more than that.
+fn at_most_all(v: &Value, at: &FieldPath, place: &FieldPath, errors: &mut ErrorList) {
     if percent(v).is_some_and(|n| n > 100) {
-        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%"));
+        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%").said_with(place));
     }
 }
 
@@ -268,11 +307,13 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         "RollingUpdate" => {
             let at = at.child("rollingUpdate");
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            // What is wrong with either by itself is said before.
+            let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
             if count(most) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&at.child("maxUnavailable"), most.clone(), why));
+                errors.push(FieldError::invalid(&most_at, most.clone(), why).said_with(&last));
             }
-            at_most_all(most, &at.child("maxUnavailable"), errors);
+            at_most_all(most, &most_at, &last, errors);
         }
         "Recreate" => {}
         _ => {
@@ -306,7 +347,7 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             if !most.is_null() && count(most) == 0 {
                 errors.push(FieldError::invalid(&at, most.clone(), "cannot be 0"));
             }
-            at_most_all(most, &at, errors);
+            at_most_all(most, &at, &at, errors);
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
@@ -327,6 +368,22 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// What a stateful set says that is not meant so. The path of a claim differs when it is said again, as upstream has it.
+fn stateful_warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+    let mut out = Vec::new();
+    let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array);
+    for (i, claim) in claims.into_iter().flatten().enumerate() {
+        let at = FieldPath::new("spec.volumeClaimTemplates").index(i);
+        let at = if old.is_some() { at.child("Spec") } else { at };
+        out.extend(pod_template::claim_sizes(&claim["spec"], &at));
+    }
+    if o.int_at(&["spec", "revisionHistoryLimit"]).is_some_and(|n| n < 0) {
+        let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
+        out.push(format!("spec.revisionHistoryLimit: {why}"));
+    }
+    out
+}
+
 fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let strategy = &spec["updateStrategy"];
     let at = path.child("updateStrategy");
@@ -339,22 +396,24 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let at = at.child("rollingUpdate");
             let rolling = &strategy["rollingUpdate"];
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
-            at_most_all(most, &at.child("maxUnavailable"), errors);
-            at_most_all(surge, &at.child("maxSurge"), errors);
+            let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
+            at_most_all(most, &most_at, &last, errors);
+            at_most_all(surge, &last, &last, errors);
             match (count(most), count(surge)) {
                 (0, 0) => {
-                    errors.push(FieldError::required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0"));
+                    let e = FieldError::required(&most_at, "cannot be 0 when maxSurge is 0");
+                    errors.push(e.said_with(&last));
                 }
                 (0, _) | (_, 0) => {}
                 _ => {
                     let why = "may not be set when maxUnavailable is non-zero";
-                    errors.push(FieldError::invalid(&at.child("maxSurge"), surge.clone(), why));
+                    errors.push(FieldError::invalid(&last, surge.clone(), why));
                 }
             }
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy", &at);
-            errors.push(FieldError::not_supported_as(&at, &shown, &["OnDelete", "RollingUpdate"]));
+            errors.push(FieldError::not_supported_as(&at, &shown, &["RollingUpdate", "OnDelete"]));
         }
     }
 }

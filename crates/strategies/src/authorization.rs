@@ -2,6 +2,7 @@
 
 mod selectors;
 
+use crate::read::shown;
 use async_trait::async_trait;
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::field::ErrorList;
@@ -88,13 +89,16 @@ impl Function for AccessReview {
     }
 }
 
+const PATH: &str = "io.k8s.api.authorization.v1.NonResourceAttributes";
+
 impl AccessReview {
     fn validate(&self, o: &Object, spec: &Value, errors: &mut ErrorList) {
         let (at, local) = (FieldPath::new("spec"), self.whose == Whose::Local);
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         if resource.is_object() && path.is_object() {
             let why = "cannot be specified in combination with resourceAttributes";
-            errors.push(FieldError::invalid(&at.child("nonResourceAttributes"), path.clone(), why));
+            let at = at.child("nonResourceAttributes");
+            errors.push(FieldError::invalid_as(&at, &shown(path, PATH, &at), why));
         }
         if !resource.is_object() && !path.is_object() {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -125,7 +129,8 @@ impl AccessReview {
         }
         if local && path.is_object() {
             let why = "disallowed on this kind of request";
-            errors.push(FieldError::invalid(&at.child("nonResourceAttributes"), path.clone(), why));
+            let at = at.child("nonResourceAttributes");
+            errors.push(FieldError::invalid_as(&at, &shown(path, PATH, &at), why));
         }
     }
 }

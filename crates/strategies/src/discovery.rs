@@ -112,11 +112,17 @@ fn fully_qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What is said of a slice that is made.
+/// What is said of a slice: of its type when it is made, of its addresses whenever it is written.
 pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
-    let fqdn = o.get("addressType").is_some_and(|t| t == "FQDN");
-    if fqdn && old.is_none() {
-        return vec!["spec.addressType: FQDN endpoints are deprecated".to_owned()];
+    let mut out = Vec::new();
+    if o.get("addressType").is_some_and(|t| t == "FQDN") && old.is_none() {
+        out.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
-    Vec::new()
+    let endpoints = o.get("endpoints").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, e) in endpoints.iter().enumerate() {
+        let at = FieldPath::new("endpoints").index(i).child("addresses");
+        let addresses = items(e, "addresses").iter().filter_map(Value::as_str).enumerate();
+        out.extend(addresses.filter_map(|(j, a)| schema::rules::ip_warning(a, &at.index(j))));
+    }
+    out
 }

@@ -12,7 +12,6 @@ pub mod autoscaling;
 pub mod batch;
 pub mod certificates;
 mod conditions;
-mod coordination;
 pub mod core;
 mod discovery;
 pub mod flowcontrol;

@@ -1,10 +1,10 @@
 //! PodDisruptionBudgets: one bound, and counts that are none below zero.
 
 use crate::conditions;
+use crate::read::shown;
 use crate::replicas::not_negative;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use serde_json::json;
 
 const BOUNDS: [&str; 2] = ["minAvailable", "maxUnavailable"];
 
@@ -12,10 +12,8 @@ pub fn disruption_budget(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let at = FieldPath::new("spec");
     if BOUNDS.iter().all(|k| !spec[*k].is_null()) {
-        let shown = json!({"MinAvailable": spec["minAvailable"], "Selector": spec["selector"],
-            "MaxUnavailable": spec["maxUnavailable"],
-            "UnhealthyPodEvictionPolicy": spec["unhealthyPodEvictionPolicy"]});
-        errors.push(FieldError::invalid(&at, shown, "minAvailable and maxUnavailable cannot be both set"));
+        let shown = shown(spec, "io.k8s.api.policy.v1.PodDisruptionBudgetSpec", &at);
+        errors.push(FieldError::invalid_as(&at, &shown, "minAvailable and maxUnavailable cannot be both set"));
     }
     for k in BOUNDS {
         let share = spec[k].as_str().and_then(|s| s.strip_suffix('%')).and_then(|n| n.parse::<u64>().ok());

@@ -5,7 +5,7 @@ use meta::{FieldError, FieldPath, Object, Value};
 
 /// Counts of one kind of status.
 pub struct Counts {
-    /// Not negative, whatever they count.
+    /// What is counted, in the order in which it is looked at: none is below zero.
     pub all: &'static [&'static str],
     /// Parts of `replicas`.
     pub parts: &'static [&'static str],
@@ -17,9 +17,7 @@ pub struct Counts {
 pub fn status(o: &Object, old: &Object, counts: &Counts, errors: &mut ErrorList) {
     let number = |o: &Object, k: &str| o.int_at(&["status", k]).unwrap_or(0);
     let at = FieldPath::new("status");
-    for keys in [counts.all, counts.parts, &["replicas", "observedGeneration", "collisionCount"]] {
-        not_negative(o, keys, errors);
-    }
+    not_negative(o, counts.all, errors);
     let above = |k: &str, whole: &str, why: &str, errors: &mut ErrorList| {
         if number(o, k) > number(o, whole) {
             errors.push(FieldError::invalid(&at.child(k), number(o, k), why));

@@ -4,8 +4,7 @@ use crate::plain::{Plain, Ruled};
 use crate::runtime_config::RuntimeConfig;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, coordination, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings,
-    storage,
+    certificates, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings, storage,
 };
 use auth::Authorizer;
 use meta::{GroupVersion, Gvk};
@@ -129,7 +128,6 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
         ("batch", "jobs") => Arc::new(batch::job::Job),
         ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
-        ("coordination.k8s.io", "leases") => Arc::new(coordination::Lease),
         ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
@@ -166,6 +164,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
             .with_create(networking::ingress::validate_new)
+            .with_warnings(networking::ingress::warnings)
             .with_status(networking::ingress::status),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
         ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
@@ -175,10 +174,16 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver)
             .with_update(storage::csi_driver_update)
             .with_warnings(storage::csi_driver_warnings),
-        ("storage.k8s.io", "csistoragecapacities") => Ruled::new(storage::capacity),
-        ("storage.k8s.io", "storageclasses") => Ruled::new(storage::storage_class),
+        ("storage.k8s.io", "csistoragecapacities") => {
+            Ruled::new(storage::capacity).with_warnings(storage::capacity_warnings)
+        }
+        ("storage.k8s.io", "storageclasses") => {
+            Ruled::new(storage::storage_class).with_warnings(storage::storage_class_warnings)
+        }
         ("storage.k8s.io", "volumeattributesclasses") => Ruled::new(storage::attributes_class),
-        ("storage.k8s.io", "volumeattachments") => Ruled::new(storage::attachment).with_whole_status(),
+        ("storage.k8s.io", "volumeattachments") => {
+            Ruled::new(storage::attachment).with_status(storage::attachment_status).with_whole_status()
+        }
         ("storage.k8s.io", "csinodes") => Ruled::new(storage::csi_node).with_update(storage::csi_node_update),
         ("policy", "poddisruptionbudgets") => Ruled::new(policy::disruption_budget)
             .with_status(policy::disruption_budget_status)

@@ -1,13 +1,21 @@
 //! `storage.k8s.io`: classes, attachments, drivers.
 
 use crate::core::inline_volume;
+use crate::pod_template::old_label;
 use crate::read::{is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
 
+/// What may become of a volume that a class made.
+const RECLAIM: [&str; 2] = ["Delete", "Retain"];
+
 pub fn storage_class(o: &Object, errors: &mut ErrorList) {
     parameters(o, errors);
+    let policy = o.str_at(&["reclaimPolicy"]).unwrap_or_default();
+    if !policy.is_empty() && !RECLAIM.contains(&policy) {
+        errors.push(FieldError::not_supported(&FieldPath::new("reclaimPolicy"), policy, &RECLAIM));
+    }
     let all = o.clone().into_value();
     let path = FieldPath::new("allowedTopologies");
     let mut terms: HashSet<String> = HashSet::new();
@@ -55,6 +63,33 @@ pub fn storage_class(o: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new("provisioner");
         errors.extend(names::qualified_name(&lower).into_iter().map(|m| FieldError::invalid(&at, lower.as_str(), m)));
     }
+}
+
+/// Labels of nodes that have other names today, where a class says where its volumes may be.
+pub fn storage_class_warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    let mut out = Vec::new();
+    let terms = o.get("allowedTopologies").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, t) in terms.iter().enumerate() {
+        let at = FieldPath::new("allowedTopologies").index(i).child("matchLabelExpressions");
+        old_keys(items(t, "matchLabelExpressions"), &at, &mut out);
+    }
+    out
+}
+
+/// The same of nodes whose room is told.
+pub fn capacity_warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    let (nodes, at) = (o.get("nodeTopology").unwrap_or(&Value::Null), FieldPath::new("nodeTopology"));
+    let mut out = Vec::new();
+    old_keys(items(nodes, "matchExpressions"), &at.child("matchExpressions"), &mut out);
+    let labels = nodes["matchLabels"].as_object().into_iter().flat_map(|m| m.keys());
+    let at = at.child("matchLabels");
+    out.extend(labels.filter_map(|k| Some(format!("{}: {}", at.child(k), old_label(k)?))));
+    out
+}
+
+fn old_keys(expressions: &[Value], at: &FieldPath, out: &mut Vec<String>) {
+    let keys = expressions.iter().map(|e| text(e, "key")).enumerate();
+    out.extend(keys.filter_map(|(i, k)| Some(format!("{}: {}", at.index(i).child("key"), old_label(k)?))));
 }
 
 const PARAMETERS_MAX: usize = 512;
@@ -193,6 +228,11 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at.child("errorCode"), n, why));
         }
     }
+}
+
+/// An update of the status is looked at as a whole.
+pub fn attachment_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    attachment(o, errors);
 }
 
 const METADATA_MAX: usize = 256 * 1024;

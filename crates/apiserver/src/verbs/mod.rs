@@ -337,6 +337,17 @@ fn take_namespace(request: &Request, object: &mut Object) -> Result<(), Status> 
     Ok(())
 }
 
+/// A written object is the one that the address names.
+fn check_name(request: &Request, object: &Object) -> Result<(), Status> {
+    let url = &request.name;
+    let why = match object.name() {
+        "" => format!("the name of the object ({url} based on URL) was undeterminable: name must be provided"),
+        name if name != url => format!("the name of the object ({name}) does not match the name on the URL ({url})"),
+        _ => return Ok(()),
+    };
+    Err(Status::bad_request(why))
+}
+
 /// A written object as an answer. Where the store has it as it was asked for, it is not encoded once more.
 fn written(server: &Server, call: &Call, request: &Request, code: u16, written: &Written) -> Response<Body> {
     match &written.entry {

@@ -1,7 +1,7 @@
 //! The `scale` subresource: `autoscaling/v1` Scale over an object that has replicas.
 
 use super::patch::{self, is_apply};
-use super::{admission, answer, read_object, write_options};
+use super::{admission, answer, check_name, read_object, take_namespace, write_options};
 use crate::Server;
 use crate::admit::Admission;
 use crate::answer::method_not_allowed;
@@ -29,7 +29,8 @@ pub async fn scale(
         }
         Method::PUT => {
             let sent = read_object(call, &request)?;
-            write(server, call, request, paths, |_| Ok(sent.clone())).await
+            let on = Preconditions { uid: Some(sent.uid().to_owned()).filter(|u| !u.is_empty()), ..Default::default() };
+            write(server, call, request, paths, &on, |_| Ok(sent.clone())).await
         }
         Method::PATCH if is_apply(call) => apply(server, call, request, paths).await,
         Method::PATCH => {
@@ -37,7 +38,7 @@ pub async fn scale(
             let schema = schema_of_scale()?;
             let seen = seen_as(&request, "scale");
             let change = |live: &Object| sent.onto(call, &seen, &kind, schema, &scale_of(live, paths));
-            write(server, call, request, paths, change).await
+            write(server, call, request, paths, &Preconditions::default(), change).await
         }
         _ => Err(method_not_allowed()),
     }
@@ -76,13 +77,16 @@ async fn write(
     call: &Call,
     request: Request,
     paths: &Scale,
+    preconditions: &Preconditions,
     change: impl Fn(&Object) -> Result<Object, Status> + Send + Sync,
 ) -> Result<Response<Body>, Status> {
     let options = WriteOptions { through: Some(("scale", paths.spec_replicas.clone())), ..write_options(call)? };
     let whole = seen_as(&request, "");
     let apply = |live: Option<&Object>| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
-        let scale = change(live)?;
+        let mut scale = change(live)?;
+        take_namespace(&request, &mut scale)?;
+        check_name(&request, &scale)?;
         let replicas = replicas_of(&scale, live.name())?;
         let mut object = live.clone();
         let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
@@ -92,7 +96,7 @@ async fn write(
         Ok(Target::Object(Box::new(object)))
     };
     let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
-    let updated = server.registry.update(&whole, &apply, &Preconditions::default(), &options, &admit).await?;
+    let updated = server.registry.update(&whole, &apply, preconditions, &options, &admit).await?;
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }
 
@@ -112,13 +116,17 @@ fn seen_as(request: &Request, subresource: &str) -> Request {
 
 fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
     let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
+    let mut errors = Vec::new();
+    registry::metadata::embedded(scale, &FieldPath::new("metadata"), &mut errors);
     if replicas < 0 {
         let path = FieldPath::new("spec.replicas");
-        let e = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
-        let gk = meta::GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
-        return Err(Status::invalid(&gk, name, &[e]));
+        errors.push(FieldError::invalid(&path, replicas, "must be greater than or equal to 0"));
     }
-    Ok(replicas)
+    if errors.is_empty() {
+        return Ok(replicas);
+    }
+    let gk = meta::GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
+    Err(Status::invalid(&gk, name, &errors))
 }
 
 /// Server-side apply of a scale: a configuration of the object that has nothing but the replicas, whose owner is remembered

@@ -1,6 +1,6 @@
 //! Update (PUT).
 
-use super::{admission, preconditions, read_object, take_namespace, write_options, written};
+use super::{admission, check_name, preconditions, read_object, take_namespace, write_options, written};
 use crate::Server;
 use crate::body::Body;
 use crate::handle::Call;
@@ -13,18 +13,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     let options = write_options(call)?;
     let mut object = read_object(call, &request)?;
     take_namespace(&request, &mut object)?;
-    if object.name().is_empty() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            request.name
-        )));
-    }
-    if object.name() != request.name {
-        let (a, b) = (object.name(), &request.name);
-        return Err(Status::bad_request(format!(
-            "the name of the object ({a}) does not match the name on the URL ({b})"
-        )));
-    }
+    check_name(&request, &object)?;
     let creates = request.resource.strategy.allows_create_on_update() && request.subresource.is_empty();
     if creates {
         super::patch::authorize_create(server, call).await?;

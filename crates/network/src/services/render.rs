@@ -119,9 +119,12 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
             let choices: Vec<String> =
                 endpoints.iter().enumerate().map(|(i, e)| format!("{i} : {} . {}", e.address, e.port)).collect();
             let choices = choices.join(", ");
-            vec![format!(
-                "meta l4proto {protocol} dnat ip addr . port to numgen random mod {count} map {{ {choices} }}"
-            )]
+            let first = endpoints.iter().next().map(|e| format!("{}:{}", e.address, e.port)).unwrap_or_default();
+            vec![
+                format!("meta l4proto {protocol} dnat ip addr . port to numgen random mod {count} map {{ {choices} }}"),
+                // While the rules change, a packet may still see the former rule and no longer its map.
+                format!("meta l4proto {protocol} dnat to {first}"),
+            ]
         }
         Affinity::ClientIp(timeout) => {
             let seconds = timeout.as_secs().clamp(1, 86_400);
@@ -141,6 +144,8 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
                 choices.push(format!("{index} : goto {chain_name}"));
             }
             rules.push(format!("numgen random mod {count} vmap {{ {} }}", choices.join(", ")));
+            // As above.
+            rules.extend(choices.first().and_then(|c| c.split_once(" : ")).map(|(_, go)| go.to_owned()));
             rules
         }
     };
@@ -268,13 +273,24 @@ mod tests {
         assert_eq!(value(local, "no-endpoint-services"), None);
     }
 
+    /// A map goes a moment before the rule that reads it: who is between the two still finds somebody.
+    #[test]
+    fn pickers_end_with_a_rule_that_reads_no_map() {
+        for affinity in [Affinity::None, Affinity::ClientIp(Duration::from_secs(10))] {
+            let out = render(&options(), &[ServicePort { affinity, ..service(&[(1, true), (2, true)]) }]);
+            let picker = out.chains.iter().find(|(n, _)| n.starts_with("svc-")).unwrap().1;
+            let last = picker.rules.last().unwrap();
+            assert!(last.starts_with("goto ep-") || last.ends_with("dnat to 10.1.0.1:8080"), "{last}");
+        }
+    }
+
     #[test]
     fn affinity_remembers_clients_per_endpoint() {
         let affinity = Affinity::ClientIp(Duration::from_secs(10));
         let out = render(&options(), &[ServicePort { affinity, ..service(&[(1, true), (2, true)]) }]);
         assert_eq!(out.sets.keys().filter(|n| n.starts_with("clients-")).count(), 2);
         let picker = out.chains.iter().find(|(n, _)| n.starts_with("svc-")).unwrap().1;
-        assert_eq!(picker.rules.len(), 3);
+        assert_eq!(picker.rules.len(), 4);
         assert!(picker.rules[0].starts_with("ip saddr @clients-"));
     }
 }

@@ -1,5 +1,6 @@
 //! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
 
+mod addresses;
 mod formats;
 mod gates;
 mod order;
@@ -10,10 +11,8 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
-pub use formats::{
-    cidr, cidr_warning, descending_path, int_or_percent, ip, ip_warning, labels, local_path, no_backsteps, selector,
-    sloppy,
-};
+pub use addresses::{canonical_cidr, canonical_ip, cidr, cidr_warning, forgive, ip, ip_warning, is_range, sloppy};
+pub use formats::{descending_path, int_or_percent, labels, local_path, no_backsteps, selector};
 pub use gates::leave_out;
 pub use order::{Found, arrange};
 pub use rule::Rule;
@@ -204,11 +203,6 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         }
         Rule::Ip => ip(text, path, errors),
         Rule::Cidr => cidr(text, path, errors),
-        Rule::Absolute => {
-            if !text.is_empty() && !text.starts_with('/') {
-                errors.push(FieldError::invalid(path, v.clone(), "must be an absolute path"));
-            }
-        }
         Rule::LabelKey => {
             errors.extend(names::qualified_name(text).into_iter().map(|m| FieldError::invalid(path, v.clone(), m)));
         }

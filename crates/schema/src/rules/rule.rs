@@ -42,8 +42,6 @@ pub enum Rule {
     Ip,
     /// An address range.
     Cidr,
-    /// A path from the root.
-    Absolute,
     /// A qualified name, also when it is empty.
     LabelKey,
     /// One segment of a URL path.
@@ -116,7 +114,6 @@ impl FromStr for Rule {
             }
             "ip" => Self::Ip,
             "cidr" => Self::Cidr,
-            "absolute" => Self::Absolute,
             "label-key" => Self::LabelKey,
             "path-segment" => Self::PathSegment,
             "enum" if value.is_empty() => Self::Enum,

@@ -82,10 +82,12 @@ fn url(text: &str, at: &FieldPath, errors: &mut ErrorList) {
     if let Some((user, _)) = host.split_once('@') {
         errors.push(FieldError::invalid(at, user, "user information is not permitted in the URL"));
     }
-    for (mark, what) in
-        [('#', "fragments are not permitted in the URL"), ('?', "query parameters are not permitted in the URL")]
+    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    for (part, what) in
+        [(fragment, "fragments are not permitted in the URL"), (query, "query parameters are not permitted in the URL")]
     {
-        if let Some((_, part)) = rest.split_once(mark) {
+        if !part.is_empty() {
             errors.push(FieldError::invalid(at, part, what));
         }
     }

@@ -9,6 +9,9 @@ use registry::Strategy;
 
 pub struct CronJob;
 
+/// The path is upstream's.
+const ZONED: &str = "CRON_TZ or TZ used in spec.spec.schedule is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details";
+
 /// A job's name is the cron job's and eleven characters.
 const NAME_MAX: usize = 52;
 
@@ -19,7 +22,14 @@ impl Strategy for CronJob {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        pod_template::of_workload(o, old, &["spec", "jobTemplate", "spec", "template"])
+        let path = ["spec", "jobTemplate", "spec"];
+        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
+        out.extend(job_spec::warnings(o.at(&path).unwrap_or(&Value::Null), &FieldPath::new(path.join("."))));
+        out.extend(pod_template::of_workload(o, old, &["spec", "jobTemplate", "spec", "template"]));
+        if o.str_at(&["spec", "schedule"]).is_some_and(|s| s.contains("TZ")) {
+            out.push(ZONED.to_owned());
+        }
+        out
     }
 
     fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
@@ -77,18 +87,33 @@ fn timed(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-/// A zone of the time zone database.
+/// A zone of the time zone database, written as it is there.
 fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
     let Some(zone) = v.and_then(Value::as_str) else { return };
+    let unknown = FieldError::invalid(at, zone, format!("unknown time zone {zone}"));
+    let part = |p: &str| {
+        let letters = p.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
+        letters && (1..=PART_MAX).contains(&p.len()) && p != "." && p != ".." && !p.starts_with('-')
+    };
     if zone.is_empty() {
         errors.push(FieldError::invalid(at, zone, "timeZone must be nil or non-empty string"));
-    } else if zone.eq_ignore_ascii_case("local") {
+        return;
+    }
+    if !zone.split('/').all(part) {
+        errors.push(unknown);
+        return;
+    }
+    if zone.eq_ignore_ascii_case("local") {
         errors.push(FieldError::invalid(
             at,
             zone,
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         ));
-    } else if jiff::tz::TimeZone::get(zone).is_err() {
-        errors.push(FieldError::invalid(at, zone, format!("unknown time zone {zone}")));
+    }
+    if zone != "Local" && !super::schedule::is_zone(zone) {
+        errors.push(unknown);
     }
 }
+
+/// The longest name of a part of a zone's name.
+const PART_MAX: usize = 14;

@@ -59,11 +59,18 @@ impl Strategy for Job {
                 o.set_label(k, v);
             }
         }
-        o.set(&["spec", "selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));
+        // What is asked for beside stays, and is refused.
+        let own = ["spec", "selector", "matchLabels", "batch.kubernetes.io/controller-uid"];
+        if o.at(&own).is_none() {
+            o.set(&own, uid);
+        }
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        pod_template::of_workload(o, old, &["spec", "template"])
+        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
+        out.extend(job_spec::warnings(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec")));
+        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        out
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
@@ -76,7 +83,9 @@ impl Strategy for Job {
         if labels.is_some_and(|l| l.keys().all(owns)) {
             errors.retain(|e| e.path != "metadata.labels");
         }
-        if !is_set(spec, "selector") {
+        if is_set(spec, "selector") {
+            schema::rules::selector(&spec["selector"], &path.child("selector"), errors);
+        } else {
             errors.push(FieldError::required(&path.child("selector"), ""));
         }
         if !manual && is_set(spec, "selector") {
@@ -93,9 +102,7 @@ impl Strategy for Job {
         errors.extend(again);
         let spec = FieldPath::new("spec");
         completions(o, old, errors);
-        // A suspended job that never ran may still be told where to run.
-        let suspended = old.at(&["spec", "suspend"]) == Some(&Value::Bool(true));
-        let directed = suspended && old.at(&["status", "startTime"]).is_none();
+        let directed = awaits_directions(old);
         let mut allowed = old.clone();
         if directed {
             for path in MUTABLE_IN_TEMPLATE {
@@ -135,6 +142,16 @@ impl Strategy for Job {
             job_status::validate(o, old, errors);
         }
     }
+}
+
+/// A suspended job that has no pods, because it never ran or has stopped, may still be told where to run and with what.
+fn awaits_directions(job: &Object) -> bool {
+    let conditions = job.at(&["status", "conditions"]).and_then(Value::as_array);
+    let stopped =
+        conditions.into_iter().flatten().any(|c| text(c, "type") == "Suspended" && text(c, "status") == "True");
+    job.at(&["spec", "suspend"]) == Some(&Value::Bool(true))
+        && job.int_at(&["status", "active"]).unwrap_or(0) == 0
+        && (stopped || job.at(&["status", "startTime"]).is_none())
 }
 
 /// Takes what the containers of a template ask for, of those that are still the same.
@@ -181,13 +198,27 @@ fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
             Some(_) => {}
         }
     }
+    // A selector that asks for more than those finds none of its pods.
+    let own = |k: &str| match k {
+        "controller-uid" | "batch.kubernetes.io/controller-uid" => Some(o.uid()),
+        "job-name" | "batch.kubernetes.io/job-name" => Some(o.name()),
+        _ => None,
+    };
+    if meta::LabelSelector::from_value(spec.get("selector")).is_ok_and(|s| !s.matches(own)) {
+        let path = FieldPath::new("spec.selector");
+        let e = FieldError::invalid(&path, spec["selector"].clone(), "`selector` not auto-generated");
+        errors.push(e.said_with(&at.key("job-name")));
+    }
 }
 
 fn selects_template(spec: &Value, errors: &mut ErrorList) {
     let labels = &spec["template"]["metadata"]["labels"];
-    let fits = is_set(spec, "selector")
-        && meta::LabelSelector::from_value(spec.get("selector"))
-            .is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
+    let selector = meta::LabelSelector::from_value(spec.get("selector"));
+    let fits = match selector {
+        Ok(s) => is_set(spec, "selector") && s.matches(|k| labels.get(k).and_then(Value::as_str)),
+        // It is said of the selector what is wrong with it.
+        Err(_) => true,
+    };
     if !fits {
         let at = FieldPath::new("spec.template.metadata.labels");
         errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));

@@ -87,6 +87,17 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// More indexes may fail than can be written down.
+pub fn warnings(spec: &Value, path: &FieldPath) -> Vec<String> {
+    let above = |k: &str, limit: i64| spec[k].as_i64().is_some_and(|n| n > limit);
+    let many = above("completions", COMPLETIONS_MAX_PER_INDEX) && above("parallelism", MANY_MAX);
+    if text(spec, "completionMode") != "Indexed" || !many {
+        return Vec::new();
+    }
+    let why = "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail";
+    vec![format!("{path}: {why}")]
+}
+
 /// Limits per index are for indexed jobs.
 fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let mode = text(spec, "completionMode");

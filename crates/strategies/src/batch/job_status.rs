@@ -4,7 +4,7 @@
 //! (upstream `pkg/apis/batch/validation` and the options of `pkg/registry/batch/job`).
 
 use super::success_policy::{intervals, number_of};
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use std::collections::HashSet;
@@ -46,11 +46,15 @@ impl<'a> Seen<'a> {
 
 pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (new, old, path) = (Seen::of(o), Seen::of(old), FieldPath::new("status"));
+    let conditions = path.child("conditions");
     counters(&new, &path, errors);
-    together(&new, &old, &path.child("conditions"), errors);
+    apart(&new, &old, &conditions, errors);
     times(&new, &old, &path, errors);
+    announced(&new, &old, &conditions, errors);
     ended(&new, &old, &path, errors);
     indexes(&new, &old, &path, errors);
+    pods(&new, &old, &path, errors);
+    met(&new, &conditions, errors);
     since(&new, &old, &path, errors);
 }
 
@@ -74,32 +78,43 @@ fn counters(new: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Conditions that exclude or need each other.
-fn together(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
-    let mut refuse = |why: &str| errors.push(FieldError::invalid_altogether(at, why));
-    let changed = |all: &[&str]| all.iter().any(|c| new.is(c) != old.is(c));
-    let (complete, failed) = (new.is("Complete"), new.is("Failed"));
-    let (target, met) = (new.is("FailureTarget"), new.is("SuccessCriteriaMet"));
-    if complete && failed && changed(&["Complete", "Failed"]) {
-        refuse("cannot set Complete=True and Failed=true conditions");
+fn changed(new: &Seen<'_>, old: &Seen<'_>, conditions: &[&str]) -> bool {
+    conditions.iter().any(|c| new.is(c) != old.is(c))
+}
+
+/// Ends that exclude each other.
+fn apart(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    let complete = new.is("Complete");
+    if complete && new.is("Failed") && changed(new, old, &["Complete", "Failed"]) {
+        errors.push(FieldError::invalid_altogether(at, "cannot set Complete=True and Failed=true conditions"));
     }
-    if complete && target && changed(&["Complete", "FailureTarget"]) {
-        refuse("cannot set Complete=True and FailureTarget=true conditions");
+    if complete && new.is("FailureTarget") && changed(new, old, &["Complete", "FailureTarget"]) {
+        errors.push(FieldError::invalid_altogether(at, "cannot set Complete=True and FailureTarget=true conditions"));
     }
-    if failed && !target && changed(&["Failed", "FailureTarget"]) {
-        refuse("cannot set Failed=True condition without the FailureTarget=true condition");
+}
+
+/// An end is announced by another condition.
+fn announced(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    for (end, by) in [("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet")] {
+        if new.is(end) && !new.is(by) && changed(new, old, &[end, by]) {
+            let why = format!("cannot set {end}=True condition without the {by}=true condition");
+            errors.push(FieldError::invalid_altogether(at, &why));
+        }
     }
-    if complete && !met && changed(&["Complete", "SuccessCriteriaMet"]) {
-        refuse("cannot set Complete=True condition without the SuccessCriteriaMet=true condition");
+}
+
+/// What has succeeded has not failed.
+fn met(new: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+    let met = new.is("SuccessCriteriaMet");
+    for failure in ["Failed", "FailureTarget"] {
+        if met && new.is(failure) {
+            let why = format!("cannot set SuccessCriteriaMet=True and {failure}=true conditions");
+            errors.push(FieldError::invalid_altogether(at, &why));
+        }
     }
-    if met && failed {
-        refuse("cannot set SuccessCriteriaMet=True and Failed=true conditions");
-    }
-    if met && target {
-        refuse("cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
-    }
-    if complete && !met && is_set(new.spec, "successPolicy") {
-        refuse("cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True");
+    if new.is("Complete") && !met && is_set(new.spec, "successPolicy") {
+        let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
+        errors.push(FieldError::invalid_altogether(at, why));
     }
 }
 
@@ -138,15 +153,21 @@ fn ended(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     }
     if looked_at("uncountedTerminatedPods") && new.uncounted() > 0 {
         let why = "uncountedTerminatedPods needs to be empty for finished job";
-        let value = new.status["uncountedTerminatedPods"].clone();
-        errors.push(FieldError::invalid(&path.child("uncountedTerminatedPods"), value, why));
+        let at = path.child("uncountedTerminatedPods");
+        let shown = shown(&new.status["uncountedTerminatedPods"], "io.k8s.api.batch.v1.UncountedTerminatedPods", &at);
+        errors.push(FieldError::invalid_as(&at, &shown, why));
     }
-    if looked_at("terminating") && new.number("terminating") > 0 {
+}
+
+/// Pods that are there when none should be, or more than there are.
+fn pods(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let differs = |k: &str| new.status[k] != old.status[k];
+    let number = |k: &str| (path.child(k), new.number(k));
+    if new.finished() && (!old.finished() || differs("terminating")) && new.number("terminating") > 0 {
         let (at, n) = number("terminating");
         errors.push(FieldError::invalid(&at, n, "terminating>0 is invalid for finished job"));
     }
-    let counted = ["ready", "active"].iter().any(|k| new.status[k] != old.status[k]);
-    if counted && new.number("ready") > new.number("active") {
+    if (differs("ready") || differs("active")) && new.number("ready") > new.number("active") {
         let (at, n) = number("ready");
         errors.push(FieldError::invalid(&at, n, "cannot set more ready pods than active"));
     }

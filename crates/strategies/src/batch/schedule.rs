@@ -30,7 +30,7 @@ pub fn check(schedule: &str) -> Read<()> {
         None => schedule,
         Some(zoned) => {
             let (zone, rest) = zoned.split_once(' ').unwrap_or((zoned, ""));
-            if !zone.is_empty() && jiff::tz::TimeZone::get(zone).is_err() {
+            if !zone.is_empty() && !is_zone(zone) {
                 return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
             }
             rest.trim()
@@ -45,6 +45,12 @@ pub fn check(schedule: &str) -> Read<()> {
     }
     let ranges = |f: &&'_ str| f.split(',').filter(|r| !r.is_empty()).map(str::to_owned).collect::<Vec<_>>();
     fields.iter().zip(&FIELDS).try_for_each(|(f, bounds)| ranges(f).iter().try_for_each(|r| range(r, bounds)))
+}
+
+/// Whether the database has a zone of that name, with the same capitals.
+pub fn is_zone(name: &str) -> bool {
+    let zone = jiff::tz::TimeZone::get(name);
+    zone.is_ok_and(|z| !z.is_unknown() && z.iana_name().is_none_or(|n| n == name))
 }
 
 fn word(text: &str) -> Read<()> {

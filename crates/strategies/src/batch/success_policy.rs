@@ -1,6 +1,6 @@
 //! Which indexes must succeed for a whole job to have succeeded.
 
-use crate::read::{items, text};
+use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 
@@ -10,7 +10,8 @@ const INDEXES_MAX: usize = 64 * 1024;
 pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let policy = &spec["successPolicy"];
     if text(spec, "completionMode") != "Indexed" {
-        errors.push(FieldError::invalid(path, policy.clone(), "requires indexed completion mode"));
+        let shown = shown(policy, "io.k8s.api.batch.v1.SuccessPolicy", path);
+        errors.push(FieldError::invalid_as(path, &shown, "requires indexed completion mode"));
         return;
     }
     let at = path.child("rules");
@@ -42,7 +43,10 @@ fn rule(r: &Value, completions: Option<i64>, at: &FieldPath, errors: &mut ErrorL
         }
         match number_of(text, completions.unwrap_or(0)) {
             Ok(n) => named = Some(n),
-            Err(e) => errors.push(FieldError::invalid(&at, text, format!("error parsing succeededIndexes: {e}"))),
+            Err(e) => {
+                errors.push(FieldError::invalid(&at, text, format!("error parsing succeededIndexes: {e}")));
+                named = Some(0);
+            }
         }
     }
     let Some(count) = count else { return };

@@ -27,7 +27,9 @@ impl Strategy for ReplicationController {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        pod_template::of_workload(o, old, &["spec", "template"])
+        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
+        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        out
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
@@ -54,7 +56,7 @@ impl Strategy for ReplicationController {
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         const COUNTS: Counts = Counts {
-            all: &[],
+            all: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
             parts: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
             ready: Some("cannot be greater than readyReplicas"),
         };

@@ -16,6 +16,15 @@ pub fn validate_new(o: &Object, errors: &mut ErrorList) {
     }
 }
 
+/// A new ingress whose class is only said in the old way.
+pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+    let only = o.annotation(CLASS).is_some() && o.at(&["spec", "ingressClassName"]).is_none_or(Value::is_null);
+    if old.is_some() || !only {
+        return Vec::new();
+    }
+    vec![format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead")]
+}
+
 pub fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
@@ -58,9 +67,8 @@ pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let path = FieldPath::new("status.loadBalancer.ingress");
     for (i, point) in items(balancer, "ingress").iter().enumerate() {
         let (ip, name) = (text(point, "ip"), text(point, "hostname"));
-        if !ip.is_empty() && ip.parse::<std::net::IpAddr>().is_err() {
-            let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(FieldError::invalid(&path.index(i).child("ip"), ip, why));
+        if !ip.is_empty() {
+            schema::rules::ip(ip, &path.index(i).child("ip"), errors);
         }
         if !name.is_empty() {
             let at = path.index(i).child("hostname");
@@ -81,7 +89,7 @@ pub fn reference(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for key in ["kind", "name"] {
         let (v, at) = (text(r, key), at.child(key));
         if v.is_empty() {
-            errors.push(FieldError::required(&at, ""));
+            errors.push(FieldError::required(&at, &format!("{key} is required")));
         }
         errors.extend(names::path_segment(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
     }
@@ -109,7 +117,8 @@ fn http_path(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let path = text(p, "path");
     let Some(kind) = p["pathType"].as_str() else { return };
     let matches = matches!(kind, "Exact" | "Prefix");
-    if matches && path.is_empty() {
+    let looked_at = matches || (kind == "ImplementationSpecific" && !path.is_empty());
+    if looked_at && !path.starts_with('/') {
         errors.push(FieldError::invalid(&at.child("path"), path, "must be an absolute path"));
     }
     if matches {

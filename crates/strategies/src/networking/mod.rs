@@ -27,12 +27,8 @@ pub fn ip_address(o: &Object, errors: &mut ErrorList) {
     }
     // An address is no name of a domain; what is wrong with it as one is not said.
     errors.retain(|e| e.path != "metadata.name");
-    let why = match o.name().parse::<std::net::IpAddr>() {
-        Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned(),
-        Ok(ip) if ip.to_string() != o.name() => format!("must be in canonical form (\"{ip}\")"),
-        Ok(_) => return,
-    };
-    errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
+    let wrong = schema::rules::canonical_ip(o.name());
+    errors.extend(wrong.map(|why| FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why)));
 }
 
 /// One range of each family.
@@ -41,10 +37,10 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.cidrs");
     match items(spec, "cidrs") {
         [] => errors.push(FieldError::required(&at, "at least one CIDR required")),
-        [a, b] if same_family(a, b) => {
+        [a, b] if !of_both_families(a, b) => {
             errors.push(FieldError::invalid(&at, vec![a.clone(), b.clone()], ONE_OF_EACH));
         }
-        [_] | [_, _] => {}
+        few @ ([_] | [_, _]) => each_range(few, &at, errors),
         many => {
             let why = "may only hold up to 2 values";
             errors.push(FieldError::invalid(&at, many.to_vec(), why));
@@ -67,10 +63,8 @@ pub fn service_cidr_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             if first != only {
                 errors.push(FieldError::invalid(&at.index(0), first.clone(), "field is immutable"));
             }
-            for (i, r) in new.iter().enumerate() {
-                schema::rules::cidr(r.as_str().unwrap_or_default(), &at.index(i), errors);
-            }
-            if same_family(first, second) {
+            each_range(&new, &at, errors);
+            if !of_both_families(first, second) {
                 errors.push(FieldError::invalid(&at, new, ONE_OF_EACH));
             }
         }
@@ -87,13 +81,21 @@ fn cidrs(o: &Object) -> Vec<Value> {
 
 const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
 
+/// Ranges are written in the one form that is theirs.
+fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+    for (i, r) in ranges.iter().enumerate() {
+        let wrong = schema::rules::canonical_cidr(r.as_str().unwrap_or_default());
+        errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r.clone(), why)));
+    }
+}
+
 /// What is no range is of no family.
-fn same_family(a: &Value, b: &Value) -> bool {
+fn of_both_families(a: &Value, b: &Value) -> bool {
     let six = |v: &Value| {
-        let (ip, _) = v.as_str()?.split_once('/')?;
-        ip.parse::<std::net::IpAddr>().ok().map(|ip| ip.is_ipv6())
+        let text = v.as_str().filter(|t| schema::rules::is_range(t))?;
+        Some(text.split_once('/')?.0.contains(':'))
     };
-    six(a).is_some() && six(a) == six(b)
+    six(a).zip(six(b)).is_some_and(|(a, b)| a != b)
 }
 
 /// A controller is named like a path below a domain.
@@ -133,16 +135,21 @@ fn class_parameters(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// What a path consists of.
+const PATH: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
+
 /// `domain/path`.
 pub fn domain_prefixed(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     match name.split_once('/') {
         Some((domain, path)) if !domain.is_empty() && !path.is_empty() => {
             errors.extend(names::dns_subdomain(domain).into_iter().map(|m| FieldError::invalid(at, domain, m)));
-            let ok = |c: char| c.is_ascii_alphanumeric() || "/%-._~!$&'()*+,;=:@".contains(c);
+            let ok = |c: char| c.is_ascii_alphanumeric() || "/%-._~!$&'()*+,;=:".contains(c);
             if !path.chars().all(ok) {
-                errors.push(FieldError::invalid(at, path, "Invalid path"));
+                let why = format!("Invalid path (regex used for validation is '{PATH}')");
+                errors.push(FieldError::invalid(at, path, why));
             }
         }
+        _ if name.is_empty() => errors.push(FieldError::required(at, "")),
         _ => errors.push(FieldError::invalid(at, name, "must be a domain-prefixed path (such as \"acme.io/foo\")")),
     }
 }

@@ -32,6 +32,24 @@ impl Strategy for NetworkPolicy {
         }
     }
 
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let mut out = Vec::new();
+        for (list, peers) in [("ingress", "from"), ("egress", "to")] {
+            for (i, rule) in items(spec, list).iter().enumerate() {
+                let at = FieldPath::new("spec").child(list).index(i).child(peers);
+                for (j, peer) in items(rule, peers).iter().enumerate() {
+                    let (block, at) = (&peer["ipBlock"], at.index(j).child("ipBlock"));
+                    out.extend(block["cidr"].as_str().and_then(|c| schema::rules::cidr_warning(c, &at.child("cidr"))));
+                    let except = items(block, "except").iter().filter_map(Value::as_str).enumerate();
+                    let at = at.child("except");
+                    out.extend(except.filter_map(|(k, c)| schema::rules::cidr_warning(c, &at.index(k))));
+                }
+            }
+        }
+        out
+    }
+
     fn default(&self, o: &mut Object) {
         if o.at(&["spec", "policyTypes"]).is_none() {
             let egress = o.at(&["spec", "egress"]).and_then(Value::as_array).is_some_and(|e| !e.is_empty());
@@ -71,10 +89,11 @@ fn peer(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     except(&p["ipBlock"], &at.child("ipBlock").child("except"), errors);
 }
 
-/// What a range leaves out lies within it, and is not all of it.
+/// What a range leaves out lies within it, and is not all of it. It is not looked at where there is no range.
 fn except(block: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let Some((whole, bits)) = range(&block["cidr"]) else { return };
     for (i, e) in items(block, "except").iter().enumerate() {
+        schema::rules::cidr(e.as_str().unwrap_or_default(), &at.index(i), errors);
         let within = range(e).is_none_or(|(part, n)| match (whole, part) {
             (IpAddr::V4(w), IpAddr::V4(p)) => bits < n && same_start(w.to_bits().into(), p.to_bits().into(), 32 - bits),
             (IpAddr::V6(w), IpAddr::V6(p)) => bits < n && same_start(w.to_bits(), p.to_bits(), 128 - bits),

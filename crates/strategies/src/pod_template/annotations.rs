@@ -29,6 +29,18 @@ pub fn keys(annotations: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// The metadata of what is made from a template that is not a pod's: labels and annotations, and nothing else.
+pub fn of_template(metadata: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    keys(&metadata["annotations"], &at.child("annotations"), errors);
+    schema::rules::labels(&metadata["labels"], &at.child("labels"), errors);
+    let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
+    for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
+        if !matches!(k.as_str(), "annotations" | "labels") {
+            errors.push(FieldError::forbidden(&at.child(k), "cannot be set").said_with(at));
+        }
+    }
+}
+
 /// What holds for those of a pod or of a template of one.
 pub fn rules(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (k, v) in each(annotations) {

@@ -25,7 +25,9 @@ use meta::{FieldError, FieldPath, Map, Object, Value, names};
 pub use resources::{amount, default_of_pod, overcommits, overhead, resource_name};
 pub use scheduling::node_selector_terms;
 pub use security::apparmor;
-pub use warnings::{claim_sizes, of_node_term, of_parts as warnings_of_parts, of_workload, old_label, warnings};
+pub use warnings::{
+    claim_sizes, of_name, of_node_term, of_parts as warnings_of_parts, of_workload, old_label, warnings,
+};
 
 /// What a pod spec belongs to. A template is asked less: its pods are looked at again.
 #[derive(Clone, Copy)]

@@ -142,15 +142,7 @@ fn ephemeral(s: &Value, volume: &str, of: Of<'_>, at: &FieldPath, errors: &mut E
         errors.push(FieldError::required(&inner, ""));
         return;
     }
-    let (metadata, meta_at) = (&template["metadata"], inner.child("metadata"));
-    super::annotations::keys(&metadata["annotations"], &meta_at.child("annotations"), errors);
-    schema::rules::labels(&metadata["labels"], &meta_at.child("labels"), errors);
-    let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
-    for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
-        if !matches!(k.as_str(), "annotations" | "labels") {
-            errors.push(FieldError::forbidden(&meta_at.child(k), "cannot be set").said_with(&meta_at));
-        }
-    }
+    super::annotations::of_template(&template["metadata"], &inner.child("metadata"), errors);
     persistent_volume::claim_spec(&template["spec"], &inner.child("spec"), errors);
     if let Of::Pod(pod) = of
         && !pod.is_empty()

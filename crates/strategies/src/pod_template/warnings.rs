@@ -82,6 +82,16 @@ pub fn of_parts(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String>
     out
 }
 
+/// Pods are called by their workload, and their hosts by them.
+pub fn of_name(name: &str) -> Vec<String> {
+    let why = meta::names::dns_label(name);
+    if why.is_empty() {
+        return Vec::new();
+    }
+    let said = "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior";
+    vec![format!("{said}; a DNS label is recommended: [{}]", why.join(" "))]
+}
+
 /// Warnings of the template of a workload; an update that leaves its generation alone is not warned again.
 pub fn of_workload(o: &Object, old: Option<&Object>, path: &[&str]) -> Vec<String> {
     if old.is_some_and(|old| old.generation() == o.generation()) {

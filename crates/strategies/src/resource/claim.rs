@@ -16,7 +16,10 @@ pub fn claim(o: &Object, errors: &mut ErrorList) {
 }
 
 pub fn claim_template(o: &Object, errors: &mut ErrorList) {
-    spec(o.at(&["spec", "spec"]).unwrap_or(&Value::Null), &FieldPath::new("spec.spec"), errors);
+    let of = |k: &str| (o.at(&["spec", k]).unwrap_or(&Value::Null), FieldPath::new("spec").child(k));
+    let ((metadata, at), (claim, claim_at)) = (of("metadata"), of("spec"));
+    crate::pod_template::annotations::of_template(metadata, &at, errors);
+    spec(claim, &claim_at, errors);
 }
 
 /// What may not change need not be right as well.

@@ -147,9 +147,9 @@ async fn what_is_said_of_a_job_stays_true() {
                     "uncountedTerminatedPods": {"failed": ["a"]}}),
                 &[
                     (at, "cannot set Complete=True and Failed=true conditions"),
+                    ("status.completionTime", "completionTime is required for Complete jobs"),
                     (at, "cannot set Failed=True condition without the FailureTarget=true condition"),
                     (at, "cannot set Complete=True condition without the SuccessCriteriaMet=true condition"),
-                    ("status.completionTime", "completionTime is required for Complete jobs"),
                     ("status.active", "active>0 is invalid for finished job"),
                     ("status.uncountedTerminatedPods", "uncountedTerminatedPods needs to be empty for finished job"),
                     ("status.terminating", "terminating>0 is invalid for finished job"),

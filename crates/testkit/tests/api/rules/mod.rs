@@ -2,6 +2,7 @@
 
 mod core;
 mod jobs;
+mod letters;
 mod order;
 mod requests;
 mod storage;
