@@ -129,11 +129,6 @@ impl Typed {
     pub fn broken() -> Self {
         Self::of(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
     }
-
-    /// Its type, with the most that is known of its size.
-    pub fn decl(&self) -> Decl {
-        Decl::new(self.ty.clone(), self.size().max)
-    }
 }
 
 /// A variable of a macro.

@@ -114,13 +114,11 @@ impl Extent {
     }
 }
 
-/// One value, whatever it is, has the size of one.
+/// The size of a value by its type; an optional one's is that of what it may have.
 fn scalar(ty: &Type) -> Option<Range> {
-    use Type::{Bool, Double, Duration, Int, Timestamp, Uint};
     match ty {
-        Bool | Double | Duration | Int | Timestamp | Uint => Some(Range::fixed(1)),
         Type::Optional(of) => scalar(&of.ty),
-        _ => None,
+        ty => ty.is_scalar().then_some(ONE),
     }
 }
 

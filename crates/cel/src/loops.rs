@@ -210,7 +210,7 @@ impl Checker<'_> {
         let body = self.check(body);
         self.locals.pop();
         let ty = match (wrap, self.known.resolve(&body.ty)) {
-            (Wrap::Value, _) => Type::optional(body.decl()),
+            (Wrap::Value, _) => Type::optional(unbounded(body.ty.clone())),
             (Wrap::Optional, t @ (Type::Optional(_) | Type::Dyn)) => t,
             (Wrap::Optional, t) => return self.no_overload(id, function, &[&of.ty, &t], true),
         };

@@ -83,10 +83,10 @@ impl Type {
         matches!(self, Self::Dyn)
     }
 
-    /// One value, whatever its type: it costs what one costs.
+    /// One value, whatever its type: it has the size of one.
     pub(crate) fn is_scalar(&self) -> bool {
-        use Type::{Bool, Double, Duration, Int, Null, Timestamp, Uint};
-        matches!(self, Bool | Double | Duration | Int | Null | Timestamp | Uint | Self::Type)
+        use Type::{Bool, Double, Duration, Int, Timestamp, Uint};
+        matches!(self, Bool | Double | Duration | Int | Timestamp | Uint)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::hook::{Caller, Hook, allow};
 use crate::webhooks::put;
-use crate::{MAPS, call, clock, config_map};
+use crate::{MAPS, call, clock, config_map, told};
 use admission::Configuration;
 use kemudi_testkit::Cluster;
 use meta::Value;
@@ -10,12 +10,6 @@ use serde_json::json;
 
 const PODS: &str = "/api/v1/namespaces/golden/pods";
 const QUOTAS: &str = "/api/v1/namespaces/golden/resourcequotas";
-
-async fn told(plugin: &str, said: Value) -> Cluster {
-    let configuration = Configuration::default().with(plugin, said);
-    let chain = admission::configured(&[plugin.to_owned()], &[], &configuration).unwrap();
-    Cluster::admitting(1, chain.open(&clock()).await.unwrap()).await
-}
 
 fn pod(name: &str, spec: Value) -> Value {
     let mut o = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});

@@ -13,6 +13,7 @@ mod quota;
 mod told;
 mod webhooks;
 
+use admission::Configuration;
 use kemudi_testkit::{Cluster, VirtualClock};
 use meta::{Clock, Value};
 use serde_json::json;
@@ -32,6 +33,13 @@ pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, V
     let warnings = r.headers().get_all("warning").iter().map(text).collect();
     let body = r.into_body().collect().await;
     (code, serde_json::from_slice(&body).unwrap_or_default(), warnings)
+}
+
+/// A server with a plugin that is told something.
+pub async fn told(plugin: &str, said: Value) -> Cluster {
+    let configuration = Configuration::default().with(plugin, said);
+    let chain = admission::configured(&[plugin.to_owned()], &[], &configuration).unwrap();
+    Cluster::admitting(1, chain.open(&clock()).await.unwrap()).await
 }
 
 pub fn clock() -> Arc<dyn Clock> {

@@ -1,7 +1,7 @@
-//! Plugins that are told something at the start, and those that are off unless somebody wants them. Issue 3, item 5.
+//! Plugins that are told something at the start, and those that are off unless somebody wants them.
 
 use crate::hook::Hook;
-use crate::{MAPS, call, clock, config_map};
+use crate::{MAPS, call, config_map, told};
 use admission::Configuration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,12 +12,6 @@ use std::time::Duration;
 
 const PODS: &str = "/api/v1/namespaces/golden/pods";
 const EVENTS: &str = "/api/v1/namespaces/golden/events";
-
-async fn told(plugin: &str, said: Value) -> Cluster {
-    let configuration = Configuration::default().with(plugin, said);
-    let chain = admission::configured(&[plugin.to_owned()], &[], &configuration).unwrap();
-    Cluster::admitting(1, chain.open(&clock()).await.unwrap()).await
-}
 
 async fn plain(plugin: &str) -> Cluster {
     Cluster::admitting(1, admission::chain(&[plugin.to_owned()], &[]).unwrap()).await

@@ -1,7 +1,9 @@
 //! What is said of a field, to the letter: the path, what is wrong and the order, and what is warned of.
 
 use kemudi_testkit::{Answer, Cluster};
+use meta::Gvr;
 use serde_json::{Value, json};
+use store::{Action, Expect, Op};
 
 /// A change of a body at a JSON pointer, and what is said of it: `field: message`, in order.
 type Case = (&'static str, Value, Vec<String>);
@@ -248,6 +250,49 @@ async fn storage_budgets_scalers_and_reviews() {
     let driver = json!({"metadata": {"name": "d"}, "spec": {"preventPodSchedulingIfMissing": true}});
     let a = c.call("POST", "/apis/storage.k8s.io/v1/csidrivers", driver).await;
     assert_eq!((a.code, a.body["spec"].get("preventPodSchedulingIfMissing")), (201, None));
+}
+
+/// Changes what is stored, as an older version would have stored it.
+async fn rewrite(c: &Cluster, group: &str, resource: &str, name: &str, from: &str, to: &str) {
+    let registry = &c.server.registry;
+    let gvr = Gvr { group: group.into(), version: "v1".into(), resource: resource.into() };
+    let key = registry.rows().resource(&gvr).unwrap().key("default", name).unwrap();
+    let entry = registry.store.snapshot().get(&key).unwrap();
+    let text = std::str::from_utf8(&entry.value).unwrap();
+    assert!(text.contains(from), "{text}");
+    let action = Action::Put(text.replace(from, to).into());
+    registry.store.commit(vec![Op { key, expect: Expect::Revision(entry.revision), action }]).await.unwrap();
+}
+
+/// What v1.36 no longer takes may stay where it is already.
+#[tokio::test]
+async fn what_was_there_before_may_stay() {
+    let c = Cluster::start(1).await;
+    let merge = async |path: &str, body: Value| {
+        let media = Some("application/merge-patch+json");
+        c.send("PATCH", path, media, "application/json", body.to_string().into()).await
+    };
+    let block = |cidr: &str| json!({"ipBlock": {"cidr": cidr}});
+    let spec = |from: Value| json!({"podSelector": {}, "ingress": [{"from": from}]});
+    let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let policy = json!({"metadata": {"name": "p"}, "spec": spec(json!([block("10.0.0.0/8")]))});
+    assert_eq!(c.call("POST", policies, policy).await.code, 201);
+    rewrite(&c, "networking.k8s.io", "networkpolicies", "p", "10.0.0.0/8", "010.0.0.0/8").await;
+    let path = format!("{policies}/p");
+    let a = merge(&path, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert_eq!(a.code, 200, "{}", a.body);
+    let a = merge(&path, json!({"spec": spec(json!([block("010.0.0.0/8"), block("011.0.0.0/8")]))})).await;
+    assert_eq!((a.code, said(&a).len()), (422, 1), "{}", a.body);
+    assert!(said(&a)[0].starts_with("spec.ingress[0].from[1].ipBlock.cidr: "), "{}", a.body);
+
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "x", "preferredHolder": "y"}});
+    let a = c.call("POST", leases, lease).await;
+    assert_eq!((a.code, a.body["spec"].get("preferredHolder")), (201, None), "behind a gate that is off");
+    let held = r#""holderIdentity":"x""#;
+    rewrite(&c, "coordination.k8s.io", "leases", "l", held, &format!(r#"{held},"preferredHolder":"y""#)).await;
+    let a = merge(&format!("{leases}/l"), json!({"spec": {"holderIdentity": "z", "strategy": "s"}})).await;
+    assert_eq!(a.body["spec"], json!({"holderIdentity": "z", "preferredHolder": "y"}), "only what was there");
 }
 
 #[tokio::test]
