@@ -1,0 +1,37 @@
+//! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
+//!
+//! One file per class of attacker. `containers` and `paths` start from inside a pod, `requests` and `connections` from a
+//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried.
+//! `docs/security.md` lists the promises that these tests hold.
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
+
+#[path = "../e2e/cluster.rs"]
+#[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
+mod cluster;
+#[path = "../e2e/runner.rs"]
+#[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
+mod runner;
+#[path = "../process/running.rs"]
+#[allow(dead_code, reason = "shared with the tests of the process, which use more of it")]
+mod running;
+#[path = "../e2e/story.rs"]
+#[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
+mod story;
+
+mod connections;
+mod containers;
+mod entry;
+mod paths;
+mod requests;
+
+use runner::{Test, own};
+use std::process::ExitCode;
+
+fn tests() -> Vec<Test> {
+    [own(containers::TESTS), own(paths::TESTS), own(requests::TESTS), own(connections::TESTS), own(entry::TESTS)]
+        .concat()
+}
+
+fn main() -> ExitCode {
+    runner::main(tests())
+}
