@@ -12,6 +12,7 @@ use meta::Status;
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
 use node::{Agent, DnsOptions, Handle};
 use runtime::Embedded;
+use runtime::beneath::make_private;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -103,9 +104,12 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
     let user = User::new(format!("system:node:{}", config.node_name), &[auth::user::GROUP_NODES]);
     let log_dir = config.data_dir.join("logs");
     let data_dir = config.data_dir.join("node");
-    for d in [&log_dir, &data_dir] {
-        std::fs::create_dir_all(d).map_err(|source| Error::File { path: d.clone(), source })?;
+    let file = |path: &Path, source| Error::File { path: path.to_owned(), source };
+    for d in [&log_dir, &data_dir, &data_dir.join("pods")] {
+        make_private(d).map_err(|e| file(d, e))?;
     }
+    // Logs are written and read without following a link, so no link may be in their own path.
+    let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let runtime = Arc::new(embedded.clone());
     let agent = Agent::new(node::Options {
         client: parts.client(user, "kubelet"),
@@ -183,23 +187,9 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     Embedded::purge(&config.runtime(clock)).await?;
     ServiceRules::purge(&config.services()).await?;
     PodNetwork::purge(&config.network()).await?;
-    unmount_below(data_dir);
+    // Volumes of pods that nobody ended.
+    runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;
     Ok(())
-}
-
-/// Takes away what is still mounted below a directory: volumes of pods that nobody ended. The deepest first.
-fn unmount_below(dir: &Path) {
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut points: Vec<PathBuf> =
-        table.lines().filter_map(|l| l.split(' ').nth(4)).map(|p| PathBuf::from(p.replace("\\040", " "))).collect();
-    points.retain(|p| p.starts_with(&dir));
-    points.sort_by_key(|p| std::cmp::Reverse(p.as_os_str().len()));
-    for p in points {
-        if let Err(e) = nix::mount::umount2(&p, nix::mount::MntFlags::MNT_DETACH) {
-            tracing::warn!("{} stays mounted: {e}", p.display());
-        }
-    }
 }
 
 /// The agent of this process, for logs and exec.

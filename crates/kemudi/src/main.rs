@@ -12,6 +12,7 @@ mod behind;
 mod bootstrap;
 mod components;
 mod control_plane;
+mod data_dir;
 mod lock;
 mod man;
 mod pki;

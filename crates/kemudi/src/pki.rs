@@ -171,14 +171,23 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(|source| Error::File { path: path.into(), source })
 }
 
-/// Writes a file that only its owner can read.
+/// Writes a file that only its owner can read (0600). It is replaced as a whole, so nobody reads the new content through a file
+/// opened before.
 pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     write_private_bytes(path, text.as_bytes())
 }
 
 fn write_private_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let file = |source| Error::File { path: path.into(), source };
-    let mut f = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(file)?;
-    f.write_all(bytes).map_err(file)?;
-    f.sync_all().map_err(file)
+    let failed = |source| Error::File { path: path.into(), source };
+    // Where a link leads, the file is replaced and not the link.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh = target.with_file_name(name);
+    let _ = fs::remove_file(&fresh); // of an earlier process of this number
+    let written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh).and_then(|mut f| {
+        f.write_all(bytes)?;
+        f.sync_all()
+    });
+    written.and_then(|()| fs::rename(&fresh, &target)).inspect_err(|_| _ = fs::remove_file(&fresh)).map_err(failed)
 }

@@ -4,7 +4,7 @@ use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
 use crate::system::SystemClock;
-use crate::{access, agent, behind, bootstrap, lock, privileges};
+use crate::{access, agent, behind, bootstrap, data_dir, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -129,6 +129,8 @@ const SETTLED: Duration = Duration::from_secs(30);
 pub fn up(options: Options) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // What has no mode of its own gets the same one, whoever starts the cluster.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     // Pages of 2 MB are zeroed whole for the little that is used of them: writes would be three times slower.
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
         tracing::debug!("huge pages stay on: {e}");
@@ -158,7 +160,7 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
     }
     let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
-    std::fs::create_dir_all(&options.data_dir).map_err(directory)?;
+    data_dir::prepare(&options.data_dir).map_err(directory)?;
     // First everything that may say no: what comes after it touches the network of this machine.
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
@@ -314,8 +316,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
     }
     if options.purge && options.data_dir.exists() {
         // A mistyped directory must not cost somebody else's files.
-        let ours = ["admin.token", "store", "network", "runtime"].iter().any(|f| options.data_dir.join(f).exists());
-        if !ours {
+        if !data_dir::is_ours(&options.data_dir) {
             return Err(Error::NotOurs(options.data_dir.display().to_string()));
         }
         let pods: network::Cidr = match POD_RANGE.parse() {
@@ -324,7 +325,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
         runtime.block_on(agent::purge(&options.data_dir, pods, pods))?;
-        std::fs::remove_dir_all(&options.data_dir)
+        runtime::beneath::remove_tree(&options.data_dir)
             .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     }
     Ok(())

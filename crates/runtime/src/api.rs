@@ -154,14 +154,63 @@ pub enum Propagation {
 pub enum MountSource {
     /// A file or directory of the host; must exist. Symlinks are resolved on the host.
     Host(PathBuf),
+    /// `path` below the directory `root` of the host, in which containers may write; must exist. It is resolved when it is
+    /// mounted, and a symlink that leads out of `root` is an error.
+    Below { root: PathBuf, path: PathBuf },
     /// An empty memory file system, gone with the container.
     Tmpfs { size: Option<u64>, mode: Option<u32> },
+}
+
+/// Kinds of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileKind {
+    Directory,
+    File,
+    Socket,
+    CharacterDevice,
+    BlockDevice,
+    /// A named pipe.
+    Pipe,
+    Link,
+}
+
+impl FileKind {
+    /// The kind that the mode of a file (`st_mode`) says.
+    pub fn from_mode(mode: u32) -> Self {
+        match mode & libc::S_IFMT {
+            libc::S_IFDIR => Self::Directory,
+            libc::S_IFSOCK => Self::Socket,
+            libc::S_IFCHR => Self::CharacterDevice,
+            libc::S_IFBLK => Self::BlockDevice,
+            libc::S_IFIFO => Self::Pipe,
+            libc::S_IFLNK => Self::Link,
+            _ => Self::File,
+        }
+    }
+}
+
+impl std::fmt::Display for FileKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Directory => "directory",
+            Self::File => "file",
+            Self::Socket => "socket file",
+            Self::CharacterDevice => "character device",
+            Self::BlockDevice => "block device",
+            Self::Pipe => "named pipe",
+            Self::Link => "symbolic link",
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     pub source: MountSource,
-    /// Absolute path in the container; created if missing, symlinks resolved inside the container.
+    /// What the source must be when it is mounted; anything if `None`.
+    #[serde(default)]
+    pub kind: Option<FileKind>,
+    /// Absolute path in the container; created if missing, symlinks resolved inside the container. Not below /proc, but for
+    /// the files that runtimes usually permit there.
     pub target: PathBuf,
     pub read_only: bool,
     /// Read-only also for mounts below (`recursiveReadOnly`).
@@ -173,6 +222,7 @@ impl Mount {
     pub fn bind(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Mount {
         Mount {
             source: MountSource::Host(source.into()),
+            kind: None,
             target: target.into(),
             read_only: false,
             recursive_read_only: false,

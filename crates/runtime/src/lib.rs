@@ -12,6 +12,7 @@
 #![allow(unsafe_code)] // kernel calls that no safe wrapper covers; each block says why it is sound
 
 pub mod api;
+pub mod beneath;
 pub mod cgroup;
 pub mod embedded;
 pub mod host;
@@ -20,6 +21,7 @@ pub mod memory;
 pub mod seccomp;
 pub mod shim;
 mod spec;
+pub mod sysctl;
 mod wire;
 
 pub use api::*;

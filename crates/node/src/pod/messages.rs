@@ -1,10 +1,9 @@
 //! Termination messages: what a container wrote to its file, or the end of its log.
 
-use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use runtime::Container;
+use runtime::{Container, beneath};
 
 const MAX_FILE: u64 = 4096;
 const MAX_LOG_BYTES: usize = 2048;
@@ -21,14 +20,14 @@ pub fn read(c: &Container, from_logs: bool) -> String {
 
 fn head(path: &Path, most: u64) -> String {
     let mut out = Vec::new();
-    if let Ok(f) = fs::File::open(path) {
+    if let Ok(f) = beneath::read_file(path) {
         let _ = f.take(most).read_to_end(&mut out);
     }
     String::from_utf8_lossy(&out).into_owned()
 }
 
 fn last_lines(path: &Path) -> String {
-    let Ok(mut f) = fs::File::open(path) else { return String::new() };
+    let Ok(mut f) = beneath::read_file(path) else { return String::new() };
     // Every line carries a time and a stream, so read more than is kept.
     let size = f.metadata().map_or(0, |m| m.len());
     let from = size.saturating_sub(64 * 1024);

@@ -139,9 +139,8 @@ impl Worker {
         self.shared.objects.forget(&self.uid);
         self.shared.tokens.forget(&self.uid);
         let logs = self.log_directory();
-        if let Err(error) = tokio::fs::remove_dir_all(&logs).await
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
+        let removed = tokio::task::spawn_blocking(move || runtime::beneath::remove_tree(&logs)).await;
+        if let Ok(Err(error)) = removed {
             tracing::debug!(pod = text(&self.pod.metadata.name), %error, "removing logs");
         }
         Ok(())

@@ -178,7 +178,7 @@ async fn send(
 ) -> std::io::Result<()> {
     let path = PathBuf::from(path);
     let mut file = loop {
-        match File::open(&path).await {
+        match open(&path).await {
             Ok(f) => break f,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && wanted.follow && runs(options, id).await => {
                 tokio::time::sleep(LOOK).await;
@@ -232,10 +232,17 @@ async fn send(
         if let Ok(now) = tokio::fs::metadata(&path).await
             && now.len() < at
         {
-            file = File::open(&path).await?;
+            file = open(&path).await?;
             at = 0;
         }
     }
+}
+
+/// Opens a log file; a link or anything but a regular file in its place is an error.
+async fn open(path: &Path) -> std::io::Result<File> {
+    let path = path.to_owned();
+    let file = tokio::task::spawn_blocking(move || runtime::beneath::read_file(&path)).await;
+    Ok(File::from_std(file.map_err(std::io::Error::other)??))
 }
 
 async fn runs(options: &Arc<Options>, id: &str) -> bool {

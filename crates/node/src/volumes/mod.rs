@@ -18,7 +18,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume, VolumeMount};
 use meta::{Clock, Quantity};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::Mode;
+use runtime::beneath::{self, Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
 
 use crate::env::{Source, expand};
@@ -119,7 +122,7 @@ impl Volumes {
         let group = spec.and_then(|s| s.security_context.as_ref()?.fs_group).and_then(|g| u32::try_from(g).ok());
         let sources = Sources { pod, objects, tokens, place, user: one_user(pod), has_group: group.is_some() };
         if let Some(h) = &v.host_path {
-            host_path::check(h)?;
+            host_path::prepare(h)?;
             return Ok(PathBuf::from(&h.path));
         }
         if let Some(e) = &v.empty_dir {
@@ -190,18 +193,8 @@ impl Volumes {
     pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
         let directory = self.pod_directory(uid);
         blocking(move || {
-            let below = directory.join("volumes");
-            for kind in fs::read_dir(&below).into_iter().flatten().flatten() {
-                for volume in fs::read_dir(kind.path()).into_iter().flatten().flatten() {
-                    if is_mounted(&volume.path()) {
-                        umount2(&volume.path(), MntFlags::MNT_DETACH)?;
-                    }
-                }
-            }
-            match fs::remove_dir_all(&directory) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-                _ => Ok(()),
-            }
+            beneath::unmount_below(&directory)?;
+            beneath::remove_tree(&directory)
         })
         .await
         .map_err(failed("removing a pod's directory"))
@@ -272,13 +265,15 @@ pub fn mounts(
             v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
         });
         let source = match sub_path(m, env)? {
-            Some(sub) => within(root, &sub)?,
-            None => root.clone(),
+            Some(sub) => below(root, &sub)?,
+            None => MountSource::Host(root.clone()),
         };
+        let host_path = volume.and_then(|v| v.host_path.as_ref()).filter(|_| matches!(source, MountSource::Host(_)));
         let target = if m.mount_path.starts_with('/') { m.mount_path.clone() } else { format!("/{}", m.mount_path) };
         let read_only = always_read_only || m.read_only == Some(true);
         out.push(Mount {
-            source: MountSource::Host(source),
+            source,
+            kind: host_path.and_then(host_path::kind),
             target: target.into(),
             read_only,
             recursive_read_only: read_only
@@ -310,28 +305,22 @@ fn sub_path(m: &VolumeMount, env: &[(String, String)]) -> Result<Option<String>,
     Ok(Some(text))
 }
 
-/// A path below `root`, made if missing; symbolic links must not lead out of it.
-fn within(root: &Path, sub: &str) -> Result<PathBuf, Error> {
-    if Path::new(sub).components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
+/// A path below `root`, made if missing; symbolic links must not lead out of it. Containers may change the volume at any time, so
+/// it is resolved again, by the same rule, when it is mounted.
+fn below(root: &Path, sub: &str) -> Result<MountSource, Error> {
+    let path = Path::new(sub);
+    if path.components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
         return Err(Error::Content(format!("subPath {sub:?} must be relative and must not contain '..'")));
     }
-    let root = fs::canonicalize(root).map_err(failed(root.display().to_string()))?;
-    let mut at = root.clone();
-    for part in Path::new(sub).components() {
-        let next = at.join(part);
-        if fs::symlink_metadata(&next).is_err() {
-            fs::create_dir(&next).map_err(failed(next.display().to_string()))?;
-            // As the volume, so that whoever may write there may write here.
-            if let Ok(parent) = fs::metadata(&at) {
-                let _ = fs::set_permissions(&next, parent.permissions());
-            }
-        }
-        at = fs::canonicalize(&next).map_err(failed(next.display().to_string()))?;
-        if !at.starts_with(&root) {
-            return Err(Error::Content(format!("subPath {sub:?} leads out of its volume")));
-        }
-    }
-    Ok(at)
+    let wrong = |e: io::Error| match e.raw_os_error() {
+        Some(code) if code == Errno::EXDEV as i32 => Error::Content(format!("subPath {sub:?} leads out of its volume")),
+        _ => failed(root.join(path).display().to_string())(e),
+    };
+    // As the volume, so that whoever may write there may write here.
+    let mode = fs::metadata(root).map_err(wrong)?.permissions().mode();
+    let directory = Directory::open(root, Links::Inside).map_err(wrong)?;
+    directory.make(path, Leaf::Directory, Mode::from_bits_truncate(mode & 0o7777)).map_err(wrong)?;
+    Ok(MountSource::Below { root: root.to_owned(), path: path.to_owned() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Containers: from a request to the record a shim starts from, and their life after that.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::api::*;
 use crate::cgroup::Usage;
 use crate::image::{Image, hex};
 use crate::spec::{self, Call, ContainerRecord, PodRecord, StateRecord, VERSION};
-use crate::{image, seccomp};
+use crate::{beneath, image, seccomp};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -95,6 +94,10 @@ impl Inner {
             let path = directory.join(name);
             std::fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
         }
+        // The container's root, whatever the umask is.
+        let upper = directory.join("upper");
+        std::fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .map_err(Error::io(upper.display().to_string()))?;
         if let Some(path) = &record.termination_message_file {
             std::fs::write(path, b"").map_err(Error::io(path.display().to_string()))?;
             let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -267,7 +270,7 @@ impl Inner {
         let record = &entry.record;
         let mut result = stats(self.now(), self.hierarchies.usage(&self.container_cgroup(record)?));
         let upper = self.container_directory(&record.pod, &record.id).join("upper");
-        (result.fs_used, result.fs_inodes) = disk_usage(&upper);
+        (result.fs_used, result.fs_inodes) = beneath::disk_usage(&upper);
         Ok(result)
     }
 }
@@ -283,21 +286,6 @@ pub(super) fn stats(at: Timestamp, usage: Usage) -> Stats {
         fs_used: 0,
         fs_inodes: 0,
     }
-}
-
-/// Bytes on disk and inodes of a tree. What vanishes meanwhile is not counted.
-fn disk_usage(directory: &Path) -> (u64, u64) {
-    let (mut bytes, mut inodes) = (0, 0);
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let Ok(metadata) = entry.metadata() else { continue };
-        bytes += metadata.blocks() * 512;
-        inodes += 1;
-        if metadata.is_dir() {
-            let (b, i) = disk_usage(&entry.path());
-            (bytes, inodes) = (bytes + b, inodes + i);
-        }
-    }
-    (bytes, inodes)
 }
 
 async fn wait_ended(mut state: watch::Receiver<StateRecord>) {

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, watch};
 
 use crate::api::*;
+use crate::beneath;
 use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
@@ -87,7 +88,12 @@ impl Embedded {
 
     async fn opened(options: Options) -> Result<Embedded> {
         let root = std::path::absolute(&options.root).map_err(Error::io("root directory"))?;
-        std::fs::create_dir_all(root.join("pods")).map_err(Error::io(root.display().to_string()))?;
+        std::fs::create_dir_all(&root).map_err(Error::io(root.display().to_string()))?;
+        // They hold files of other users: secrets, tokens, programs with the set-user-id bit.
+        let root = std::fs::canonicalize(&root).map_err(Error::io(root.display().to_string()))?;
+        for directory in [root.clone(), root.join("pods"), root.join("images")] {
+            private_directory(&directory)?;
+        }
         let prefix = &options.cgroup_prefix;
         if prefix.is_empty() || prefix.contains('/') || prefix.starts_with('.') {
             return Err(Error::Invalid { field: "cgroup prefix", message: format!("{prefix:?} is not one path part") });
@@ -188,10 +194,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 }
 
 fn remove_directory(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display().to_string())(e)),
-        _ => Ok(()),
-    }
+    beneath::remove_tree(path).map_err(Error::io(path.display().to_string()))
+}
+
+/// Makes a directory that only its owner can enter, or takes the others' permissions from one that is there.
+fn private_directory(path: &Path) -> Result<()> {
+    beneath::make_private(path).map_err(Error::io(path.display().to_string()))
 }
 
 #[async_trait]

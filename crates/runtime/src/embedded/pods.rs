@@ -15,7 +15,7 @@ use super::shim_link::{Link, Peer};
 use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking, remove_directory};
 use crate::api::*;
 use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
-use crate::{cgroup, shim};
+use crate::{cgroup, shim, sysctl};
 
 /// A shim that does not stand by then is taken for stuck.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,8 +66,19 @@ fn check(config: &PodConfig) -> Result<()> {
         return Err(Error::Invalid { field: "hostname", message: "longer than 64 bytes".into() });
     }
     for name in config.sysctls.keys() {
-        if name.split(['.', '/']).any(|p| p.is_empty()) {
-            return Err(Error::Invalid { field: "sysctl", message: format!("{name:?}") });
+        // Whoever asks: a parameter of the whole machine is never set for a pod.
+        let invalid = |message: String| Err(Error::Invalid { field: "sysctl", message });
+        let dotted = sysctl::dotted(name);
+        if dotted.split('.').any(|p| p.is_empty() || p.starts_with('/')) {
+            return invalid(format!("{name:?}"));
+        }
+        let own = match sysctl::namespace(&dotted) {
+            Some(sysctl::Namespace::Ipc) => !config.host_ipc,
+            Some(sysctl::Namespace::Net) => config.netns.is_some(),
+            None => false,
+        };
+        if !own {
+            return invalid(format!("{name:?} is not in a separate kernel namespace"));
         }
     }
     Ok(())

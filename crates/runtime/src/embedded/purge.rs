@@ -1,12 +1,9 @@
 //! Removing everything that a runtime under given options has made, whatever state it is in.
 
-use std::path::{Path, PathBuf};
-
-use nix::mount::{MntFlags, umount2};
-
 use super::pods::retry;
 use super::{Options, blocking, remove_directory};
 use crate::api::{Error, Result};
+use crate::beneath;
 use crate::cgroup::{self, Hierarchies};
 use crate::spec::{self, ShimRecord};
 
@@ -27,10 +24,7 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
             hierarchies.remove(prefix)
         })
         .map_err(Error::io(format!("cgroup {prefix}")))?;
-        for mount in mounts_below(&root)? {
-            umount2(&mount, MntFlags::MNT_DETACH)
-                .map_err(|e| Error::io(format!("unmounting {}", mount.display()))(e.into()))?;
-        }
+        beneath::unmount_below(&root).map_err(Error::io("mounts"))?;
         remove_directory(&root.join("pods"))?;
         remove_directory(&root.join("images"))?;
         // The directory itself goes only if nobody else put something there.
@@ -38,17 +32,4 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-/// Deepest first.
-fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(Error::io("mounts"))?;
-    let mut mounts: Vec<PathBuf> = text
-        .lines()
-        .filter_map(|l| l.split(' ').nth(4))
-        .map(|p| PathBuf::from(p.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")))
-        .filter(|p| p.starts_with(root) && p != root)
-        .collect();
-    mounts.reverse();
-    Ok(mounts)
 }

@@ -1,17 +1,25 @@
 //! Reading image archives and unpacking layers, with the marks of deletion ("whiteouts") turned into overlayfs' own.
 
 use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, lchown};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens, makedev, mkdirat, mknodat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{Error, Image, ImageConfig, ImageStore, Result, digest, normalize};
+use crate::api::FileKind;
+use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
 /// Name → path of the blobs and files of an archive, unpacked or as they were.
 struct Source {
@@ -78,8 +86,11 @@ pub fn import(store: &ImageStore, path: &Path, name: Option<&str>) -> Result<Vec
         let directory = store.incoming("archive")?;
         let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
         let mut archive = tar::Archive::new(decompressed(file).map_err(Error::io(path.display().to_string()))?);
-        archive.unpack(&directory).map_err(|e| format(e.to_string()))?;
         scratch = Some(directory.clone());
+        if let Err(e) = archive.unpack(&directory) {
+            let _ = remove_tree(&directory); // else it goes when the store is opened again
+            return Err(format(e.to_string()));
+        }
         directory
     };
     let source = Source { root };
@@ -91,7 +102,7 @@ pub fn import(store: &ImageStore, path: &Path, name: Option<&str>) -> Result<Vec
         Err(format("no index.json and no manifest.json in it".into()))
     };
     if let Some(directory) = scratch {
-        fs::remove_dir_all(&directory).map_err(Error::io(directory.display().to_string()))?;
+        remove_tree(&directory).map_err(Error::io(directory.display().to_string()))?;
     }
     found
 }
@@ -147,15 +158,9 @@ fn build(store: &ImageStore, source: &Source, config: &Path, blobs: &[PathBuf], 
         if !target.exists() {
             let incoming = store.incoming(&short)?;
             let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
-            let mut reader = Hashing {
-                inner: decompressed(file).map_err(Error::io(blob.display().to_string()))?,
-                hash: Sha256::new(),
-            };
-            unpack(&mut reader, &incoming)?;
-            std::io::copy(&mut reader, &mut std::io::sink()).map_err(Error::io(blob.display().to_string()))?;
-            let found = super::hex(&reader.hash.finalize());
-            if found != expected {
-                return Err(Error::Digest { path: blob.clone(), expected: expected.to_owned(), found });
+            if let Err(e) = unpack_blob(file, blob, &incoming, expected) {
+                let _ = remove_tree(&incoming); // else it goes when the store is opened again
+                return Err(e);
             }
             fs::rename(&incoming, &target).map_err(Error::io(target.display().to_string()))?;
         }
@@ -166,6 +171,19 @@ fn build(store: &ImageStore, source: &Source, config: &Path, blobs: &[PathBuf], 
     }
     let config = configuration.config.unwrap_or_default();
     store.add(Image { id: format!("sha256:{id}"), names, config, layers, size })
+}
+
+/// Unpacks a layer and holds it against its digest.
+fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str) -> Result<()> {
+    let failed = || Error::io(blob.display().to_string());
+    let mut reader = Hashing { inner: decompressed(file).map_err(failed())?, hash: Sha256::new() };
+    unpack(&mut reader, into)?;
+    std::io::copy(&mut reader, &mut std::io::sink()).map_err(failed())?;
+    let found = super::hex(&reader.hash.finalize());
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Digest { path: blob.to_owned(), expected: expected.to_owned(), found })
 }
 
 fn blob(digest: &str) -> Result<PathBuf> {
@@ -249,87 +267,156 @@ fn decompressed(mut file: File) -> std::io::Result<Box<dyn Read>> {
     }
 }
 
+/// The directory of an entry, kept for those that follow.
+struct Parent {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+const PARENT_MODE: Mode = Mode::from_bits_truncate(0o755);
+
 /// Unpacks one layer. Nothing is written outside `root`: every parent must be a real directory of the layer.
-fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
+pub(crate) fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
+    let layer = Directory::open(root, Links::Refuse).map_err(Error::io("layer"))?;
     let mut archive = tar::Archive::new(reader);
-    archive.set_preserve_permissions(true);
-    archive.set_preserve_mtime(true);
-    archive.set_unpack_xattrs(false);
-    // Set last, since a directory that is not writable or whose time is set must still be filled.
+    // Set last, since a directory that is not writable must still be filled.
     let mut directories = Vec::new();
+    let mut parent: Option<Parent> = None;
     for entry in archive.entries().map_err(Error::io("layer"))? {
         let mut entry = entry.map_err(Error::io("layer"))?;
-        let path = entry.path().map_err(Error::io("layer"))?.into_owned();
-        let relative = inside(&path)?;
-        if relative.as_os_str().is_empty() {
-            continue;
+        let relative = inside(&entry.path().map_err(Error::io("layer"))?)?;
+        let Some(name) = relative.file_name() else { continue };
+        let above = relative.parent().unwrap_or(Path::new(""));
+        if parent.as_ref().is_none_or(|p| p.path != above) {
+            parent = Some(Parent { path: above.to_owned(), fd: directory(&layer, above)? });
         }
-        let target = root.join(&relative);
-        let parent = target.parent().unwrap_or(root).to_owned();
-        make_parents(root, &parent)?;
-        let what = || relative.display().to_string();
-        let name = relative.file_name().unwrap_or_default().as_bytes();
-        if name == b".wh..wh..opq" {
-            set_opaque(&parent).map_err(Error::io(what()))?;
-            continue;
-        }
-        if let Some(hidden) = name.strip_prefix(b".wh.") {
-            let target = parent.join(std::ffi::OsStr::from_bytes(hidden));
-            clear(&target, false).map_err(Error::io(what()))?;
-            mknod(&target, SFlag::S_IFCHR, Mode::empty(), makedev(0, 0)).map_err(|e| Error::io(what())(e.into()))?;
-            continue;
-        }
-        let kind = entry.header().entry_type();
-        clear(&target, kind.is_dir()).map_err(Error::io(what()))?;
-        let (uid, gid) = (entry.header().uid().unwrap_or(0) as u32, entry.header().gid().unwrap_or(0) as u32);
-        let mode = entry.header().mode().unwrap_or(0o755) & 0o7777;
-        match kind {
-            tar::EntryType::Directory => {
-                fs::create_dir_all(&target).map_err(Error::io(what()))?;
-                directories.push((target.clone(), mode));
-            }
-            tar::EntryType::Link => {
-                let link = entry.link_name().map_err(Error::io(what()))?.unwrap_or_default();
-                let from = root.join(inside(&link)?);
-                make_parents(root, from.parent().unwrap_or(root))?;
-                fs::hard_link(from, &target).map_err(Error::io(what()))?;
-                continue;
-            }
-            tar::EntryType::Char | tar::EntryType::Block | tar::EntryType::Fifo => {
-                let header = entry.header();
-                let number = |n: std::io::Result<Option<u32>>| u64::from(n.ok().flatten().unwrap_or(0));
-                let device = makedev(number(header.device_major()), number(header.device_minor()));
-                let flag = match kind {
-                    tar::EntryType::Char => SFlag::S_IFCHR,
-                    tar::EntryType::Block => SFlag::S_IFBLK,
-                    _ => SFlag::S_IFIFO,
-                };
-                mknod(&target, flag, Mode::from_bits_truncate(mode), device)
-                    .map_err(|e| Error::io(what())(e.into()))?;
-            }
-            tar::EntryType::Symlink => {
-                let link = entry.link_name().map_err(Error::io(what()))?.unwrap_or_default();
-                std::os::unix::fs::symlink(link, &target).map_err(Error::io(what()))?;
-            }
-            kind if kind.is_file() => {
-                entry.unpack(&target).map_err(Error::io(what()))?;
-            }
-            _ => continue, // metadata of the archive itself
-        }
-        lchown(&target, Some(uid), Some(gid)).map_err(Error::io(what()))?;
-        if kind.is_file() {
-            set_mode(&target, mode).map_err(Error::io(what()))?; // the change of owner clears set-id bits
+        let Some(parent) = &parent else { continue };
+        let added = add(&layer, parent.fd.as_fd(), name, &mut entry);
+        if let Some(mode) = added.map_err(|e| e.with_path(&relative))? {
+            directories.push((relative, mode));
         }
     }
-    for (directory, mode) in directories.into_iter().rev() {
-        set_mode(&directory, mode).map_err(Error::io(directory.display().to_string()))?;
+    for (path, mode) in directories.into_iter().rev() {
+        // One that something else replaced later in the layer has nothing to set.
+        let Ok(fd) = layer.open_at(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()) else { continue };
+        fchmod(&fd, mode).map_err(|e| Error::io(path.display().to_string())(e.into()))?;
     }
     Ok(())
 }
 
-fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+/// A directory of the layer, made if it is missing. A parent that is a link or a file leads out of the layer or nowhere.
+fn directory(layer: &Directory, path: &Path) -> Result<OwnedFd> {
+    layer.make(path, Leaf::Directory, PARENT_MODE).map_err(|e| match e.raw_os_error() {
+        Some(libc::ELOOP | libc::ENOTDIR | libc::EXDEV) => Error::Escape(path.to_owned()),
+        _ => Error::io(path.display().to_string())(e),
+    })
+}
+
+/// Why an entry was not added.
+enum Refused {
+    Escape,
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Refused {
+    fn from(e: std::io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+impl From<Errno> for Refused {
+    fn from(e: Errno) -> Self {
+        Self::Io(e.into())
+    }
+}
+
+impl Refused {
+    fn with_path(self, path: &Path) -> Error {
+        match self {
+            Self::Escape => Error::Escape(path.to_owned()),
+            Self::Io(e) => Error::io(path.display().to_string())(e),
+        }
+    }
+}
+
+/// Adds one entry to its directory. Gives the mode of a directory, which is set when it is filled.
+fn add(
+    layer: &Directory,
+    parent: BorrowedFd,
+    name: &OsStr,
+    entry: &mut tar::Entry<impl Read>,
+) -> std::result::Result<Option<Mode>, Refused> {
+    if let Some(hidden) = name.as_bytes().strip_prefix(b".wh.") {
+        match hidden {
+            b".wh..opq" => set_opaque(parent)?,
+            // Other marks of the file system that invented them.
+            _ if hidden.starts_with(b".wh.") => {}
+            b"" | b"." | b".." => return Err(Refused::Escape),
+            _ => {
+                let hidden = OsStr::from_bytes(hidden);
+                clear(parent, hidden, Existing::Remove)?;
+                mknodat(parent, hidden, SFlag::S_IFCHR, Mode::empty(), makedev(0, 0))?;
+            }
+        }
+        return Ok(None);
+    }
+    let header = entry.header();
+    let kind = header.entry_type();
+    let (uid, gid) = (header.uid().unwrap_or(0) as u32, header.gid().unwrap_or(0) as u32);
+    let mode = Mode::from_bits_truncate(header.mode().unwrap_or(0o755) & 0o7777);
+    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    let own = || fchownat(parent, name, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW);
+    match kind {
+        tar::EntryType::Directory => {
+            if clear(parent, name, Existing::KeepDirectory)? {
+                mkdirat(parent, name, PARENT_MODE)?;
+            }
+            own()?;
+            return Ok(Some(mode));
+        }
+        tar::EntryType::Link => {
+            let link = entry.link_name()?.unwrap_or_default().into_owned();
+            let from = inside(&link).map_err(|_| Refused::Escape)?;
+            let of = from.file_name().ok_or(Refused::Escape)?;
+            let found = layer.resolve(from.parent().unwrap_or(Path::new(""))).map_err(|e| match e.raw_os_error() {
+                Some(libc::ELOOP | libc::ENOTDIR) => Refused::Escape,
+                _ => e.into(),
+            })?;
+            clear(parent, name, Existing::Remove)?;
+            linkat(&found, of, parent, name, AtFlags::empty())?;
+        }
+        tar::EntryType::Char | tar::EntryType::Block | tar::EntryType::Fifo => {
+            let number = |n: std::io::Result<Option<u32>>| u64::from(n.ok().flatten().unwrap_or(0));
+            let device = makedev(number(header.device_major()), number(header.device_minor()));
+            let flag = match kind {
+                tar::EntryType::Char => SFlag::S_IFCHR,
+                tar::EntryType::Block => SFlag::S_IFBLK,
+                _ => SFlag::S_IFIFO,
+            };
+            clear(parent, name, Existing::Remove)?;
+            mknodat(parent, name, flag, mode, device)?;
+            own()?;
+        }
+        tar::EntryType::Symlink => {
+            let link = entry.link_name()?.unwrap_or_default().into_owned();
+            clear(parent, name, Existing::Remove)?;
+            symlinkat(&link, parent, name)?;
+            own()?;
+        }
+        tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+            let modified = header.mtime().unwrap_or(0);
+            clear(parent, name, Existing::Remove)?;
+            let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+            let mut file = File::from(openat(parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+            std::io::copy(entry, &mut file)?;
+            own()?;
+            fchmod(&file, mode)?; // the change of owner clears set-id bits
+            let time = TimeSpec::new(i64::try_from(modified).unwrap_or(i64::MAX), 0);
+            futimens(&file, &time, &time)?;
+        }
+        _ => {} // metadata of the archive itself
+    }
+    Ok(None)
 }
 
 /// The path without its root and dots; one that climbs is refused.
@@ -345,31 +432,32 @@ fn inside(path: &Path) -> Result<PathBuf> {
     Ok(clean)
 }
 
-fn make_parents(root: &Path, parent: &Path) -> Result<()> {
-    let mut at = root.to_owned();
-    for part in parent.strip_prefix(root).unwrap_or(parent).components() {
-        at.push(part);
-        match fs::symlink_metadata(&at) {
-            Ok(metadata) if metadata.is_dir() => {}
-            Ok(_) => return Err(Error::Escape(at)),
-            Err(_) => fs::create_dir(&at).map_err(Error::io(at.display().to_string()))?,
+/// What becomes of an entry that comes again in the same layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Existing {
+    KeepDirectory,
+    Remove,
+}
+
+/// Makes room for an entry. Gives whether nothing is there now.
+fn clear(parent: BorrowedFd, name: &OsStr, existing: Existing) -> std::result::Result<bool, Refused> {
+    match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(stat) if FileKind::from_mode(stat.st_mode) == FileKind::Directory => {
+            if existing == Existing::KeepDirectory {
+                return Ok(false);
+            }
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            remove_tree_at(openat(parent, ".", flags, Mode::empty())?, name)?;
         }
+        Ok(_) => unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?,
+        Err(Errno::ENOENT) => {}
+        Err(e) => return Err(e.into()),
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Makes room for an entry that comes again in the same layer.
-fn clear(target: &Path, keep_directory: bool) -> std::io::Result<()> {
-    match fs::symlink_metadata(target) {
-        Ok(metadata) if metadata.is_dir() && keep_directory => Ok(()),
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(target),
-        Ok(_) => fs::remove_file(target),
-        Err(_) => Ok(()),
-    }
-}
-
-fn set_opaque(directory: &Path) -> std::io::Result<()> {
-    let path = crate::shim::c_path(directory)?;
+fn set_opaque(directory: BorrowedFd) -> std::io::Result<()> {
+    let path = CString::new(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
     // SAFETY: all pointers are to NUL-terminated strings or to the one byte whose length is given.
     let result =
         unsafe { libc::setxattr(path.as_ptr(), c"trusted.overlay.opaque".as_ptr(), c"y".as_ptr().cast(), 1, 0) };

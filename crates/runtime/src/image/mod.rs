@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::spec;
+use crate::{beneath, spec};
 pub use reference::normalize;
 
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +111,7 @@ impl ImageStore {
         let root = std::path::absolute(root.into()).map_err(Error::io("image store"))?;
         let incoming = root.join("incoming");
         if incoming.exists() {
-            std::fs::remove_dir_all(&incoming).map_err(Error::io(incoming.display().to_string()))?;
+            beneath::remove_tree(&incoming).map_err(Error::io(incoming.display().to_string()))?;
         }
         for directory in [root.join("layers"), incoming] {
             std::fs::create_dir_all(&directory).map_err(Error::io(directory.display().to_string()))?;
@@ -166,7 +166,7 @@ impl ImageStore {
         let used: BTreeSet<&String> = index.images.iter().flat_map(|i| &i.layers).collect();
         for layer in image.layers.iter().filter(|l| !used.contains(l)) {
             let path = self.layers_root().join(layer);
-            std::fs::remove_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+            beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl ImageStore {
         if !target.exists() {
             std::fs::rename(directory, &target).map_err(Error::io(target.display().to_string()))?;
         } else {
-            std::fs::remove_dir_all(directory).map_err(Error::io(directory.display().to_string()))?;
+            beneath::remove_tree(directory).map_err(Error::io(directory.display().to_string()))?;
         }
         self.add(Image { id: format!("sha256:{id}"), names: [name].into(), config, layers: vec![layer], size })
     }
@@ -204,7 +204,7 @@ impl ImageStore {
     pub(crate) fn incoming(&self, name: &str) -> Result<PathBuf> {
         let path = self.root.join("incoming").join(name);
         if path.exists() {
-            std::fs::remove_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+            beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
         }
         std::fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
         Ok(path)

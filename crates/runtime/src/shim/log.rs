@@ -7,7 +7,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
 use crate::api::Timestamp;
+use crate::beneath::{Directory, Leaf, Links};
+
+const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
+const FILE_MODE: Mode = Mode::from_bits_truncate(0o640);
 
 /// Longest line that is written in one piece.
 pub const MAX_LINE: usize = 16 * 1024;
@@ -36,11 +43,16 @@ impl LogFile {
         if self.path.as_os_str().is_empty() {
             return Ok(());
         }
-        if let Some(parent) = self.path.parent() {
-            std::fs::create_dir_all(parent)?;
+        // Without following a link: who may write among the logs could have the shim append to any file.
+        let (parent, name) = (self.path.parent().unwrap_or(Path::new("/")), self.path.file_name().unwrap_or_default());
+        let parent = Directory::open(Path::new("/"), Links::Refuse)?.make(parent, Leaf::Directory, DIRECTORY_MODE)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let file = Directory::from_fd(parent, Links::Refuse).open_at(Path::new(name), flags, FILE_MODE)?;
+        let file = File::from(file);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is not a regular file"));
         }
-        use std::os::unix::fs::OpenOptionsExt;
-        self.file = Some(File::options().append(true).create(true).mode(0o640).open(&self.path)?);
+        self.file = Some(file);
         Ok(())
     }
 

@@ -12,27 +12,30 @@ mod sys;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket};
+use nix::sys::stat::Mode;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, sethostname, setsid};
 
 use crate::api::{ContainerState, PidMode};
+use crate::beneath::{Directory, Links};
 use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimRecord, VERSION};
-use crate::{cgroup, wire};
+use crate::{cgroup, sysctl, wire};
 use live::{Live, Progress};
 pub use log::rfc3339;
 use process::{Role, Streams};
-pub(crate) use sys::{c_path, install_seccomp, set_terminal_size};
+pub(crate) use sys::{install_seccomp, set_terminal_size};
 
 /// The word after the program's name that makes it a shim.
 pub const COMMAND: &str = "shim";
@@ -91,6 +94,21 @@ struct Shim {
     stopping: bool,
 }
 
+/// Sets kernel parameters in the namespaces of this process.
+fn set_sysctls(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
+    if sysctls.is_empty() {
+        return Ok(());
+    }
+    let all = Directory::open(Path::new("/proc/sys"), Links::Refuse).map_err(|e| format!("/proc/sys: {e}"))?;
+    for (name, value) in sysctls {
+        let path = sysctl::path(&sysctl::dotted(name));
+        let file = all.open_at(&path, OFlag::O_WRONLY, Mode::empty());
+        let written = file.and_then(|f| File::from(f).write_all(value.as_bytes()));
+        written.map_err(|e| format!("sysctl {name}={value}: {e}"))?;
+    }
+    Ok(())
+}
+
 /// What a descriptor in the poll set belongs to.
 #[derive(Clone)]
 enum Token {
@@ -142,10 +160,7 @@ impl Shim {
         if pod.config.netns.is_some() {
             sethostname(&pod.config.hostname).map_err(say("hostname"))?;
         }
-        for (name, value) in &pod.config.sysctls {
-            let path = format!("/proc/sys/{}", name.replace('.', "/"));
-            std::fs::write(&path, value).map_err(|e| format!("sysctl {name}={value}: {e}"))?;
-        }
+        set_sysctls(&pod.config.sysctls)?;
         let mut shim = Shim {
             directory,
             pod,

@@ -1,20 +1,28 @@
 //! The file system of a container, built by its own process in its own mount namespace: nothing of it is seen by the host,
 //! and all of it goes when the container ends.
 //!
-//! Sources of bind mounts are opened before the root is changed, where the host's paths hold; they are placed after it,
-//! where no symlink of an image can lead out. Every mount is `nodev` unless the container is privileged, so a device node
+//! Sources of bind mounts are opened before the root is changed, where the host's paths hold; they are placed after it. Another
+//! container may change a shared volume meanwhile, so sources and targets are descriptors ([`crate::beneath`]) from the moment
+//! they are looked at, and no path is walked twice. Every mount is `nodev` unless the container is privileged, so a device node
 //! made inside cannot be opened; the few devices containers get are bound one by one.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, fstat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
-use crate::api::{Mount, MountSource, Propagation};
+use crate::api::{FileKind, Mount, MountSource, Propagation};
+use crate::beneath::{Directory, Leaf, Links};
 use crate::spec::ContainerRecord;
+
+/// Of directories that are made for mounts.
+const MODE: Mode = Mode::from_bits_truncate(0o755);
 
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 
@@ -33,6 +41,19 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
+/// Where a file may be mounted over one of the kernel's, as the CRI runtimes permit it.
+const MOUNTABLE_IN_PROC: &[&str] = &[
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/sys/crypto/fips_enabled",
+    "/proc/sys/kernel/ns_last_pid",
+    "/proc/uptime",
+];
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 type Result<T> = std::result::Result<T, String>;
@@ -41,28 +62,66 @@ fn stage(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-fn attach(kind: &str, target: &str, flags: MsFlags, data: &str) -> Result<()> {
-    std::fs::create_dir_all(target).map_err(stage(format_args!("creating {target}")))?;
-    mount(Some(kind), target, Some(kind), flags, Some(data)).map_err(|e| format!("mounting {kind} on {target}: {e}"))
+/// Mounts a file system of the kernel on an ordinary directory of the container, which is made if it is missing.
+fn attach(root: &Directory, kind: &str, target: &str, flags: MsFlags, data: &str) -> Result<()> {
+    let at = root.make(Path::new(target), Leaf::Directory, MODE).map_err(stage(format_args!("creating {target}")))?;
+    attach_to(at.as_fd(), kind, target, flags, data)
+}
+
+fn attach_to(at: BorrowedFd, kind: &str, target: &str, flags: MsFlags, data: &str) -> Result<()> {
+    // `mount` takes a path; the working directory stays the one that was opened.
+    nix::unistd::fchdir(at).map_err(|e| format!("entering {target}: {e}"))?;
+    mount(Some(kind), ".", Some(kind), flags, Some(data)).map_err(|e| format!("mounting {kind} on {target}: {e}"))
 }
 
 struct Bind {
     tree: OwnedFd,
     target: PathBuf,
-    directory: bool,
+    kind: FileKind,
 }
 
-fn bind(source: &Path, target: impl Into<PathBuf>, recursive: bool) -> Result<Bind> {
-    let metadata = std::fs::metadata(source).map_err(stage(format_args!("mount source {}", source.display())))?;
-    let tree = sys::open_tree(source, recursive).map_err(stage(format_args!("mount source {}", source.display())))?;
-    Ok(Bind { tree, target: target.into(), directory: metadata.is_dir() })
+/// `None` for a source that is not on the host.
+fn open_source(source: &MountSource) -> Option<io::Result<OwnedFd>> {
+    match source {
+        MountSource::Host(path) => {
+            Some(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(Into::into))
+        }
+        MountSource::Below { root, path } => {
+            Some(Directory::open(root, Links::Inside).and_then(|root| root.resolve(path)))
+        }
+        MountSource::Tmpfs { .. } => None,
+    }
+}
+
+fn describe(source: &MountSource) -> String {
+    match source {
+        MountSource::Host(path) => path.display().to_string(),
+        MountSource::Below { root, path } => root.join(path).display().to_string(),
+        MountSource::Tmpfs { .. } => "tmpfs".into(),
+    }
+}
+
+fn bind(source: &MountSource, target: impl Into<PathBuf>, recursive: bool) -> Result<Option<Bind>> {
+    let fail = |e: io::Error| format!("mount source {}: {e}", describe(source));
+    let Some(file) = open_source(source).transpose().map_err(fail)? else { return Ok(None) };
+    let kind = FileKind::from_mode(fstat(&file).map_err(|e| fail(e.into()))?.st_mode);
+    let tree = sys::clone_mount(file.as_fd(), recursive).map_err(fail)?;
+    Ok(Some(Bind { tree, target: target.into(), kind }))
+}
+
+fn bind_host(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Result<Bind> {
+    let source = source.into();
+    let missing = || format!("mount source {} is not on the host", source.display());
+    bind(&MountSource::Host(source.clone()), target, false)?.ok_or_else(missing)
 }
 
 impl Bind {
-    fn place(&self) -> Result<()> {
+    fn place(&self, root: &Directory) -> Result<()> {
         let target = &self.target;
-        make_mount_point(target, self.directory).map_err(stage(format_args!("mount point {}", target.display())))?;
-        sys::move_mount(self.tree.as_fd(), target).map_err(stage(format_args!("mounting on {}", target.display())))
+        let leaf = if self.kind == FileKind::Directory { Leaf::Directory } else { Leaf::File };
+        let at = root.make(target, leaf, MODE).map_err(stage(format_args!("mount point {}", target.display())))?;
+        refuse_proc(at.as_fd(), target, Some(self.tree.as_fd()))?;
+        sys::move_mount(self.tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting on {}", target.display())))
     }
 
     fn set(&self, attributes: u64, propagation: MsFlags, recursive: bool) -> Result<()> {
@@ -71,17 +130,18 @@ impl Bind {
     }
 }
 
-fn make_mount_point(target: &Path, directory: bool) -> io::Result<()> {
-    if target.exists() {
+/// Refuses a mount in or over the kernel's /proc: later steps of the start, and programs, trust what is there.
+fn refuse_proc(at: BorrowedFd, target: &Path, tree: Option<BorrowedFd>) -> Result<()> {
+    let is_proc = |fd: BorrowedFd| fstatfs(fd).is_ok_and(|s| s.filesystem_type() == PROC_SUPER_MAGIC);
+    if !is_proc(at) {
         return Ok(());
     }
-    if directory {
-        return std::fs::create_dir_all(target);
+    let found = std::fs::read_link(format!("/proc/self/fd/{}", at.as_raw_fd())).unwrap_or_default();
+    let whole = found == Path::new("/proc") && tree.is_some_and(is_proc);
+    if whole || MOUNTABLE_IN_PROC.iter().any(|p| found == Path::new(p)) {
+        return Ok(());
     }
-    if let Some(parent) = target.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    std::fs::File::create(target).map(drop)
+    Err(format!("{:?} cannot be mounted because it is inside /proc", target.display().to_string()))
 }
 
 /// Makes and enters the container's root. The caller is in a fresh mount namespace.
@@ -92,22 +152,27 @@ pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
     let binds: Vec<(&Mount, Option<Bind>)> = record
         .mounts
         .iter()
-        .map(|m| match &m.source {
-            MountSource::Host(path) => Ok((m, Some(bind(path, &m.target, true)?))),
-            MountSource::Tmpfs { .. } => Ok((m, None)),
+        .map(|m| {
+            let bind = bind(&m.source, &m.target, true)?;
+            if let (Some(bind), Some(kind)) = (&bind, m.kind)
+                && bind.kind != kind
+            {
+                return Err(format!("mount source {} is not a {kind}", describe(&m.source)));
+            }
+            Ok((m, bind))
         })
         .collect::<Result<_>>()?;
     let devices = if privileged {
-        vec![bind(Path::new("/dev"), "/dev", false)?]
+        vec![bind_host("/dev", "/dev")?]
     } else {
-        let device = |name: &&str| bind(&Path::new("/dev").join(name), Path::new("/dev").join(name), false);
+        let device = |name: &&str| bind_host(Path::new("/dev").join(name), Path::new("/dev").join(name));
         DEVICES.iter().map(device).collect::<Result<_>>()?
     };
-    let shm = bind(&record.shm, "/dev/shm", false)?;
+    let shm = bind_host(&record.shm, "/dev/shm")?;
     let cgroups: Vec<Bind> = record
         .cgroups
         .iter()
-        .map(|c| bind(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name), false))
+        .map(|c| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name)))
         .collect::<Result<_>>()?;
 
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
@@ -117,13 +182,17 @@ pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| format!("leaving the old root: {e}"))?;
     std::env::set_current_dir("/").map_err(stage("changing to /"))?;
 
-    kernel_file_systems(privileged, &devices, &shm, &cgroups)?;
+    let open_root = |links| Directory::open(Path::new("/"), links).map_err(stage("opening /"));
+    let (root, plain) = (open_root(Links::Root)?, open_root(Links::Refuse)?);
+    kernel_file_systems(&plain, privileged, &devices, &shm, &cgroups)?;
     for (request, bind) in &binds {
-        place(request, bind.as_ref(), privileged)?;
+        place(&root, request, bind.as_ref(), privileged)?;
     }
     if !privileged && !security.unmasked_proc {
-        mask()?;
+        let null = devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
+        mask(&plain, null)?;
     }
+    std::env::set_current_dir("/").map_err(stage("changing to /"))?;
     if security.read_only_rootfs {
         let root = std::fs::File::open("/").map_err(stage("opening /"))?;
         sys::mount_setattr(root.as_fd(), MOUNT_ATTR_RDONLY, 0, false).map_err(stage("making / read-only"))?;
@@ -143,21 +212,29 @@ fn overlay(record: &ContainerRecord, state: &Path, flags: MsFlags) -> Result<()>
     std::env::set_current_dir(&root).map_err(stage("root file system"))
 }
 
-fn kernel_file_systems(privileged: bool, devices: &[Bind], shm: &Bind, cgroups: &[Bind]) -> Result<()> {
+fn kernel_file_systems(
+    root: &Directory,
+    privileged: bool,
+    devices: &[Bind],
+    shm: &Bind,
+    cgroups: &[Bind],
+) -> Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    attach("proc", "/proc", plain, "")?;
+    attach(root, "proc", "/proc", plain, "")?;
     if privileged {
-        devices.iter().try_for_each(|d| d.place().and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
+        devices.iter().try_for_each(|d| d.place(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
         attach(
+            root,
             "devpts",
             "/dev/pts",
             MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
             "newinstance,ptmxmode=0666,mode=0620,gid=5",
         )?;
     } else {
-        attach("tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
-        devices.iter().try_for_each(Bind::place)?;
+        attach(root, "tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
+        devices.iter().try_for_each(|d| d.place(root))?;
         attach(
+            root,
             "devpts",
             "/dev/pts",
             MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
@@ -174,21 +251,21 @@ fn kernel_file_systems(privileged: bool, devices: &[Bind], shm: &Bind, cgroups: 
             symlink(target, link).map_err(stage(format_args!("linking {link}")))?;
         }
     }
-    shm.place()?;
-    attach("mqueue", "/dev/mqueue", plain, "")?;
-    attach("sysfs", "/sys", if privileged { plain } else { plain | MsFlags::MS_RDONLY }, "")?;
+    shm.place(root)?;
+    attach(root, "mqueue", "/dev/mqueue", plain, "")?;
+    attach(root, "sysfs", "/sys", if privileged { plain } else { plain | MsFlags::MS_RDONLY }, "")?;
     if cgroups.iter().any(|c| c.target != Path::new("/sys/fs/cgroup/")) {
-        attach("tmpfs", "/sys/fs/cgroup", plain, "mode=755,size=1m")?;
+        attach(root, "tmpfs", "/sys/fs/cgroup", plain, "mode=755,size=1m")?;
     }
     for cgroup in cgroups {
-        cgroup.place()?;
+        cgroup.place(root)?;
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
         cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::MS_PRIVATE, false)?;
     }
     Ok(())
 }
 
-fn place(request: &Mount, bind: Option<&Bind>, privileged: bool) -> Result<()> {
+fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, privileged: bool) -> Result<()> {
     let Some(bind) = bind else {
         let MountSource::Tmpfs { size, mode } = &request.source else { return Ok(()) };
         let mut options = format!("mode={:o}", mode.unwrap_or(0o1777));
@@ -196,16 +273,15 @@ fn place(request: &Mount, bind: Option<&Bind>, privileged: bool) -> Result<()> {
             options.push_str(&format!(",size={size}"));
         }
         let read_only = if request.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
-        return attach(
-            "tmpfs",
-            &request.target.to_string_lossy(),
-            MsFlags::MS_NOSUID | MsFlags::MS_NODEV | read_only,
-            &options,
-        );
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | read_only;
+        let target = request.target.to_string_lossy();
+        let at =
+            root.make(&request.target, Leaf::Directory, MODE).map_err(stage(format_args!("mount point {target}")))?;
+        refuse_proc(at.as_fd(), &request.target, None)?;
+        return attach_to(at.as_fd(), "tmpfs", &target, flags, &options);
     };
-    bind.place()?;
-    let device = std::fs::metadata(&request.target)
-        .is_ok_and(|m| m.file_type().is_char_device() || m.file_type().is_block_device());
+    bind.place(root)?;
+    let device = matches!(bind.kind, FileKind::CharacterDevice | FileKind::BlockDevice);
     let propagation = match request.propagation {
         Propagation::Private => MsFlags::MS_PRIVATE,
         Propagation::HostToContainer => MsFlags::MS_SLAVE,
@@ -221,31 +297,37 @@ fn place(request: &Mount, bind: Option<&Bind>, privileged: bool) -> Result<()> {
     Ok(())
 }
 
-fn mask() -> Result<()> {
-    for path in MASKED.iter().map(Path::new) {
-        let Ok(metadata) = std::fs::metadata(path) else { continue };
-        if metadata.is_dir() {
+/// Hides what the kernel shows of the host, and makes the rest of /proc that changes it read-only.
+fn mask(root: &Directory, null: &Bind) -> Result<()> {
+    let find = |path: &'static str| match root.resolve(Path::new(path)) {
+        Ok(at) => Ok(Some(at)),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(e) => Err(format!("masking {path}: {e}")),
+    };
+    for path in MASKED {
+        let Some(at) = find(path)? else { continue };
+        let stat = fstat(&at).map_err(|e| format!("masking {path}: {e}"))?;
+        if FileKind::from_mode(stat.st_mode) == FileKind::Directory {
             let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some("size=0k,mode=555"))
+            attach_to(at.as_fd(), "tmpfs", path, flags, "size=0k,mode=555")?;
         } else {
-            mount(Some("/dev/null"), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            let null = sys::clone_mount(null.tree.as_fd(), false).map_err(stage(format_args!("masking {path}")))?;
+            sys::move_mount(null.as_fd(), at.as_fd()).map_err(stage(format_args!("masking {path}")))?;
         }
-        .map_err(|e| format!("masking {}: {e}", path.display()))?;
     }
-    for path in READ_ONLY.iter().map(Path::new).filter(|p| p.exists()) {
-        let tree = sys::open_tree(path, true).map_err(stage(path.display()))?;
-        sys::move_mount(tree.as_fd(), path).map_err(stage(path.display()))?;
-        sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, true).map_err(stage(path.display()))?;
+    for path in READ_ONLY {
+        let Some(at) = find(path)? else { continue };
+        let tree = sys::clone_mount(at.as_fd(), true).map_err(stage(path))?;
+        sys::move_mount(tree.as_fd(), at.as_fd()).map_err(stage(path))?;
+        sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, true).map_err(stage(path))?;
     }
     Ok(())
 }
 
 /// Makes the working directory if the image lacks it, as the CRI runtimes do.
 pub fn enter_working_directory(path: &str) -> Result<()> {
-    let path = Path::new(path);
-    if !path.exists() {
-        std::fs::create_dir_all(path).map_err(stage(format_args!("working directory {}", path.display())))?;
-        let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755));
-    }
-    std::env::set_current_dir(path).map_err(stage(format_args!("working directory {}", path.display())))
+    let fail = |e: io::Error| format!("working directory {path}: {e}");
+    let root = Directory::open(Path::new("/"), Links::Root).map_err(fail)?;
+    let directory = root.make(Path::new(path), Leaf::Directory, MODE).map_err(fail)?;
+    nix::unistd::fchdir(&directory).map_err(|e| fail(e.into()))
 }

@@ -1,19 +1,13 @@
 //! Kernel calls without a wrapper in nix: forking into namespaces, mounts by descriptor, capabilities.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use crate::api::Timestamp;
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-pub fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "NUL in path"))
 }
 
 /// Forks into new namespaces; 0 in the child. The process must have one thread.
@@ -39,32 +33,33 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// A detached copy of the mount at `path`, to be placed with [`move_mount`].
-pub fn open_tree(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
+/// A detached copy of the mount that `file` lies on, from `file` downwards, to be placed with [`move_mount`].
+pub fn clone_mount(file: BorrowedFd, recursive: bool) -> io::Result<OwnedFd> {
     const OPEN_TREE_CLONE: libc::c_uint = 1;
     let flags = OPEN_TREE_CLONE
         | libc::O_CLOEXEC as libc::c_uint
+        | libc::AT_EMPTY_PATH as libc::c_uint
         | if recursive { libc::AT_RECURSIVE as libc::c_uint } else { 0 };
-    let path = c_path(path)?;
-    // SAFETY: the path is a NUL-terminated string that lives through the call; the result is a descriptor of ours.
+    // SAFETY: the empty path is a NUL-terminated constant; the result is a descriptor of ours.
     unsafe {
-        let fd = check(libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags))?;
+        let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
         Ok(OwnedFd::from_raw_fd(fd as RawFd))
     }
 }
 
-pub fn move_mount(tree: BorrowedFd, target: &Path) -> io::Result<()> {
+/// Places a detached mount on `target`, whatever path leads there by now.
+pub fn move_mount(tree: BorrowedFd, target: BorrowedFd) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-    let (empty, target) = (c"", c_path(target)?);
-    // SAFETY: both strings are NUL-terminated and live through the call.
+    const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
+    // SAFETY: both paths are the same NUL-terminated constant.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_mount,
             tree.as_raw_fd(),
-            empty.as_ptr(),
-            libc::AT_FDCWD,
-            target.as_ptr(),
-            MOVE_MOUNT_F_EMPTY_PATH,
+            c"".as_ptr(),
+            target.as_raw_fd(),
+            c"".as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
         )
     };
     check(result).map(drop)

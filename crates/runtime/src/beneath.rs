@@ -1,0 +1,547 @@
+//! Paths below a directory in which a container may write, walked by descriptors and never checked as text.
+//!
+//! [`Directory`] resolves a path with `openat2`, so the kernel refuses what leads out at the moment of the walk. What it
+//! returns is a descriptor: whatever is renamed or linked afterwards, the descriptor stays what was found. [`remove_tree`] and
+//! [`disk_usage`] walk a whole tree with one descriptor at a time, however deep it is, and never through a link or a mount.
+//!
+//! The path of the directory itself is trusted: nobody but root may write in its parents.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+/// Links that one path may follow, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// What a symbolic link on the way may do. No mode follows the links of `/proc` that stand for open files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Any link is an error.
+    Refuse,
+    /// Relative links that stay below the directory are followed, others are an error (`RESOLVE_BENEATH`).
+    Inside,
+    /// Links are followed as if the directory were the root (`RESOLVE_IN_ROOT`).
+    Root,
+}
+
+impl Links {
+    fn flags(self) -> ResolveFlag {
+        ResolveFlag::RESOLVE_NO_MAGICLINKS
+            | match self {
+                Self::Refuse => ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS,
+                Self::Inside => ResolveFlag::RESOLVE_BENEATH,
+                Self::Root => ResolveFlag::RESOLVE_IN_ROOT,
+            }
+    }
+}
+
+/// What [`Directory::make`] creates at the end of a path where nothing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaf {
+    Directory,
+    /// An empty regular file.
+    File,
+}
+
+/// A directory below which paths are resolved.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+    links: Links,
+}
+
+impl Directory {
+    /// Opens a trusted path; links in it are followed as usual.
+    pub fn open(path: &Path, links: Links) -> io::Result<Self> {
+        let fd = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        Ok(Self { fd, links })
+    }
+
+    pub fn from_fd(fd: OwnedFd, links: Links) -> Self {
+        Self { fd, links }
+    }
+
+    /// Opens `path`. `flags` are those of `open(2)`; close-on-exec is always set. Errors are the kernel's: `EXDEV` if the path
+    /// leads out of the directory, `ELOOP` for a link that is refused.
+    pub fn open_at(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
+        let path = match self.links {
+            Links::Root => path,
+            // The kernel refuses absolute paths; here they are relative to the directory.
+            Links::Refuse | Links::Inside => path.strip_prefix("/").unwrap_or(path),
+        };
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(self.links.flags());
+        loop {
+            match openat2(&self.fd, path, how) {
+                // The kernel could not tell whether `..` stays inside, because something was renamed meanwhile.
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// A descriptor for `path` that gives no access by itself (`O_PATH`).
+    pub fn resolve(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.open_at(path, OFlag::O_PATH, Mode::empty())
+    }
+
+    /// Opens a regular file for reading. Never waits: a named pipe in its place is an error, as is any other kind of file.
+    pub fn read(&self, path: &Path) -> io::Result<File> {
+        let file =
+            File::from(self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?);
+        regular(file)
+    }
+
+    /// A descriptor (`O_PATH`) for `path`. Missing directories on the way are made with `mode`, and `leaf` at the end; so is
+    /// what a dangling link names. What exists stays as it is, of whatever kind.
+    pub fn make(&self, path: &Path, leaf: Leaf, mode: Mode) -> io::Result<OwnedFd> {
+        match self.resolve(path) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+            found => return found,
+        }
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            match self.make_unless_link(&path, leaf, mode)? {
+                Made::Entry(fd) => return Ok(fd),
+                Made::Link(instead) => path = instead,
+            }
+        }
+        Err(Errno::ELOOP.into())
+    }
+
+    fn make_unless_link(&self, path: &Path, leaf: Leaf, mode: Mode) -> io::Result<Made> {
+        let parts: Vec<Component> = path.components().filter(|c| !matches!(c, Component::RootDir)).collect();
+        let mut at = self.fd.try_clone()?;
+        let mut known = PathBuf::new();
+        for (i, part) in parts.iter().enumerate() {
+            known.push(part);
+            match self.resolve(&known) {
+                Ok(fd) => {
+                    at = fd;
+                    continue;
+                }
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(e) => return Err(e),
+            }
+            let Component::Normal(name) = *part else { return Err(Errno::ENOENT.into()) };
+            let last = i + 1 == parts.len();
+            match make_entry(at.as_fd(), name, if last { leaf } else { Leaf::Directory }, mode) {
+                Ok(fd) => at = fd,
+                Err(Errno::EEXIST) if self.links != Links::Refuse => {
+                    // A link to nothing, or somebody was faster.
+                    let before = known.parent().unwrap_or(Path::new(""));
+                    let mut instead = match readlinkat(&at, name) {
+                        Ok(link) if self.links == Links::Inside && Path::new(&link).is_absolute() => {
+                            return Err(Errno::EXDEV.into());
+                        }
+                        Ok(link) => before.join(link),
+                        Err(Errno::EINVAL) => known.clone(),
+                        Err(e) => return Err(e.into()),
+                    };
+                    instead.extend(&parts[i + 1..]);
+                    return Ok(Made::Link(instead));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Made::Entry(at))
+    }
+}
+
+enum Made {
+    Entry(OwnedFd),
+    /// Nothing was made: the path goes through a link and continues here.
+    Link(PathBuf),
+}
+
+/// Makes an entry that must not exist, and opens it (`O_PATH`).
+fn make_entry(parent: BorrowedFd, name: &OsStr, leaf: Leaf, mode: Mode) -> nix::Result<OwnedFd> {
+    match leaf {
+        Leaf::Directory => {
+            mkdirat(parent, name, mode)?;
+            // Whatever the umask is; not through the path, which may be another directory by now.
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            fchmod(openat(parent, name, flags, Mode::empty())?, mode)?;
+        }
+        Leaf::File => {
+            let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+            openat(parent, name, flags, Mode::from_bits_truncate(0o644))?;
+        }
+    }
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    openat2(parent, name, how)
+}
+
+fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// Opens the regular file at an absolute path without a link on the way, for reading. Never waits.
+pub fn read_file(path: &Path) -> io::Result<File> {
+    Directory::open(Path::new("/"), Links::Refuse)?.read(path)
+}
+
+/// Makes a directory that only its owner can enter (0700), or takes the permissions of all others from one that is there. Its
+/// parent must exist. Errors if it belongs to another user.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    match nix::unistd::mkdir(path, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let directory = open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let stat = fstat(&directory)?;
+    if stat.st_uid != nix::unistd::geteuid().as_raw() {
+        let message = format!("belongs to user {}, who could read and change what is kept in it", stat.st_uid);
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    if stat.st_mode & 0o7777 != 0o700 {
+        fchmod(&directory, Mode::S_IRWXU)?;
+    }
+    Ok(())
+}
+
+/// A file system object by device and number.
+fn identity(stat: &FileStat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Subdirectories that are remembered at a time.
+const PENDING: usize = 1024;
+
+/// A walk through a tree that its owner may change meanwhile. One descriptor is open at a time, so depth costs memory only;
+/// on the way up the parent must be the directory it was on the way down.
+struct Walk {
+    at: OwnedFd,
+    identity: (u64, u64),
+    above: Vec<Above>,
+}
+
+struct Above {
+    identity: (u64, u64),
+    /// What the walk went down into.
+    name: OsString,
+    /// The other subdirectories that were seen.
+    pending: Vec<OsString>,
+}
+
+impl Walk {
+    fn start(root: OwnedFd) -> io::Result<Self> {
+        let identity = identity(&fstat(&root)?);
+        Ok(Self { at: root, identity, above: Vec::new() })
+    }
+
+    /// The names of subdirectories of this directory, at most `most`; `visit` gets every entry before the last of them, and
+    /// whether it is a directory.
+    fn entries(
+        &self,
+        most: usize,
+        visit: &mut dyn FnMut(BorrowedFd, &OsStr, bool) -> nix::Result<()>,
+    ) -> io::Result<Vec<OsString>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut found = Vec::new();
+        for entry in Dir::openat(&self.at, ".", flags, Mode::empty())?.iter() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let directory = match entry.file_type() {
+                Some(kind) => kind == Type::Directory,
+                None => match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+                    Ok(stat) => SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR,
+                    Err(Errno::ENOENT) => continue,
+                    Err(e) => return Err(e.into()),
+                },
+            };
+            visit(self.at.as_fd(), name, directory)?;
+            if directory {
+                found.push(name.to_owned());
+                if found.len() == most {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Goes into a subdirectory and remembers its neighbours. `EXDEV` if it is a mount point; after an error nothing has changed.
+    fn down(&mut self, name: OsString, pending: &mut Vec<OsString>) -> io::Result<()> {
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
+        let below = openat2(&self.at, name.as_os_str(), how)?;
+        let of_below = identity(&fstat(&below)?);
+        self.at = below;
+        let above = std::mem::replace(&mut self.identity, of_below);
+        self.above.push(Above { identity: above, name, pending: std::mem::take(pending) });
+        Ok(())
+    }
+
+    /// Goes back up. `None` at the root.
+    fn up(&mut self) -> io::Result<Option<Above>> {
+        let Some(above) = self.above.pop() else { return Ok(None) };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let parent = openat(&self.at, "..", flags, Mode::empty())?;
+        if identity(&fstat(&parent)?) != above.identity {
+            return Err(io::Error::other("a directory was moved while it was walked through"));
+        }
+        self.at = parent;
+        self.identity = above.identity;
+        Ok(Some(above))
+    }
+}
+
+/// Removes a directory and everything in it; nothing happens if it is not there. A mount point below is an error (`EXDEV`): what
+/// is mounted stays untouched.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL.into()) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let parent = match open(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(()),
+        parent => parent?,
+    };
+    remove_tree_at(parent, name)
+}
+
+/// Like [`remove_tree`], for an entry of an open directory.
+pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
+    let mut walk = Walk::start(parent)?;
+    match walk.down(name.to_owned(), &mut Vec::new()) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+        other => other?,
+    }
+    let gone = |result: nix::Result<()>| match result {
+        Err(Errno::ENOENT) => Ok(()),
+        other => other,
+    };
+    while !walk.above.is_empty() {
+        let mut below = walk.entries(PENDING, &mut |at, name, directory| match directory {
+            true => Ok(()),
+            false => gone(unlinkat(at, name, UnlinkatFlags::NoRemoveDir)),
+        })?;
+        if below.is_empty() {
+            let Some(above) = walk.up()? else { break };
+            gone(unlinkat(&walk.at, above.name.as_os_str(), UnlinkatFlags::RemoveDir))?;
+            below = above.pending;
+        }
+        // Without a neighbour the parent is read again: it may hold more than was remembered.
+        if let Some(next) = below.pop() {
+            walk.down(next, &mut below)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes on disk and number of entries below a directory. What vanishes meanwhile is not counted, nor what is mounted there.
+pub fn disk_usage(path: &Path) -> (u64, u64) {
+    let (mut bytes, mut entries) = (0, 0);
+    // An error ends the walk: somebody changes the tree right now, and the next count will be better.
+    let _ = add_usage(path, &mut |stat| {
+        bytes += stat.st_blocks.unsigned_abs() * 512;
+        entries += 1;
+    });
+    (bytes, entries)
+}
+
+fn add_usage(path: &Path, add: &mut dyn FnMut(&FileStat)) -> io::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut walk = Walk::start(open(path, flags, Mode::empty())?)?;
+    loop {
+        let mut pending = walk.entries(usize::MAX, &mut |at, name, _| {
+            if let Ok(stat) = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+                add(&stat);
+            }
+            Ok(())
+        })?;
+        loop {
+            if let Some(next) = pending.pop() {
+                // Else it is gone, or a mount point: on to its neighbour.
+                if walk.down(next, &mut pending).is_ok() {
+                    break;
+                }
+            } else {
+                match walk.up()? {
+                    Some(above) => pending = above.pending,
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Mount points below `root`, the last mounted first.
+pub fn mounts_below(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
+    let mut points: Vec<PathBuf> = points.map(unescape).filter(|p| p.starts_with(&root) && *p != root).collect();
+    points.reverse();
+    Ok(points)
+}
+
+/// Takes away everything that is mounted below `root`, however often.
+pub fn unmount_below(root: &Path) -> io::Result<()> {
+    for point in mounts_below(root)? {
+        match umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            // It went with the one that it was mounted on.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(e) => {
+                return Err(io::Error::new(io::Error::from(e).kind(), format!("unmounting {}: {e}", point.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The kernel writes white space and backslashes of a path as three octal digits.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, tail)) = rest.split_first() {
+        let number = tail.get(..3).filter(|d| *first == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        match number {
+            Some(digits) => {
+                out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const MODE: Mode = Mode::S_IRWXU;
+
+    fn code<T>(result: io::Result<T>) -> Option<i32> {
+        result.err().and_then(|e| e.raw_os_error())
+    }
+
+    fn same(fd: &OwnedFd, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let (found, expected) = (fstat(fd).unwrap(), std::fs::symlink_metadata(path).unwrap());
+        identity(&found) == (expected.dev(), expected.ino())
+    }
+
+    #[test]
+    fn links_lead_nowhere_else() {
+        let outside = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let at = |p: &str| root.path().join(p);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        symlink(outside.path(), at("absolute")).unwrap();
+        symlink("../..", at("a/up")).unwrap();
+        symlink("../a/b", at("a/within")).unwrap();
+        symlink("/a/b", at("rooted")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        let inside = Directory::open(root.path(), Links::Inside).unwrap();
+        let resolve = |p: &str| inside.resolve(Path::new(p));
+        assert!(same(&resolve("a/within").unwrap(), &at("a/b")));
+        assert!(same(&resolve("").unwrap(), root.path()));
+        for (path, error) in [
+            ("absolute", libc::EXDEV),
+            ("absolute/x", libc::EXDEV),
+            ("a/up", libc::EXDEV),
+            ("..", libc::EXDEV),
+            ("rooted", libc::EXDEV),
+            ("loop", libc::ELOOP),
+            ("none", libc::ENOENT),
+        ] {
+            assert_eq!(code(resolve(path)), Some(error), "{path}");
+            let made = inside.make(Path::new(path), Leaf::Directory, MODE);
+            assert_eq!(made.is_ok(), path == "none", "{path}: {made:?}");
+        }
+        assert_eq!(code(inside.make(Path::new("absolute/new"), Leaf::Directory, MODE)), Some(libc::EXDEV));
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0, "nothing was made outside");
+
+        let as_root = Directory::open(root.path(), Links::Root).unwrap();
+        assert!(same(&as_root.resolve(Path::new("/rooted")).unwrap(), &at("a/b")));
+        assert!(same(&as_root.resolve(Path::new("/../a/up/..")).unwrap(), root.path()));
+        assert_eq!(code(as_root.resolve(Path::new("/absolute"))), Some(libc::ENOENT));
+
+        let refuse = Directory::open(root.path(), Links::Refuse).unwrap();
+        assert_eq!(code(refuse.resolve(Path::new("a/within"))), Some(libc::ELOOP));
+        assert!(refuse.resolve(Path::new("a/b")).is_ok());
+    }
+
+    #[test]
+    fn what_is_missing_is_made_where_links_point() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |p: &str| root.path().join(p);
+        std::fs::create_dir_all(at("etc")).unwrap();
+        symlink("../run/resolve/stub.conf", at("etc/resolv.conf")).unwrap();
+        symlink("/run/rooted", at("etc/rooted")).unwrap();
+        let as_root = Directory::open(root.path(), Links::Root).unwrap();
+        let made = as_root.make(Path::new("/etc/resolv.conf"), Leaf::File, MODE).unwrap();
+        assert!(same(&made, &at("run/resolve/stub.conf")) && at("run/resolve/stub.conf").is_file());
+        as_root.make(Path::new("/etc/rooted/a"), Leaf::Directory, MODE).unwrap();
+        assert!(at("run/rooted/a").is_dir());
+        let inside = Directory::open(root.path(), Links::Inside).unwrap();
+        std::fs::remove_dir_all(at("run")).unwrap();
+        inside.make(Path::new("etc/resolv.conf"), Leaf::File, MODE).unwrap();
+        assert!(at("run/resolve/stub.conf").is_file());
+        assert_eq!(code(inside.make(Path::new("etc/rooted"), Leaf::File, MODE)), Some(libc::EXDEV));
+    }
+
+    #[test]
+    fn paths_of_mounts_are_read_as_they_are() {
+        assert_eq!(unescape(br"/a\040b\011\134040/c\9"), Path::new("/a b\t\\040/c\\9"));
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        nix::unistd::mkfifo(&root.path().join("pipe"), MODE).unwrap();
+        std::fs::write(root.path().join("file"), "text").unwrap();
+        let directory = Directory::open(root.path(), Links::Refuse).unwrap();
+        assert!(directory.read(Path::new("pipe")).is_err(), "and it does not wait for a writer");
+        assert_eq!(io::read_to_string(directory.read(Path::new("file")).unwrap()).unwrap(), "text");
+    }
+
+    #[test]
+    fn trees_go_however_deep_and_wide_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        let tree = root.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        // Deeper than a path can be long, and deeper than there may be open files.
+        let mut at = File::open(&tree).unwrap();
+        for _ in 0..30_000 {
+            mkdirat(&at, "d", MODE).unwrap();
+            at = openat(&at, "d", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).unwrap().into();
+        }
+        for n in 0..3 * PENDING {
+            std::fs::create_dir_all(tree.join(format!("wide/{n}/below"))).unwrap();
+            std::fs::write(tree.join(format!("wide/{n}/file")), "x").unwrap();
+        }
+        symlink("/", tree.join("link")).unwrap();
+        let (bytes, entries) = disk_usage(&tree);
+        assert_eq!(entries, 30_000 + 1 + 3 * 3 * PENDING as u64 + 1);
+        assert!(bytes > 0);
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+        remove_tree(&tree).unwrap();
+        remove_tree(Path::new("/nonexistent/tree")).unwrap();
+    }
+}
