@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use meta::Status;
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
-use node::{Agent, DnsOptions, Handle};
+use node::{Agent, Allowlist, DnsOptions, Handle};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use sha2::{Digest, Sha256};
@@ -48,6 +48,8 @@ pub enum Error {
 #[derive(Clone)]
 pub struct Config {
     pub data_dir: PathBuf,
+    /// The kernel parameters that pods may set.
+    pub sysctls: Allowlist,
     pub node_name: String,
     pub pod_range: Cidr,
     pub service_range: Cidr,
@@ -129,6 +131,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         },
         pod_cidr: Some(config.pod_range.to_string()),
         max_pods: 110,
+        sysctls: config.sysctls.clone(),
         pod_pids_limit: None,
         port: 10250,
         version: apiserver::VERSION.into(),
@@ -178,6 +181,7 @@ fn runtime_clock(parts: &Parts) -> runtime::Clock {
 pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Result<(), Error> {
     let config = Config {
         data_dir: data_dir.to_owned(),
+        sysctls: Allowlist::default(),
         node_name: String::new(),
         pod_range,
         service_range,

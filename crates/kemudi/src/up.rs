@@ -42,6 +42,10 @@ pub struct Options {
     /// The name of this machine's node. Default: its host name.
     #[arg(long)]
     pub node_name: Option<String>,
+    /// Kernel parameters (sysctls) that pods may set besides the safe ones, by name or by a beginning that ends with '*'. Only those
+    /// that the kernel keeps per namespace can be allowed.
+    #[arg(long, value_delimiter = ',')]
+    pub allowed_unsafe_sysctls: Vec<String>,
     /// The range of service addresses, or two: one of each family. Services are of the first one's, unless they say more.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<Cidr>,
@@ -101,6 +105,8 @@ pub enum Error {
     Admission(String),
     #[error("{0}")]
     Ranges(&'static str),
+    #[error("--allowed-unsafe-sysctls: {0}")]
+    Sysctls(#[from] node::SysctlError),
     #[error("--runtime-config: {0}")]
     RuntimeConfig(String),
     #[error(transparent)]
@@ -151,6 +157,8 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
     let runtime = runtime.map_err(Error::RuntimeConfig)?;
     let ranges = options.service_cluster_ip_range.clone();
     check_ranges(&ranges)?;
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let sysctls = node::Allowlist::new(&options.allowed_unsafe_sysctls, &kernel)?;
     let of_node = if options.disable_agent { None } else { Some(node_range(&ranges)?) };
     if !options.disable_agent {
         let missing = privileges::of_this_process();
@@ -168,6 +176,7 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let node = of_node.map(|(service_range, dns)| agent::Config {
         data_dir: options.data_dir.clone(),
+        sysctls,
         node_name: options.node_name.clone().unwrap_or_else(host_name),
         pod_range: options.cluster_cidr,
         service_range,

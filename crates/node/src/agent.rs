@@ -18,6 +18,7 @@ use crate::node::{Capacity, Reporter};
 use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
 use crate::pod::files::DnsOptions;
+use crate::pod::sysctls::Allowlist;
 use crate::pod::worker::Worker;
 use crate::server::Handle;
 use crate::volumes::token::TokenRequests;
@@ -80,6 +81,8 @@ pub struct Options {
     pub pod_cidr: Option<String>,
     /// Most pods this node takes.
     pub max_pods: u32,
+    /// The kernel parameters that pods may set.
+    pub sysctls: Allowlist,
     /// Most processes of a pod; `None` for no limit.
     pub pod_pids_limit: Option<i64>,
     /// Port at which the kubelet's service is reached, told in the node's status.

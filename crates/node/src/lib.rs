@@ -23,6 +23,7 @@ mod volumes;
 
 pub use agent::{Agent, Error, Host, Options};
 pub use pod::files::DnsOptions;
+pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use server::{Body, Handle};
 
 /// The runtime's time as the API's.

@@ -531,6 +531,7 @@ mod tests {
             mkdirat(&at, "d", MODE).unwrap();
             at = openat(&at, "d", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).unwrap().into();
         }
+        drop(at);
         for n in 0..3 * PENDING {
             std::fs::create_dir_all(tree.join(format!("wide/{n}/below"))).unwrap();
             std::fs::write(tree.join(format!("wide/{n}/file")), "x").unwrap();

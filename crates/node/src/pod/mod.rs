@@ -13,4 +13,5 @@ pub mod probes;
 mod start;
 pub mod status;
 mod stop;
+pub(crate) mod sysctls;
 pub(crate) mod worker;

@@ -25,7 +25,9 @@ const SAFE: [(&str, (u32, u32)); 12] = [
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    #[error("sysctl {0:?} must have at most 253 characters and consist of lower case parts that are separated by '.' or '/', with a '*' at most at the end")]
+    #[error(
+        "sysctl {0:?} must have at most 253 characters and consist of lower case parts that are separated by '.' or '/', with a '*' at most at the end"
+    )]
     Pattern(String),
     #[error("the sysctls {0:?} are not known to be namespaced")]
     Prefix(String),
@@ -34,7 +36,7 @@ pub enum Error {
 }
 
 /// The parameters that pods of a node may set.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Allowlist {
     names: Vec<(String, Namespace)>,
     prefixes: Vec<(String, Namespace)>,

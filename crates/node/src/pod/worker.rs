@@ -15,7 +15,7 @@ use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::status::{self, Facts, Waiting};
-use super::{container, messages};
+use super::{container, messages, sysctls};
 use crate::agent::Shared;
 use crate::fields::Place;
 use crate::objects;
@@ -303,6 +303,12 @@ impl Worker {
                 let message = "Pod was active on the node longer than the specified deadline";
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
                 return self.fail("DeadlineExceeded", message).await;
+            }
+            if seen.sandbox.is_none()
+                && let Some(message) = self.pod.spec.as_ref().and_then(|spec| self.shared.options.sysctls.refuse(spec))
+            {
+                self.event(None, Severity::Warning, sysctls::FORBIDDEN, message.clone());
+                return self.fail(sysctls::FORBIDDEN, &format!("Pod was rejected: {message}")).await;
             }
             let mut plan = self.plan(&seen);
             if let Some(left) = deadline {

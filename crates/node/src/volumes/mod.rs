@@ -265,7 +265,12 @@ pub fn mounts(
             v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
         });
         let source = match sub_path(m, env)? {
-            Some(sub) => below(root, &sub)?,
+            Some(sub) => below(root, &sub).map_err(|e| {
+                let (mount, container) = (&m.name, &c.name);
+                Error::Content(format!(
+                    "failed to prepare subPath for volumeMount {mount:?} of container {container:?}: {e}"
+                ))
+            })?,
             None => MountSource::Host(root.clone()),
         };
         let host_path = volume.and_then(|v| v.host_path.as_ref()).filter(|_| matches!(source, MountSource::Host(_)));

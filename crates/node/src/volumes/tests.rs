@@ -144,5 +144,6 @@ fn sub_paths_stay_inside() {
     assert!(check(at(json!({"subPathExpr": "$(NOPE)"}))).is_err());
     assert!(check(at(json!({"subPath": "../x"}))).is_err());
     let refused = check(at(json!({"subPath": "out/passwd"}))).unwrap_err().to_string();
-    assert_eq!(refused, "subPath \"out/passwd\" leads out of its volume");
+    let want = "failed to prepare subPath for volumeMount \"v\" of container \"c\": subPath \"out/passwd\" leads out of its volume";
+    assert_eq!(refused, want);
 }
