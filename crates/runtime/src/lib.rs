@@ -13,10 +13,12 @@
 
 pub mod api;
 pub mod cgroup;
+pub mod descriptors;
 pub mod embedded;
 pub mod host;
 pub mod image;
 pub mod memory;
+mod program;
 pub mod seccomp;
 pub mod shim;
 mod spec;

@@ -22,6 +22,7 @@ use crate::api::*;
 use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
+use crate::program::Program;
 use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
 use shim_link::Link;
 
@@ -53,6 +54,7 @@ pub struct Embedded {
 struct Inner {
     root: PathBuf,
     options: Options,
+    program: Program,
     limits: HostLimits,
     hierarchies: Hierarchies,
     images: ImageStore,
@@ -98,6 +100,8 @@ impl Embedded {
             images: ImageStore::open(root.join("images"))?,
             hierarchies,
             root,
+            program: Program::open(&options.shim_program)
+                .map_err(Error::io(format!("a read-only mount of {}", options.shim_program.display())))?,
             options,
             events: broadcast::channel(4096).0,
             state: Mutex::default(),

@@ -1,23 +1,42 @@
-//! From a forked child of the shim to the program of the container: identity, privileges, exec.
+//! From a forked child of the shim to the program of the container: namespaces, identity, privileges, exec.
+//!
+//! Two processes take part. The *helper* is forked by the shim and is never in a pid namespace of a container, so nobody there
+//! sees it. It closes what the shim has open, joins the container's cgroup and namespaces and gives away the privileges that
+//! are not needed any more. Then it makes the *child*, which it hands over to the shim, and ends.
+//!
+//! **Invariant.** A process that containers can see holds only its streams and the report socket, is not dumpable until the
+//! container's own program runs, and runs our program from a mount that cannot be written.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use nix::fcntl::OFlag;
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::socket::MsgFlags;
-use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, setgroups, setresgid, setresuid, setsid};
+use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::{rootfs, sys};
 use crate::spec::ContainerRecord;
-use crate::{cgroup, wire};
+use crate::{cgroup, descriptors, wire};
 
-/// What a child reports before it becomes the program: the master of its terminal, or why it failed. End of file is
-/// success, since the socket closes on exec.
+/// What helper and child report before the program runs: the child's process id (as text), the master of its terminal, or why
+/// it failed. End of file after the process id is success, since the socket closes on exec.
+pub const REPORT_CHILD: u8 = b'P';
 pub const REPORT_TERMINAL: u8 = b'T';
 pub const REPORT_ERROR: u8 = b'E';
+
+/// What the child of an exec still needs: it becomes the user and reads files of the container, and a filter without
+/// no_new_privs needs the last one.
+const CHANGE_USER: u64 = 1 << DAC_OVERRIDE | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
+const DAC_OVERRIDE: u8 = 1;
+const SETGID: u8 = 6;
+const SETUID: u8 = 7;
+const SETPCAP: u8 = 8;
+const SYS_ADMIN: u8 = 21;
 
 /// Where the process's streams go.
 pub enum Streams {
@@ -26,52 +45,149 @@ pub enum Streams {
 }
 
 pub enum Role<'a> {
-    /// The first process of the container; the path is the container's state directory.
-    First(&'a Path),
-    /// One more, with its command; the descriptors are namespaces to join.
+    /// The first process of the container, with the container's state directory.
+    First { state: &'a Path },
+    /// One more, with its command and the container's namespaces to join (cgroup and mount).
     Another { argv: &'a [String], namespaces: &'a [OwnedFd] },
 }
 
-/// Runs in the child and does not return.
-pub fn become_program(record: &ContainerRecord, role: Role, streams: Streams, report: BorrowedFd) -> ! {
-    let error = match prepare(record, role, streams, report) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    };
+/// The pid namespace of a new process.
+pub enum PidNamespace<'a> {
+    New,
+    Join(&'a OwnedFd),
+    Host,
+}
+
+impl Streams {
+    fn descriptors(&self) -> Vec<RawFd> {
+        match self {
+            Streams::Pipes { stdin, stdout, stderr } => {
+                [stdin, stdout, stderr].into_iter().flatten().map(|fd| fd.as_raw_fd()).collect()
+            }
+            Streams::Terminal => Vec::new(),
+        }
+    }
+}
+
+/// The helper: runs in a process forked for it, and does not return.
+pub fn launch(record: &ContainerRecord, role: &Role, pids: &PidNamespace, streams: Streams, report: BorrowedFd) -> ! {
+    match hand_over(record, role, pids, &streams, report) {
+        Ok(Side::Helper) => exit(0),
+        Ok(Side::Child) => become_program(record, role, streams, report),
+        Err(error) => fail(report, &error),
+    }
+}
+
+fn exit(code: i32) -> ! {
+    // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
+    unsafe { libc::_exit(code) }
+}
+
+fn fail(report: BorrowedFd, error: &str) -> ! {
     let mut packet = vec![REPORT_ERROR];
     packet.extend_from_slice(error.as_bytes());
     let _ = wire::send(report, &packet, &[], MsgFlags::empty());
-    // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
-    unsafe { libc::_exit(128) }
+    exit(128)
+}
+
+enum Side {
+    Helper,
+    Child,
+}
+
+/// Prepares and makes the child. It waits until the shim can know of it, so that its end is never that of a stranger.
+fn hand_over(
+    record: &ContainerRecord,
+    role: &Role,
+    pids: &PidNamespace,
+    streams: &Streams,
+    report: BorrowedFd,
+) -> Result<Side, String> {
+    let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    let mut keep = streams.descriptors();
+    keep.push(report.as_raw_fd());
+    if let Role::Another { namespaces, .. } = role {
+        keep.extend(namespaces.iter().map(AsRawFd::as_raw_fd));
+    }
+    if let PidNamespace::Join(namespace) = pids {
+        keep.push(namespace.as_raw_fd());
+    }
+    descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
+    cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
+    std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
+    match pids {
+        PidNamespace::New => unshare(CloneFlags::CLONE_NEWPID).map_err(|e| format!("pid namespace: {e}"))?,
+        PidNamespace::Join(namespace) => {
+            setns(namespace, CloneFlags::CLONE_NEWPID).map_err(|e| format!("joining the pid namespace: {e}"))?
+        }
+        PidNamespace::Host => {}
+    }
+    if let Role::Another { namespaces, .. } = role {
+        let own = wanted(record) | CHANGE_USER | if needs_admin(record) { 1 << SYS_ADMIN } else { 0 };
+        let status = sys::permitted_capabilities().map_err(say("capabilities"))?;
+        for namespace in *namespaces {
+            setns(namespace, CloneFlags::empty()).map_err(|e| format!("joining the container: {e}"))?;
+        }
+        sys::limit_bounding_set(wanted(record)).map_err(say("capability bounding set"))?;
+        sys::set_capabilities(status & own).map_err(say("capabilities"))?;
+    }
+    let (ready, go) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
+    match sys::fork_sibling(0).map_err(say("fork"))? {
+        0 => {
+            drop(go);
+            if nix::unistd::read(&ready, &mut [0]) != Ok(1) {
+                exit(128); // the helper was killed, and with it the start
+            }
+            drop(ready);
+            descriptors::close_all_but(&[streams.descriptors(), vec![report.as_raw_fd()]].concat())
+                .map_err(say("closing descriptors"))?;
+            Ok(Side::Child)
+        }
+        pid => {
+            let mut packet = vec![REPORT_CHILD];
+            packet.extend_from_slice(pid.to_string().as_bytes());
+            wire::send(report, &packet, &[], MsgFlags::empty()).map_err(say("reporting"))?;
+            let _ = nix::unistd::write(&go, &[0]);
+            Ok(Side::Helper)
+        }
+    }
+}
+
+fn wanted(record: &ContainerRecord) -> u64 {
+    record.capabilities.iter().fold(0u64, |bits, c| bits | 1 << c)
+}
+
+/// A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it goes in while we still have the former.
+fn needs_admin(record: &ContainerRecord) -> bool {
+    record.seccomp.is_some() && !record.config.security.no_new_privileges
+}
+
+/// Runs in the child and does not return.
+fn become_program(record: &ContainerRecord, role: &Role, streams: Streams, report: BorrowedFd) -> ! {
+    match prepare(record, role, streams, report) {
+        Ok(never) => match never {},
+        Err(error) => fail(report, &error),
+    }
 }
 
 fn prepare(
     record: &ContainerRecord,
-    role: Role,
+    role: &Role,
     streams: Streams,
     report: BorrowedFd,
 ) -> Result<std::convert::Infallible, String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     let security = &record.config.security;
-    let first = matches!(role, Role::First(_));
-    cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
-    std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
-    let argv = match &role {
-        Role::First(state) => {
-            if !security.privileged {
-                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
-                    .map_err(|e| format!("cgroup namespace: {e}"))?;
-            }
+    let first = matches!(role, Role::First { .. });
+    let argv = match role {
+        Role::First { state } => {
+            let mut own = CloneFlags::CLONE_NEWNS;
+            own.set(CloneFlags::CLONE_NEWCGROUP, !security.privileged);
+            unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))?;
             rootfs::enter(record, state)?;
             record.argv.as_slice()
         }
-        Role::Another { argv, namespaces } => {
-            for namespace in *namespaces {
-                nix::sched::setns(namespace, nix::sched::CloneFlags::empty())
-                    .map_err(|e| format!("joining the container: {e}"))?;
-            }
-            *argv
-        }
+        Role::Another { argv, .. } => argv,
     };
     setsid().map_err(|e| format!("setsid: {e}"))?;
     connect(streams, report, first)?;
@@ -84,19 +200,24 @@ fn prepare(
         environment.push(("HOME".into(), user.home.clone()));
     }
 
-    let wanted = record.capabilities.iter().fold(0u64, |bits, c| bits | 1 << c);
-    sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
+    // Before a filter, which need not allow the call.
+    descriptors::close_on_exec().map_err(say("descriptors"))?;
+    let wanted = wanted(record);
+    if first {
+        sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
+    }
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(say("keeping capabilities"))?;
     let groups: Vec<Gid> = user.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     setgroups(&groups).map_err(|e| format!("setgroups: {e}"))?;
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     setresgid(gid, gid, gid).map_err(|e| format!("setgid {gid}: {e}"))?;
-    // A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it goes in while we still have the former.
-    if let Some(program) = record.seccomp.as_ref().filter(|_| !security.no_new_privileges) {
+    if let Some(program) = record.seccomp.as_ref().filter(|_| needs_admin(record)) {
         program.install().map_err(say("seccomp"))?;
     }
     setresuid(uid, uid, uid).map_err(|e| format!("setuid {uid}: {e}"))?;
     sys::set_capabilities(wanted).map_err(say("capabilities"))?;
+    // Changed by the change of user, to what the host's `fs.suid_dumpable` says.
+    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say("dumpable"))?;
     if first {
         // After the change of user, which clears it.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong).map_err(say("parent death signal"))?;

@@ -25,6 +25,11 @@ pub fn fork_into(namespaces: libc::c_int) -> io::Result<i32> {
     check(pid).map(|pid| pid as i32)
 }
 
+/// Forks like [`fork_into`], but the child is one of the caller's parent.
+pub fn fork_sibling(namespaces: libc::c_int) -> io::Result<i32> {
+    fork_into(namespaces | libc::CLONE_PARENT)
+}
+
 /// Any signal, real-time ones too.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes numbers only.
@@ -105,6 +110,13 @@ pub fn mount_setattr(tree: BorrowedFd, set: u64, propagation: u64, recursive: bo
 pub fn pivot_root_here() -> io::Result<()> {
     // SAFETY: both arguments are NUL-terminated constants.
     check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(drop)
+}
+
+/// The capabilities that the calling thread may use.
+pub fn permitted_capabilities() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:"));
+    line.and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).ok_or_else(|| io::Error::other("/proc has no CapPrm"))
 }
 
 /// Leaves exactly `capabilities` in the bounding set; needs CAP_SETPCAP.
