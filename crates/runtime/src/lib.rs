@@ -14,6 +14,7 @@
 pub mod api;
 pub mod cgroup;
 pub mod descriptors;
+mod devices;
 pub mod embedded;
 pub mod host;
 pub mod image;

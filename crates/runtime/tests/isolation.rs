@@ -46,7 +46,11 @@ async fn programs_see_their_streams_and_nothing_else() {
         let (_, text) = host.script(&name, "first", DESCRIPTORS, |_| {}).await;
         assert_eq!(text, "0\n1\n2\n", "the first process, {mode:?}");
         let (_, text) = host.script(&name, "tty", DESCRIPTORS, |c| c.tty = true).await;
-        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2"], "the first process on a terminal, {mode:?}");
+        assert_eq!(
+            text.split_whitespace().collect::<Vec<_>>(),
+            ["0", "1", "2"],
+            "the first process on a terminal, {mode:?}"
+        );
         assert_eq!(sh(&host, &busy, DESCRIPTORS).await.1, "0\n1\n2\n", "an exec, {mode:?}");
         let command = ["sh", "-c", DESCRIPTORS].map(str::to_owned).to_vec();
         let request = ExecRequest { command, tty: true, stdin: true, stdout: true, stderr: false };
@@ -119,6 +123,33 @@ async fn the_way_into_a_container_shows_nothing() {
     host.finish().await;
 }
 
+/// The process that makes another may end after it: whoever asked is answered all the same.
+#[tokio::test]
+async fn short_commands_are_answered_each() {
+    let mut host = Host::new().await;
+    for mode in [PidMode::Container, PidMode::Pod] {
+        let name = format!("{mode:?}").to_lowercase();
+        let mut config = host.pod_config(&name);
+        config.pid = mode;
+        host.runtime.run_pod(config).await.unwrap();
+        let id = host.start(&name, shell("main", FOREVER)).await;
+        let commands = (0..8).map(|worker| {
+            let (runtime, id) = (host.runtime.clone(), id.clone());
+            tokio::spawn(async move {
+                for round in 0..30 {
+                    let command = vec!["true".to_owned()];
+                    let result = runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await;
+                    assert_eq!(result.unwrap().exit_code, 0, "{worker}/{round}");
+                }
+            })
+        });
+        for command in commands.collect::<Vec<_>>() {
+            command.await.unwrap();
+        }
+    }
+    host.finish().await;
+}
+
 /// When the process has the container's privileges already, and looks for the program, only its being not dumpable protects it.
 #[tokio::test]
 async fn no_memory_is_open_until_the_program_runs() {
@@ -147,6 +178,50 @@ async fn no_memory_is_open_until_the_program_runs() {
     host.finish().await;
 }
 
+/// A container that holds up the start of commands does not collect them: who gives up is heard.
+#[tokio::test]
+async fn commands_that_nobody_waits_for_are_not_started() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let id =
+        host.start("a", shell("main", &format!("rm /etc/passwd; mkfifo /etc/passwd; echo ready; {FOREVER}"))).await;
+    host.said(&id, "ready").await;
+    for _ in 0..3 {
+        let command = vec!["true".to_owned()];
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_millis(200))).await;
+        assert!(matches!(result, Err(Error::Timeout { .. })), "{result:?}");
+    }
+    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    // The shell and its sleep.
+    while host.runtime.container_stats(&id).await.unwrap().pids > 2 {
+        assert!(tokio::time::Instant::now() < limit, "they are still there");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    host.finish().await;
+}
+
+/// Keys of whoever started the agent are not for containers.
+#[tokio::test]
+async fn every_process_has_a_session_keyring_of_its_own() {
+    let mut host = Host::new().await;
+    let program = host.options.shim_program.clone();
+    host.runtime.images().ensure_builtin("demo", &program).unwrap();
+    host.pod("a").await;
+    let own = std::process::Command::new(&program).arg("keyring").output().unwrap();
+    let own = String::from_utf8(own.stdout).unwrap();
+    let mut seen = std::collections::BTreeSet::from([own.trim().to_owned()]);
+    for name in ["one", "two"] {
+        let mut config = shell(name, "");
+        (config.image, config.command) = ("demo".into(), vec!["/kemudi".into(), "keyring".into()]);
+        let id = host.start("a", config).await;
+        let status = host.ended(&id).await;
+        let found = host::log(&status).trim().to_owned();
+        assert!(found.parse::<i32>().is_ok_and(|serial| serial > 0), "{found}");
+        assert!(seen.insert(found.clone()), "the keyring {found} is not the container's alone: {seen:?}");
+    }
+    host.finish().await;
+}
+
 /// Process 1 of a shared pid namespace was a fork of the shim with all it had: the host's root, sockets, capabilities.
 #[tokio::test]
 async fn the_reaper_of_a_pod_has_nothing_to_take() {
@@ -172,4 +247,3 @@ async fn the_reaper_of_a_pod_has_nothing_to_take() {
     assert!(rest.contains("can't create /proc/1/exe") && rest.contains("/sandbox\n"), "{text}");
     host.finish().await;
 }
-

@@ -15,7 +15,7 @@ use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::status::{self, Facts, Waiting};
-use super::{container, messages};
+use super::{container, messages, security};
 use crate::agent::Shared;
 use crate::fields::Place;
 use crate::objects;
@@ -303,6 +303,13 @@ impl Worker {
                 let message = "Pod was active on the node longer than the specified deadline";
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
                 return self.fail("DeadlineExceeded", message).await;
+            }
+            // Before anything of it runs, and not again: what runs has been taken.
+            if seen.sandbox.is_none()
+                && let Some(refusal) = security::refusal(&self.pod, &security::Host::read())
+            {
+                self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
+                return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;
             }
             let mut plan = self.plan(&seen);
             if let Some(left) = deadline {

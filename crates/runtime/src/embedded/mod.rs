@@ -24,6 +24,8 @@ use crate::host::HostLimits;
 use crate::image::ImageStore;
 use crate::program::Program;
 use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
+#[cfg(test)]
+pub(crate) use pods::retry;
 use shim_link::Link;
 
 /// How an [`Embedded`] is set up.

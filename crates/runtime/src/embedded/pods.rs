@@ -85,8 +85,7 @@ impl Embedded {
             PidMode::Pod => inner.hierarchies.directories(&format!("{cgroup}/{REAPER_CGROUP}")),
             PidMode::Container | PidMode::Host => Vec::new(),
         };
-        let record =
-            Arc::new(PodRecord { version: VERSION, created_at: inner.now(), cgroup, reaper_cgroups, config });
+        let record = Arc::new(PodRecord { version: VERSION, created_at: inner.now(), cgroup, reaper_cgroups, config });
         {
             let mut state = inner.state();
             if state.pods.contains_key(&id) {
@@ -225,9 +224,7 @@ impl Inner {
             .map_err(Error::io(format!("cgroup {}", record.cgroup)))?;
         if !record.reaper_cgroups.is_empty() {
             let cgroup = format!("{}/{REAPER_CGROUP}", record.cgroup);
-            self.hierarchies
-                .create(&cgroup, &Resources::default())
-                .map_err(Error::io(format!("cgroup {cgroup}")))?;
+            self.hierarchies.create(&cgroup, &Resources::default()).map_err(Error::io(format!("cgroup {cgroup}")))?;
         }
         spec::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
     }
@@ -382,7 +379,7 @@ impl Inner {
 }
 
 /// Repeats for up to two seconds what fails as long as the kernel is still taking something down.
-pub(super) fn retry(mut work: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
+pub(crate) fn retry(mut work: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
     // A descriptor that never becomes ready: the wait is the timeout of poll.
     for wait in [1u16, 2, 5, 10, 20, 50, 100, 200, 500, 1000] {
         match work() {

@@ -19,6 +19,8 @@ use crate::spec::{self, ContainerRecord, StateRecord};
 use crate::{cgroup, wire};
 
 const CHUNK: usize = 16 * 1024;
+/// The error of a process that ended before its program ran, and said nothing.
+pub const KILLED: &str = "killed while it was started";
 
 /// Which descriptor of a container is ready.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +100,7 @@ impl Report {
             match wire::receive(self.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
                 Err(e) => return Progress::Failed(e.to_string()),
-                Ok((0, _)) if self.child.is_none() => return Progress::Failed("killed while it was started".into()),
+                Ok((0, _)) if self.child.is_none() => return Progress::Failed(KILLED.into()),
                 Ok((0, _)) => return Progress::Runs,
                 Ok((length, fds)) => {
                     let text = || String::from_utf8_lossy(&buffer[1..length]).into_owned();
@@ -195,6 +197,9 @@ impl Live {
         self.input = None;
         self.terminal = None;
         self.pid = None;
+        if self.report.take().is_some() {
+            self.error.get_or_insert_with(|| KILLED.to_owned());
+        }
         // Clients that are still behind get the rest when they are ready for it.
         for client in self.clients.values_mut() {
             client.input = None;

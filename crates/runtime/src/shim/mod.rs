@@ -268,9 +268,7 @@ impl Shim {
         let mut buffer = vec![0; wire::MAX_PACKET];
         match wire::receive(connection.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Ok((0, _)) | Err(_) => {
-                self.connections.remove(&id);
-            }
+            Ok((0, _)) | Err(_) => self.disconnect(id),
             Ok((length, fds)) => match serde_json::from_slice::<Request>(&buffer[..length]) {
                 Ok(request) => self.call(id, request, fds),
                 Err(e) => self.reply(id, 0, Err(format!("bad request: {e}"))),
@@ -466,15 +464,22 @@ impl Shim {
                 _ => return,
             };
             if let Some(extra) = extra.and_then(|id| self.extras.remove(&id)) {
+                if let Some((_, seq)) = extra.report {
+                    self.reply(extra.connection, seq, Err(live::KILLED.into()));
+                }
                 self.send(extra.connection, &Message::Notice(Notice::ExecExited { exit_code }), &[]);
             }
             if let Some(live) = container.and_then(|id| self.containers.get_mut(&id)) {
+                let unanswered = live.report.as_ref().map(|_| live.asked_by);
                 if self.pod.config.pid != PidMode::Container {
                     cgroup::kill_all(&live.record.cgroups); // the kernel does it where it was process 1
                 }
                 live.exited(exit_code, signal);
                 let state = live.state.clone();
                 self.publish(&Message::Notice(Notice::State(state)));
+                if let Some((from, seq)) = unanswered {
+                    self.reply(from, seq, Err(live::KILLED.into()));
+                }
             }
         }
     }
@@ -508,7 +513,16 @@ impl Shim {
         let Some(connection) = self.connections.get(&to) else { return };
         let Ok(packet) = serde_json::to_vec(message) else { return };
         if wire::send(connection.socket.as_fd(), &packet, fds, MsgFlags::MSG_DONTWAIT).is_err() {
-            self.connections.remove(&to);
+            self.disconnect(to);
+        }
+    }
+
+    /// What has not begun to run for the peer never will: a container can hold up the start of a command for as long as it wants.
+    fn disconnect(&mut self, id: ConnectionId) {
+        self.connections.remove(&id);
+        let starting = self.extras.values().filter(|e| e.connection == id && e.report.is_some());
+        for pid in starting.filter_map(|e| e.pid) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }

@@ -115,6 +115,13 @@ fn hand_over(
     descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
     cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
     std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
+    // Whatever the agent was started with is not the container's.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    sys::new_session_keyring().map_err(say("session keyring"))?;
+    if let Some(profile) = &record.config.security.apparmor {
+        // Inherited by the child. While /proc is the host's: a container's could be anything.
+        set_apparmor(profile).map_err(|e| format!("AppArmor profile {profile:?}: {e}"))?;
+    }
     match pids {
         PidNamespace::New => unshare(CloneFlags::CLONE_NEWPID).map_err(|e| format!("pid namespace: {e}"))?,
         PidNamespace::Join(namespace) => {
@@ -147,10 +154,20 @@ fn hand_over(
             let mut packet = vec![REPORT_CHILD];
             packet.extend_from_slice(pid.to_string().as_bytes());
             wire::send(report, &packet, &[], MsgFlags::empty()).map_err(say("reporting"))?;
+            drop(ready);
+            // From here on what the child holds is closed when the child closes it.
+            descriptors::close_all_but(&[go.as_raw_fd()]).map_err(say("closing descriptors"))?;
             let _ = nix::unistd::write(&go, &[0]);
             Ok(Side::Helper)
         }
     }
+}
+
+/// Takes effect when the next program is run. Kernels with several security modules have a directory for each.
+fn set_apparmor(profile: &str) -> io::Result<()> {
+    let own = Path::new("/proc/thread-self/attr/apparmor/exec");
+    let file = if own.exists() { own } else { Path::new("/proc/thread-self/attr/exec") };
+    std::fs::write(file, format!("exec {profile}"))
 }
 
 fn wanted(record: &ContainerRecord) -> u64 {

@@ -18,7 +18,7 @@ use crate::spec::ContainerRecord;
 
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 
-/// As the CRI runtimes mask them.
+/// As kubelet has the CRI runtimes mask them.
 const MASKED: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
@@ -121,7 +121,7 @@ pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
     for (request, bind) in &binds {
         place(request, bind.as_ref(), privileged)?;
     }
-    if !privileged && !security.unmasked_proc {
+    if !privileged {
         mask()?;
     }
     if security.read_only_rootfs {
@@ -185,6 +185,11 @@ fn kernel_file_systems(privileged: bool, devices: &[Bind], shm: &Bind, cgroups: 
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
         cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::MS_PRIVATE, false)?;
     }
+    if !privileged {
+        let hierarchies = std::fs::File::open("/sys/fs/cgroup").map_err(stage("opening /sys/fs/cgroup"))?;
+        sys::mount_setattr(hierarchies.as_fd(), MOUNT_ATTR_RDONLY, 0, false)
+            .map_err(stage("making /sys/fs/cgroup read-only"))?;
+    }
     Ok(())
 }
 
@@ -221,8 +226,15 @@ fn place(request: &Mount, bind: Option<&Bind>, privileged: bool) -> Result<()> {
     Ok(())
 }
 
+/// How often processors ran hot, which tells of others on the machine.
+fn thermal_throttle() -> Vec<PathBuf> {
+    let processors = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    processors.map(|p| p.path().join("thermal_throttle")).collect()
+}
+
 fn mask() -> Result<()> {
-    for path in MASKED.iter().map(Path::new) {
+    for path in MASKED.iter().map(PathBuf::from).chain(thermal_throttle()) {
+        let path = path.as_path();
         let Ok(metadata) = std::fs::metadata(path) else { continue };
         if metadata.is_dir() {
             let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

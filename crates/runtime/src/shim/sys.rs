@@ -157,6 +157,16 @@ pub fn set_capabilities(capabilities: u64) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
+/// Leaves the keys of whoever started the agent. Fine on a kernel without keys.
+pub fn new_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: joining with a null name makes a keyring of our own.
+    match check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0usize, 0, 0, 0) }) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        result => result.map(drop),
+    }
+}
+
 pub fn prctl(operation: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {
     // SAFETY: used only with operations whose arguments are plain numbers.
     check(unsafe { libc::prctl(operation, argument, 0, 0, 0) }.into()).map(drop)
