@@ -304,14 +304,14 @@ impl Worker {
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
                 return self.fail("DeadlineExceeded", message).await;
             }
+            let mut plan = self.plan(&seen);
             // Before anything of it runs, and not again: what runs has been taken.
-            if seen.sandbox.is_none()
+            if plan.new_sandbox
                 && let Some(refusal) = security::refusal(&self.pod, &security::Host::read())
             {
                 self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
                 return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;
             }
-            let mut plan = self.plan(&seen);
             if let Some(left) = deadline {
                 plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
             }
