@@ -123,6 +123,61 @@ async fn the_way_into_a_container_shows_nothing() {
     host.finish().await;
 }
 
+/// While a container starts, a neighbour that may trace finds no way to the host in the process that is to be its first.
+#[tokio::test]
+async fn the_start_of_a_neighbour_shows_nothing() {
+    let mut host = Host::new().await;
+    if !kernel_is_at_least(6, 17) {
+        println!("skipped: this kernel mounts /proc for the caller's own namespace only");
+        return host.finish().await;
+    }
+    let mut config = host.pod_config("a");
+    config.pid = PidMode::Pod;
+    host.runtime.run_pod(config).await.unwrap();
+    // An image in which looking up the user takes as long as the neighbour wants.
+    let shared = host.directory.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    nix::unistd::mkfifo(&shared.join("passwd"), nix::sys::stat::Mode::from_bits_truncate(0o644)).unwrap();
+    for tty in [false, true] {
+        let script = format!(
+            "exec 2>&1; echo ready
+            for try in $(seq 1000); do
+                for P in /proc/[0-9]*; do
+                    P=${{P##*/}}; read comm < /proc/$P/comm || continue
+                    case $P/$comm in 1/*) ;; */kemudi-shim) break 2 ;; esac
+                done
+                sleep 0.02
+            done
+            echo found $comm; grep CapEff /proc/$P/status; ls /proc/$P/root/; echo that was its root
+            echo root:x:0:0::/:/bin/sh > /shared/passwd; echo over; {FOREVER}"
+        );
+        let mut config = shell(&format!("neighbour-{tty}"), &script);
+        config.security.add_capabilities = vec!["SYS_PTRACE".into()];
+        config.mounts = vec![Mount::bind(&shared, "/shared")];
+        let neighbour = host.start("a", config).await;
+        host.said(&neighbour, "ready").await;
+        let mut config = shell(&format!("main-{tty}"), FOREVER);
+        config.mounts = vec![Mount::bind(shared.join("passwd"), "/etc/passwd")];
+        config.tty = tty;
+        host.start("a", config).await;
+        host.said(&neighbour, "over").await;
+        let text = host::log(&host.runtime.container_status(&neighbour).await.unwrap());
+        let mut lines = text.lines().skip_while(|l| !l.starts_with("found "));
+        assert_eq!(lines.next(), Some("found kemudi-shim"), "{text}");
+        assert_eq!(lines.next(), Some("CapEff:\t00000000a80425fb"), "{text}");
+        let root: Vec<&str> = lines.by_ref().take_while(|l| *l != "that was its root").collect();
+        assert!(root.contains(&"home") && !root.contains(&"boot"), "the root of the image: {text}");
+        host.runtime.stop_container(&neighbour, Duration::ZERO).await.unwrap();
+    }
+    host.finish().await;
+}
+
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut parts = release.split('.').map(|p| p.parse::<u32>().unwrap_or(0));
+    (parts.next(), parts.next()) >= (Some(major), Some(minor))
+}
+
 /// The process that makes another may end after it: whoever asked is answered all the same.
 #[tokio::test]
 async fn short_commands_are_answered_each() {

@@ -5,7 +5,9 @@
 //! are not needed any more. Then it makes the *child*, which it hands over to the shim, and ends.
 //!
 //! **Invariant.** A process that containers can see holds only its streams and the report socket, is not dumpable until the
-//! container's own program runs, and runs our program from a mount that cannot be written.
+//! container's own program runs, and runs our program from a mount that cannot be written. It has the container's root, and
+//! no more privileges than becoming the user takes. (On kernels before 6.17 one is missing: the first process of a container in a
+//! pid namespace that the pod shares builds its root there, since only then it gets the right /proc.)
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -40,8 +42,14 @@ const SYS_ADMIN: u8 = 21;
 
 /// Where the process's streams go.
 pub enum Streams {
-    Pipes { stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd> },
+    Pipes {
+        stdin: Option<OwnedFd>,
+        stdout: Option<OwnedFd>,
+        stderr: Option<OwnedFd>,
+    },
     Terminal,
+    /// One that the helper has opened.
+    Opened(OwnedFd),
 }
 
 pub enum Role<'a> {
@@ -65,15 +73,17 @@ impl Streams {
                 [stdin, stdout, stderr].into_iter().flatten().map(|fd| fd.as_raw_fd()).collect()
             }
             Streams::Terminal => Vec::new(),
+            Streams::Opened(terminal) => vec![terminal.as_raw_fd()],
         }
     }
 }
 
 /// The helper: runs in a process forked for it, and does not return.
 pub fn launch(record: &ContainerRecord, role: &Role, pids: &PidNamespace, streams: Streams, report: BorrowedFd) -> ! {
-    match hand_over(record, role, pids, &streams, report) {
+    let mut streams = streams;
+    match hand_over(record, role, pids, &mut streams, report) {
         Ok(Side::Helper) => exit(0),
-        Ok(Side::Child) => become_program(record, role, streams, report),
+        Ok(Side::Child(place)) => become_program(record, role, place, streams, report),
         Err(error) => fail(report, &error),
     }
 }
@@ -92,7 +102,16 @@ fn fail(report: BorrowedFd, error: &str) -> ! {
 
 enum Side {
     Helper,
-    Child,
+    Child(Place),
+}
+
+/// How far the child is when it begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On the host, with all privileges, and alone in its pid namespace (see the invariant).
+    Host,
+    /// In the container, with what becoming the user takes.
+    Container,
 }
 
 /// Prepares and makes the child. It waits until the shim can know of it, so that its end is never that of a stranger.
@@ -100,7 +119,7 @@ fn hand_over(
     record: &ContainerRecord,
     role: &Role,
     pids: &PidNamespace,
-    streams: &Streams,
+    streams: &mut Streams,
     report: BorrowedFd,
 ) -> Result<Side, String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
@@ -129,14 +148,32 @@ fn hand_over(
         }
         PidNamespace::Host => {}
     }
-    if let Role::Another { namespaces, .. } = role {
-        let own = wanted(record) | CHANGE_USER | if needs_admin(record) { 1 << SYS_ADMIN } else { 0 };
-        let status = sys::permitted_capabilities().map_err(say("capabilities"))?;
-        for namespace in *namespaces {
-            setns(namespace, CloneFlags::empty()).map_err(|e| format!("joining the container: {e}"))?;
+    let permitted = sys::permitted_capabilities().map_err(say("capabilities"))?;
+    let place = match (role, pids) {
+        (Role::Another { namespaces, .. }, _) => {
+            for namespace in *namespaces {
+                setns(namespace, CloneFlags::empty()).map_err(|e| format!("joining the container: {e}"))?;
+            }
+            Place::Container
         }
+        (Role::First { state }, PidNamespace::Join(namespace)) => {
+            match sys::proc_of(namespace.as_fd()).map_err(say("/proc"))? {
+                Some(proc) => {
+                    make_container(record, state, Some(proc))?;
+                    if matches!(streams, Streams::Terminal) {
+                        *streams = Streams::Opened(open_terminal(report, true)?);
+                    }
+                    Place::Container
+                }
+                None => Place::Host,
+            }
+        }
+        (Role::First { .. }, _) => Place::Host,
+    };
+    if place == Place::Container {
+        let own = wanted(record) | CHANGE_USER | if needs_admin(record) { 1 << SYS_ADMIN } else { 0 };
         sys::limit_bounding_set(wanted(record)).map_err(say("capability bounding set"))?;
-        sys::set_capabilities(status & own).map_err(say("capabilities"))?;
+        sys::set_capabilities(permitted & own).map_err(say("capabilities"))?;
     }
     let (ready, go) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
     match sys::fork_sibling(0).map_err(say("fork"))? {
@@ -148,7 +185,7 @@ fn hand_over(
             drop(ready);
             descriptors::close_all_but(&[streams.descriptors(), vec![report.as_raw_fd()]].concat())
                 .map_err(say("closing descriptors"))?;
-            Ok(Side::Child)
+            Ok(Side::Child(place))
         }
         pid => {
             let mut packet = vec![REPORT_CHILD];
@@ -161,6 +198,14 @@ fn hand_over(
             Ok(Side::Helper)
         }
     }
+}
+
+/// Makes the mount namespace of the container, and enters its root.
+fn make_container(record: &ContainerRecord, state: &Path, proc: Option<OwnedFd>) -> Result<(), String> {
+    let mut own = CloneFlags::CLONE_NEWNS;
+    own.set(CloneFlags::CLONE_NEWCGROUP, !record.config.security.privileged);
+    unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))?;
+    rootfs::enter(record, state, proc.as_ref())
 }
 
 /// Takes effect when the next program is run. Kernels with several security modules have a directory for each.
@@ -180,8 +225,8 @@ fn needs_admin(record: &ContainerRecord) -> bool {
 }
 
 /// Runs in the child and does not return.
-fn become_program(record: &ContainerRecord, role: &Role, streams: Streams, report: BorrowedFd) -> ! {
-    match prepare(record, role, streams, report) {
+fn become_program(record: &ContainerRecord, role: &Role, place: Place, streams: Streams, report: BorrowedFd) -> ! {
+    match prepare(record, role, place, streams, report) {
         Ok(never) => match never {},
         Err(error) => fail(report, &error),
     }
@@ -190,6 +235,7 @@ fn become_program(record: &ContainerRecord, role: &Role, streams: Streams, repor
 fn prepare(
     record: &ContainerRecord,
     role: &Role,
+    place: Place,
     streams: Streams,
     report: BorrowedFd,
 ) -> Result<std::convert::Infallible, String> {
@@ -198,10 +244,9 @@ fn prepare(
     let first = matches!(role, Role::First { .. });
     let argv = match role {
         Role::First { state } => {
-            let mut own = CloneFlags::CLONE_NEWNS;
-            own.set(CloneFlags::CLONE_NEWCGROUP, !security.privileged);
-            unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))?;
-            rootfs::enter(record, state)?;
+            if place == Place::Host {
+                make_container(record, state, None)?;
+            }
             record.argv.as_slice()
         }
         Role::Another { argv, .. } => argv,
@@ -220,7 +265,7 @@ fn prepare(
     // Before a filter, which need not allow the call.
     descriptors::close_on_exec().map_err(say("descriptors"))?;
     let wanted = wanted(record);
-    if first {
+    if place == Place::Host {
         sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
     }
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(say("keeping capabilities"))?;
@@ -268,32 +313,37 @@ fn connect(streams: Streams, report: BorrowedFd, first: bool) -> Result<(), Stri
             dup2_stdout(or_null(stdout)?).map_err(say("stdout"))?;
             dup2_stderr(or_null(stderr)?).map_err(say("stderr"))?;
         }
-        Streams::Terminal => {
-            let master = std::fs::File::options()
-                .read(true)
-                .write(true)
-                .open("/dev/pts/ptmx")
-                .map_err(|e| format!("/dev/pts/ptmx: {e}"))?;
-            let terminal = sys::open_terminal_peer(master.as_fd()).map_err(|e| format!("terminal: {e}"))?;
-            sys::make_controlling_terminal(terminal.as_fd()).map_err(|e| format!("controlling terminal: {e}"))?;
-            if first {
-                let console = Path::new("/dev/console");
-                if !console.exists() {
-                    std::fs::File::create(console).map_err(|e| format!("/dev/console: {e}"))?;
-                }
-                let source = format!("/proc/self/fd/{}", terminal.as_raw_fd());
-                let bind = nix::mount::MsFlags::MS_BIND;
-                nix::mount::mount(Some(source.as_str()), console, None::<&str>, bind, None::<&str>)
-                    .map_err(say("/dev/console"))?;
-            }
-            wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
-                .map_err(|e| format!("passing the terminal: {e}"))?;
-            dup2_stdin(&terminal).map_err(say("stdin"))?;
-            dup2_stdout(&terminal).map_err(say("stdout"))?;
-            dup2_stderr(&terminal).map_err(say("stderr"))?;
-        }
+        Streams::Terminal => use_terminal(&open_terminal(report, first)?)?,
+        Streams::Opened(terminal) => use_terminal(&terminal)?,
     }
     Ok(())
+}
+
+/// Opens a terminal of the container and passes its master to the shim. It is also the console of the first process.
+fn open_terminal(report: BorrowedFd, first: bool) -> Result<OwnedFd, String> {
+    let master = std::fs::File::options().read(true).write(true).open("/dev/pts/ptmx");
+    let master = master.map_err(|e| format!("/dev/pts/ptmx: {e}"))?;
+    let terminal = sys::open_terminal_peer(master.as_fd()).map_err(|e| format!("terminal: {e}"))?;
+    if first {
+        let console = Path::new("/dev/console");
+        let say = |e: io::Error| format!("/dev/console: {e}");
+        if !console.exists() {
+            std::fs::File::create(console).map_err(say)?;
+        }
+        let tree = sys::open_tree_of(terminal.as_fd()).map_err(say)?;
+        sys::move_mount(tree.as_fd(), console).map_err(say)?;
+    }
+    wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
+        .map_err(|e| format!("passing the terminal: {e}"))?;
+    Ok(terminal)
+}
+
+fn use_terminal(terminal: &OwnedFd) -> Result<(), String> {
+    let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
+    sys::make_controlling_terminal(terminal.as_fd()).map_err(|e| format!("controlling terminal: {e}"))?;
+    dup2_stdin(terminal).map_err(say("stdin"))?;
+    dup2_stdout(terminal).map_err(say("stdout"))?;
+    dup2_stderr(terminal).map_err(say("stderr"))
 }
 
 /// Rust ignores SIGPIPE and the shim blocks what it reads by descriptor; programs expect neither.

@@ -84,8 +84,9 @@ fn make_mount_point(target: &Path, directory: bool) -> io::Result<()> {
     std::fs::File::create(target).map(drop)
 }
 
-/// Makes and enters the container's root. The caller is in a fresh mount namespace.
-pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
+/// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
+/// gives that one's /proc.
+pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
     let security = &record.config.security;
     let privileged = security.privileged;
     // While the host's paths hold.
@@ -117,7 +118,7 @@ pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| format!("leaving the old root: {e}"))?;
     std::env::set_current_dir("/").map_err(stage("changing to /"))?;
 
-    kernel_file_systems(privileged, &devices, &shm, &cgroups)?;
+    kernel_file_systems(privileged, proc, &devices, &shm, &cgroups)?;
     for (request, bind) in &binds {
         place(request, bind.as_ref(), privileged)?;
     }
@@ -143,9 +144,21 @@ fn overlay(record: &ContainerRecord, state: &Path, flags: MsFlags) -> Result<()>
     std::env::set_current_dir(&root).map_err(stage("root file system"))
 }
 
-fn kernel_file_systems(privileged: bool, devices: &[Bind], shm: &Bind, cgroups: &[Bind]) -> Result<()> {
+fn kernel_file_systems(
+    privileged: bool,
+    proc: Option<&OwnedFd>,
+    devices: &[Bind],
+    shm: &Bind,
+    cgroups: &[Bind],
+) -> Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    attach("proc", "/proc", plain, "")?;
+    match proc {
+        Some(proc) => {
+            std::fs::create_dir_all("/proc").map_err(stage("creating /proc"))?;
+            sys::move_mount(proc.as_fd(), Path::new("/proc")).map_err(stage("mounting proc on /proc"))?;
+        }
+        None => attach("proc", "/proc", plain, "")?,
+    }
     if privileged {
         devices.iter().try_for_each(|d| d.place().and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
         attach(

@@ -58,6 +58,41 @@ pub fn open_tree(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     }
 }
 
+/// A detached mount of what a descriptor is open on, for a bind mount of it.
+pub fn open_tree_of(file: BorrowedFd) -> io::Result<OwnedFd> {
+    const OPEN_TREE_CLONE: libc::c_int = 1;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC | libc::AT_EMPTY_PATH;
+    // SAFETY: the path is an empty constant; the result is a descriptor of ours.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// A detached /proc (nosuid, nodev, noexec) of a pid namespace that the caller is not in. `None` on kernels before 6.17.
+pub fn proc_of(pid_namespace: BorrowedFd) -> io::Result<Option<OwnedFd>> {
+    const FSCONFIG_SET_FD: libc::c_uint = 5;
+    const FSCONFIG_CREATE: libc::c_uint = 6;
+    const CLOSE_ON_EXEC: libc::c_uint = 1;
+    const NOEXEC: libc::c_uint = 8;
+    let attributes = MOUNT_ATTR_NOSUID as libc::c_uint | MOUNT_ATTR_NODEV as libc::c_uint | NOEXEC;
+    let null = std::ptr::null::<libc::c_char>();
+    // SAFETY: strings are constants, null where the kernel takes none; descriptors are open, and the results are ours.
+    unsafe {
+        let context = check(libc::syscall(libc::SYS_fsopen, c"proc".as_ptr(), CLOSE_ON_EXEC))?;
+        let context = OwnedFd::from_raw_fd(context as RawFd);
+        let (fd, key) = (context.as_raw_fd(), c"pidns".as_ptr());
+        let set = libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FD, key, null, pid_namespace.as_raw_fd());
+        match check(set) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
+            result => result?,
+        };
+        check(libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CREATE, null, null, 0))?;
+        let mount = check(libc::syscall(libc::SYS_fsmount, fd, CLOSE_ON_EXEC, attributes))?;
+        Ok(Some(OwnedFd::from_raw_fd(mount as RawFd)))
+    }
+}
+
 pub fn move_mount(tree: BorrowedFd, target: &Path) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
     let (empty, target) = (c"", c_path(target)?);
