@@ -65,6 +65,11 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "kubectl") {
         return kubectl::main(std::env::args_os().skip(1).collect());
     }
+    // Whatever the parent of this process left open is not for the programs that it starts.
+    if let Err(e) = runtime::descriptors::close_on_exec() {
+        eprintln!("error: marking inherited descriptors close-on-exec: {e}");
+        return ExitCode::FAILURE;
+    }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {

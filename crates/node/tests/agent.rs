@@ -109,7 +109,7 @@ impl Machine {
             dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
             pod_cidr: Some("10.201.0.0/24".into()),
             max_pods: 110,
-            sysctls: node::Allowlist::default(),
+            sysctls: kemudi_node::Allowlist::default(),
             pod_pids_limit: None,
             port: 10250,
             version: "v1.36.0".into(),

@@ -262,9 +262,9 @@ pub struct Security {
     pub drop_capabilities: Vec<String>,
     pub no_new_privileges: bool,
     pub read_only_rootfs: bool,
-    /// `procMount: Unmasked` leaves /proc as it is.
-    pub unmasked_proc: bool,
     pub seccomp: Seccomp,
+    /// The AppArmor profile of the program; it must be loaded.
+    pub apparmor: Option<String>,
 }
 
 /// A container to be created.

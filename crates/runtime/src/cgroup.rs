@@ -8,10 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::api::Resources;
+use crate::devices;
 use crate::spec::CgroupDirectory;
 
 /// Controllers of v1 that are used; `systemd` (a named hierarchy) and others are left alone.
-const V1_CONTROLLERS: &[&str] = &["cpu", "cpuacct", "cpuset", "memory", "pids", "freezer"];
+const V1_CONTROLLERS: &[&str] = &["cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "devices"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
@@ -108,6 +109,21 @@ impl Hierarchies {
             }
         }
         self.update(path, resources)
+    }
+
+    /// Whether [`Hierarchies::restrict_devices`] does something on this host.
+    pub fn can_restrict_devices(&self) -> bool {
+        self.controllers().contains("devices") || self.0.iter().any(|h| h.v2) && devices::programs_work()
+    }
+
+    /// Lets processes of an existing cgroup open the devices of a plain container only.
+    pub(crate) fn restrict_devices(&self, path: &str) -> io::Result<()> {
+        let v1 = self.0.iter().find(|h| h.controllers.iter().any(|c| c == "devices"));
+        match v1.or(self.0.iter().find(|h| h.v2)) {
+            Some(h) if h.v2 => devices::restrict_v2(&h.mount.join(path)),
+            Some(h) => devices::restrict_v1(&h.mount.join(path)),
+            None => Ok(()),
+        }
     }
 
     /// Sets limits of an existing cgroup. Limits for controllers that the host lacks are skipped.

@@ -83,6 +83,8 @@ pub struct HostLimits {
     /// `v1`, `v2`, `hybrid` or `none`.
     pub cgroup_version: String,
     pub cgroup_controllers: BTreeSet<String>,
+    /// Whether cgroups can say which devices may be opened.
+    pub device_rules: bool,
     pub root: bool,
 }
 
@@ -111,6 +113,7 @@ impl HostLimits {
             lowest_oom_score_adj: if capabilities.contains("SYS_RESOURCE") { -1000 } else { own },
             max_open_files: getrlimit(Resource::RLIMIT_NOFILE)?.1,
             cgroup_version: hierarchies.version().to_owned(),
+            device_rules: hierarchies.can_restrict_devices(),
             cgroup_controllers: hierarchies.controllers(),
             root: nix::unistd::geteuid().is_root(),
             capabilities,
@@ -130,6 +133,9 @@ impl HostLimits {
         }
         if self.lowest_oom_score_adj > -1000 {
             complaints.push(format!("oom_score_adj cannot go below {}", self.lowest_oom_score_adj));
+        }
+        if !self.device_rules {
+            complaints.push("no device rules: only mount options keep containers from devices".to_owned());
         }
         for controller in ["cpu", "memory", "pids"] {
             if !self.cgroup_controllers.contains(controller) {
@@ -194,6 +200,7 @@ mod tests {
             lowest_oom_score_adj: 0,
             cgroup_version: "v1".into(),
             cgroup_controllers: BTreeSet::new(),
+            device_rules: true,
             root: true,
         };
         let own = |l: &[&str]| l.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();

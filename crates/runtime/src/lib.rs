@@ -14,10 +14,13 @@
 pub mod api;
 pub mod beneath;
 pub mod cgroup;
+pub mod descriptors;
+mod devices;
 pub mod embedded;
 pub mod host;
 pub mod image;
 pub mod memory;
+mod program;
 pub mod seccomp;
 pub mod shim;
 mod spec;

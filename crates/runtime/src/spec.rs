@@ -31,6 +31,9 @@ pub struct PodRecord {
     pub created_at: Timestamp,
     /// The pod's cgroup, relative to the hierarchies' roots.
     pub cgroup: String,
+    /// Where process 1 of a pid namespace of the pod's own lives: a cgroup below the pod's.
+    #[serde(default)]
+    pub reaper_cgroups: Vec<CgroupDirectory>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,5 +1,274 @@
 //! Out of a container: descriptors, the window of exec, fields of a pod that weaken its isolation, privileges by level.
 
+use crate::cluster::KEMUDI;
 use crate::runner::Case;
+use crate::story::Story;
+use serde_json::json;
 
-pub const TESTS: &[Case] = &[];
+pub const TESTS: &[Case] = &[
+    ("containers::programs_inherit_three_descriptors", programs_inherit_three_descriptors),
+    ("containers::the_server_passes_nothing_on", the_server_passes_nothing_on),
+    ("containers::the_binary_cannot_be_written", the_binary_cannot_be_written),
+    ("containers::fields_that_are_not_carried_out_are_refused", fields_that_are_not_carried_out_are_refused),
+    ("containers::privileges_are_those_of_the_level", privileges_are_those_of_the_level),
+];
+
+const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+/// The three streams, and the directory that `ls` opens itself.
+const STREAMS: &str = "0\n1\n2\n3\n";
+
+/// The database was open for writing in every container. (What a terminal adds is looked at in the tests of the runtime.)
+fn programs_inherit_three_descriptors(s: &Story) {
+    let list = |file: &str| json!(["sh", "-c", format!("exec ls /proc/self/fd > /v/{file}")]);
+    let run = |file: &str| json!({"exec": {"command": list(file)}});
+    for (pod, spec) in [
+        ("plain", json!({})),
+        ("shared", json!({"shareProcessNamespace": true})),
+        ("host", json!({"hostPID": true, "hostNetwork": true, "hostIPC": true})),
+    ] {
+        let mounts = json!([{"name": "v", "mountPath": "/v"}, {"name": "tools", "mountPath": "/bin"}]);
+        let first =
+            json!({"name": "i", "image": crate::story::IMAGE, "command": list("first"), "volumeMounts": mounts});
+        let mut spec = spec;
+        spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+        spec["initContainers"] = json!([first]);
+        let container = json!({
+            "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+            "lifecycle": {"postStart": run("hook")},
+            "readinessProbe": run("probe"),
+            "startupProbe": run("startup"),
+        });
+        s.shell_pod(pod, FOREVER, spec, container);
+        s.ready(pod);
+        for file in ["first", "hook", "probe", "startup"] {
+            let what = format!("{file} of the pod {pod}");
+            let found = s.eventually(&what, || Some(s.sh(pod, &format!("cat /v/{file}"))).filter(|t| !t.is_empty()));
+            assert_eq!(found, STREAMS, "{what}");
+        }
+        assert_eq!(s.ok(&["exec", pod, "--", "ls", "/proc/self/fd"]), STREAMS, "exec in the pod {pod}");
+        let output = s.with_input(&["exec", "-i", pod, "--", "ls", "/proc/self/fd"], "input");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), STREAMS, "exec with input in the pod {pod}");
+    }
+}
+
+/// Every descriptor of the server closes when it runs a program, whoever opened it.
+fn the_server_passes_nothing_on(s: &Story) {
+    let pid = std::fs::read_to_string(s.cluster.directory.join("data/kemudi.pid")).unwrap();
+    let mut seen = 0;
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+        let number: u32 = entry.file_name().to_str().unwrap().parse().unwrap();
+        let Ok(info) = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) else { continue };
+        let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap().trim();
+        let close_on_exec = u32::from_str_radix(flags, 8).unwrap() & 0o2_000_000 != 0;
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        assert!(number < 3 || close_on_exec, "{number}, {}, is inherited", target.display());
+        seen += 1;
+    }
+    assert!(seen > 10, "the server has files and sockets open");
+}
+
+/// The image of the demonstration is made of the binary that runs the cluster.
+fn the_binary_cannot_be_written(s: &Story) {
+    let before = std::fs::read(KEMUDI).unwrap();
+    s.pod("p", json!({}), vec![json!({"name": "c"}), json!({"name": "shell", "command": ["sh", "-c", FOREVER]})]);
+    s.ready("p");
+    let script = "(echo gone >> /kemudi) 2>&1; (echo gone > /kemudi) 2>&1; (echo gone >> /proc/1/exe) 2>&1;
+        for fd in 0 1 2 3 4 5 6 7 8 9; do (echo gone >> /proc/self/fd/$fd/../exe) 2>&1; done; chmod 777 /kemudi; true";
+    s.ok(&["exec", "p", "-c", "shell", "--", "sh", "-c", script]);
+    assert!(std::fs::read(KEMUDI).unwrap() == before, "the binary of the host was written from a container");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(KEMUDI).unwrap().permissions());
+    assert_eq!(mode & 0o022, 0, "the binary of the host became writable");
+}
+
+/// Admission trusts these fields, and the node ignored them.
+fn fields_that_are_not_carried_out_are_refused(s: &Story) {
+    let unmasked = json!({"procMount": "Unmasked"});
+    let apparmor = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "kemudi-has-none"}});
+    let has_apparmor =
+        std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|e| e.starts_with('Y'));
+    let why =
+        if has_apparmor { "profile \"kemudi-has-none\" is not loaded" } else { "AppArmor is not enabled on the host" };
+    let apparmor_message = format!("Cannot enforce AppArmor: {why}");
+    let no_namespaces = "Cannot set hostUsers to false: this node does not support user namespaces";
+    let cases = [
+        ("users", json!({"hostUsers": false}), json!({}), "UserNamespacesNotSupported", no_namespaces),
+        ("proc", json!({"hostUsers": false}), unmasked, "UserNamespacesNotSupported", no_namespaces),
+        ("apparmor", json!({}), json!(apparmor), "AppArmor", &apparmor_message),
+        ("apparmor-pod", json!({"securityContext": apparmor}), json!({}), "AppArmor", &apparmor_message),
+    ];
+    for (name, spec, context, reason, message) in cases {
+        let mark = s.dir.join(format!("{name}-ran"));
+        let volumes = json!([{"name": "mark", "hostPath": {"path": s.dir}}]);
+        let mut spec = spec;
+        spec["volumes"] = volumes;
+        let script = format!("touch /mark/{name}-ran; {FOREVER}");
+        let container = json!({"securityContext": context, "volumeMounts": [{"name": "mark", "mountPath": "/mark"}]});
+        s.shell_pod(name, &script, spec, container);
+        let pod = s.phase(name, "Failed");
+        assert_eq!(pod["status"]["reason"], reason, "{name}");
+        assert_eq!(pod["status"]["message"], format!("Pod was rejected: {message}"), "{name}");
+        assert_eq!(s.event(name, reason), message);
+        assert!(!mark.exists(), "{name} ran all the same");
+    }
+    // One that joins a pod which runs.
+    s.shell_pod("host", FOREVER, json!({}), json!({}));
+    s.ready("host");
+    let ephemeral = json!({"spec": {"ephemeralContainers": [
+        {"name": "debugger", "image": crate::story::IMAGE, "command": ["sh", "-c", FOREVER], "securityContext": apparmor,
+         "volumeMounts": [{"name": "tools", "mountPath": "/bin"}]},
+    ]}});
+    s.patch("pods/host/ephemeralcontainers", ephemeral);
+    let pod = s.until("pods/host", |p| {
+        p["status"]["ephemeralContainerStatuses"][0]["state"]["waiting"]["message"].is_string()
+    });
+    let waiting = &pod["status"]["ephemeralContainerStatuses"][0]["state"]["waiting"];
+    assert_eq!(
+        (&waiting["reason"], &waiting["message"]),
+        (&json!("CreateContainerConfigError"), &json!(apparmor_message))
+    );
+}
+
+/// A container of each Pod Security level, and what it is to find: name, script, and its output as privileged, baseline, restricted.
+const LEVELS: &[(&str, &str, [&str; 3])] = &[
+    ("inheritable capabilities", "grep CapInh /proc/self/status", ["CapInh:\t0000000000000000"; 3]),
+    ("ambient capabilities", "grep CapAmb /proc/self/status", ["CapAmb:\t0000000000000000"; 3]),
+    (
+        "permitted capabilities",
+        "grep CapPrm /proc/self/status",
+        ["CapPrm:\tALL", "CapPrm:\t00000000a80425fb", "CapPrm:\t0000000000000000"],
+    ),
+    (
+        "effective capabilities",
+        "grep CapEff /proc/self/status",
+        ["CapEff:\tALL", "CapEff:\t00000000a80425fb", "CapEff:\t0000000000000000"],
+    ),
+    (
+        "bounding set",
+        "grep CapBnd /proc/self/status",
+        ["CapBnd:\tALL", "CapBnd:\t00000000a80425fb", "CapBnd:\t0000000000000000"],
+    ),
+    ("no_new_privs", "grep NoNewPrivs /proc/self/status", ["NoNewPrivs:\t0", "NoNewPrivs:\t0", "NoNewPrivs:\t1"]),
+    // Without a profile none is used, as with kubelet's default (`--seccomp-default` is off).
+    ("system call filter", "grep Seccomp: /proc/self/status", ["Seccomp:\t0", "Seccomp:\t0", "Seccomp:\t2"]),
+    ("umask", "umask", ["0022"; 3]),
+    ("namespaces of cgroups", "cut -d: -f3 < /proc/self/cgroup | grep -c kubepods", ["*", "0", "0"]),
+    ("new user namespaces", "unshare -U true 2> /dev/null && echo made || echo refused", ["*", "*", "refused"]),
+    (
+        "devices that are there",
+        "ls /dev | grep -v -e '^fd$' -e '^shm$' -e '^pts$' | tr '\\n' ' '",
+        [
+            "*",
+            "core full mqueue null ptmx random stderr stdin stdout termination-log tty urandom zero ",
+            "core full mqueue null ptmx random stderr stdin stdout termination-log tty urandom zero ",
+        ],
+    ),
+    ("the kernel's log", "head -c 0 /dev/kmsg 2> /dev/null && echo open || echo closed", ["open", "closed", "closed"]),
+    ("memory", "head -c 0 /dev/mem 2> /dev/null && echo open || echo closed", ["*", "closed", "closed"]),
+    (
+        "a device made in a volume",
+        "mknod /v/kmsg c 1 11 2> /dev/null; head -c 0 /v/kmsg 2> /dev/null && echo open || echo closed",
+        ["open", "closed", "closed"],
+    ),
+    (
+        "a disk made in a volume",
+        "mknod /v/disk b DISK 2> /dev/null; head -c 0 /v/disk 2> /dev/null && echo open || echo closed",
+        // Not every host lets its own root read a disk.
+        ["*", "closed", "closed"],
+    ),
+    (
+        "a device made in the root",
+        "mknod /kmsg c 1 11 2> /dev/null; head -c 0 /kmsg 2> /dev/null && echo open || echo closed",
+        ["open", "closed", "closed"],
+    ),
+    (
+        "devices that may be used",
+        "head -c 1 /dev/zero > /dev/null && head -c 1 /dev/urandom > /dev/null && echo ok",
+        ["ok"; 3],
+    ),
+    ("/proc/kcore", "head -c 1 /proc/kcore | wc -c", ["*", "0", "0"]),
+    ("/proc/keys", "cat /proc/keys | wc -c | sed 's/[1-9].*/some/'", ["some", "0", "0"]),
+    ("/proc/timer_list", "cat /proc/timer_list | wc -c | sed 's/[1-9].*/some/'", ["some", "0", "0"]),
+    ("/proc/interrupts", "cat /proc/interrupts | wc -c | sed 's/[1-9].*/some/'", ["some", "0", "0"]),
+    ("/sys/firmware", "ls /sys/firmware | wc -l | sed 's/[1-9].*/some/'", ["*", "0", "0"]),
+    (
+        "/proc/sys",
+        "(echo x > /proc/sys/kernel/domainname) 2> /dev/null && echo written || echo kept",
+        ["written", "kept", "kept"],
+    ),
+    (
+        "/proc/sysrq-trigger",
+        "(: > /proc/sysrq-trigger) 2> /dev/null && echo open || echo closed",
+        ["*", "closed", "closed"],
+    ),
+    (
+        "/proc/irq",
+        "(: > /proc/irq/default_smp_affinity) 2> /dev/null && echo open || echo closed",
+        ["open", "closed", "closed"],
+    ),
+    ("/proc/bus and /proc/fs", "grep -c -e ' /proc/bus proc ro' -e ' /proc/fs proc ro' /proc/mounts", ["0", "2", "2"]),
+    ("/sys", "grep ' /sys sysfs ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1", ["rw", "ro", "ro"]),
+    ("cgroups", "grep -c ' /sys/fs/cgroup[^ ]* [^ ]* rw' /proc/mounts | sed 's/[1-9].*/some/'", ["some", "0", "0"]),
+    (
+        "writing to cgroups",
+        "(mkdir /sys/fs/cgroup/memory/x || mkdir /sys/fs/cgroup/x) 2> /dev/null && echo made || echo refused",
+        ["*", "refused", "refused"],
+    ),
+    (
+        "mounting",
+        "mount -t tmpfs none /v 2> /dev/null && echo mounted || echo refused",
+        ["mounted", "refused", "refused"],
+    ),
+    ("set-user-id volumes", "grep -c -e ' /v [^ ]* [^ ]*nodev' /proc/mounts", ["0", "1", "1"]),
+    (
+        "other mounts",
+        "cut -d' ' -f5 /proc/self/mountinfo | \\
+         grep -v -E '^/($|proc|sys|dev|etc/(hosts|hostname|resolv.conf)$|v$|bin$|var/run/secrets/)' | wc -l",
+        ["0"; 3],
+    ),
+    ("processes", "ls -d /proc/[0-9]* | wc -l | sed 's/^[1-9]$/few/'", ["few"; 3]),
+];
+
+/// What the tools have no link for.
+const APPLETS: &str =
+    "for a in cut mkdir mknod sed tr unshare wc; do eval \"$a() { busybox $a \\\"\\$@\\\"; }\"; done\n";
+
+/// The numbers of a block device that is there.
+fn disk_of_the_host() -> String {
+    let partitions = std::fs::read_to_string("/proc/partitions").unwrap();
+    let rows = partitions.lines().skip(2).map(|l| l.split_ascii_whitespace().collect::<Vec<_>>());
+    let disk = rows.filter(|r| r.len() == 4 && r[2] != "0").last();
+    disk.map(|r| format!("{} {}", r[0], r[1])).expect("a machine with a disk")
+}
+
+fn privileges_are_those_of_the_level(s: &Story) {
+    let all = std::fs::read_to_string("/proc/self/status").unwrap();
+    let all = all.lines().find_map(|l| l.strip_prefix("CapBnd:")).unwrap().trim().to_owned();
+    let disk = disk_of_the_host();
+    let restricted = json!({
+        "runAsNonRoot": true, "runAsUser": 1000, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    let levels = [("privileged", json!({"privileged": true})), ("baseline", json!({})), ("restricted", restricted)];
+    let mut wrong = Vec::new();
+    for (index, (level, context)) in levels.into_iter().enumerate() {
+        let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
+        let container = json!({"securityContext": context, "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+        let mut script = String::new();
+        for (number, (_, line, _)) in LEVELS.iter().enumerate() {
+            script += &format!("echo '= {number}'; {}\n", line.replace("DISK", &disk));
+        }
+        s.shell_pod(level, FOREVER, volumes, container);
+        s.ready(level);
+        let found = s.sh(level, &format!("{APPLETS}{script} true"));
+        let mut parts: Vec<&str> = found.split("= ").collect();
+        parts.remove(0);
+        for ((name, _, expected), part) in LEVELS.iter().zip(parts) {
+            let (_, output) = part.split_once('\n').unwrap_or((part, ""));
+            let expected = expected[index].replace("ALL", &all);
+            if expected != "*" && output.trim_end_matches('\n') != expected {
+                wrong.push(format!("{level}: {name}: {output:?} instead of {expected:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

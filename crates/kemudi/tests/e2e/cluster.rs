@@ -109,9 +109,17 @@ impl Cluster {
     }
 }
 
-/// Starts the server; what it says is appended to one file.
+/// Starts the server; what it says is appended to one file. As careless parents do, it leaves descriptors open: of a file that
+/// is nobody's business and of a directory.
 fn spawn(directory: &Path) -> Result<Child, String> {
     let wrong = |e: std::io::Error| format!("{KEMUDI}: {e}");
+    let secret = directory.join("secret");
+    fs::write(&secret, "nobody's business").map_err(wrong)?;
+    let left_open = [fs::File::open(&secret).map_err(wrong)?, fs::File::open(directory).map_err(wrong)?];
+    for file in &left_open {
+        let inherited = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
+        nix::fcntl::fcntl(file, inherited).map_err(|e| wrong(e.into()))?;
+    }
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
     Command::new(KEMUDI)

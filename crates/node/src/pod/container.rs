@@ -30,6 +30,9 @@ pub enum Error {
     Seccomp { path: PathBuf, source: std::io::Error },
     #[error("invalid security context: {0}")]
     Invalid(&'static str),
+    /// What the node cannot carry out.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// What [`config`] needs besides the pod.
@@ -44,6 +47,7 @@ pub struct Parts<'a> {
     pub node_memory: u64,
     /// Where `localhost` seccomp profiles lie.
     pub seccomp_root: PathBuf,
+    pub host: super::security::Host,
 }
 
 pub fn labels(pod: &Pod) -> BTreeMap<String, String> {
@@ -149,6 +153,11 @@ fn security(parts: &Parts<'_>) -> Result<Security, Error> {
     if privileged && c.allow_privilege_escalation == Some(false) {
         return Err(Error::Invalid("cannot set allowPrivilegeEscalation to false and privileged to true"));
     }
+    let spec = parts.pod.spec.clone().unwrap_or_default();
+    if let Some(refusal) = super::security::container_refusal(&spec, parts.container, &parts.host) {
+        return Err(Error::Refused(refusal.message));
+    }
+    let apparmor = super::security::apparmor(&spec, parts.container, &parts.host).map_err(Error::Refused)?;
     let capabilities = c.capabilities.as_ref();
     Ok(Security {
         run_as_user: user,
@@ -160,7 +169,7 @@ fn security(parts: &Parts<'_>) -> Result<Security, Error> {
         drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
         no_new_privileges: c.allow_privilege_escalation == Some(false),
         read_only_rootfs: c.read_only_root_filesystem == Some(true),
-        unmasked_proc: c.proc_mount.as_deref() == Some("Unmasked"),
+        apparmor,
         seccomp: match privileged {
             true => Seccomp::Unconfined,
             false => seccomp(c.seccomp_profile.as_ref().or(p.seccomp_profile.as_ref()), parts)?,
@@ -201,6 +210,7 @@ mod tests {
             image_user,
             node_memory: 1,
             seccomp_root: "/nonexistent".into(),
+            host: super::super::security::Host::default(),
         })
     }
 
@@ -221,5 +231,14 @@ mod tests {
         assert!(check(strict.clone(), json!({"runAsUser": 5}), "app").is_ok());
         assert!(check(strict, json!({"runAsNonRoot": false}), "").is_ok());
         assert!(check(json!({}), json!({"runAsUser": -1}), "").is_err());
+    }
+
+    /// One that debugs a pod comes when the pod has been taken.
+    #[test]
+    fn a_container_with_what_is_not_carried_out_is_refused() {
+        let refused = |c| matches!(check(json!({}), c, ""), Err(Error::Refused(_)));
+        assert!(refused(json!({"procMount": "Unmasked"})));
+        assert!(refused(json!({"appArmorProfile": {"type": "RuntimeDefault"}})));
+        assert!(!refused(json!({"procMount": "Default"})));
     }
 }

@@ -10,6 +10,7 @@ mod hooks;
 mod messages;
 pub mod plan;
 pub mod probes;
+pub mod security;
 mod start;
 pub mod status;
 mod stop;

@@ -11,7 +11,7 @@ use runtime::{ContainerState, PidMode, PodConfig};
 use super::plan::{Plan, Role, ended_at};
 use super::status::Waiting;
 use super::worker::{Hold, Observed, Worker, text};
-use super::{container, files, hooks};
+use super::{container, files, hooks, security};
 use crate::resources;
 use crate::{env, volumes};
 
@@ -91,8 +91,8 @@ impl Worker {
             (_, Some(true), Some(full)) => full,
             _ => files::hostname(&pod),
         };
-        let security = spec.security_context.as_ref();
-        let sysctls = security.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
+        let context = spec.security_context.as_ref();
+        let sysctls = context.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
         let pid = match (spec.host_pid, spec.share_process_namespace) {
             (Some(true), _) => PidMode::Host,
             (_, Some(true)) => PidMode::Pod,
@@ -312,6 +312,7 @@ impl Worker {
             image_user,
             node_memory: self.shared.memory,
             seccomp_root: options.data_dir.join("seccomp"),
+            host: security::Host::read(),
         })
         .map_err(|e| (CONFIG, e.to_string()))?;
         match options.runtime.create_container(sandbox, config).await {

@@ -15,7 +15,7 @@ use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::status::{self, Facts, Waiting};
-use super::{container, messages, sysctls};
+use super::{container, messages, security};
 use crate::agent::Shared;
 use crate::fields::Place;
 use crate::objects;
@@ -304,13 +304,15 @@ impl Worker {
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
                 return self.fail("DeadlineExceeded", message).await;
             }
-            if seen.sandbox.is_none()
-                && let Some(message) = self.pod.spec.as_ref().and_then(|spec| self.shared.options.sysctls.refuse(spec))
-            {
-                self.event(None, Severity::Warning, sysctls::FORBIDDEN, message.clone());
-                return self.fail(sysctls::FORBIDDEN, &format!("Pod was rejected: {message}")).await;
-            }
             let mut plan = self.plan(&seen);
+            // Before anything of it runs, and not again: what runs has been taken.
+            if plan.new_sandbox
+                && let Some(refusal) =
+                    security::refusal(&self.pod, &security::Host::read(), &self.shared.options.sysctls)
+            {
+                self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
+                return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;
+            }
             if let Some(left) = deadline {
                 plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
             }

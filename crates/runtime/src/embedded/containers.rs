@@ -107,6 +107,11 @@ impl Inner {
         self.hierarchies
             .create(&cgroup, &record.config.resources)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
+        if !record.config.security.privileged && self.limits.device_rules {
+            self.hierarchies
+                .restrict_devices(&cgroup)
+                .map_err(Error::io(format!("devices of container {:?}", record.config.name)))?;
+        }
         spec::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
     }
 

@@ -23,7 +23,10 @@ use crate::beneath;
 use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
+use crate::program::Program;
 use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
+#[cfg(test)]
+pub(crate) use pods::retry;
 use shim_link::Link;
 
 /// How an [`Embedded`] is set up.
@@ -54,6 +57,7 @@ pub struct Embedded {
 struct Inner {
     root: PathBuf,
     options: Options,
+    program: Program,
     limits: HostLimits,
     hierarchies: Hierarchies,
     images: ImageStore,
@@ -104,6 +108,8 @@ impl Embedded {
             images: ImageStore::open(root.join("images"))?,
             hierarchies,
             root,
+            program: Program::open(&options.shim_program)
+                .map_err(Error::io(format!("a read-only mount of {}", options.shim_program.display())))?,
             options,
             events: broadcast::channel(4096).0,
             state: Mutex::default(),

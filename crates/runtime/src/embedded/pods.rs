@@ -24,6 +24,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where shims live: neither in the agent's cgroup, whose end must not end them, nor in the pod's, whose limits are the
 /// user's.
 const SHIM_CGROUP: &str = "shims";
+/// Below a pod's cgroup: processes of the pod that are no container's.
+const REAPER_CGROUP: &str = "sandbox";
 
 impl PodEntry {
     pub(super) fn describe(&self) -> Pod {
@@ -89,12 +91,12 @@ impl Embedded {
         check(&config)?;
         let id = config.id.clone();
         let inner = self.inner.clone();
-        let record = Arc::new(PodRecord {
-            version: VERSION,
-            created_at: inner.now(),
-            cgroup: inner.cgroup(&config.cgroup_parent),
-            config,
-        });
+        let cgroup = inner.cgroup(&config.cgroup_parent);
+        let reaper_cgroups = match config.pid {
+            PidMode::Pod => inner.hierarchies.directories(&format!("{cgroup}/{REAPER_CGROUP}")),
+            PidMode::Container | PidMode::Host => Vec::new(),
+        };
+        let record = Arc::new(PodRecord { version: VERSION, created_at: inner.now(), cgroup, reaper_cgroups, config });
         {
             let mut state = inner.state();
             if state.pods.contains_key(&id) {
@@ -124,7 +126,7 @@ impl Embedded {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
             .map_err(|e| fail(format!("socket: {e}")))?;
-        let mut child = tokio::process::Command::new(&self.inner.options.shim_program)
+        let mut child = tokio::process::Command::new(self.inner.program.path())
             .arg0("kemudi-shim")
             .arg(shim::COMMAND)
             .arg(&directory)
@@ -231,6 +233,10 @@ impl Inner {
         self.hierarchies
             .create(&record.cgroup, &config.resources)
             .map_err(Error::io(format!("cgroup {}", record.cgroup)))?;
+        if !record.reaper_cgroups.is_empty() {
+            let cgroup = format!("{}/{REAPER_CGROUP}", record.cgroup);
+            self.hierarchies.create(&cgroup, &Resources::default()).map_err(Error::io(format!("cgroup {cgroup}")))?;
+        }
         spec::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
     }
 
@@ -384,7 +390,7 @@ impl Inner {
 }
 
 /// Repeats for up to two seconds what fails as long as the kernel is still taking something down.
-pub(super) fn retry(mut work: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
+pub(crate) fn retry(mut work: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
     // A descriptor that never becomes ready: the wait is the timeout of poll.
     for wait in [1u16, 2, 5, 10, 20, 50, 100, 200, 500, 1000] {
         match work() {

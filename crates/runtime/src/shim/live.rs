@@ -12,13 +12,15 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
-use super::process::{REPORT_ERROR, REPORT_TERMINAL, Streams};
+use super::process::{REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL, Streams};
 use super::sys;
 use crate::api::ContainerState;
 use crate::spec::{self, ContainerRecord, StateRecord};
 use crate::{cgroup, wire};
 
 const CHUNK: usize = 16 * 1024;
+/// The error of a process that ended before its program ran, and said nothing.
+pub const KILLED: &str = "killed while it was started";
 
 /// Which descriptor of a container is ready.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,15 @@ pub enum Progress {
     Waiting,
     Runs,
     Failed(String),
+}
+
+/// The receiving end of what helper and child report of a start.
+pub struct Report {
+    socket: OwnedFd,
+    /// The child's process id, once the helper has made it.
+    child: Option<i32>,
+    /// The master of its terminal.
+    pub terminal: Option<OwnedFd>,
 }
 
 /// What the child needs of its side.
@@ -58,9 +69,10 @@ pub struct Live {
     pub record: ContainerRecord,
     pub directory: PathBuf,
     pub state: StateRecord,
+    /// The first process; that of the helper until it has made it. `None` when it has ended.
     pub pid: Option<i32>,
     pub asked_by: (u64, u64),
-    pub report: Option<OwnedFd>,
+    pub report: Option<Report>,
     pub log: LogFile,
     output: [Option<File>; 2],
     input: Option<Pending>,
@@ -70,23 +82,39 @@ pub struct Live {
     error: Option<String>,
 }
 
-pub fn report_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
-    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-}
+impl Report {
+    /// Gives also the sending end.
+    pub fn new() -> nix::Result<(Report, OwnedFd)> {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        Ok((Report { socket: ours, child: None, terminal: None }, theirs))
+    }
 
-/// Reads what a child reports, keeping the terminal it sends.
-pub fn read_report(report: BorrowedFd, terminal: &mut Option<OwnedFd>) -> Progress {
-    let mut buffer = vec![0; 16 * 1024];
-    loop {
-        match wire::receive(report, &mut buffer, MsgFlags::MSG_DONTWAIT) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
-            Err(e) => return Progress::Failed(e.to_string()),
-            Ok((0, _)) => return Progress::Runs,
-            Ok((length, fds)) => match buffer[0] {
-                REPORT_TERMINAL => *terminal = fds.into_iter().next(),
-                REPORT_ERROR => return Progress::Failed(String::from_utf8_lossy(&buffer[1..length]).into_owned()),
-                _ => {}
-            },
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reads what has been reported; `pid` becomes the child's as soon as it is known.
+    pub fn read(&mut self, pid: &mut Option<i32>) -> Progress {
+        let mut buffer = vec![0; 16 * 1024];
+        loop {
+            match wire::receive(self.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
+                Err(e) => return Progress::Failed(e.to_string()),
+                Ok((0, _)) if self.child.is_none() => return Progress::Failed(KILLED.into()),
+                Ok((0, _)) => return Progress::Runs,
+                Ok((length, fds)) => {
+                    let text = || String::from_utf8_lossy(&buffer[1..length]).into_owned();
+                    match buffer[0] {
+                        REPORT_CHILD => {
+                            self.child = text().parse().ok();
+                            *pid = self.child.or(*pid);
+                        }
+                        REPORT_TERMINAL => self.terminal = fds.into_iter().next(),
+                        REPORT_ERROR => return Progress::Failed(text()),
+                        _ => {}
+                    }
+                }
+            }
         }
     }
 }
@@ -98,7 +126,7 @@ fn nonblocking(fd: OwnedFd) -> io::Result<File> {
 
 impl Live {
     pub fn new(record: ContainerRecord, asked_by: (u64, u64)) -> io::Result<(Live, Child)> {
-        let (ours, theirs) = report_pair()?;
+        let (ours, theirs) = Report::new()?;
         let (mut output, mut input) = ([None, None], None);
         let streams = if record.config.tty {
             Streams::Terminal
@@ -134,14 +162,14 @@ impl Live {
 
     /// `None` if the child has reported before.
     pub fn progress(&mut self) -> Option<Progress> {
-        let report = self.report.as_ref()?;
-        let progress = read_report(report.as_fd(), &mut self.terminal);
+        let report = self.report.as_mut()?;
+        let progress = report.read(&mut self.pid);
         match &progress {
             Progress::Waiting => return Some(progress),
             Progress::Runs => {}
             Progress::Failed(message) => self.error = Some(message.clone()),
         }
-        self.report = None;
+        self.terminal = self.report.take().and_then(|r| r.terminal);
         Some(progress)
     }
 
@@ -169,6 +197,9 @@ impl Live {
         self.input = None;
         self.terminal = None;
         self.pid = None;
+        if self.report.take().is_some() {
+            self.error.get_or_insert_with(|| KILLED.to_owned());
+        }
         // Clients that are still behind get the rest when they are ready for it.
         for client in self.clients.values_mut() {
             client.input = None;

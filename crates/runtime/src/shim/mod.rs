@@ -1,14 +1,16 @@
 //! The process that stands for a pod: holds its namespaces, is the parent of its containers, writes their logs and states.
 //!
-//! **Invariants.** One thread, no async runtime: it forks. It polls; every descriptor it reads is non-blocking or known to
+//! **Invariants.** One thread, no async runtime: it forks. It inherits nothing but the socket that is its standard input, and
+//! it is not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is non-blocking or known to
 //! be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
 //! (parent death signal). It never writes outside the pod's directory but to log files and cgroups.
 
 mod live;
 mod log;
 mod process;
+mod reaper;
 mod rootfs;
-mod sys;
+pub(crate) mod sys;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,10 +33,10 @@ use nix::unistd::{Pid, sethostname, setsid};
 use crate::api::{ContainerState, PidMode};
 use crate::beneath::{Directory, Links};
 use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimRecord, VERSION};
-use crate::{cgroup, sysctl, wire};
-use live::{Live, Progress};
+use crate::{cgroup, descriptors, sysctl, wire};
+use live::{Live, Progress, Report};
 pub use log::rfc3339;
-use process::{Role, Streams};
+use process::{PidNamespace, Role, Streams};
 pub(crate) use sys::{install_seccomp, set_terminal_size};
 
 /// The word after the program's name that makes it a shim.
@@ -74,10 +76,13 @@ struct Connection {
 /// A command run in a container besides its first process.
 struct Extra {
     connection: ConnectionId,
+    /// That of the helper until it has made the process.
+    pid: Option<i32>,
     /// Open until the command runs; then whoever asked has been answered.
-    report: Option<(OwnedFd, u64)>,
-    terminal: Option<OwnedFd>,
+    report: Option<(Report, u64)>,
 }
+
+type ExtraId = u64;
 
 struct Shim {
     directory: PathBuf,
@@ -87,10 +92,10 @@ struct Shim {
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: ConnectionId,
     containers: BTreeMap<String, Live>,
-    extras: BTreeMap<i32, Extra>,
-    /// Process 1 of the pod's own pid namespace.
-    reaper: Option<i32>,
-    own_pid_namespace: File,
+    extras: BTreeMap<ExtraId, Extra>,
+    next_extra: ExtraId,
+    /// Process 1 of the pod's own pid namespace, and that namespace.
+    reaper: Option<(i32, OwnedFd)>,
     stopping: bool,
 }
 
@@ -116,7 +121,7 @@ enum Token {
     Listener,
     Connection(ConnectionId),
     Report(String),
-    ExtraReport(i32),
+    ExtraReport(ExtraId),
     Container(String, live::Port),
 }
 
@@ -124,6 +129,10 @@ impl Shim {
     fn start(directory: &Path) -> Result<Shim, String> {
         let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
         let say_io = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+        descriptors::close_all_but(&[]).map_err(say_io("closing descriptors"))?;
+        sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say_io("dumpable"))?;
+        // It is run by the number of a descriptor, which would be its name.
+        let _ = nix::sys::prctl::set_name(c"kemudi-shim");
         let directory = std::path::absolute(directory).map_err(say_io("pod directory"))?;
         let pod: PodRecord =
             spec::read(&directory.join("pod.json"))?.ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
@@ -147,7 +156,6 @@ impl Shim {
         listen(&listener, Backlog::new(16).map_err(say("socket"))?).map_err(say("listening"))?;
         std::env::set_current_dir("/").map_err(say_io("/"))?;
 
-        let own_pid_namespace = File::open("/proc/self/ns/pid").map_err(say_io("pid namespace"))?;
         if let Some(path) = &pod.config.netns {
             let namespace = File::open(path).map_err(|e| format!("network namespace {}: {e}", path.display()))?;
             setns(&namespace, CloneFlags::CLONE_NEWNET)
@@ -170,12 +178,12 @@ impl Shim {
             next_connection: 1,
             containers: BTreeMap::new(),
             extras: BTreeMap::new(),
+            next_extra: 1,
             reaper: None,
-            own_pid_namespace,
             stopping: false,
         };
         if shim.pod.config.pid == PidMode::Pod {
-            shim.start_reaper().map_err(say_io("pod's pid namespace"))?;
+            shim.reaper = Some(reaper::start(&shim.pod).map_err(|e| format!("pod's pid namespace: {e}"))?);
         }
         let pid = std::process::id() as i32;
         let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
@@ -192,30 +200,13 @@ impl Shim {
         Ok(shim)
     }
 
-    /// Process 1 of the pod's pid namespace: a fork of this one that only reaps. All later children are born beside it.
-    fn start_reaper(&mut self) -> io::Result<()> {
-        let pid = sys::fork_into(libc::CLONE_NEWPID)?;
-        if pid == 0 {
-            let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
-            let mut chld = SigSet::empty();
-            chld.add(Signal::SIGCHLD);
-            loop {
-                while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(s) if s != WaitStatus::StillAlive) {}
-                let _ = chld.wait(); // blocked, so one that came before is not missed
-            }
-        }
-        self.reaper = Some(pid);
-        setns(File::open(format!("/proc/{pid}/ns/pid"))?, CloneFlags::CLONE_NEWPID)?;
-        Ok(())
-    }
-
     fn run(&mut self) -> io::Result<()> {
         while !self.stopping || !self.containers.values().all(|c| c.pid.is_none()) || !self.extras.is_empty() {
             for (token, events) in self.wait()? {
                 self.handle(token, events)?;
             }
         }
-        if let Some(reaper) = self.reaper.take() {
+        if let Some((reaper, _)) = self.reaper.take() {
             let _ = kill(Pid::from_raw(reaper), Signal::SIGKILL);
             let _ = waitpid(Pid::from_raw(reaper), None);
         }
@@ -231,9 +222,9 @@ impl Shim {
         for (id, connection) in &self.connections {
             set.push((connection.socket.as_fd(), PollFlags::POLLIN, Token::Connection(*id)));
         }
-        for (pid, extra) in &self.extras {
+        for (id, extra) in &self.extras {
             if let Some((report, _)) = &extra.report {
-                set.push((report.as_fd(), PollFlags::POLLIN, Token::ExtraReport(*pid)));
+                set.push((report.as_fd(), PollFlags::POLLIN, Token::ExtraReport(*id)));
             }
         }
         for (id, container) in &self.containers {
@@ -270,7 +261,7 @@ impl Shim {
             }
             Token::Connection(id) => self.receive(id),
             Token::Report(id) => self.report(&id),
-            Token::ExtraReport(pid) => self.extra_report(pid),
+            Token::ExtraReport(id) => self.extra_report(id),
             Token::Container(id, port) => {
                 if let Some(container) = self.containers.get_mut(&id) {
                     container.ready(port, events);
@@ -292,9 +283,7 @@ impl Shim {
         let mut buffer = vec![0; wire::MAX_PACKET];
         match wire::receive(connection.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Ok((0, _)) | Err(_) => {
-                self.connections.remove(&id);
-            }
+            Ok((0, _)) | Err(_) => self.disconnect(id),
             Ok((length, fds)) => match serde_json::from_slice::<Request>(&buffer[..length]) {
                 Ok(request) => self.call(id, request, fds),
                 Err(e) => self.reply(id, 0, Err(format!("bad request: {e}"))),
@@ -335,8 +324,8 @@ impl Shim {
                 Err(e) => Err(e),
             },
             Call::KillExec => {
-                for (pid, _) in self.extras.iter().filter(|(_, e)| e.connection == from) {
-                    let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+                for pid in self.extras.values().filter(|e| e.connection == from).filter_map(|e| e.pid) {
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
                 Ok(())
             }
@@ -374,10 +363,15 @@ impl Shim {
         let record: ContainerRecord = spec::read(&directory.join("config.json"))?
             .ok_or_else(|| format!("container {id} has not been created"))?;
         let (mut live, child) = Live::new(record, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
-        let own_namespace = if self.pod.config.pid == PidMode::Container { libc::CLONE_NEWPID } else { 0 };
-        let pid = sys::fork_into(libc::CLONE_NEWNS | own_namespace).map_err(|e| format!("fork: {e}"))?;
+        let pids = match (&self.reaper, self.pod.config.pid) {
+            (Some((_, namespace)), _) => PidNamespace::Join(namespace),
+            (None, PidMode::Host) => PidNamespace::Host,
+            (None, _) => PidNamespace::New,
+        };
+        let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
         if pid == 0 {
-            process::become_program(&live.record, Role::First(&directory), child.streams, child.report.as_fd());
+            let role = Role::First { state: &directory };
+            process::launch(&live.record, &role, &pids, child.streams, child.report.as_fd());
         }
         live.pid = Some(pid);
         live.directory = directory;
@@ -416,62 +410,53 @@ impl Shim {
         let Some(pid) = live.pid.filter(|_| live.state.state == ContainerState::Running) else {
             return Err(format!("container {id} is not running"));
         };
-        let mut namespaces = Vec::new();
-        for name in ["cgroup", "mnt"] {
+        let namespace = |name: &str| -> Result<OwnedFd, String> {
             let path = format!("/proc/{pid}/ns/{name}");
-            namespaces.push(File::open(&path).map_err(|e| format!("{path}: {e}"))?.into());
-        }
+            File::open(&path).map(OwnedFd::from).map_err(|e| format!("{path}: {e}"))
+        };
+        let namespaces = [namespace("cgroup")?, namespace("mnt")?];
+        let pid_namespace = if mode == PidMode::Host { None } else { Some(namespace("pid")?) };
+        let pids = pid_namespace.as_ref().map_or(PidNamespace::Host, PidNamespace::Join);
         let mut fds = fds.into_iter();
         let streams = if tty {
             Streams::Terminal
         } else {
             Streams::Pipes { stdin: fds.next(), stdout: fds.next(), stderr: fds.next() }
         };
-        let (ours, theirs) = live::report_pair().map_err(|e| format!("socket: {e}"))?;
-        let record = live.record.clone();
-        let joined = if mode == PidMode::Container {
-            let path = format!("/proc/{pid}/ns/pid");
-            let namespace = File::open(&path).map_err(|e| format!("{path}: {e}"))?;
-            setns(namespace, CloneFlags::CLONE_NEWPID).map_err(|e| format!("joining {path}: {e}"))?;
-            true
-        } else {
-            false
-        };
-        let forked = sys::fork_into(0);
-        if matches!(forked, Ok(0)) {
+        let (report, theirs) = Report::new().map_err(|e| format!("socket: {e}"))?;
+        let record = &live.record;
+        let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
+        if pid == 0 {
             let role = Role::Another { argv, namespaces: &namespaces };
-            process::become_program(&record, role, streams, theirs.as_fd());
+            process::launch(record, &role, &pids, streams, theirs.as_fd());
         }
-        if joined {
-            // Only children are concerned; our own namespace never changes. Failing here would put later containers into
-            // the wrong place, so nothing more is started then.
-            if setns(&self.own_pid_namespace, CloneFlags::CLONE_NEWPID).is_err() {
-                self.stopping = true;
-                self.kill_everything();
-            }
-        }
-        let pid = forked.map_err(|e| format!("fork: {e}"))?;
-        let extra = Extra { connection: from, report: Some((ours, seq)), terminal: None };
-        self.extras.insert(pid, extra);
+        self.extras.insert(self.next_extra, Extra { connection: from, pid: Some(pid), report: Some((report, seq)) });
+        self.next_extra += 1;
         Ok(())
     }
 
-    fn extra_report(&mut self, pid: i32) {
-        let Some(extra) = self.extras.get_mut(&pid) else { return };
-        let Some((report, seq)) = &extra.report else { return };
-        let (from, seq) = (extra.connection, *seq);
-        match live::read_report(report.as_fd(), &mut extra.terminal) {
-            Progress::Waiting => {}
-            progress => {
-                extra.report = None;
-                let terminal = extra.terminal.take();
-                let fds: Vec<RawFd> = terminal.iter().map(|t| t.as_raw_fd()).collect();
-                let result = match progress {
-                    Progress::Failed(message) => Err(message),
-                    _ => Ok(()),
-                };
-                self.send(from, &Message::Reply { seq, result }, &fds);
-            }
+    fn extra_report(&mut self, id: ExtraId) {
+        let Some(extra) = self.extras.get_mut(&id) else { return };
+        let Some((report, _)) = &mut extra.report else { return };
+        let result = match report.read(&mut extra.pid) {
+            Progress::Waiting => return,
+            Progress::Runs => Ok(()),
+            Progress::Failed(message) => Err(message),
+        };
+        if let Some((report, seq)) = extra.report.take() {
+            let (to, fds) = (extra.connection, report.terminal.iter().map(AsRawFd::as_raw_fd).collect::<Vec<RawFd>>());
+            self.send(to, &Message::Reply { seq, result }, &fds);
+        }
+    }
+
+    /// Reads every report that is due. Afterwards the child of a helper that has ended is known.
+    fn all_reports(&mut self) {
+        let starting = self.containers.iter().filter(|(_, c)| c.report.is_some()).map(|(id, _)| id.clone());
+        for id in starting.collect::<Vec<_>>() {
+            self.report(&id);
+        }
+        for id in self.extras.keys().copied().collect::<Vec<_>>() {
+            self.extra_report(id);
         }
     }
 
@@ -483,28 +468,33 @@ impl Shim {
                 Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => pid,
                 _ => return,
             };
-            let container =
-                self.containers.iter().find(|(_, c)| c.pid == Some(ended.as_raw())).map(|(id, _)| id.clone());
-            if let Some(id) = &container {
-                self.report(id); // what it said before it ended comes first
-            } else if self.extras.contains_key(&ended.as_raw()) {
-                self.extra_report(ended.as_raw());
-            }
+            // What it said before it ended comes first; a helper is not its child's process any more then.
+            self.all_reports();
+            let pid = Some(ended.as_raw());
+            let container = self.containers.iter().find(|(_, c)| c.pid == pid).map(|(id, _)| id.clone());
+            let extra = self.extras.iter().find(|(_, e)| e.pid == pid).map(|(id, _)| *id);
             let (exit_code, signal) = match waitpid(ended, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(_, code)) => (code, None),
                 Ok(WaitStatus::Signaled(_, signal, _)) => (128 + signal as i32, Some(signal as i32)),
                 _ => return,
             };
-            if let Some(extra) = self.extras.remove(&ended.as_raw()) {
+            if let Some(extra) = extra.and_then(|id| self.extras.remove(&id)) {
+                if let Some((_, seq)) = extra.report {
+                    self.reply(extra.connection, seq, Err(live::KILLED.into()));
+                }
                 self.send(extra.connection, &Message::Notice(Notice::ExecExited { exit_code }), &[]);
             }
             if let Some(live) = container.and_then(|id| self.containers.get_mut(&id)) {
+                let unanswered = live.report.as_ref().map(|_| live.asked_by);
                 if self.pod.config.pid != PidMode::Container {
                     cgroup::kill_all(&live.record.cgroups); // the kernel does it where it was process 1
                 }
                 live.exited(exit_code, signal);
                 let state = live.state.clone();
                 self.publish(&Message::Notice(Notice::State(state)));
+                if let Some((from, seq)) = unanswered {
+                    self.reply(from, seq, Err(live::KILLED.into()));
+                }
             }
         }
     }
@@ -516,8 +506,8 @@ impl Shim {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
-        for pid in self.extras.keys() {
-            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        for pid in self.extras.values().filter_map(|e| e.pid) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 
@@ -538,7 +528,16 @@ impl Shim {
         let Some(connection) = self.connections.get(&to) else { return };
         let Ok(packet) = serde_json::to_vec(message) else { return };
         if wire::send(connection.socket.as_fd(), &packet, fds, MsgFlags::MSG_DONTWAIT).is_err() {
-            self.connections.remove(&to);
+            self.disconnect(to);
+        }
+    }
+
+    /// What has not begun to run for the peer never will: a container can hold up the start of a command for as long as it wants.
+    fn disconnect(&mut self, id: ConnectionId) {
+        self.connections.remove(&id);
+        let starting = self.extras.values().filter(|e| e.connection == id && e.report.is_some());
+        for pid in starting.filter_map(|e| e.pid) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }

@@ -1,77 +1,258 @@
-//! From a forked child of the shim to the program of the container: identity, privileges, exec.
+//! From a forked child of the shim to the program of the container: namespaces, identity, privileges, exec.
+//!
+//! Two processes take part. The *helper* is forked by the shim and is never in a pid namespace of a container, so nobody there
+//! sees it. It closes what the shim has open, joins the container's cgroup and namespaces and gives away the privileges that
+//! are not needed any more. Then it makes the *child*, which it hands over to the shim, and ends.
+//!
+//! **Invariant.** A process that containers can see holds only its streams and the report socket, is not dumpable until the
+//! container's own program runs, and runs our program from a mount that cannot be written. It has the container's root, and
+//! no more privileges than becoming the user takes. (On kernels before 6.17 one is missing: the first process of a container in a
+//! pid namespace that the pod shares builds its root there, since only then it gets the right /proc.)
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use nix::fcntl::OFlag;
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::socket::MsgFlags;
-use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, setgroups, setresgid, setresuid, setsid};
+use nix::sys::stat::{Mode, fstat, makedev};
+use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::{rootfs, sys};
+use crate::api::FileKind;
+use crate::beneath::{Directory, Leaf, Links};
 use crate::spec::ContainerRecord;
-use crate::{cgroup, wire};
+use crate::{cgroup, descriptors, wire};
 
-/// What a child reports before it becomes the program: the master of its terminal, or why it failed. End of file is
-/// success, since the socket closes on exec.
+/// What helper and child report before the program runs: the child's process id (as text), the master of its terminal, or why
+/// it failed. End of file after the process id is success, since the socket closes on exec.
+pub const REPORT_CHILD: u8 = b'P';
 pub const REPORT_TERMINAL: u8 = b'T';
 pub const REPORT_ERROR: u8 = b'E';
 
+/// What the child of an exec still needs: it becomes the user and reads files of the container, and a filter without
+/// no_new_privs needs the last one.
+const CHANGE_USER: u64 = 1 << DAC_OVERRIDE | 1 << SETGID | 1 << SETUID | 1 << SETPCAP;
+const DAC_OVERRIDE: u8 = 1;
+const SETGID: u8 = 6;
+const SETUID: u8 = 7;
+const SETPCAP: u8 = 8;
+const SYS_ADMIN: u8 = 21;
+
 /// Where the process's streams go.
 pub enum Streams {
-    Pipes { stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd> },
+    Pipes {
+        stdin: Option<OwnedFd>,
+        stdout: Option<OwnedFd>,
+        stderr: Option<OwnedFd>,
+    },
     Terminal,
+    /// One that the helper has opened.
+    Opened(OwnedFd),
 }
 
 pub enum Role<'a> {
-    /// The first process of the container; the path is the container's state directory.
-    First(&'a Path),
-    /// One more, with its command; the descriptors are namespaces to join.
+    /// The first process of the container, with the container's state directory.
+    First { state: &'a Path },
+    /// One more, with its command and the container's namespaces to join (cgroup and mount).
     Another { argv: &'a [String], namespaces: &'a [OwnedFd] },
 }
 
-/// Runs in the child and does not return.
-pub fn become_program(record: &ContainerRecord, role: Role, streams: Streams, report: BorrowedFd) -> ! {
-    let error = match prepare(record, role, streams, report) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    };
+/// The pid namespace of a new process.
+pub enum PidNamespace<'a> {
+    New,
+    Join(&'a OwnedFd),
+    Host,
+}
+
+impl Streams {
+    fn descriptors(&self) -> Vec<RawFd> {
+        match self {
+            Streams::Pipes { stdin, stdout, stderr } => {
+                [stdin, stdout, stderr].into_iter().flatten().map(|fd| fd.as_raw_fd()).collect()
+            }
+            Streams::Terminal => Vec::new(),
+            Streams::Opened(terminal) => vec![terminal.as_raw_fd()],
+        }
+    }
+}
+
+/// The helper: runs in a process forked for it, and does not return.
+pub fn launch(record: &ContainerRecord, role: &Role, pids: &PidNamespace, streams: Streams, report: BorrowedFd) -> ! {
+    let mut streams = streams;
+    match hand_over(record, role, pids, &mut streams, report) {
+        Ok(Side::Helper) => exit(0),
+        Ok(Side::Child(place)) => become_program(record, role, place, streams, report),
+        Err(error) => fail(report, &error),
+    }
+}
+
+fn exit(code: i32) -> ! {
+    // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
+    unsafe { libc::_exit(code) }
+}
+
+fn fail(report: BorrowedFd, error: &str) -> ! {
     let mut packet = vec![REPORT_ERROR];
     packet.extend_from_slice(error.as_bytes());
     let _ = wire::send(report, &packet, &[], MsgFlags::empty());
-    // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
-    unsafe { libc::_exit(128) }
+    exit(128)
+}
+
+enum Side {
+    Helper,
+    Child(Place),
+}
+
+/// How far the child is when it begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On the host, with all privileges, and alone in its pid namespace (see the invariant).
+    Host,
+    /// In the container, with what becoming the user takes.
+    Container,
+}
+
+/// Prepares and makes the child. It waits until the shim can know of it, so that its end is never that of a stranger.
+fn hand_over(
+    record: &ContainerRecord,
+    role: &Role,
+    pids: &PidNamespace,
+    streams: &mut Streams,
+    report: BorrowedFd,
+) -> Result<Side, String> {
+    let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    let mut keep = streams.descriptors();
+    keep.push(report.as_raw_fd());
+    if let Role::Another { namespaces, .. } = role {
+        keep.extend(namespaces.iter().map(AsRawFd::as_raw_fd));
+    }
+    if let PidNamespace::Join(namespace) = pids {
+        keep.push(namespace.as_raw_fd());
+    }
+    descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
+    cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
+    std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
+    // Whatever the agent was started with is not the container's.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    sys::new_session_keyring().map_err(say("session keyring"))?;
+    if let Some(profile) = &record.config.security.apparmor {
+        // Inherited by the child. While /proc is the host's: a container's could be anything.
+        set_apparmor(profile).map_err(|e| format!("AppArmor profile {profile:?}: {e}"))?;
+    }
+    match pids {
+        PidNamespace::New => unshare(CloneFlags::CLONE_NEWPID).map_err(|e| format!("pid namespace: {e}"))?,
+        PidNamespace::Join(namespace) => {
+            setns(namespace, CloneFlags::CLONE_NEWPID).map_err(|e| format!("joining the pid namespace: {e}"))?
+        }
+        PidNamespace::Host => {}
+    }
+    let permitted = sys::permitted_capabilities().map_err(say("capabilities"))?;
+    let place = match (role, pids) {
+        (Role::Another { namespaces, .. }, _) => {
+            for namespace in *namespaces {
+                setns(namespace, CloneFlags::empty()).map_err(|e| format!("joining the container: {e}"))?;
+            }
+            Place::Container
+        }
+        (Role::First { state }, PidNamespace::Join(namespace)) => {
+            match sys::proc_of(namespace.as_fd()).map_err(say("/proc"))? {
+                Some(proc) => {
+                    make_container(record, state, Some(proc))?;
+                    if matches!(streams, Streams::Terminal) {
+                        *streams = Streams::Opened(open_terminal(report, true)?);
+                    }
+                    Place::Container
+                }
+                None => Place::Host,
+            }
+        }
+        (Role::First { .. }, _) => Place::Host,
+    };
+    if place == Place::Container {
+        let own = wanted(record) | CHANGE_USER | if needs_admin(record) { 1 << SYS_ADMIN } else { 0 };
+        sys::limit_bounding_set(wanted(record)).map_err(say("capability bounding set"))?;
+        sys::set_capabilities(permitted & own).map_err(say("capabilities"))?;
+    }
+    let (ready, go) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
+    match sys::fork_sibling(0).map_err(say("fork"))? {
+        0 => {
+            drop(go);
+            if nix::unistd::read(&ready, &mut [0]) != Ok(1) {
+                exit(128); // the helper was killed, and with it the start
+            }
+            drop(ready);
+            descriptors::close_all_but(&[streams.descriptors(), vec![report.as_raw_fd()]].concat())
+                .map_err(say("closing descriptors"))?;
+            Ok(Side::Child(place))
+        }
+        pid => {
+            let mut packet = vec![REPORT_CHILD];
+            packet.extend_from_slice(pid.to_string().as_bytes());
+            wire::send(report, &packet, &[], MsgFlags::empty()).map_err(say("reporting"))?;
+            drop(ready);
+            // From here on what the child holds is closed when the child closes it.
+            descriptors::close_all_but(&[go.as_raw_fd()]).map_err(say("closing descriptors"))?;
+            let _ = nix::unistd::write(&go, &[0]);
+            Ok(Side::Helper)
+        }
+    }
+}
+
+/// Makes the mount namespace of the container, and enters its root.
+fn make_container(record: &ContainerRecord, state: &Path, proc: Option<OwnedFd>) -> Result<(), String> {
+    let mut own = CloneFlags::CLONE_NEWNS;
+    own.set(CloneFlags::CLONE_NEWCGROUP, !record.config.security.privileged);
+    unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))?;
+    rootfs::enter(record, state, proc.as_ref())
+}
+
+/// Takes effect when the next program is run. Kernels with several security modules have a directory for each.
+fn set_apparmor(profile: &str) -> io::Result<()> {
+    let own = Path::new("/proc/thread-self/attr/apparmor/exec");
+    let file = if own.exists() { own } else { Path::new("/proc/thread-self/attr/exec") };
+    std::fs::write(file, format!("exec {profile}"))
+}
+
+fn wanted(record: &ContainerRecord) -> u64 {
+    record.capabilities.iter().fold(0u64, |bits, c| bits | 1 << c)
+}
+
+/// A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it goes in while we still have the former.
+fn needs_admin(record: &ContainerRecord) -> bool {
+    record.seccomp.is_some() && !record.config.security.no_new_privileges
+}
+
+/// Runs in the child and does not return.
+fn become_program(record: &ContainerRecord, role: &Role, place: Place, streams: Streams, report: BorrowedFd) -> ! {
+    match prepare(record, role, place, streams, report) {
+        Ok(never) => match never {},
+        Err(error) => fail(report, &error),
+    }
 }
 
 fn prepare(
     record: &ContainerRecord,
-    role: Role,
+    role: &Role,
+    place: Place,
     streams: Streams,
     report: BorrowedFd,
 ) -> Result<std::convert::Infallible, String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     let security = &record.config.security;
-    let first = matches!(role, Role::First(_));
-    cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
-    std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
-    let argv = match &role {
-        Role::First(state) => {
-            if !security.privileged {
-                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
-                    .map_err(|e| format!("cgroup namespace: {e}"))?;
+    let first = matches!(role, Role::First { .. });
+    let argv = match role {
+        Role::First { state } => {
+            if place == Place::Host {
+                make_container(record, state, None)?;
             }
-            rootfs::enter(record, state)?;
             record.argv.as_slice()
         }
-        Role::Another { argv, namespaces } => {
-            for namespace in *namespaces {
-                nix::sched::setns(namespace, nix::sched::CloneFlags::empty())
-                    .map_err(|e| format!("joining the container: {e}"))?;
-            }
-            *argv
-        }
+        Role::Another { argv, .. } => argv,
     };
     setsid().map_err(|e| format!("setsid: {e}"))?;
     connect(streams, report, first)?;
@@ -84,19 +265,24 @@ fn prepare(
         environment.push(("HOME".into(), user.home.clone()));
     }
 
-    let wanted = record.capabilities.iter().fold(0u64, |bits, c| bits | 1 << c);
-    sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
+    // Before a filter, which need not allow the call.
+    descriptors::close_on_exec().map_err(say("descriptors"))?;
+    let wanted = wanted(record);
+    if place == Place::Host {
+        sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
+    }
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(say("keeping capabilities"))?;
     let groups: Vec<Gid> = user.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     setgroups(&groups).map_err(|e| format!("setgroups: {e}"))?;
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     setresgid(gid, gid, gid).map_err(|e| format!("setgid {gid}: {e}"))?;
-    // A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it goes in while we still have the former.
-    if let Some(program) = record.seccomp.as_ref().filter(|_| !security.no_new_privileges) {
+    if let Some(program) = record.seccomp.as_ref().filter(|_| needs_admin(record)) {
         program.install().map_err(say("seccomp"))?;
     }
     setresuid(uid, uid, uid).map_err(|e| format!("setuid {uid}: {e}"))?;
     sys::set_capabilities(wanted).map_err(say("capabilities"))?;
+    // Changed by the change of user, to what the host's `fs.suid_dumpable` says.
+    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say("dumpable"))?;
     if first {
         // After the change of user, which clears it.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong).map_err(say("parent death signal"))?;
@@ -117,45 +303,53 @@ fn connect(streams: Streams, report: BorrowedFd, first: bool) -> Result<(), Stri
     let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
     match streams {
         Streams::Pipes { stdin, stdout, stderr } => {
-            let null = || {
-                std::fs::File::options()
-                    .read(true)
-                    .write(true)
-                    .open("/dev/null")
-                    .map(OwnedFd::from)
-                    .map_err(|e| format!("/dev/null: {e}"))
-            };
-            let or_null = |fd: Option<OwnedFd>| fd.map_or_else(null, Ok);
+            let or_null = |fd: Option<OwnedFd>| fd.map_or_else(open_null, Ok);
             dup2_stdin(or_null(stdin)?).map_err(say("stdin"))?;
             dup2_stdout(or_null(stdout)?).map_err(say("stdout"))?;
             dup2_stderr(or_null(stderr)?).map_err(say("stderr"))?;
         }
-        Streams::Terminal => {
-            let master = std::fs::File::options()
-                .read(true)
-                .write(true)
-                .open("/dev/pts/ptmx")
-                .map_err(|e| format!("/dev/pts/ptmx: {e}"))?;
-            let terminal = sys::open_terminal_peer(master.as_fd()).map_err(|e| format!("terminal: {e}"))?;
-            sys::make_controlling_terminal(terminal.as_fd()).map_err(|e| format!("controlling terminal: {e}"))?;
-            if first {
-                let console = Path::new("/dev/console");
-                if !console.exists() {
-                    std::fs::File::create(console).map_err(|e| format!("/dev/console: {e}"))?;
-                }
-                let source = format!("/proc/self/fd/{}", terminal.as_raw_fd());
-                let bind = nix::mount::MsFlags::MS_BIND;
-                nix::mount::mount(Some(source.as_str()), console, None::<&str>, bind, None::<&str>)
-                    .map_err(say("/dev/console"))?;
-            }
-            wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
-                .map_err(|e| format!("passing the terminal: {e}"))?;
-            dup2_stdin(&terminal).map_err(say("stdin"))?;
-            dup2_stdout(&terminal).map_err(say("stdout"))?;
-            dup2_stderr(&terminal).map_err(say("stderr"))?;
-        }
+        Streams::Terminal => use_terminal(&open_terminal(report, first)?)?,
+        Streams::Opened(terminal) => use_terminal(&terminal)?,
     }
     Ok(())
+}
+
+/// The null device of the container, which may have put something else in its place.
+fn open_null() -> Result<OwnedFd, String> {
+    let fail = |e: io::Error| format!("/dev/null: {e}");
+    let root = Directory::open(Path::new("/"), Links::Refuse).map_err(fail)?;
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY;
+    let null = root.open_at(Path::new("dev/null"), flags, Mode::empty()).map_err(fail)?;
+    let stat = fstat(&null).map_err(|e| fail(e.into()))?;
+    if FileKind::from_mode(stat.st_mode) == FileKind::CharacterDevice && stat.st_rdev == makedev(1, 3) {
+        return Ok(null);
+    }
+    Err("/dev/null: it is not the null device".into())
+}
+
+/// Opens a terminal of the container and passes its master to the shim. It is also the console of the first process.
+fn open_terminal(report: BorrowedFd, first: bool) -> Result<OwnedFd, String> {
+    let master = std::fs::File::options().read(true).write(true).open("/dev/pts/ptmx");
+    let master = master.map_err(|e| format!("/dev/pts/ptmx: {e}"))?;
+    let terminal = sys::open_terminal_peer(master.as_fd()).map_err(|e| format!("terminal: {e}"))?;
+    if first {
+        let fail = |e: io::Error| format!("/dev/console: {e}");
+        let root = Directory::open(Path::new("/"), Links::Refuse).map_err(fail)?;
+        let console = root.make(Path::new("dev/console"), Leaf::File, Mode::empty()).map_err(fail)?;
+        let tree = sys::clone_mount(terminal.as_fd(), false).map_err(fail)?;
+        sys::move_mount(tree.as_fd(), console.as_fd()).map_err(fail)?;
+    }
+    wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
+        .map_err(|e| format!("passing the terminal: {e}"))?;
+    Ok(terminal)
+}
+
+fn use_terminal(terminal: &OwnedFd) -> Result<(), String> {
+    let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
+    sys::make_controlling_terminal(terminal.as_fd()).map_err(|e| format!("controlling terminal: {e}"))?;
+    dup2_stdin(terminal).map_err(say("stdin"))?;
+    dup2_stdout(terminal).map_err(say("stdout"))?;
+    dup2_stderr(terminal).map_err(say("stderr"))
 }
 
 /// Rust ignores SIGPIPE and the shim blocks what it reads by descriptor; programs expect neither.
@@ -218,6 +412,9 @@ fn c_environment(pairs: &[(String, String)]) -> Result<Vec<CString>, String> {
         .collect()
 }
 
+/// Bytes of /etc/passwd and of /etc/group that are read.
+const MAX_ACCOUNTS: u64 = 8 << 20;
+
 #[derive(Debug, PartialEq, Eq)]
 struct User {
     uid: u32,
@@ -230,7 +427,13 @@ impl User {
     /// Looks names up in the files of the container, whose root is ours by now.
     fn resolve(record: &ContainerRecord) -> Result<User, String> {
         let security = &record.config.security;
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        // They are the container's: never waited for, and of bounded size.
+        let read = |path: &str| {
+            let file = Directory::open(Path::new("/"), Links::Root).and_then(|root| root.read(Path::new(path)));
+            let mut text = Vec::new();
+            let _ = file.and_then(|f| f.take(MAX_ACCOUNTS).read_to_end(&mut text));
+            String::from_utf8_lossy(&text).into_owned()
+        };
         resolve_user(
             &record.image_user,
             (security.run_as_user, security.run_as_group),

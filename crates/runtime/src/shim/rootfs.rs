@@ -26,7 +26,7 @@ const MODE: Mode = Mode::from_bits_truncate(0o755);
 
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 
-/// As the CRI runtimes mask them.
+/// As kubelet has the CRI runtimes mask them.
 const MASKED: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
@@ -144,8 +144,9 @@ fn refuse_proc(at: BorrowedFd, target: &Path, tree: Option<BorrowedFd>) -> Resul
     Err(format!("{:?} cannot be mounted because it is inside /proc", target.display().to_string()))
 }
 
-/// Makes and enters the container's root. The caller is in a fresh mount namespace.
-pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
+/// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
+/// gives that one's /proc.
+pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
     let security = &record.config.security;
     let privileged = security.privileged;
     // While the host's paths hold.
@@ -184,11 +185,11 @@ pub fn enter(record: &ContainerRecord, state: &Path) -> Result<()> {
 
     let open_root = |links| Directory::open(Path::new("/"), links).map_err(stage("opening /"));
     let (root, plain) = (open_root(Links::Root)?, open_root(Links::Refuse)?);
-    kernel_file_systems(&plain, privileged, &devices, &shm, &cgroups)?;
+    kernel_file_systems(&plain, privileged, proc, &devices, &shm, &cgroups)?;
     for (request, bind) in &binds {
         place(&root, request, bind.as_ref(), privileged)?;
     }
-    if !privileged && !security.unmasked_proc {
+    if !privileged {
         let null = devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
         mask(&plain, null)?;
     }
@@ -215,12 +216,19 @@ fn overlay(record: &ContainerRecord, state: &Path, flags: MsFlags) -> Result<()>
 fn kernel_file_systems(
     root: &Directory,
     privileged: bool,
+    proc: Option<&OwnedFd>,
     devices: &[Bind],
     shm: &Bind,
     cgroups: &[Bind],
 ) -> Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    attach(root, "proc", "/proc", plain, "")?;
+    match proc {
+        Some(proc) => {
+            let at = root.make(Path::new("/proc"), Leaf::Directory, MODE).map_err(stage("creating /proc"))?;
+            sys::move_mount(proc.as_fd(), at.as_fd()).map_err(stage("mounting proc on /proc"))?;
+        }
+        None => attach(root, "proc", "/proc", plain, "")?,
+    }
     if privileged {
         devices.iter().try_for_each(|d| d.place(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
         attach(
@@ -262,6 +270,11 @@ fn kernel_file_systems(
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
         cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::MS_PRIVATE, false)?;
     }
+    if !privileged {
+        let hierarchies = std::fs::File::open("/sys/fs/cgroup").map_err(stage("opening /sys/fs/cgroup"))?;
+        sys::mount_setattr(hierarchies.as_fd(), MOUNT_ATTR_RDONLY, 0, false)
+            .map_err(stage("making /sys/fs/cgroup read-only"))?;
+    }
     Ok(())
 }
 
@@ -297,26 +310,33 @@ fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, privileged: boo
     Ok(())
 }
 
+/// How often processors ran hot, which tells of others on the machine.
+fn thermal_throttle() -> Vec<PathBuf> {
+    let processors = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    processors.map(|p| p.path().join("thermal_throttle")).collect()
+}
+
 /// Hides what the kernel shows of the host, and makes the rest of /proc that changes it read-only.
 fn mask(root: &Directory, null: &Bind) -> Result<()> {
-    let find = |path: &'static str| match root.resolve(Path::new(path)) {
+    let find = |path: &Path| match root.resolve(path) {
         Ok(at) => Ok(Some(at)),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(e) => Err(format!("masking {path}: {e}")),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+        Err(e) => Err(format!("masking {}: {e}", path.display())),
     };
-    for path in MASKED {
-        let Some(at) = find(path)? else { continue };
+    for path in MASKED.iter().map(PathBuf::from).chain(thermal_throttle()) {
+        let Some(at) = find(&path)? else { continue };
+        let path = path.to_string_lossy();
         let stat = fstat(&at).map_err(|e| format!("masking {path}: {e}"))?;
         if FileKind::from_mode(stat.st_mode) == FileKind::Directory {
             let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            attach_to(at.as_fd(), "tmpfs", path, flags, "size=0k,mode=555")?;
+            attach_to(at.as_fd(), "tmpfs", &path, flags, "size=0k,mode=555")?;
         } else {
             let null = sys::clone_mount(null.tree.as_fd(), false).map_err(stage(format_args!("masking {path}")))?;
             sys::move_mount(null.as_fd(), at.as_fd()).map_err(stage(format_args!("masking {path}")))?;
         }
     }
     for path in READ_ONLY {
-        let Some(at) = find(path)? else { continue };
+        let Some(at) = find(Path::new(path))? else { continue };
         let tree = sys::clone_mount(at.as_fd(), true).map_err(stage(path))?;
         sys::move_mount(tree.as_fd(), at.as_fd()).map_err(stage(path))?;
         sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, true).map_err(stage(path))?;

@@ -19,6 +19,11 @@ pub fn fork_into(namespaces: libc::c_int) -> io::Result<i32> {
     check(pid).map(|pid| pid as i32)
 }
 
+/// Forks like [`fork_into`], but the child is one of the caller's parent.
+pub fn fork_sibling(namespaces: libc::c_int) -> io::Result<i32> {
+    fork_into(namespaces | libc::CLONE_PARENT)
+}
+
 /// Any signal, real-time ones too.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes numbers only.
@@ -44,6 +49,30 @@ pub fn clone_mount(file: BorrowedFd, recursive: bool) -> io::Result<OwnedFd> {
     unsafe {
         let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
         Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// A detached /proc (nosuid, nodev, noexec) of a pid namespace that the caller is not in. `None` on kernels before 6.17.
+pub fn proc_of(pid_namespace: BorrowedFd) -> io::Result<Option<OwnedFd>> {
+    const FSCONFIG_SET_FD: libc::c_uint = 5;
+    const FSCONFIG_CREATE: libc::c_uint = 6;
+    const CLOSE_ON_EXEC: libc::c_uint = 1;
+    const NOEXEC: libc::c_uint = 8;
+    let attributes = MOUNT_ATTR_NOSUID as libc::c_uint | MOUNT_ATTR_NODEV as libc::c_uint | NOEXEC;
+    let null = std::ptr::null::<libc::c_char>();
+    // SAFETY: strings are constants, null where the kernel takes none; descriptors are open, and the results are ours.
+    unsafe {
+        let context = check(libc::syscall(libc::SYS_fsopen, c"proc".as_ptr(), CLOSE_ON_EXEC))?;
+        let context = OwnedFd::from_raw_fd(context as RawFd);
+        let (fd, key) = (context.as_raw_fd(), c"pidns".as_ptr());
+        let set = libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FD, key, null, pid_namespace.as_raw_fd());
+        match check(set) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
+            result => result?,
+        };
+        check(libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CREATE, null, null, 0))?;
+        let mount = check(libc::syscall(libc::SYS_fsmount, fd, CLOSE_ON_EXEC, attributes))?;
+        Ok(Some(OwnedFd::from_raw_fd(mount as RawFd)))
     }
 }
 
@@ -102,6 +131,13 @@ pub fn pivot_root_here() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(drop)
 }
 
+/// The capabilities that the calling thread may use.
+pub fn permitted_capabilities() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:"));
+    line.and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).ok_or_else(|| io::Error::other("/proc has no CapPrm"))
+}
+
 /// Leaves exactly `capabilities` in the bounding set; needs CAP_SETPCAP.
 pub fn limit_bounding_set(capabilities: u64) -> io::Result<()> {
     for number in 0..64 {
@@ -138,6 +174,16 @@ pub fn set_capabilities(capabilities: u64) -> io::Result<()> {
     // SAFETY: version 3 of the capability call takes one header and two data words with these layouts; they live
     // through the call.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
+}
+
+/// Leaves the keys of whoever started the agent. Fine on a kernel without keys.
+pub fn new_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: joining with a null name makes a keyring of our own.
+    match check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0usize, 0, 0, 0) }) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        result => result.map(drop),
+    }
 }
 
 pub fn prctl(operation: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {

@@ -9,9 +9,11 @@ use super::{LmdbOptions, Table};
 use crate::engine::EngineError;
 use heed::{CommitOrAbort, CompactionOption, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Parallel readers; each is short.
@@ -24,6 +26,25 @@ const COPY: &str = "data.copy";
 pub(super) fn sync_directory(path: &Path) -> Result<(), EngineError> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|source| EngineError::File { path: path.to_path_buf(), source })
+}
+
+/// Marks every descriptor of this process that is a file of the environment in `path` close-on-exec. LMDB opens its data
+/// file without that flag; a program started by this process would get the whole store, writable.
+fn close_on_exec(path: &Path) -> std::io::Result<()> {
+    let identity = |m: std::fs::Metadata| (m.dev(), m.ino());
+    let files: Vec<_> =
+        ["data.mdb", "lock.mdb"].iter().filter_map(|f| std::fs::metadata(path.join(f)).ok().map(identity)).collect();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let Some(number) = entry?.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+        let target = std::fs::metadata(format!("/proc/self/fd/{number}"));
+        if target.is_ok_and(|m| files.contains(&identity(m))) {
+            // SAFETY: the descriptor is one of the environment's, which stays open while the caller holds the environment, or a
+            // copy of it (of a database tool in this process); if it was closed meanwhile, only the flag of another one changes.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+            fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) struct Environment {
@@ -75,7 +96,10 @@ impl Environment {
         // SAFETY: whoever calls this holds the lock file, which keeps every other process away, so nobody truncates or writes
         // the mapped file; the directory is ours alone (0700).
         match unsafe { builder.open(path) } {
-            Ok(env) => Ok(env),
+            Ok(env) => {
+                close_on_exec(path).map_err(|source| EngineError::File { path: path.to_path_buf(), source })?;
+                Ok(env)
+            }
             Err(heed::Error::EnvAlreadyOpened) => Err(EngineError::InUse { path: path.to_path_buf() }),
             Err(error) => Err(error.into()),
         }
@@ -184,5 +208,32 @@ impl Environment {
             env.prepare_for_closing().wait();
         }
         self.lock.lock().take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 15: containers inherited the data file, open for writing.
+    #[test]
+    fn no_file_of_the_store_is_inherited() {
+        let directory = tempfile::tempdir().unwrap();
+        let environment = Environment::open(directory.path(), &LmdbOptions::default()).unwrap();
+        // As after compaction, which opens everything anew.
+        environment.rewrite(&LmdbOptions::default()).unwrap();
+        let mut own = 0;
+        for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            if !std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(directory.path())) {
+                continue;
+            }
+            own += 1;
+            let info = Path::new("/proc/self/fdinfo").join(entry.file_name());
+            let info = std::fs::read_to_string(info).unwrap();
+            let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap().trim();
+            let close_on_exec = u32::from_str_radix(flags, 8).unwrap() & 0o2_000_000 != 0;
+            assert!(close_on_exec, "{:?} is inherited", std::fs::read_link(entry.path()));
+        }
+        assert!(own >= 3, "the data, the table of readers and the lock are open, not only {own}");
     }
 }

@@ -1,0 +1,362 @@
+//! What this node does with the fields of a pod that its isolation depends on, and which pods it refuses for one of them.
+//!
+//! **Invariant.** No such field is ignored: admission trusts what it reads there (Pod Security relaxes its rules for a pod with a user
+//! namespace of its own). Each has a row in [`FIELDS`], which a test holds against the schema, and a pod that sets one which
+//! this node cannot carry out is refused before anything of it runs, as kubelet's admit handlers refuse pods.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
+
+use super::container::of_ephemeral;
+use super::sysctls::{self, Allowlist};
+
+/// What becomes of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handling {
+    /// Carried out, by whom.
+    Done(&'static str),
+    /// A pod that sets it to anything but its default is refused, under the conditions and with the reason of [`refusal`].
+    Refused(&'static str),
+    /// Nothing is to be done, and why.
+    Nothing(&'static str),
+}
+use Handling::{Done, Nothing, Refused};
+
+const CONTAINER: &str = "container::security; the runtime";
+const WINDOWS: Handling =
+    Nothing("of Windows; ignored by upstream's kubelet on Linux; a pod of another system is refused");
+const SELINUX: Handling = Refused("only where SELinux is enabled; ignored by upstream's runtimes elsewhere");
+
+/// Fields by path. `containers[]` stands for containers of every kind; a path also stands for what lies below it.
+pub const FIELDS: &[(&str, Handling)] = &[
+    ("automountServiceAccountToken", Done("the admission plugin ServiceAccount, which adds the volume or does not")),
+    ("hostIPC", Done("start::try_sandbox")),
+    ("hostNetwork", Done("start::try_sandbox")),
+    ("hostPID", Done("start::try_sandbox")),
+    ("hostUsers", Refused("when false: this node has no user namespaces for pods")),
+    ("os", Refused("when it is not Linux")),
+    ("resources", Done("resources::pod")),
+    ("runtimeClassName", Refused("always: this node has one runtime and no handlers")),
+    ("serviceAccount", Nothing("an old name of serviceAccountName")),
+    ("serviceAccountName", Done("volumes::token")),
+    ("shareProcessNamespace", Done("start::try_sandbox")),
+    ("volumes", Done("volumes; a pod with a volume of another kind waits with an event")),
+    ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile")),
+    ("securityContext.fsGroup", Done("volumes; container::security")),
+    ("securityContext.fsGroupChangePolicy", Nothing("of volumes of storage drivers, which this node does not mount")),
+    ("securityContext.runAsGroup", Done(CONTAINER)),
+    ("securityContext.runAsNonRoot", Done(CONTAINER)),
+    ("securityContext.runAsUser", Done(CONTAINER)),
+    ("securityContext.seLinuxChangePolicy", Nothing("of volumes of storage drivers, which this node does not mount")),
+    ("securityContext.seLinuxOptions", SELINUX),
+    ("securityContext.seccompProfile", Done(CONTAINER)),
+    ("securityContext.supplementalGroups", Done(CONTAINER)),
+    ("securityContext.supplementalGroupsPolicy", Done(CONTAINER)),
+    ("securityContext.sysctls", Refused("unless sysctls::Allowlist has it; then set by the shim")),
+    ("securityContext.windowsOptions", WINDOWS),
+    ("containers[].resources", Done("resources::container")),
+    ("containers[].volumeDevices", Nothing("of persistent volumes, for which a pod waits")),
+    ("containers[].securityContext.allowPrivilegeEscalation", Done(CONTAINER)),
+    ("containers[].securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile")),
+    ("containers[].securityContext.capabilities", Done(CONTAINER)),
+    ("containers[].securityContext.privileged", Done(CONTAINER)),
+    (
+        "containers[].securityContext.procMount",
+        Refused("Unmasked: only with a user namespace, which this node does not give"),
+    ),
+    ("containers[].securityContext.readOnlyRootFilesystem", Done(CONTAINER)),
+    ("containers[].securityContext.runAsGroup", Done(CONTAINER)),
+    ("containers[].securityContext.runAsNonRoot", Done(CONTAINER)),
+    ("containers[].securityContext.runAsUser", Done(CONTAINER)),
+    ("containers[].securityContext.seLinuxOptions", SELINUX),
+    ("containers[].securityContext.seccompProfile", Done(CONTAINER)),
+    ("containers[].securityContext.windowsOptions", WINDOWS),
+    ("containers[].volumeMounts[].mountPath", Done("volumes::mounts")),
+    ("containers[].volumeMounts[].mountPropagation", Done("volumes::mounts; the runtime")),
+    ("containers[].volumeMounts[].name", Done("volumes::mounts")),
+    ("containers[].volumeMounts[].readOnly", Done("volumes::mounts; the runtime")),
+    ("containers[].volumeMounts[].recursiveReadOnly", Done("volumes::mounts; the runtime")),
+    ("containers[].volumeMounts[].subPath", Done("volumes::mounts")),
+    ("containers[].volumeMounts[].subPathExpr", Done("volumes::mounts")),
+];
+
+/// Why a pod is not run on this node, as its status says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// What the host can enforce.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// The loaded profiles; `None` without AppArmor.
+    pub apparmor: Option<BTreeSet<String>>,
+    pub selinux: bool,
+}
+
+impl Host {
+    /// Profiles come and go, so this is read when it is needed.
+    pub fn read() -> Host {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let enabled = text("/sys/module/apparmor/parameters/enabled").starts_with('Y');
+        Host {
+            apparmor: enabled.then(|| profiles(&text("/sys/kernel/security/apparmor/profiles"))),
+            selinux: std::path::Path::new("/sys/fs/selinux/enforce").exists(),
+        }
+    }
+}
+
+/// One per line, with its mode: `name (enforce)`.
+fn profiles(text: &str) -> BTreeSet<String> {
+    text.lines().filter_map(|l| l.rsplit_once(" (")).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Whether this node has to refuse the pod. Reasons and messages are kubelet's where it has them.
+pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
+    let spec = pod.spec.as_ref()?;
+    let refused = |reason, message: &str| Some(Refusal { reason, message: message.to_owned() });
+    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
+        return refused("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+    }
+    if spec.host_users == Some(false) {
+        return refused(
+            "UserNamespacesNotSupported",
+            "Cannot set hostUsers to false: this node does not support user namespaces",
+        );
+    }
+    if let Some(class) = spec.runtime_class_name.as_deref().filter(|c| !c.is_empty()) {
+        let message = format!("Cannot run pod with runtimeClassName {class:?}: this node has no runtime handlers");
+        return Some(Refusal { reason: "RuntimeClassNotSupported", message });
+    }
+    if let Some(message) = sysctls.refuse(spec) {
+        return Some(Refusal { reason: sysctls::FORBIDDEN, message });
+    }
+    containers(spec).into_iter().find_map(|c| container_refusal(spec, &c, host))
+}
+
+fn containers(spec: &PodSpec) -> Vec<Container> {
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(of_ephemeral);
+    spec.init_containers.iter().flatten().chain(&spec.containers).cloned().chain(ephemeral).collect()
+}
+
+/// The same for one container: one that debugs a pod comes when the pod runs already.
+pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<Refusal> {
+    let own = c.security_context.as_ref();
+    if let Err(why) = apparmor(spec, c, host) {
+        return Some(Refusal { reason: "AppArmor", message: format!("Cannot enforce AppArmor: {why}") });
+    }
+    if own.and_then(|s| s.proc_mount.as_deref()).is_some_and(|m| m != "Default") {
+        let message = "Cannot use procMount: this node does not support user namespaces".to_owned();
+        return Some(Refusal { reason: "ProcMountNotSupported", message });
+    }
+    let of_pod = spec.security_context.as_ref();
+    let selinux = own.and_then(|s| s.se_linux_options.as_ref()).or(of_pod.and_then(|s| s.se_linux_options.as_ref()));
+    if host.selinux && selinux.is_some() {
+        let message = "Cannot enforce SELinux: this node does not set labels of processes".to_owned();
+        return Some(Refusal { reason: "SELinuxNotSupported", message });
+    }
+    None
+}
+
+/// The AppArmor profile that a container's program runs under; `None` leaves it to the host.
+pub fn apparmor(spec: &PodSpec, c: &Container, host: &Host) -> Result<Option<String>, String> {
+    let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+    let own = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+    let Some(AppArmorProfile { type_, localhost_profile }) = own.or(of_pod) else { return Ok(None) };
+    match (type_.as_str(), &host.apparmor) {
+        ("Unconfined", None) => Ok(None),
+        ("Unconfined", Some(_)) => Ok(Some("unconfined".into())),
+        (_, None) => Err("AppArmor is not enabled on the host".into()),
+        ("Localhost", Some(loaded)) => {
+            let name = localhost_profile.clone().unwrap_or_default();
+            if loaded.contains(&name) { Ok(Some(name)) } else { Err(format!("profile {name:?} is not loaded")) }
+        }
+        (other, Some(_)) => Err(format!("this node has no profile of type {other:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schema::Schema;
+    use serde_json::{Value, json};
+
+    /// Fields of a pod's spec and of a container on which no isolation depends.
+    const OTHERS: &[&str] = &[
+        "activeDeadlineSeconds",
+        "affinity",
+        "dnsConfig",
+        "dnsPolicy",
+        "enableServiceLinks",
+        "hostAliases",
+        "hostname",
+        "hostnameOverride",
+        "imagePullSecrets",
+        "nodeName",
+        "nodeSelector",
+        "overhead",
+        "preemptionPolicy",
+        "priority",
+        "priorityClassName",
+        "readinessGates",
+        "resourceClaims",
+        "restartPolicy",
+        "schedulerName",
+        "schedulingGates",
+        "schedulingGroup",
+        "setHostnameAsFQDN",
+        "subdomain",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "topologySpreadConstraints",
+        "containers[].args",
+        "containers[].command",
+        "containers[].env",
+        "containers[].envFrom",
+        "containers[].image",
+        "containers[].imagePullPolicy",
+        "containers[].lifecycle",
+        "containers[].livenessProbe",
+        "containers[].name",
+        "containers[].ports",
+        "containers[].readinessProbe",
+        "containers[].resizePolicy",
+        "containers[].restartPolicy",
+        "containers[].restartPolicyRules",
+        "containers[].startupProbe",
+        "containers[].stdin",
+        "containers[].stdinOnce",
+        "containers[].targetContainerName",
+        "containers[].terminationMessagePath",
+        "containers[].terminationMessagePolicy",
+        "containers[].tty",
+        "containers[].workingDir",
+    ];
+    /// Those whose own fields are looked at one by one.
+    const PARENTS: &[&str] =
+        &["containers[]", "securityContext", "containers[].securityContext", "containers[].volumeMounts[]"];
+
+    fn paths(schema: &Schema, at: &str, out: &mut BTreeSet<String>) {
+        for field in &schema.fields {
+            let of_items = field.schema.get().items.as_ref();
+            let name = match &*field.name {
+                "initContainers" | "ephemeralContainers" => "containers",
+                name => name,
+            };
+            let mut path = if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+            let mut inner = field.schema.get();
+            if let Some(items) = of_items
+                && PARENTS.contains(&format!("{path}[]").as_str())
+            {
+                path += "[]";
+                inner = items.get();
+            }
+            if PARENTS.contains(&path.as_str()) {
+                paths(inner, &path, out);
+            } else {
+                out.insert(path);
+            }
+        }
+    }
+
+    /// A field that a new version brings is a decision of somebody.
+    #[test]
+    fn every_field_of_the_schema_is_in_the_table() {
+        let spec = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec").unwrap();
+        let mut in_schema = BTreeSet::new();
+        paths(spec, "", &mut in_schema);
+        assert!(in_schema.contains("containers[].securityContext.procMount"), "{in_schema:?}");
+        let table: Vec<&str> = FIELDS.iter().map(|(path, _)| *path).chain(OTHERS.iter().copied()).collect();
+        let known: BTreeSet<String> = table.iter().map(|p| (*p).to_owned()).collect();
+        assert_eq!(known.len(), table.len(), "a field is in two rows");
+        let missing: Vec<_> = in_schema.difference(&known).collect();
+        let gone: Vec<_> = known.difference(&in_schema).collect();
+        assert!(missing.is_empty() && gone.is_empty(), "not in the table: {missing:?}; not in the schema: {gone:?}");
+    }
+
+    fn check(spec: Value, host: &Host) -> Option<(&'static str, String)> {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
+        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        refusal(&serde_json::from_value(pod).unwrap(), host, &Allowlist::default()).map(|r| (r.reason, r.message))
+    }
+
+    fn with_container(context: Value) -> Value {
+        json!({"containers": [{"name": "c", "securityContext": context}]})
+    }
+
+    /// A value for every row that says so is refused, and its default is not.
+    #[test]
+    fn what_is_not_carried_out_is_refused() {
+        let host = Host { apparmor: None, selinux: true };
+        let profile = json!({"type": "RuntimeDefault"});
+        let cases = [
+            ("hostUsers", json!({"hostUsers": false}), json!({"hostUsers": true}), "UserNamespacesNotSupported"),
+            ("os", json!({"os": {"name": "windows"}}), json!({"os": {"name": "linux"}}), "PodOSNotSupported"),
+            ("runtimeClassName", json!({"runtimeClassName": "gvisor"}), json!({}), "RuntimeClassNotSupported"),
+            (
+                "securityContext.appArmorProfile",
+                json!({"securityContext": {"appArmorProfile": profile}}),
+                json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+                "AppArmor",
+            ),
+            (
+                "securityContext.seLinuxOptions",
+                json!({"securityContext": {"seLinuxOptions": {"type": "t"}}}),
+                json!({"securityContext": {}}),
+                "SELinuxNotSupported",
+            ),
+            (
+                "containers[].securityContext.appArmorProfile",
+                with_container(json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}})),
+                with_container(json!({"appArmorProfile": {"type": "Unconfined"}})),
+                "AppArmor",
+            ),
+            (
+                "containers[].securityContext.procMount",
+                with_container(json!({"procMount": "Unmasked"})),
+                with_container(json!({"procMount": "Default"})),
+                "ProcMountNotSupported",
+            ),
+            (
+                "containers[].securityContext.seLinuxOptions",
+                with_container(json!({"seLinuxOptions": {"level": "s0"}})),
+                with_container(json!({})),
+                "SELinuxNotSupported",
+            ),
+        ];
+        let refused = FIELDS.iter().filter(|(_, h)| matches!(h, Refused(_))).map(|(path, _)| *path);
+        assert_eq!(refused.collect::<BTreeSet<_>>(), cases.iter().map(|c| c.0).collect());
+        for (path, bad, good, reason) in cases {
+            assert_eq!(check(bad, &host).map(|r| r.0), Some(reason), "{path}");
+            assert_eq!(check(good, &host), None, "{path}");
+        }
+        // Kubelet's own words, and containers of every kind.
+        for kind in ["initContainers", "ephemeralContainers"] {
+            let spec = json!({kind: [{"name": "x", "securityContext": {"appArmorProfile": profile}}]});
+            let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+            assert_eq!(check(spec, &host), Some(("AppArmor", message.into())), "{kind}");
+        }
+        let selinux = json!({"securityContext": {"seLinuxOptions": {"type": "t"}}});
+        assert_eq!(check(selinux, &Host::default()), None, "ignored where there is no SELinux");
+    }
+
+    #[test]
+    fn profiles_are_those_of_the_host() {
+        let loaded = profiles("k8s-nginx (enforce)\n/usr/bin/man (complain)\n:ns://a b (kill)\n");
+        assert_eq!(loaded.iter().map(String::as_str).collect::<Vec<_>>(), ["/usr/bin/man", ":ns://a b", "k8s-nginx"]);
+        let host = Host { apparmor: Some(loaded), selinux: false };
+        let decide = |of_pod: Value, own: Value| {
+            let spec = json!({"containers": [], "securityContext": {"appArmorProfile": of_pod}});
+            let container = json!({"name": "c", "securityContext": {"appArmorProfile": own}});
+            apparmor(&serde_json::from_value(spec).unwrap(), &serde_json::from_value(container).unwrap(), &host)
+        };
+        let local = |name: &str| json!({"type": "Localhost", "localhostProfile": name});
+        assert_eq!(decide(Value::Null, Value::Null), Ok(None));
+        assert_eq!(decide(local("k8s-nginx"), Value::Null), Ok(Some("k8s-nginx".into())));
+        assert_eq!(decide(local("k8s-nginx"), json!({"type": "Unconfined"})), Ok(Some("unconfined".into())));
+        assert_eq!(decide(local("k8s-nginx"), local("other")), Err("profile \"other\" is not loaded".into()));
+        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err());
+    }
+}
