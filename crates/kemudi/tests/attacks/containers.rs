@@ -155,7 +155,7 @@ const LEVELS: &[(&str, &str, [&str; 3])] = &[
     ("new user namespaces", "unshare -U true 2> /dev/null && echo made || echo refused", ["*", "*", "refused"]),
     (
         "devices that are there",
-        "ls /dev | grep -v -e '^fd$' -e '^shm$' -e '^pts$' | tr '\\n' ' '",
+        "ls /dev | grep -v -e '^fd$' -e '^shm$' -e '^pts$' -e '^given$' | tr '\\n' ' '",
         [
             "*",
             "core full mqueue null ptmx random stderr stdin stdout termination-log tty urandom zero ",
@@ -174,6 +174,11 @@ const LEVELS: &[(&str, &str, [&str; 3])] = &[
         "mknod /v/disk b DISK 2> /dev/null; head -c 0 /v/disk 2> /dev/null && echo open || echo closed",
         // Not every host lets its own root read a disk.
         ["*", "closed", "closed"],
+    ),
+    (
+        "a device of the host as a volume",
+        "test -c /dev/given; head -c 0 /dev/given 2> /dev/null && echo open || echo closed",
+        ["open", "closed", "closed"],
     ),
     (
         "a device made in the root",
@@ -251,8 +256,10 @@ fn privileges_are_those_of_the_level(s: &Story) {
     let levels = [("privileged", json!({"privileged": true})), ("baseline", json!({})), ("restricted", restricted)];
     let mut wrong = Vec::new();
     for (index, (level, context)) in levels.into_iter().enumerate() {
-        let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
-        let container = json!({"securityContext": context, "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+        let device = json!({"name": "device", "hostPath": {"path": "/dev/kmsg", "type": "CharDevice"}});
+        let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}, device]});
+        let mounts = json!([{"name": "v", "mountPath": "/v"}, {"name": "device", "mountPath": "/dev/given"}]);
+        let container = json!({"securityContext": context, "volumeMounts": mounts});
         let mut script = String::new();
         for (number, (_, line, _)) in LEVELS.iter().enumerate() {
             script += &format!("echo '= {number}'; {}\n", line.replace("DISK", &disk));

@@ -91,8 +91,8 @@ impl Worker {
             (_, Some(true), Some(full)) => full,
             _ => files::hostname(&pod),
         };
-        let context = spec.security_context.as_ref();
-        let sysctls = context.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
+        let security = spec.security_context.as_ref();
+        let sysctls = security.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
         let pid = match (spec.host_pid, spec.share_process_namespace) {
             (Some(true), _) => PidMode::Host,
             (_, Some(true)) => PidMode::Pod,

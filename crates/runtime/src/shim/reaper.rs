@@ -57,6 +57,8 @@ fn settle(pod: &PodRecord, report: &OwnedFd) -> Result<(), String> {
         let _ = nix::unistd::close(stream);
     }
     cgroup::enter(&pod.reaper_cgroups).map_err(|e| e.to_string())?;
+    // Its end would be that of every container of the pod. Not every host lets us go so low.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
     empty_root().map_err(|e| format!("empty root: {e}"))?;
     sys::limit_bounding_set(0).map_err(say("capability bounding set"))?;
     sys::set_capabilities(0).map_err(say("capabilities"))?;
