@@ -4,13 +4,15 @@
 //! Each function of [`ALL`] panics when something does not hold. The fuzz targets in `fuzz/` call them with bytes that a fuzzer
 //! makes up; the test calls them with the seeds, and with whatever a fuzzer has found before, in `fuzz/seeds`.
 
+mod guests;
+mod listener;
 mod patches;
 mod texts;
 
 /// A property by the name of its fuzz target.
 pub type Property = fn(&[u8]);
 
-pub const ALL: [(&str, Property); 11] = [
+pub const ALL: [(&str, Property); 16] = [
     ("json", texts::json),
     ("yaml", texts::yaml),
     ("protobuf", texts::protobuf),
@@ -22,6 +24,11 @@ pub const ALL: [(&str, Property); 11] = [
     ("merge_patch", patches::merge_patch),
     ("strategic_patch", patches::strategic_patch),
     ("apply", patches::apply),
+    ("layers", guests::layers),
+    ("image_configuration", guests::image_configuration),
+    ("shim_protocol", guests::shim_protocol),
+    ("kubeconfig", guests::kubeconfig),
+    ("http2", guests::http2),
 ];
 
 /// What must hold of the bytes for the target of this name.

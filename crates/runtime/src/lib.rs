@@ -27,6 +27,12 @@ mod spec;
 pub mod sysctl;
 mod wire;
 
+/// What agent, shim and the start of a container say to each other.
+pub mod protocol {
+    pub use crate::shim::{ReportPacket, read_report};
+    pub use crate::spec::{Message, Request};
+}
+
 pub use api::*;
 pub use embedded::{Embedded, Options};
 pub use host::HostLimits;

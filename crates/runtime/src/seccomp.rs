@@ -20,6 +20,11 @@ use crate::host::CAPABILITIES;
 pub struct Program(pub(crate) Vec<u64>);
 
 impl Program {
+    /// The packed instructions.
+    pub fn instructions(&self) -> &[u64] {
+        &self.0
+    }
+
     /// Installs the filter on the calling thread, for good.
     pub(crate) fn install(&self) -> std::io::Result<()> {
         crate::shim::install_seccomp(&self.0)

@@ -276,7 +276,7 @@ struct Parent {
 const PARENT_MODE: Mode = Mode::from_bits_truncate(0o755);
 
 /// Unpacks one layer. Nothing is written outside `root`: every parent must be a real directory of the layer.
-pub(crate) fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
+pub fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
     let layer = Directory::open(root, Links::Refuse).map_err(Error::io("layer"))?;
     let mut archive = tar::Archive::new(reader);
     // Set last, since a directory that is not writable must still be filled.
@@ -403,7 +403,9 @@ fn add(
             symlinkat(&link, parent, name)?;
             own()?;
         }
-        tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+        // What it says of its size would be written out as zeros, however large.
+        tar::EntryType::GNUSparse => return Err(std::io::Error::other("sparse files are not supported").into()),
+        tar::EntryType::Regular | tar::EntryType::Continuous => {
             let modified = header.mtime().unwrap_or(0);
             clear(parent, name, Existing::Remove)?;
             let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;

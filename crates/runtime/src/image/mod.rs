@@ -237,6 +237,11 @@ impl ImageStore {
     }
 }
 
+/// Unpacks a layer (a tar archive) into a directory, outside of which nothing is written.
+pub fn unpack_layer(reader: &mut impl Read, root: &Path) -> Result<()> {
+    layer::unpack(reader, root)
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

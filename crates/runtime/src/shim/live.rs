@@ -102,20 +102,40 @@ impl Report {
                 Err(e) => return Progress::Failed(e.to_string()),
                 Ok((0, _)) if self.child.is_none() => return Progress::Failed(KILLED.into()),
                 Ok((0, _)) => return Progress::Runs,
-                Ok((length, fds)) => {
-                    let text = || String::from_utf8_lossy(&buffer[1..length]).into_owned();
-                    match buffer[0] {
-                        REPORT_CHILD => {
-                            self.child = text().parse().ok();
-                            *pid = self.child.or(*pid);
-                        }
-                        REPORT_TERMINAL => self.terminal = fds.into_iter().next(),
-                        REPORT_ERROR => return Progress::Failed(text()),
-                        _ => {}
+                Ok((length, fds)) => match read_report(&buffer[..length]) {
+                    ReportPacket::Child(child) => {
+                        self.child = child;
+                        *pid = self.child.or(*pid);
                     }
-                }
+                    ReportPacket::Terminal => self.terminal = fds.into_iter().next(),
+                    ReportPacket::Error(message) => return Progress::Failed(message),
+                    ReportPacket::Unknown => {}
+                },
             }
         }
+    }
+}
+
+/// One packet from the start of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportPacket {
+    /// The process that becomes the program; `None` if the number is none.
+    Child(Option<i32>),
+    /// A terminal comes with the packet.
+    Terminal,
+    Error(String),
+    Unknown,
+}
+
+/// Reads one packet. Whatever it holds, a process number is that of one process.
+pub fn read_report(packet: &[u8]) -> ReportPacket {
+    let Some((kind, rest)) = packet.split_first() else { return ReportPacket::Unknown };
+    let text = || String::from_utf8_lossy(rest).into_owned();
+    match *kind {
+        REPORT_CHILD => ReportPacket::Child(text().parse().ok().filter(|pid| *pid > 1)),
+        REPORT_TERMINAL => ReportPacket::Terminal,
+        REPORT_ERROR => ReportPacket::Error(text()),
+        _ => ReportPacket::Unknown,
     }
 }
 

@@ -35,6 +35,7 @@ use crate::beneath::{Directory, Links};
 use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimRecord, VERSION};
 use crate::{cgroup, descriptors, sysctl, wire};
 use live::{Live, Progress, Report};
+pub use live::{ReportPacket, read_report};
 pub use log::rfc3339;
 use process::{PidNamespace, Role, Streams};
 pub(crate) use sys::{install_seccomp, set_terminal_size};
