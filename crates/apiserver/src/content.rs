@@ -7,8 +7,8 @@ use meta::{Status, Value};
 /// The largest body of a request (3 MB), as upstream's default.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// No kind nests deeper. JSON that does is read on a thread with a stack of its own, and YAML is read up to here.
-const DEEP: usize = 200;
+/// JSON that nests deeper is read on a thread with a stack of its own, and refused; YAML and CBOR are read up to here.
+const DEEP: usize = meta::depth::MAX;
 /// Bytes of stack per level of nesting, generously.
 const STACK_PER_LEVEL: usize = 4096;
 
@@ -267,9 +267,8 @@ pub fn yaml(body: &[u8]) -> Result<Sent, Status> {
         return Ok(sent);
     }
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
-    let (documents, twice) = codec::yaml::parse_within(text, DEEP)
+    let (value, twice) = codec::yaml::parse_first(text, DEEP)
         .map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
-    let value = documents.into_iter().next().unwrap_or(Value::Null);
     let duplicates =
         if twice.is_empty() { Vec::new() } else { vec![codec::yaml::Error::Duplicates(twice).to_string()] };
     Ok(Sent { value, duplicates })

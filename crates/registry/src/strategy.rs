@@ -7,6 +7,7 @@ use crate::{Registry, options::DeleteOptions};
 use auth::User;
 use meta::field::ErrorList;
 use meta::{Clock, GroupResource, Gvk, Object, Rng, Status, names};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use store::Op;
 
@@ -40,6 +41,99 @@ pub struct Request {
     pub conversions: Conversions,
     /// What was sent empty, for the words of errors.
     pub empties: Sent,
+}
+
+impl Request {
+    /// A write of the server itself, as `system:apiserver`. The namespace is empty for objects of the cluster.
+    pub fn own(resource: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
+        Request {
+            user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+            resource,
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            warnings: Warnings::default(),
+            conversions: Conversions::default(),
+            empties: Sent::default(),
+        }
+    }
+}
+
+/// What was empty in the object that was read last for a request. Clones share it.
+#[derive(Clone, Default)]
+pub struct Sent(Arc<Mutex<schema::Empties>>);
+
+impl Sent {
+    pub fn set(&self, empties: schema::Empties) {
+        if let Ok(mut e) = self.0.lock() {
+            *e = empties;
+        }
+    }
+
+    pub fn get(&self) -> schema::Empties {
+        self.0.lock().map(|e| e.clone()).unwrap_or_default()
+    }
+}
+
+/// The warnings of an answer, each once, of bounded length (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`): once all
+/// together are longer than 4096 characters, each is cut to 256, and those beyond 4096 are left out. Clones share them.
+#[derive(Clone, Default)]
+pub struct Warnings(Arc<Mutex<Recorded>>);
+
+#[derive(Default)]
+struct Recorded {
+    texts: Vec<String>,
+    known: HashSet<String>,
+    /// Characters of all texts, whole and cut.
+    whole: usize,
+    cut: usize,
+}
+
+/// Characters of all warnings of an answer.
+const ALL_WARNINGS: usize = 4096;
+/// Characters of a warning where there are too many.
+const ONE_WARNING: usize = 256;
+
+impl Recorded {
+    fn too_many(&self) -> bool {
+        self.whole > ALL_WARNINGS
+    }
+}
+
+impl Warnings {
+    pub fn push(&self, text: impl Into<String>) {
+        let Ok(mut w) = self.0.lock() else { return };
+        if w.too_many() && w.cut >= ALL_WARNINGS {
+            return;
+        }
+        // What is longer than all may be is cut anyway.
+        let mut text: String = text.into();
+        if let Some((end, _)) = text.char_indices().nth(ALL_WARNINGS + 1) {
+            text.truncate(end);
+        }
+        if text.is_empty() || !w.known.insert(text.clone()) {
+            return;
+        }
+        let length = text.chars().count();
+        w.whole += length;
+        w.cut += length.min(ONE_WARNING);
+        w.texts.push(text);
+    }
+
+    pub fn take(&self) -> Vec<String> {
+        let Ok(recorded) = self.0.lock().map(|mut w| std::mem::take(&mut *w)) else { return Vec::new() };
+        if !recorded.too_many() {
+            return recorded.texts;
+        }
+        let mut said = 0;
+        let fitting = recorded.texts.into_iter().map(|t| t.chars().take(ONE_WARNING).collect::<String>());
+        let until_enough = fitting.take_while(|t| {
+            let fits = said < ALL_WARNINGS;
+            said += t.chars().count();
+            fits
+        });
+        until_enough.collect()
+    }
 }
 
 impl Request {
@@ -362,6 +456,11 @@ pub trait Strategy: Send + Sync {
         let mut object = object;
         object.set_gvk(to);
         Ok(object)
+    }
+
+    /// Whether writes may take long whatever their size, since what they say is compiled (patterns, expressions).
+    fn is_slow_to_write(&self) -> bool {
+        false
     }
 
     /// The schema as OpenAPI publishes it, where the description of built-in kinds does not have it. Read when it is asked for,

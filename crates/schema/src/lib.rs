@@ -13,7 +13,8 @@ pub mod typed;
 pub mod types;
 mod ways;
 
-pub use decode::{DecodeError, Decoded, decode, depth};
+pub use decode::{DecodeError, Decoded, MOST_REPORTED, decode};
+pub use meta::depth::of_text as depth;
 pub use fill::fill;
 pub use rules::Rule;
 pub use sent::Empties;
