@@ -253,7 +253,12 @@ fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
 
 fn protobuf(body: &[u8]) -> Result<Sent, Status> {
     let object = codec::protobuf::decode(body, schema_of).map_err(|e| Status::bad_request(e.to_string()))?;
-    Ok(Sent { value: object.into_value(), duplicates: Vec::new() })
+    // A message may be as deep as its JSON is twice, and may have JSON within.
+    let value = object.into_value();
+    if meta::depth::exceeds(&value, DEEP) {
+        return Err(Status::bad_request(codec::protobuf::Error::Depth.to_string()));
+    }
+    Ok(Sent { value, duplicates: Vec::new() })
 }
 
 /// Reads a body as YAML.

@@ -156,6 +156,7 @@ pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, S
         continue_token: q.get("continue").to_owned(),
         resource_version: revision.to_owned(),
         version_match,
+        readable_only: false,
     })
 }
 

@@ -201,7 +201,7 @@ impl<'a> At<'a> {
 /// The fields that client-side apply set last and that are still as it set them.
 fn last_applied(live: &Object, cx: &Context<'_>) -> Option<Set> {
     let text = live.annotation(LAST_APPLIED).filter(|a| !a.is_empty())?;
-    let last: Value = serde_json::from_str(text).ok()?;
+    let last: Value = meta::depth::from_str(text).ok()?;
     if last.get("apiVersion").and_then(Value::as_str) != Some(cx.api_version) {
         return None;
     }
