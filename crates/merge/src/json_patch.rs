@@ -114,11 +114,12 @@ impl Patch {
         Self { unescaped, ..self }
     }
 
-    /// Where operations have members that mean nothing: `[0].foo`.
+    /// Where operations have members that mean nothing: `[0].foo`; the first of them, as many as are reported.
     pub fn unknown_members(&self) -> Vec<String> {
         let operations = self.operations.iter().enumerate();
         let unknown = |k: &&String| !matches!(k.as_str(), "op" | "path" | "from" | "value");
-        operations.flat_map(|(i, o)| o.keys().filter(unknown).map(move |k| format!("[{i}].{k}"))).collect()
+        let named = operations.flat_map(|(i, o)| o.keys().filter(unknown).map(move |k| format!("[{i}].{k}")));
+        named.take(schema::MOST_REPORTED).collect()
     }
 
     /// Refuses members of another type than they must have, as strict reading does before anything is applied.

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Bytes of field errors in one answer, which has each of them twice. The first error is always there, and how many were left
 /// out.
-const MOST_SAID: usize = 256 << 10;
+pub const MOST_SAID: usize = 256 << 10;
 /// Bytes around each cause.
 const AROUND_CAUSE: usize = 64;
 

@@ -137,57 +137,6 @@ impl Warnings {
 }
 
 impl Request {
-    /// A write of the server itself, as `system:apiserver`. The namespace is empty for objects of the cluster.
-    pub fn own(resource: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
-        Request {
-            user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
-            resource,
-            subresource: subresource.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-            warnings: Warnings::default(),
-            conversions: Conversions::default(),
-            empties: Sent::default(),
-        }
-    }
-}
-
-/// What was empty in the object that was read last for a request. Clones share it.
-#[derive(Clone, Default)]
-pub struct Sent(Arc<Mutex<schema::Empties>>);
-
-impl Sent {
-    pub fn set(&self, empties: schema::Empties) {
-        if let Ok(mut e) = self.0.lock() {
-            *e = empties;
-        }
-    }
-
-    pub fn get(&self) -> schema::Empties {
-        self.0.lock().map(|e| e.clone()).unwrap_or_default()
-    }
-}
-
-/// What a client is warned of, each once. Clones share it.
-#[derive(Clone, Default)]
-pub struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Warnings {
-    pub fn push(&self, text: impl Into<String>) {
-        if let Ok(mut w) = self.0.lock() {
-            let text = text.into();
-            if !w.contains(&text) {
-                w.push(text);
-            }
-        }
-    }
-
-    pub fn take(&self) -> Vec<String> {
-        self.0.lock().map(|mut w| std::mem::take(&mut *w)).unwrap_or_default()
-    }
-}
-
-impl Request {
     pub fn group_resource(&self) -> GroupResource {
         self.resource.group_resource()
     }
@@ -472,5 +421,26 @@ pub trait Strategy: Send + Sync {
     /// The name of a selectable field in the stored version.
     fn stored_field<'a>(&self, field: &'a str) -> &'a str {
         field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_once_and_in_bounded_length() {
+        let w = Warnings::default();
+        for text in ["a", "b", "a", ""] {
+            w.push(text);
+        }
+        assert_eq!(w.take(), ["a", "b"]);
+        (0..100_000).for_each(|i| w.push(format!("unknown field {i}: {}", "x".repeat(300))));
+        let told = w.take();
+        assert!(told.len() == 16 && told.iter().all(|t| t.len() == ONE_WARNING), "{}", told.len());
+        w.push("x".repeat(1 << 20));
+        assert_eq!(w.take(), ["x".repeat(ONE_WARNING)]);
+        w.push("x".repeat(ALL_WARNINGS));
+        assert_eq!(w.take(), ["x".repeat(ALL_WARNINGS)]);
     }
 }
