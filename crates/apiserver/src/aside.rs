@@ -12,10 +12,11 @@ use crate::handle::Call;
 use crate::{Server, verbs};
 use http::{Method, Response};
 use meta::Status;
+use parking_lot::Mutex;
 use registry::Resource;
 use std::cell::Cell;
 use std::sync::Arc;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -40,6 +41,20 @@ pub fn runtime() -> std::io::Result<Runtime> {
         .on_thread_start(|| HERE.set(true))
         .enable_all()
         .build()
+}
+
+/// Does work for a request where it stands, before it is known where the request goes. What is large holds up no other
+/// request of this thread, and is done one after the other.
+pub(crate) fn in_place<T>(size: usize, work: impl FnOnce() -> T) -> T {
+    static TURN: Mutex<()> = Mutex::new(());
+    let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if size < LARGE || !many {
+        return work();
+    }
+    tokio::task::block_in_place(|| {
+        let _turn = TURN.lock();
+        work()
+    })
 }
 
 /// The way to those threads.

@@ -75,7 +75,7 @@ async fn can_be_handled(c: &Cluster, all: &str, name: &str, messages: bool, what
         let (code, _) = send(c, "GET", &one, JSON, "application/vnd.kubernetes.protobuf", String::new()).await;
         assert_eq!(code, 200, "{what}: protobuf");
     }
-    let request = client::request(http::Method::GET, &one, JSON, None).unwrap();
+    let request = client::client::request(http::Method::GET, &one, JSON, None).unwrap();
     let _: meta::Object = client.json(request).await.unwrap_or_else(|e| panic!("{what}: a client reads it: {e}"));
     let patch = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
     let (code, answer) = send(c, "PATCH", &one, "application/merge-patch+json", JSON, patch).await;
@@ -216,7 +216,7 @@ async fn what_cannot_be_read_can_be_deleted() {
     c.rbac.load(&c.server.registry);
     let user = c.client(auth::User::new("d", &[]));
     let body = Some((JSON, with(json!({})).to_string().into_bytes()));
-    let request = client::request(http::Method::DELETE, &path("broken"), JSON, body).unwrap();
+    let request = client::client::request(http::Method::DELETE, &path("broken"), JSON, body).unwrap();
     let answer = user.raw(request).await.unwrap();
     assert_eq!(answer.status(), 403);
     let text = client::client::collect(answer.into_body()).await.unwrap();
