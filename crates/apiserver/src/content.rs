@@ -7,8 +7,9 @@ use meta::{Status, Value};
 /// The largest body of a request (3 MB), as upstream's default.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// JSON that nests deeper is read on a thread with a stack of its own, and refused; YAML and CBOR are read up to here.
-const DEEP: usize = meta::depth::MAX;
+/// JSON that nests deeper is read on a thread with a stack of its own, and refused; YAML and CBOR are read up to here. What was
+/// read can be sent back, with the managed fields in it; an object that is too deep without them is refused when it is written.
+const DEEP: usize = meta::depth::MANAGED_FIELDS;
 /// Bytes of stack per level of nesting, generously.
 const STACK_PER_LEVEL: usize = 4096;
 
