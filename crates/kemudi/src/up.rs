@@ -186,11 +186,8 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
             return Err(Error::Privileges(missing));
         }
     }
-    let server_options = apiserver::Options {
-        flags: options.shown.clone(),
-        aside: Some(aside.clone()),
-        ..options.api.server().await?
-    };
+    let server_options =
+        apiserver::Options { flags: options.shown.clone(), aside: Some(aside.clone()), ..options.api.server().await? };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
     end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };

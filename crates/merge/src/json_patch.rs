@@ -339,7 +339,8 @@ mod tests {
 
     #[test]
     fn a_document_does_not_grow_into_itself() {
-        let copies: Vec<Value> = (0..depth::MAX + 1).map(|_| json!({"op": "copy", "from": "/a", "path": "/a/a"})).collect();
+        let copies: Vec<Value> =
+            (0..depth::MAX + 1).map(|_| json!({"op": "copy", "from": "/a", "path": "/a/a"})).collect();
         assert!(matches!(apply(&json!({"a": {}}), copies.clone().into()), Err(Error::Depth)));
         assert!(apply(&json!({"a": {}}), copies[..7].to_vec().into()).is_ok());
         let moves: Vec<Value> = (0..depth::MAX + 1)

@@ -663,7 +663,8 @@ fn conflicts_are_told_in_bounded_length() {
     let mut s = Store::new();
     s.schema = None;
     let long = "k".repeat(100_000);
-    let config = |value: &str| json!({ long.as_str(): Value::from_iter((0..20_000).map(|i| (format!("k{i}"), value))) });
+    let config =
+        |value: &str| json!({ long.as_str(): Value::from_iter((0..20_000).map(|i| (format!("k{i}"), value))) });
     s.apply("m1", Force::No, config("1")).unwrap();
     let Err(e) = s.apply("m2", Force::No, config("2")) else { panic!("no conflict") };
     let status = e.status();

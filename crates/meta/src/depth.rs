@@ -133,7 +133,9 @@ mod tests {
     #[test]
     fn beyond_the_limit_nothing_is_read() {
         for levels in [READ + 2, 1_000, 1_000_000] {
-            assert!(from_str::<Value>(&nested(levels)).is_err() && from_slice::<Value>(nested(levels).as_bytes()).is_err());
+            assert!(
+                from_str::<Value>(&nested(levels)).is_err() && from_slice::<Value>(nested(levels).as_bytes()).is_err()
+            );
         }
         let broken = nested(150).replace('1', "x");
         assert!(from_str::<Value>(&broken).is_err() && from_str::<Value>(&format!("{} x", nested(150))).is_err());

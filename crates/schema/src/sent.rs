@@ -46,6 +46,7 @@ impl Empties {
 
     /// Validates knowing this. What the errors say of absent values is put right, wherever it was said.
     pub fn while_known(&self, validate: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
+        let validate = || meta::field::bounded(validate);
         if self.is_empty() {
             return validate();
         }

@@ -12,9 +12,9 @@ pub use backend::{Batch, Limits, Mode, Sink, Webhook};
 pub use log::{Log, Rotation};
 pub use policy::{Error, Policy};
 
-use crate::{Body, aside};
 use crate::metrics::Metrics;
 use crate::metrics::table::{AUDIT_ERRORS, AUDIT_EVENTS, AUDIT_LEVELS};
+use crate::{Body, aside};
 use auth::{Attributes, User};
 use backend::{Backend, Lost};
 use bytes::Bytes;

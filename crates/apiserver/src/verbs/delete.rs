@@ -6,9 +6,9 @@ use crate::body::Body;
 use crate::content;
 use crate::handle::Call;
 use crate::{Server, path::Query};
+use auth::Decision;
 use http::Response;
 use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
-use auth::Decision;
 use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Propagation, Request, Resource};
 use std::sync::Arc;
 

@@ -121,12 +121,7 @@ pub fn parse_v3(text: &str) -> Result<Vec<Value>, Error> {
     if duplicates.is_empty() { Ok(documents) } else { Err(Error::Duplicates(duplicates)) }
 }
 
-fn documents(
-    text: &str,
-    depth: usize,
-    dialect: Dialect,
-    most: usize,
-) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
+fn documents(text: &str, depth: usize, dialect: Dialect, most: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     let mut parser = Parser::new();
     // Otherwise it guesses, and takes a text that begins like a byte order mark for a broken one.
     parser.set_encoding(Encoding::Utf8);
@@ -366,7 +361,8 @@ enum Step {
 }
 
 fn build(doc: &Document, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error> {
-    let mut b = Builder { doc, stack: Vec::new(), decoded: 0, aliased: 0, aliases: Vec::new(), merging: 0, aliased_bytes: 0 };
+    let mut b =
+        Builder { doc, stack: Vec::new(), decoded: 0, aliased: 0, aliases: Vec::new(), merging: 0, aliased_bytes: 0 };
     let mut done = b.start(0)?;
     loop {
         if let Some(v) = done.take() {

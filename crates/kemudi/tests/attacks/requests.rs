@@ -1,7 +1,7 @@
 //! Requests that cost the server more than they cost the client: duplicate keys, aliases, patterns, depth.
 
-use crate::running::{self, Running};
 use crate::runner::Case;
+use crate::running::{self, Running};
 use crate::story::Story;
 use client::https::Https;
 use client::kubeconfig::{Kubeconfig, Overrides};
@@ -59,7 +59,8 @@ async fn token_without_role(server: &Running) -> String {
 fn bodies() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let review = |more: String| {
         let spec = r#""spec":{"nonResourceAttributes":{"path":"/","verb":"get"}}"#;
-        let text = format!(r#"{{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1",{spec},{more}}}"#);
+        let text =
+            format!(r#"{{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1",{spec},{more}}}"#);
         text.into_bytes()
     };
     let list = |n: usize, item: &dyn Fn(usize) -> String| (0..n).map(item).collect::<Vec<_>>().join(",");
@@ -137,11 +138,16 @@ fn large_bodies(_: &Story) {
             for _ in 0..4 {
                 attackers.push(client_of(data.path(), &token).await);
             }
-            let all = futures::future::join_all(attackers.iter().map(|c| send(c, Method::POST, REVIEWS, media, body.clone())));
+            let all = futures::future::join_all(
+                attackers.iter().map(|c| send(c, Method::POST, REVIEWS, media, body.clone())),
+            );
             let (answers, longest) = meanwhile(&other, timeout(BODY * 4, all)).await;
             let answers = answers.unwrap_or_else(|_| panic!("{what}: no answer"));
             for (code, size) in answers.into_iter().map(Option::unwrap) {
-                assert!((code.is_success() || code.is_client_error()) && size < 1 << 20, "{what}: {code}, {size} bytes");
+                assert!(
+                    (code.is_success() || code.is_client_error()) && size < 1 << 20,
+                    "{what}: {code}, {size} bytes"
+                );
             }
             assert!(longest < ANSWER, "{what}: others waited {longest:?}");
         }

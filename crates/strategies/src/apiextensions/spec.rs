@@ -89,13 +89,11 @@ fn shared<'a>(all: &'a [Value], key: &str) -> Option<&'a Value> {
 fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut ErrorList) {
     super::patterns::begin();
     let all = versions(o);
-    let before: HashMap<&Value, Vec<&Value>> = old.map(versions).into_iter().flatten().fold(
-        HashMap::new(),
-        |mut before, w| {
+    let before: HashMap<&Value, Vec<&Value>> =
+        old.map(versions).into_iter().flatten().fold(HashMap::new(), |mut before, w| {
             before.entry(&w["name"]).or_insert_with(Vec::new).push(&w["schema"]);
             before
-        },
-    );
+        });
     let unchanged = |v: &Value| before.get(&v["name"]).is_some_and(|all| all.contains(&&v["schema"]));
     let shared = {
         const KEYS: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
@@ -340,7 +338,7 @@ fn column(c: &Value, path: &FieldPath, errors: &mut ErrorList) {
 }
 
 fn selectable(fields: &[Value], schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let mut seen: Vec<Vec<String>> = Vec::new();
+    let mut seen: HashSet<Vec<String>> = HashSet::new();
     for (i, f) in fields.iter().enumerate() {
         let at = path.index(i).child("jsonPath");
         let text = f["jsonPath"].as_str().unwrap_or_default();
@@ -365,7 +363,7 @@ fn selectable(fields: &[Value], schema: &Value, path: &FieldPath, errors: &mut E
         if seen.contains(&names) {
             errors.push(FieldError::duplicate(&at, text));
         } else {
-            seen.push(names);
+            seen.insert(names);
         }
     }
     if seen.len() > MAX_SELECTABLE {

@@ -63,7 +63,15 @@ async fn can_be_handled(c: &Cluster, all: &str, name: &str, messages: bool, what
     let client = c.client(auth::User::new("admin", &[auth::user::GROUP_MASTERS]));
     for accept in [JSON, "application/yaml", TABLE, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"] {
         for path in [one.clone(), all.to_owned()] {
-            let (code, answer) = send(c, "GET", &path, JSON, &accept.replace("Metadata;", if path == one { "Metadata;" } else { "MetadataList;" }), String::new()).await;
+            let (code, answer) = send(
+                c,
+                "GET",
+                &path,
+                JSON,
+                &accept.replace("Metadata;", if path == one { "Metadata;" } else { "MetadataList;" }),
+                String::new(),
+            )
+            .await;
             assert_eq!(code, 200, "{what}: GET {path} as {accept}: {}", String::from_utf8_lossy(&answer));
             if accept == JSON {
                 let read: Value = meta::depth::from_slice(&answer).unwrap_or_else(|e| panic!("{what}: {path}: {e}"));
@@ -90,7 +98,15 @@ async fn can_be_handled(c: &Cluster, all: &str, name: &str, messages: bool, what
         if send(c, "GET", &one, JSON, JSON, String::new()).await.0 == 404 {
             return;
         }
-        let (_, left) = send(c, "PATCH", &one, "application/merge-patch+json", JSON, json!({"metadata": {"finalizers": null}}).to_string()).await;
+        let (_, left) = send(
+            c,
+            "PATCH",
+            &one,
+            "application/merge-patch+json",
+            JSON,
+            json!({"metadata": {"finalizers": null}}).to_string(),
+        )
+        .await;
         drop(left);
     }
     panic!("{what}: it is still there");
@@ -120,7 +136,12 @@ async fn what_is_taken_can_be_read() {
             ("POST", THINGS, JSON, deep.clone()),
             ("PUT", &one, JSON, deep.clone()),
             ("PATCH", &one, "application/merge-patch+json", deep.clone()),
-            ("PATCH", &one, "application/json-patch+json", format!(r#"[{{"op":"add","path":"/spec","value":{}}}]"#, nested(levels - 1))),
+            (
+                "PATCH",
+                &one,
+                "application/json-patch+json",
+                format!(r#"[{{"op":"add","path":"/spec","value":{}}}]"#, nested(levels - 1)),
+            ),
             ("PATCH", &format!("{one}?fieldManager=m&force=true"), "application/apply-patch+yaml", deep.clone()),
         ];
         for (method, path, media, body) in ways {
@@ -212,7 +233,11 @@ async fn what_cannot_be_read_can_be_deleted() {
         refused(&c.call("DELETE", &path("broken"), with(more)).await, 422, &says);
     }
     assert_eq!(c.call("POST", MAPS, json!({"metadata": {"name": "good"}})).await.code, 201);
-    refused(&c.call("DELETE", &path("good"), with(json!({}))).await, 422, "is exclusively used to delete corrupt object(s)");
+    refused(
+        &c.call("DELETE", &path("good"), with(json!({}))).await,
+        422,
+        "is exclusively used to delete corrupt object(s)",
+    );
     refused(&c.call("DELETE", &path("none"), with(json!({}))).await, 404, "not found");
     // It takes a permission of its own.
     let role = json!({"metadata": {"name": "deleter"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]});
