@@ -637,7 +637,7 @@ fn any_number_of_entries_is_worked_through() {
     let begun = std::time::Instant::now();
     let entry = |i: usize, operation: &str| {
         let fields = Value::from_iter([("f:data", Value::from_iter([(format!("f:k{i}"), json!({}))]))]);
-        let version = if i % 2 == 0 { V.to_owned() } else { format!("v{i}/v1") };
+        let version = if i.is_multiple_of(2) { V.to_owned() } else { format!("v{i}/v1") };
         json!({"manager": format!("m{i}"), "operation": operation, "apiVersion": version, "fieldsType": "FieldsV1",
             "fieldsV1": fields, "time": "2026-01-01T00:00:00Z"})
     };
