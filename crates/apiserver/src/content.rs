@@ -7,8 +7,9 @@ use meta::{Status, Value};
 /// The largest body of a request (3 MB), as upstream's default.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// No kind nests deeper. JSON that does is read on a thread with a stack of its own, and YAML is read up to here.
-const DEEP: usize = 200;
+/// JSON that nests deeper is read on a thread with a stack of its own, and refused; YAML and CBOR are read up to here. What was
+/// read can be sent back, with the managed fields in it; an object that is too deep without them is refused when it is written.
+const DEEP: usize = meta::depth::MANAGED_FIELDS;
 /// Bytes of stack per level of nesting, generously.
 const STACK_PER_LEVEL: usize = 4096;
 
@@ -253,7 +254,12 @@ fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
 
 fn protobuf(body: &[u8]) -> Result<Sent, Status> {
     let object = codec::protobuf::decode(body, schema_of).map_err(|e| Status::bad_request(e.to_string()))?;
-    Ok(Sent { value: object.into_value(), duplicates: Vec::new() })
+    // A message may be as deep as its JSON is twice, and may have JSON within.
+    let value = object.into_value();
+    if meta::depth::exceeds(&value, DEEP) {
+        return Err(Status::bad_request(codec::protobuf::Error::Depth.to_string()));
+    }
+    Ok(Sent { value, duplicates: Vec::new() })
 }
 
 /// Reads a body as YAML.
@@ -267,9 +273,8 @@ pub fn yaml(body: &[u8]) -> Result<Sent, Status> {
         return Ok(sent);
     }
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
-    let (documents, twice) = codec::yaml::parse_within(text, DEEP)
+    let (value, twice) = codec::yaml::parse_first(text, DEEP)
         .map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
-    let value = documents.into_iter().next().unwrap_or(Value::Null);
     let duplicates =
         if twice.is_empty() { Vec::new() } else { vec![codec::yaml::Error::Duplicates(twice).to_string()] };
     Ok(Sent { value, duplicates })

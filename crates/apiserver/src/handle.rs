@@ -10,7 +10,7 @@ use crate::info::Info;
 use crate::metrics::Authentication;
 use crate::path::{Query, Target};
 use crate::trace::Trace;
-use crate::{Server, compress, deadline, flow, inflight, lifecycle, table, verbs};
+use crate::{Server, aside, compress, deadline, flow, inflight, lifecycle, table, verbs};
 use auth::User;
 use bytes::Bytes;
 use http::request::Parts;
@@ -198,7 +198,7 @@ impl Server {
         let (warned, trace) = (warnings.clone(), trace.clone());
         let cbor = self.options.cbor;
         let call = Call { parts, body, query, target, user, wanted, warnings: warned, trace, cbor };
-        let answer = verbs::dispatch(self, call, row, watch).await;
+        let answer = aside::dispatch(self, call, row, watch).await;
         let warnings = warnings.take();
         if warnings.is_empty() {
             return answer;

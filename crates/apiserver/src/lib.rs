@@ -6,6 +6,7 @@
 pub mod admit;
 pub mod aggregate;
 mod answer;
+pub mod aside;
 pub mod audit;
 mod authenticate;
 mod authorize;
@@ -81,6 +82,7 @@ pub struct Server {
     pub(crate) decoded: admit::Decoded,
     pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
+    pub(crate) aside: aside::Aside,
 }
 
 impl Server {
@@ -106,6 +108,7 @@ impl Server {
         let webhooks = Arc::new(webhooks::Clients::new(metrics.clone()));
         let _ = registry.outside.set(webhooks.clone());
         let audit = options.audit.take();
+        let aside = aside::Aside::new(options.aside.take());
         let governed = options.priority_and_fairness;
         let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
         Arc::new(Self {
@@ -130,6 +133,7 @@ impl Server {
             decoded: admit::Decoded::default(),
             webhooks,
             turns: admit::Turns::default(),
+            aside,
         })
     }
 
@@ -148,5 +152,6 @@ impl Server {
     /// The server ends: it takes no new requests, and watches come to their end as if their time was over.
     pub fn end(&self) {
         self.lifecycle.drain();
+        self.aside.end();
     }
 }

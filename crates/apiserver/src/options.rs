@@ -24,6 +24,8 @@ pub struct Options {
     pub audit: Option<Audit>,
     /// Whether CBOR is read and written, beside the other encodings.
     pub cbor: bool,
+    /// Threads for requests that may take long ([`crate::aside::runtime`]); without them, those are worked on where they arrive.
+    pub aside: Option<tokio::runtime::Handle>,
 }
 
 impl Default for Options {
@@ -38,6 +40,7 @@ impl Default for Options {
             flags: BTreeMap::new(),
             audit: None,
             cbor: false,
+            aside: None,
         }
     }
 }

@@ -20,9 +20,15 @@ pub struct Issues {
     source: String,
 }
 
+/// The most issues of an expression that are told, as in cel-go.
+const MOST_ISSUES: usize = 100;
+/// Characters of the source that are shown with the issues.
+const SHOWN: usize = 256 << 10;
+
 impl Issues {
     pub(crate) fn new(source: &str, mut issues: Vec<Issue>) -> Self {
         issues.sort_by_key(|i| (i.line, i.column));
+        issues.truncate(MOST_ISSUES);
         Self { issues, source: source.to_owned() }
     }
 }
@@ -36,7 +42,8 @@ impl fmt::Display for Issues {
             // Nothing has no first column, and no line to show.
             let column = if self.source.is_empty() { 0 } else { i.column + 1 };
             write!(f, "ERROR: <input>:{}:{column}: {}", i.line, i.message)?;
-            if self.source.is_empty() {
+            // Many issues of one long line would be told with as many copies of it.
+            if self.source.is_empty() || n > 0 && self.source.len() * n > SHOWN {
                 continue;
             }
             if let Some(line) = self.source.split('\n').nth(i.line.saturating_sub(1)) {

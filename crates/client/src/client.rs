@@ -260,7 +260,7 @@ pub async fn collect(body: Body) -> Result<Bytes, Error> {
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], what: impl FnOnce() -> String) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|source| Error::Decode { what: what(), source })
+    meta::depth::from_slice(bytes).map_err(|source| Error::Decode { what: what(), source })
 }
 
 /// Reads an answer that is no success.

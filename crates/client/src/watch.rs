@@ -143,7 +143,7 @@ fn event(line: &Bytes) -> Result<WatchEvent<Bytes>, Error> {
             })
         }
         "ERROR" => {
-            let v = serde_json::from_str(e.object.get()).map_err(wrong)?;
+            let v = meta::depth::from_str(e.object.get()).map_err(wrong)?;
             match Status::from_value(&v) {
                 Some(s) => Err(s.into()),
                 None => Err(Error::Unexpected(format!("watch error that is no Status: {v}"))),
@@ -175,7 +175,7 @@ impl<T: DeserializeOwned> Stream for Events<T> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let decode = |b: Bytes| {
-            serde_json::from_slice(&b).map_err(|source| Error::Decode { what: "watched object".into(), source })
+            meta::depth::from_slice(&b).map_err(|source| Error::Decode { what: "watched object".into(), source })
         };
         Pin::new(&mut self.raw).poll_next(cx).map(|next| {
             next.map(|event| {

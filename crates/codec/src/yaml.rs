@@ -10,7 +10,7 @@ mod read;
 mod resolve;
 mod write;
 
-pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_strict, parse_v3, parse_within};
+pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_first, parse_strict, parse_v3, parse_within};
 pub use resolve::reads_back_as_string;
 pub use write::{float, to_string};
 

@@ -114,7 +114,11 @@ impl ControlPlane {
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
         access.rbac.load(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
-        tokio::spawn(definitions.run());
+        // Schemas and rules are compiled where large requests are worked on.
+        match &options.aside {
+            Some(threads) => threads.spawn(definitions.run()),
+            None => tokio::spawn(definitions.run()),
+        };
         tokio::spawn(registry::expiry::run(registry.clone()));
         tokio::spawn(access.rbac.clone().run(registry.clone()));
         let trusted = trust(&access);

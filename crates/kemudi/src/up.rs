@@ -129,6 +129,10 @@ pub enum Error {
 const PID_FILE: &str = "kemudi.pid";
 /// How long the end waits for the audit's webhook.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
+/// How long the end waits for tasks that are still running.
+const LAST_TASKS: Duration = Duration::from_secs(2);
+/// What the end takes at most beyond the times that are said for its parts.
+const END: Duration = Duration::from_secs(10);
 /// When the start is surely over, and its code is not needed any more.
 const SETTLED: Duration = Duration::from_secs(30);
 
@@ -143,12 +147,38 @@ pub fn up(options: Options) -> Result<(), Error> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let behind = behind::runtime().map_err(Error::Runtime)?;
-    let result = runtime.block_on(run(options, behind.handle()));
+    let aside = apiserver::aside::runtime().map_err(Error::Runtime)?;
+    let result = runtime.block_on(run(options, behind.handle(), aside.handle()));
     behind.shutdown_background();
+    aside.shutdown_background();
+    // Whatever is still computed or blocked, nobody waits for it any more, and all that was answered is stored.
+    runtime.shutdown_timeout(LAST_TASKS);
     result
 }
 
-async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
+/// Ends the process when it was told to stop and has not in time, whatever its threads do: nothing else may hear the signal.
+/// What was answered is stored.
+fn end_in_time(bound: Duration) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _runtime = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::Builder::new().name("end-in-time".into()).spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            tokio::time::sleep(bound).await;
+        });
+        eprintln!("error: did not stop within {} s; requests were cut off", bound.as_secs());
+        std::process::exit(1);
+    })?;
+    Ok(())
+}
+
+async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
@@ -166,7 +196,10 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
             return Err(Error::Privileges(missing));
         }
     }
-    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
+    let server_options =
+        apiserver::Options { flags: options.shown.clone(), aside: Some(aside.clone()), ..options.api.server().await? };
+    let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
+    end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
     data_dir::prepare(&options.data_dir).map_err(directory)?;
     // First everything that may say no: what comes after it touches the network of this machine.

@@ -2,13 +2,16 @@
 //! a missing member adds it, negative indices count from the end, `test` of a missing member against `null` succeeds, the
 //! whole document cannot be replaced.
 
-use meta::{Map, Reason, Status, Value};
+use meta::{Map, Reason, Status, Value, depth};
 use schema::typed::have;
 
 /// Longer patches are refused.
 pub const MAX_OPERATIONS: usize = 10_000;
 /// By how many bytes all `copy` operations of a patch together may grow the document.
 pub const MAX_COPY_BYTES: usize = 3 << 20;
+/// How many values all operations of a patch together may move within lists and from place to place. Upstream has no such
+/// limit; a patch that is not made to be slow stays far below.
+pub const MAX_STEPS: usize = 50_000_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -31,6 +34,10 @@ pub enum Error {
         "Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit {MAX_COPY_BYTES}"
     )]
     CopySize(usize),
+    #[error("the patched document nests deeper than {} levels", depth::MAX)]
+    Depth,
+    #[error("the operations move more than {MAX_STEPS} values of the document")]
+    Steps,
 }
 
 impl Error {
@@ -38,7 +45,8 @@ impl Error {
     pub fn status(&self) -> Status {
         match self {
             Self::Decode(_) => Status::bad_request(self.to_string()),
-            Self::TooMany(_) => Status::too_large(self.to_string()),
+            Self::TooMany(_) | Self::Steps => Status::too_large(self.to_string()),
+            Self::Depth => Status::bad_request(self.to_string()),
             _ => rejected(),
         }
     }
@@ -106,11 +114,12 @@ impl Patch {
         Self { unescaped, ..self }
     }
 
-    /// Where operations have members that mean nothing: `[0].foo`.
+    /// Where operations have members that mean nothing: `[0].foo`; the first of them, as many as are reported.
     pub fn unknown_members(&self) -> Vec<String> {
         let operations = self.operations.iter().enumerate();
         let unknown = |k: &&String| !matches!(k.as_str(), "op" | "path" | "from" | "value");
-        operations.flat_map(|(i, o)| o.keys().filter(unknown).map(move |k| format!("[{i}].{k}"))).collect()
+        let named = operations.flat_map(|(i, o)| o.keys().filter(unknown).map(move |k| format!("[{i}].{k}")));
+        named.take(schema::MOST_REPORTED).collect()
     }
 
     /// Refuses members of another type than they must have, as strict reading does before anything is applied.
@@ -129,6 +138,7 @@ impl Patch {
     /// Applies the operations in order. On an error the document is left half done: work on a copy.
     pub fn apply(self, doc: &mut Value) -> Result<(), Error> {
         let mut copied = 0;
+        let mut work = Work { steps: 0, deepest: depth::of_value(doc).max(depth::MAX) };
         let compares = |op: &Map<String, Value>| {
             op.get("op").is_some_and(|o| o == "test") && op.get("value").is_some_and(has_escaped)
         };
@@ -144,18 +154,21 @@ impl Patch {
                 "add" => {
                     let p = path(&op, "path")?;
                     let v = op.remove("value").unwrap_or_default();
-                    add(doc, "add", &p, v)?;
+                    work.nest(&p, &v)?;
+                    add(doc, "add", &p, v, &mut work)?;
                 }
-                "remove" => _ = remove(doc, "remove", &path(&op, "path")?)?,
+                "remove" => _ = remove(doc, "remove", &path(&op, "path")?, &mut work)?,
                 "replace" => {
                     let p = path(&op, "path")?;
                     let v = op.remove("value").unwrap_or_default();
+                    work.nest(&p, &v)?;
                     replace(doc, &p, v)?;
                 }
                 "move" => {
                     let (from, to) = (path(&op, "from")?, path(&op, "path")?);
-                    let v = remove(doc, "move", &from)?;
-                    add(doc, "move", &to, v)?;
+                    let v = remove(doc, "move", &from, &mut work)?;
+                    work.nest(&to, &v)?;
+                    add(doc, "move", &to, v, &mut work)?;
                 }
                 "copy" => {
                     let (from, to) = (path(&op, "from")?, path(&op, "path")?);
@@ -164,7 +177,8 @@ impl Patch {
                     if copied > MAX_COPY_BYTES {
                         return Err(Error::CopySize(copied));
                     }
-                    add(doc, "copy", &to, v)?;
+                    work.nest(&to, &v)?;
+                    add(doc, "copy", &to, v, &mut work)?;
                 }
                 "test" => {
                     let p = path(&op, "path")?;
@@ -177,6 +191,41 @@ impl Patch {
                 }
                 _ => return Err(Error::UnknownOperation(kind)),
             }
+        }
+        Ok(())
+    }
+}
+
+/// What a patch has done so far.
+struct Work {
+    steps: usize,
+    /// How deep the document may become: a stored one that is deeper than the limit may be changed elsewhere.
+    deepest: usize,
+}
+
+impl Work {
+    fn step(&mut self, steps: usize) -> Result<(), Error> {
+        self.steps += steps;
+        if self.steps > MAX_STEPS { Err(Error::Steps) } else { Ok(()) }
+    }
+
+    /// Refuses a value that would nest too deep at its new place. A document could otherwise be copied into itself until it
+    /// is as deep as it is long, and no stack would be large enough to drop it.
+    fn nest(&mut self, path: &str, v: &Value) -> Result<(), Error> {
+        let place = path.bytes().filter(|b| *b == b'/').count();
+        let mut left = vec![(v, place + 1)];
+        while let Some((v, depth)) = left.pop() {
+            let inner: &mut dyn Iterator<Item = &Value> = match v {
+                Value::Array(a) => &mut a.iter(),
+                Value::Object(m) => &mut m.values(),
+                _ => continue,
+            };
+            if depth > self.deepest {
+                return Err(Error::Depth);
+            }
+            let before = left.len();
+            left.extend(inner.map(|v| (v, depth + 1)));
+            self.step(left.len() - before)?;
         }
         Ok(())
     }
@@ -237,12 +286,13 @@ fn get<'a>(doc: &'a mut Value, op: &'static str, path: &str) -> Result<Option<&'
     }
 }
 
-fn add(doc: &mut Value, op: &'static str, path: &str, v: Value) -> Result<(), Error> {
+fn add(doc: &mut Value, op: &'static str, path: &str, v: Value, work: &mut Work) -> Result<(), Error> {
     match container(doc, op, path)? {
         (Value::Object(m), key) => _ = m.insert(key, v),
         (Value::Array(a), key) if key == "-" => a.push(v),
         (Value::Array(a), key) => {
             let i = index(&key, a.len() + 1).map_err(|why| at(op, path, why))?;
+            work.step(a.len() - i)?;
             a.insert(i, v);
         }
         _ => {}
@@ -250,13 +300,14 @@ fn add(doc: &mut Value, op: &'static str, path: &str, v: Value) -> Result<(), Er
     Ok(())
 }
 
-fn remove(doc: &mut Value, op: &'static str, path: &str) -> Result<Value, Error> {
+fn remove(doc: &mut Value, op: &'static str, path: &str, work: &mut Work) -> Result<Value, Error> {
     match container(doc, op, path)? {
         (Value::Object(m), key) => m
             .remove(&key)
             .ok_or_else(|| at(op, path, format!("Unable to remove nonexistent key: {key}: missing value"))),
         (Value::Array(a), key) => {
             let i = index(&key, a.len()).map_err(|why| at(op, path, why))?;
+            work.step(a.len() - i)?;
             Ok(a.remove(i))
         }
         _ => Ok(Value::Null),
@@ -284,6 +335,40 @@ mod tests {
         let mut d = doc.clone();
         Patch::decode(patch)?.apply(&mut d)?;
         Ok(d)
+    }
+
+    #[test]
+    fn a_document_does_not_grow_into_itself() {
+        let copies: Vec<Value> =
+            (0..depth::MAX + 1).map(|_| json!({"op": "copy", "from": "/a", "path": "/a/a"})).collect();
+        assert!(matches!(apply(&json!({"a": {}}), copies.clone().into()), Err(Error::Depth)));
+        assert!(apply(&json!({"a": {}}), copies[..7].to_vec().into()).is_ok());
+        let moves: Vec<Value> = (0..depth::MAX + 1)
+            .flat_map(|_| {
+                [
+                    json!({"op": "move", "from": "/a", "path": "/b"}),
+                    json!({"op": "add", "path": "/a", "value": {}}),
+                    json!({"op": "move", "from": "/b", "path": "/a/x"}),
+                ]
+            })
+            .collect();
+        assert!(matches!(apply(&json!({"a": {}}), moves.into()), Err(Error::Depth)));
+    }
+
+    #[test]
+    fn values_are_not_moved_without_end() {
+        let list = json!({"a": vec![0; 100_000], "b": []});
+        let first: Vec<Value> = (0..MAX_OPERATIONS).map(|_| json!({"op": "add", "path": "/a/0", "value": 1})).collect();
+        assert!(matches!(apply(&list, first.into()), Err(Error::Steps)));
+        let to_and_fro: Vec<Value> = (0..MAX_OPERATIONS)
+            .map(|i| {
+                let (from, path) = if i % 2 == 0 { ("/a", "/c") } else { ("/c", "/a") };
+                json!({"op": "move", "from": from, "path": path})
+            })
+            .collect();
+        assert!(matches!(apply(&list, to_and_fro.into()), Err(Error::Steps)));
+        let few: Vec<Value> = (0..100).map(|_| json!({"op": "add", "path": "/a/0", "value": 1})).collect();
+        assert!(apply(&list, few.into()).is_ok());
     }
 
     #[test]

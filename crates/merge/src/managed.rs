@@ -68,6 +68,10 @@ pub trait Versions {
     /// The object as another version would show it; `Ok(None)` when the version is not (or no longer) there, in which case
     /// what was owned through it is forgotten.
     fn convert(&self, object: &Object, api_version: &str) -> Result<Option<Object>, String>;
+    /// Whether there is such a version. Entries may name any, and each object that is converted is copied.
+    fn has(&self, _api_version: &str) -> bool {
+        true
+    }
     /// The schema of a version; `None` for a kind without one.
     fn schema(&self, api_version: &str) -> Option<&Schema>;
 }

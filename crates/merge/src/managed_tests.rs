@@ -55,7 +55,7 @@ impl Store {
 
     fn conflicts(&mut self, manager: &str, config: Value) -> Vec<(String, String)> {
         match self.apply(manager, Force::No, config) {
-            Err(Error::Conflict(c)) => c.0.iter().map(|c| (c.manager.clone(), c.field())).collect(),
+            Err(Error::Conflict(c)) => c.list().0.iter().map(|c| (c.manager.clone(), c.field())).collect(),
             other => panic!("no conflict: {other:?}"),
         }
     }
@@ -628,4 +628,46 @@ proptest! {
             }
         }
     }
+}
+
+/// A client may send any number of entries, of as many managers and versions. Quadratic work on them takes minutes.
+#[test]
+fn any_number_of_entries_is_worked_through() {
+    #[allow(clippy::disallowed_methods)] // a bound so wide that only quadratic work passes it
+    let begun = std::time::Instant::now();
+    let entry = |i: usize, operation: &str| {
+        let fields = Value::from_iter([("f:data", Value::from_iter([(format!("f:k{i}"), json!({}))]))]);
+        let version = if i.is_multiple_of(2) { V.to_owned() } else { format!("v{i}/v1") };
+        json!({"manager": format!("m{i}"), "operation": operation, "apiVersion": version, "fieldsType": "FieldsV1",
+            "fieldsV1": fields, "time": "2026-01-01T00:00:00Z"})
+    };
+    for operation in ["Update", "Apply"] {
+        let mut s = Store::new();
+        s.update("me", |v| v["data"] = Value::from_iter((0..20_000).map(|i| (format!("k{i}"), "x"))));
+        let entries: Vec<Value> = (0..20_000).map(|i| entry(i, operation)).collect();
+        s.update("me", |v| v["metadata"]["managedFields"] = entries.into());
+        let applied = s.managers().0.iter().filter(|e| e.operation == Operation::Apply).count();
+        assert_eq!(applied, if operation == "Apply" { 10_000 } else { 0 });
+        assert!(s.managers().0.len() <= applied + MAX_UPDATE_MANAGERS + 1);
+        s.update("other", |v| v["data"]["k0"] = "y".into());
+        s.apply("a", Force::Yes, json!({"data": {"k1": "y", "new": "z"}})).unwrap();
+        s.apply("a", Force::Yes, json!({"data": {"k1": "y"}})).unwrap();
+        assert_eq!(s.object()["data"]["new"], Value::Null);
+    }
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}
+
+/// Paths below a long key are long, and there can be many.
+#[test]
+fn conflicts_are_told_in_bounded_length() {
+    let mut s = Store::new();
+    s.schema = None;
+    let long = "k".repeat(100_000);
+    let config =
+        |value: &str| json!({ long.as_str(): Value::from_iter((0..20_000).map(|i| (format!("k{i}"), value))) });
+    s.apply("m1", Force::No, config("1")).unwrap();
+    let Err(e) = s.apply("m2", Force::No, config("2")) else { panic!("no conflict") };
+    let status = e.status();
+    assert!(status.message.starts_with("Apply failed with 20000 conflicts") && status.message.contains("\nand 1"));
+    assert!(status.to_value().to_string().len() < 2 << 20);
 }

@@ -299,3 +299,29 @@ proptest::proptest! {
         proptest::prop_assert_eq!(patched(&from, &Value::Object(p)).unwrap(), to);
     }
 }
+
+/// Lists of any length are merged, ordered and compared. Quadratic work on them takes minutes.
+#[test]
+fn long_lists_are_merged() {
+    #[allow(clippy::disallowed_methods)] // a bound so wide that only quadratic work passes it
+    let begun = std::time::Instant::now();
+    let items =
+        |from: usize, to: usize| -> Vec<Value> { (from..to).map(|i| json!({"name": format!("c{i}")})).collect() };
+    let live = pod(json!({"containers": items(0, 20_000)}));
+    let mut changes: Vec<Value> = (0..5_000).map(|i| json!({"name": format!("c{i}"), "$patch": "delete"})).collect();
+    changes.extend(items(15_000, 40_000).into_iter().map(|mut c| {
+        c["image"] = "i".into();
+        c
+    }));
+    let order: Vec<Value> = items(5_000, 40_000);
+    let patch = pod(json!({"containers": changes, "$setElementOrder/containers": order}));
+    let got = patched(&live, &patch).unwrap();
+    let containers = got["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert_eq!(
+        (containers.len(), &containers[0]["name"], &containers[34_999]["image"]),
+        (35_000, &json!("c5000"), &json!("i"))
+    );
+    let back = two_way(&map(&live), &map(&got), Some(&workload())).unwrap();
+    assert_eq!(patched(&live, &Value::Object(back)).unwrap(), got);
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}

@@ -1,6 +1,7 @@
 //! Paths to fields and the errors of validation (`k8s.io/apimachinery/pkg/util/validation/field`).
 
 use crate::Value;
+use std::cell::Cell;
 use std::fmt;
 
 /// A path such as `spec.containers[0].env[name]`. Cheap to extend, printed once.
@@ -92,6 +93,27 @@ impl ErrorType {
     }
 }
 
+/// Bytes of the errors of one validation that are kept whole. Many errors can each show the same large value.
+const WHOLE: usize = 16 << 20;
+/// Bytes that are kept of an error beyond.
+const CUT: usize = 256;
+
+thread_local! {
+    static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Validates one object in bounded memory: when its errors have become many and long, further ones are cut short.
+pub fn bounded<T>(validate: impl FnOnce() -> T) -> T {
+    struct Before(usize);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            ROOM.set(self.0);
+        }
+    }
+    let _before = Before(ROOM.replace(WHOLE));
+    validate()
+}
+
 /// One thing wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
@@ -106,7 +128,14 @@ pub struct FieldError {
 pub type ErrorList = Vec<FieldError>;
 
 impl FieldError {
-    fn make(kind: ErrorType, path: &FieldPath, body: String) -> Self {
+    fn make(kind: ErrorType, path: &FieldPath, mut body: String) -> Self {
+        let room = ROOM.get();
+        if room < body.len() && body.len() > CUT {
+            let end = (0..=CUT).rev().find(|i| body.is_char_boundary(*i)).unwrap_or_default();
+            body.truncate(end);
+            body.shrink_to_fit();
+        }
+        ROOM.set(room.saturating_sub(body.len()));
         Self { kind, path: path.to_string(), body, place: None }
     }
 
@@ -200,6 +229,14 @@ fn show(v: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_long_errors_are_cut() {
+        let long = Value::from("é".repeat(1 << 20));
+        let error = || FieldError::invalid(&FieldPath::new("a"), long.clone(), "why").body.len();
+        let sizes: Vec<usize> = bounded(|| (0..20).map(|_| error()).collect());
+        assert!(sizes[0] > 2 << 20 && sizes[19] <= CUT && error() > 2 << 20, "{sizes:?}");
+    }
 
     #[test]
     fn paths_are_printed_as_upstream_does() {

@@ -35,7 +35,7 @@ pub struct LabelSelector {
 impl Requirement {
     fn matches<'a>(&self, get: &impl Fn(&str) -> Option<&'a str>) -> bool {
         let value = get(&self.key);
-        let listed = |v: &str| self.values.iter().any(|x| x == v);
+        let listed = |v: &str| self.values.binary_search_by(|x| x.as_str().cmp(v)).is_ok();
         match self.operator {
             Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(listed),
             Operator::NotEquals | Operator::NotIn => !value.is_some_and(listed),

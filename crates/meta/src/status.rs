@@ -1,9 +1,16 @@
 //! `Status`: the one form in which every failure leaves the server (`k8s.io/apimachinery/pkg/api/errors`).
 
-use crate::field::FieldError;
+use crate::field::{ErrorType, FieldError};
 use crate::{GroupKind, GroupResource, Value};
 use serde_json::json;
+use std::collections::HashSet;
 use std::fmt;
+
+/// Bytes of field errors in one answer, which has each of them twice. The first error is always there, and how many were left
+/// out.
+pub const MOST_SAID: usize = 256 << 10;
+/// Bytes around each cause.
+const AROUND_CAUSE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -182,14 +189,27 @@ impl Status {
     }
 
     pub fn invalid(gk: &GroupKind, name: &str, errors: &[FieldError]) -> Self {
-        let mut seen: Vec<String> = Vec::new();
-        for e in errors {
+        let (mut seen, mut list, mut size) = (HashSet::new(), Vec::new(), 0);
+        let kept = errors.iter().take_while(|e| {
+            let fits = size <= MOST_SAID;
             let text = e.to_string();
-            if !seen.contains(&text) {
-                seen.push(text);
+            size += text.len() + AROUND_CAUSE;
+            if fits && !seen.contains(&text) {
+                seen.insert(text.clone());
+                list.push(text);
             }
+            fits
+        });
+        let mut causes: Vec<Cause> = kept
+            .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body.clone(), field: e.path.clone() })
+            .collect();
+        let left = errors.len() - causes.len();
+        if left > 0 {
+            let message = format!("{left} more errors");
+            list.push(message.clone());
+            causes.push(Cause { reason: ErrorType::TooMany.reason().to_owned(), message, field: String::new() });
         }
-        let list = match &seen[..] {
+        let list = match &list[..] {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
@@ -197,10 +217,7 @@ impl Status {
             name: name.to_owned(),
             group: gk.group.clone(),
             kind: gk.kind.clone(),
-            causes: errors
-                .iter()
-                .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body.clone(), field: e.path.clone() })
-                .collect(),
+            causes,
             ..Details::default()
         })
     }
@@ -315,5 +332,28 @@ impl Status {
             details,
             resume: v["metadata"]["continue"].as_str().map(Into::into),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FieldPath;
+
+    #[test]
+    fn an_answer_has_a_bounded_number_of_errors() {
+        let gk = GroupKind { group: String::new(), kind: "Pod".into() };
+        let errors: Vec<FieldError> =
+            (0..200_000).map(|i| FieldError::required(&FieldPath::new("spec").index(i), "")).collect();
+        let s = Status::invalid(&gk, "p", &errors);
+        assert!(s.to_value().to_string().len() < 1 << 20);
+        let causes = s.details.unwrap_or_default().causes;
+        assert_eq!(causes[1].field, "spec[1]");
+        let left = format!("{} more errors", errors.len() - (causes.len() - 1));
+        assert!(s.message.ends_with(&format!(", {left}]")) && causes.last().is_some_and(|c| c.message == left));
+        // One of any size is told.
+        let long = FieldError::invalid(&FieldPath::new("spec"), "x".repeat(2 << 20), "why");
+        let s = Status::invalid(&gk, "p", &[long.clone(), long]);
+        assert!(s.message.contains("1 more errors") && s.message.len() > 2 << 20);
     }
 }

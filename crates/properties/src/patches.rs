@@ -11,7 +11,7 @@ const DEPTH: usize = 100;
 
 /// As many documents as are there, at most `N`; the rest are null.
 fn documents<const N: usize>(data: &[u8]) -> Option<[Value; N]> {
-    if schema::decode::depth(data) > DEPTH {
+    if meta::depth::of_text(data) > DEPTH {
         return None;
     }
     let mut stream = serde_json::Deserializer::from_slice(data).into_iter::<Value>();

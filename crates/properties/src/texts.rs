@@ -10,7 +10,7 @@ const DEPTH: usize = 200;
 
 /// What is read is written and read as the same, in each way of writing.
 pub fn json(data: &[u8]) {
-    if schema::decode::depth(data) > DEPTH {
+    if meta::depth::of_text(data) > DEPTH {
         return;
     }
     let Ok(read) = schema::decode::decode(data) else { return };

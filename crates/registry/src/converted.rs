@@ -29,7 +29,7 @@ impl Converted {
     pub(crate) fn get(&self, entry: &Entry) -> Option<Object> {
         let kept = self.0.lock();
         let bytes = kept.as_ref()?.objects.get(&(entry.key.clone(), entry.revision))?;
-        serde_json::from_slice::<Value>(bytes).ok().and_then(Object::from_value)
+        meta::depth::from_slice::<Value>(bytes).ok().and_then(Object::from_value)
     }
 
     pub(crate) fn keep(&self, entry: &Entry, object: &Object) {

@@ -2,11 +2,11 @@
 
 use crate::admit::{Admit, Operation};
 use crate::create::commit_status;
-use crate::options::{DeleteOptions, Propagation};
+use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Propagation};
 use crate::strategy::Request;
 use crate::update::check_preconditions;
-use crate::{Registry, metadata};
-use meta::{Object, Status, time};
+use crate::{Registry, encode, metadata};
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, time};
 use store::{Action, CommitError, Expect, Op};
 
 /// What became of an object that was to be deleted.
@@ -62,6 +62,45 @@ impl Registry {
                 Err(e) => return Err(commit_status(&e)),
             }
         }
+    }
+
+    /// Deletes an object that cannot be read, without finalizers, preconditions and admission, none of which can be known
+    /// (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`). What it held besides (addresses, usage of
+    /// quotas) is not released. Errors if the object can be read.
+    pub async fn delete_unreadable(&self, request: &Request) -> Result<(), Status> {
+        let row = &request.resource;
+        let gr = row.group_resource();
+        let key = row.key(&request.namespace, &request.name);
+        let key = key.ok_or_else(|| Status::method_not_supported(&gr, "delete"))?;
+        let snapshot = self.store.snapshot();
+        let revision = match (snapshot.get(&key), snapshot.damaged(&key)) {
+            (_, Some(damaged)) => damaged.revision,
+            (Some(entry), None) if encode::read(&entry).is_err() => entry.revision,
+            (Some(_), None) => {
+                let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
+                let e = FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), true, why);
+                // Upstream names the resource here, not the kind.
+                let named = GroupKind { group: gr.group, kind: gr.resource };
+                return Err(Status::invalid(&named, &request.name, &[e]));
+            }
+            (None, None) => return Err(Status::not_found(&gr, &request.name)),
+        };
+        tracing::warn!("{key} cannot be read and is deleted");
+        let op = Op { key, expect: Expect::Revision(revision), action: Action::Delete };
+        match self.commit(row, "delete", vec![op]).await {
+            Ok(_) => Ok(()),
+            Err(CommitError::Conflict { .. }) => Err(Status::modified(&gr, &request.name)),
+            Err(e) => Err(commit_status(&e)),
+        }
+    }
+
+    /// The first object of a request's collection that cannot be opened, as an error.
+    pub fn check_readable(&self, request: &Request) -> Result<(), Status> {
+        let Some((resource, _)) = request.resource.stored() else { return Ok(()) };
+        let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
+        let snapshot = self.store.snapshot();
+        let damaged = snapshot.all_damaged(resource, namespace).next();
+        damaged.map_or(Ok(()), |d| Err(crate::list::unreadable(d)))
     }
 
     /// The object as it waits for its end; none when it can go at once.

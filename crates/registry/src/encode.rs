@@ -4,7 +4,7 @@
 use crate::pool::Pool;
 use crate::scan::{self, Scan};
 use bytes::Bytes;
-use meta::{Map, Object, Value};
+use meta::{Map, Object, Status, Value, depth};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::Write;
@@ -69,23 +69,57 @@ fn trim_comma(out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a stored object and gives it the resource version of its revision.
+/// Reads a stored object and gives it the resource version of its revision. Nobody is without an answer for one that cannot
+/// be read: it is logged, and what is left has a name and nothing else. Who answers a client uses [`read`].
 pub fn decode(entry: &Entry) -> Object {
-    let mut object = decode_bytes(&entry.value);
+    read(entry).unwrap_or_else(|why| {
+        tracing::error!("{why}");
+        let mut object = Object::default();
+        object.set_name(&entry.key.name);
+        object.set_namespace(&entry.key.namespace);
+        object.set_resource_version(&entry.revision.to_string());
+        object
+    })
+}
+
+/// Reads a stored object and gives it the resource version of its revision. Errors if it is no JSON, or nests deeper than
+/// anything that is written here.
+pub fn read(entry: &Entry) -> Result<Object, Unreadable> {
+    let unreadable = |why: String| Unreadable { key: entry.key.to_string(), why };
+    let mut object = decode_bytes(&entry.value).map_err(|e| unreadable(e.to_string()))?;
     object.set_resource_version(&entry.revision.to_string());
-    object
+    Ok(object)
+}
+
+/// An object that is stored and cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unable to read {key}: {why}")]
+pub struct Unreadable {
+    /// The storage key, as text.
+    pub key: String,
+    pub why: String,
 }
 
 /// Reads a stored object; its resource version is missing.
-pub fn decode_bytes(bytes: &[u8]) -> Object {
+pub fn decode_bytes(bytes: &[u8]) -> Result<Object, serde_json::Error> {
     // The store holds what `encode` wrote. Text that is known to be UTF-8 as a whole is not looked at string by string.
-    match serde_json::from_str::<Map<String, Value>>(&String::from_utf8_lossy(bytes)) {
-        Ok(m) => Object(m),
-        Err(e) => {
-            tracing::error!("a stored object cannot be read: {e}");
-            Object::default()
-        }
+    depth::from_str::<Map<String, Value>>(&String::from_utf8_lossy(bytes)).map(Object)
+}
+
+/// Refuses an object that nests deeper than every reader of stored objects takes.
+pub fn check_depth(object: &Object) -> Result<(), Status> {
+    let metadata = |(k, v): (&String, &Value)| match k.as_str() {
+        "managedFields" => depth::exceeds(v, depth::MANAGED_FIELDS - 2),
+        _ => depth::exceeds(v, depth::MAX - 2),
+    };
+    let deep = object.0.iter().any(|(k, v)| match v {
+        Value::Object(m) if k == "metadata" => m.iter().any(metadata),
+        v => depth::exceeds(v, depth::MAX - 1),
+    });
+    if deep {
+        return Err(Status::bad_request(format!("the object nests deeper than {} levels", depth::MAX)));
     }
+    Ok(())
 }
 
 /// Appends the JSON of an entry with its resource version.

@@ -28,7 +28,7 @@ pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
 pub use convert::{Converter, Outside};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, not_a_number};
-pub use options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
+pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{
     ALL_METADATA, Env, LEGACY_SCHEME, NameRule, Place, Request, Scale, ScaleSelector, Sent, Strategy, Sub, Upstream,

@@ -1,6 +1,7 @@
 //! Get and list: snapshots, selectors, pages (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
 
 use crate::Registry;
+use crate::encode::Unreadable;
 use crate::row::{Backend, Resource};
 use crate::strategy::Request;
 use base64::Engine;
@@ -28,6 +29,8 @@ pub struct ListOptions {
     pub continue_token: String,
     pub resource_version: String,
     pub version_match: VersionMatch,
+    /// Leaves out what cannot be read, instead of failing.
+    pub readable_only: bool,
 }
 
 /// Some or all of the objects of a list.
@@ -118,7 +121,8 @@ impl Registry {
         let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
         let selector = Selector::new(row, options);
         let after = after.as_deref().and_then(|s| s.split_once('/'));
-        if let Some(damaged) = snapshot.all_damaged(resource, namespace).next() {
+        let damaged = snapshot.all_damaged(resource, namespace).next();
+        if let Some(damaged) = damaged.filter(|_| !options.readable_only) {
             return Err(unreadable(damaged));
         }
         let mut entries = Vec::new();
@@ -272,9 +276,18 @@ fn expired_token(e: &SnapshotError, start: &str) -> Status {
     s
 }
 
+/// How an object that cannot be read is deleted all the same.
+const WAY_OUT: &str = "to delete it without reading it, use the delete option \
+     ignoreStoreReadErrorWithClusterBreakingPotential=true";
+
 /// An object that is there and does not open; as upstream does, whoever wants it or a list with it is told its key.
 pub(crate) fn unreadable(damaged: &Damaged) -> Status {
-    Status::internal(format!("unable to read {}", damaged.error))
+    Status::internal(format!("unable to read {}; {WAY_OUT}", damaged.error))
+}
+
+/// An object that opens and is nothing that is written here.
+pub(crate) fn undecodable(e: &Unreadable) -> Status {
+    Status::internal(format!("{e}; {WAY_OUT}"))
 }
 
 fn snapshot_status(e: &SnapshotError) -> Status {

@@ -108,6 +108,8 @@ pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) 
 /// Nothing says which of the references is meant but the value itself.
 fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut controller: Option<String> = None;
+    // Each such error shows all references; as many are told as an answer holds.
+    let (mut shown, mut room) = (String::new(), meta::status::MOST_SAID);
     for o in v.and_then(Value::as_array).into_iter().flatten() {
         let text = |k: &str| o[k].as_str().unwrap_or_default();
         let version = GroupVersion::parse(text("apiVersion"));
@@ -134,7 +136,13 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
             let why = format!(
                 "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
             );
-            errors.push(FieldError::invalid_as(path, &all_as_written(v, path), &why));
+            if shown.is_empty() {
+                shown = all_as_written(v, path);
+            }
+            if room > 0 {
+                room = room.saturating_sub(shown.len());
+                errors.push(FieldError::invalid_as(path, &shown, &why));
+            }
         }
     }
 }

@@ -33,12 +33,19 @@ pub enum Propagation {
     Foreground,
 }
 
+/// The delete option by which an object that cannot be read is deleted.
+pub const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
     pub dry_run: bool,
     pub grace_period_seconds: Option<i64>,
     pub preconditions: Preconditions,
     pub propagation: Option<Propagation>,
+    /// The propagation was said as `orphanDependents`.
+    pub by_orphans: bool,
+    /// `ignoreStoreReadErrorWithClusterBreakingPotential`: deletes what cannot be read, and nothing else.
+    pub ignore_read_error: bool,
 }
 
 impl DeleteOptions {
@@ -60,6 +67,8 @@ impl DeleteOptions {
                 resource_version: text(&["preconditions", "resourceVersion"]),
             },
             propagation,
+            by_orphans: orphan.is_some(),
+            ignore_read_error: o.get(IGNORE_READ_ERROR).is_some_and(|v| *v == true),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::{Registry, options::DeleteOptions};
 use auth::User;
 use meta::field::ErrorList;
 use meta::{Clock, GroupResource, Gvk, Object, Rng, Status, names};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use store::Op;
 
@@ -74,22 +75,64 @@ impl Sent {
     }
 }
 
-/// What a client is warned of, each once. Clones share it.
+/// The warnings of an answer, each once, of bounded length (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`): once all
+/// together are longer than 4096 characters, each is cut to 256, and those beyond 4096 are left out. Clones share them.
 #[derive(Clone, Default)]
-pub struct Warnings(Arc<Mutex<Vec<String>>>);
+pub struct Warnings(Arc<Mutex<Recorded>>);
+
+#[derive(Default)]
+struct Recorded {
+    texts: Vec<String>,
+    known: HashSet<String>,
+    /// Characters of all texts, whole and cut.
+    whole: usize,
+    cut: usize,
+}
+
+/// Characters of all warnings of an answer.
+const ALL_WARNINGS: usize = 4096;
+/// Characters of a warning where there are too many.
+const ONE_WARNING: usize = 256;
+
+impl Recorded {
+    fn too_many(&self) -> bool {
+        self.whole > ALL_WARNINGS
+    }
+}
 
 impl Warnings {
     pub fn push(&self, text: impl Into<String>) {
-        if let Ok(mut w) = self.0.lock() {
-            let text = text.into();
-            if !w.contains(&text) {
-                w.push(text);
-            }
+        let Ok(mut w) = self.0.lock() else { return };
+        if w.too_many() && w.cut >= ALL_WARNINGS {
+            return;
         }
+        // What is longer than all may be is cut anyway.
+        let mut text: String = text.into();
+        if let Some((end, _)) = text.char_indices().nth(ALL_WARNINGS + 1) {
+            text.truncate(end);
+        }
+        if text.is_empty() || !w.known.insert(text.clone()) {
+            return;
+        }
+        let length = text.chars().count();
+        w.whole += length;
+        w.cut += length.min(ONE_WARNING);
+        w.texts.push(text);
     }
 
     pub fn take(&self) -> Vec<String> {
-        self.0.lock().map(|mut w| std::mem::take(&mut *w)).unwrap_or_default()
+        let Ok(recorded) = self.0.lock().map(|mut w| std::mem::take(&mut *w)) else { return Vec::new() };
+        if !recorded.too_many() {
+            return recorded.texts;
+        }
+        let mut said = 0;
+        let fitting = recorded.texts.into_iter().map(|t| t.chars().take(ONE_WARNING).collect::<String>());
+        let until_enough = fitting.take_while(|t| {
+            let fits = said < ALL_WARNINGS;
+            said += t.chars().count();
+            fits
+        });
+        until_enough.collect()
     }
 }
 
@@ -364,6 +407,11 @@ pub trait Strategy: Send + Sync {
         Ok(object)
     }
 
+    /// Whether writes may take long whatever their size, since what they say is compiled (patterns, expressions).
+    fn is_slow_to_write(&self) -> bool {
+        false
+    }
+
     /// The schema as OpenAPI publishes it, where the description of built-in kinds does not have it. Read when it is asked for,
     /// so that texts take no memory.
     fn published(&self, _env: Env<'_>) -> Option<meta::Value> {
@@ -373,5 +421,26 @@ pub trait Strategy: Send + Sync {
     /// The name of a selectable field in the stored version.
     fn stored_field<'a>(&self, field: &'a str) -> &'a str {
         field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_once_and_in_bounded_length() {
+        let w = Warnings::default();
+        for text in ["a", "b", "a", ""] {
+            w.push(text);
+        }
+        assert_eq!(w.take(), ["a", "b"]);
+        (0..100_000).for_each(|i| w.push(format!("unknown field {i}: {}", "x".repeat(300))));
+        let told = w.take();
+        assert!(told.len() == 16 && told.iter().all(|t| t.len() == ONE_WARNING), "{}", told.len());
+        w.push("x".repeat(1 << 20));
+        assert_eq!(w.take(), ["x".repeat(ONE_WARNING)]);
+        w.push("x".repeat(ALL_WARNINGS));
+        assert_eq!(w.take(), ["x".repeat(ALL_WARNINGS)]);
     }
 }

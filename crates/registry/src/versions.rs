@@ -84,6 +84,10 @@ impl managed::Versions for Versions<'_> {
         row.strategy.convert(object.clone(), &to).map(Some).map_err(|s| s.message)
     }
 
+    fn has(&self, api_version: &str) -> bool {
+        self.row(api_version).is_some()
+    }
+
     fn schema(&self, api_version: &str) -> Option<&Schema> {
         self.row(api_version).map(|r| &*r.kind.schema)
     }

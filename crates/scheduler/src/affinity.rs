@@ -26,11 +26,9 @@ fn requirements(list: &Value) -> Option<LabelSelector> {
             _ => return None,
         };
         let values = e["values"].as_array().into_iter().flatten();
-        s.requirements.push(Requirement {
-            key: e["key"].as_str().unwrap_or_default().into(),
-            operator,
-            values: values.filter_map(Value::as_str).map(str::to_owned).collect(),
-        });
+        let mut values: Vec<String> = values.filter_map(Value::as_str).map(str::to_owned).collect();
+        values.sort();
+        s.requirements.push(Requirement { key: e["key"].as_str().unwrap_or_default().into(), operator, values });
     }
     Some(s)
 }

@@ -6,7 +6,7 @@ pub mod syntax;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 #[derive(Debug)]
@@ -27,36 +27,15 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// The most duplicate or unknown fields that are reported, as in Go (`sigs.k8s.io/json`).
+pub const MOST_REPORTED: usize = 100;
+/// Bytes of paths that are written for reports. A document can repeat keys below a long one any number of times.
+pub(crate) const MOST_WRITTEN: usize = 256 << 10;
+
 /// How deep a document may nest, as in Go.
 pub const MAX_DEPTH: usize = 10_000;
 
-/// How deeply a JSON text nests, without parsing it. Recursive work on deep texts wants a large stack.
-pub fn depth(text: &[u8]) -> usize {
-    let (mut depth, mut max, mut in_string, mut escaped) = (0usize, 0usize, false, false);
-    for &b in text {
-        if in_string {
-            match b {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
-        }
-        match b {
-            b'"' => in_string = true,
-            b'{' | b'[' => {
-                depth += 1;
-                max = max.max(depth);
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    max
-}
-
-/// Parses one JSON document. The caller checks [`depth`] first: recursion is as deep as the text. What is no UTF-8, and half a
+/// Parses one JSON document. The caller checks [`meta::depth::of_text`] first: recursion is as deep as the text. What is no UTF-8, and half a
 /// surrogate pair, is read as U+FFFD, as in Go.
 pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
     let valid = String::from_utf8_lossy(text);
@@ -109,6 +88,8 @@ fn go_message(e: &serde_json::Error, text: &[u8]) -> DecodeError {
 struct State {
     path: RefCell<Vec<Segment>>,
     duplicates: RefCell<Vec<String>>,
+    /// Bytes of paths that were written, also of those that were known.
+    written: Cell<usize>,
 }
 
 enum Segment {
@@ -118,6 +99,9 @@ enum Segment {
 
 impl State {
     fn report(&self, key: &str) {
+        if self.duplicates.borrow().len() >= MOST_REPORTED || self.written.get() > MOST_WRITTEN {
+            return;
+        }
         let mut text = String::new();
         for s in self.path.borrow().iter() {
             match s {
@@ -133,6 +117,7 @@ impl State {
             text.push('.');
         }
         text.push_str(key);
+        self.written.set(self.written.get() + text.len());
         let mut d = self.duplicates.borrow_mut();
         if !d.contains(&text) {
             d.push(text);
@@ -226,8 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_counted_outside_strings() {
-        assert_eq!(depth(br#"{"a":["[[[\"[["]}"#), 2);
+    fn what_is_reported_is_bounded() {
+        let text: String = (0..50_000).map(|i| format!("\"k{i}\":1,\"k{i}\":2,")).collect();
+        let d = decode(format!("{{{}}}", text.trim_end_matches(',')).as_bytes()).unwrap();
+        assert_eq!((d.duplicates.len(), d.duplicates[99].as_str(), d.value["k49999"].as_i64()), (100, "k99", Some(2)));
+        // The same few duplicates below a long key, over and over: writing each path would take hours.
+        let inner = vec![r#""p":{"a":1,"a":2}"#; 50_000].join(",");
+        let d = decode(format!("{{\"{}\":{{{inner}}}}}", "x".repeat(400_000)).as_bytes()).unwrap();
+        assert!(d.duplicates.len() <= 2 && d.duplicates[0].ends_with(".p.a"), "{}", d.duplicates.len());
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused() {
         assert!(decode(b"{").is_err() && decode(b"{} x").is_err() && decode(b"").is_err());
     }
 

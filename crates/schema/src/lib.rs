@@ -13,8 +13,9 @@ pub mod typed;
 pub mod types;
 mod ways;
 
-pub use decode::{DecodeError, Decoded, decode, depth};
+pub use decode::{DecodeError, Decoded, MOST_REPORTED, decode};
 pub use fill::fill;
+pub use meta::depth::of_text as depth;
 pub use rules::Rule;
 pub use sent::Empties;
 pub use typed::{TypeError, Typed, base64, base64_decode, settle, typed};

@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 
 /// Paths as errors name them, and what was sent there: an empty list or an empty map.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Empties(BTreeMap<String, Value>);
+pub struct Empties {
+    paths: BTreeMap<String, Value>,
+    written: usize,
+}
 
 thread_local! {
     static NOW: RefCell<Empties> = RefCell::default();
@@ -28,15 +31,22 @@ impl Drop for Before {
 impl Empties {
     pub(crate) fn note(&mut self, path: String, v: &Value) {
         let empty = if v.is_array() { Value::Array(Vec::new()) } else { Value::Object(Default::default()) };
-        self.0.insert(path, empty);
+        self.written += path.len();
+        self.paths.insert(path, empty);
+    }
+
+    /// Bytes of all paths.
+    pub(crate) fn written(&self) -> usize {
+        self.written
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.paths.is_empty()
     }
 
     /// Validates knowing this. What the errors say of absent values is put right, wherever it was said.
     pub fn while_known(&self, validate: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
+        let validate = || meta::field::bounded(validate);
         if self.is_empty() {
             return validate();
         }
@@ -45,7 +55,7 @@ impl Empties {
             validate()
         };
         for e in &mut errors {
-            let Some(v) = self.0.get(&e.path) else { continue };
+            let Some(v) = self.paths.get(&e.path) else { continue };
             for said in ["Invalid value: null", "Unsupported value: null"] {
                 if let Some(rest) = e.body.strip_prefix(said).filter(|r| r.is_empty() || r.starts_with(':')) {
                     e.body = format!("{}{v}{rest}", said.trim_end_matches("null"));
@@ -64,7 +74,7 @@ pub(crate) fn any() -> bool {
 
 /// What stands at a path where nothing is left: an empty list or map if that was sent, else `null`.
 pub fn at(path: &str) -> Value {
-    NOW.with_borrow(|n| n.0.get(path).cloned()).unwrap_or_default()
+    NOW.with_borrow(|n| n.paths.get(path).cloned()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod wrong;
 use wrong::illegal;
 pub use wrong::{TypeError, have, illegal_in_url};
 
+use crate::decode::{MOST_REPORTED, MOST_WRITTEN};
 use crate::sent::Empties;
 use crate::types::{Field, Presence, Schema, SchemaRef, Type};
 use base64::Engine;
@@ -26,7 +27,7 @@ pub struct Typed {
 
 /// Brings `value` into the form of the schema, in place.
 pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
-    let mut w = Walk { path: Vec::new(), found: Typed::default() };
+    let mut w = Walk { path: Vec::new(), found: Typed::default(), written: 0 };
     w.value(value, schema)?;
     Ok(w.found)
 }
@@ -58,7 +59,12 @@ enum Step<'a> {
 struct Walk<'a> {
     path: Vec<Step<'a>>,
     found: Typed,
+    /// Bytes of paths that were written.
+    written: usize,
 }
+
+/// Bytes of paths of empty lists and maps that are remembered; beyond, an error shows such a value as absent.
+const EMPTIES: usize = 1 << 20;
 
 impl<'a> Walk<'a> {
     fn path(&self, last: Option<&str>) -> String {
@@ -82,17 +88,39 @@ impl<'a> Walk<'a> {
         out
     }
 
+    /// Reports an unknown field, as far as reports are kept.
+    fn unknown(&mut self, name: &str) {
+        if self.found.unknown.len() < MOST_REPORTED && self.written <= MOST_WRITTEN {
+            let path = self.path(Some(name));
+            self.written += path.len();
+            self.found.unknown.push(path);
+        }
+    }
+
+    /// Remembers a list or map that was sent with nothing in it.
+    fn empty(&mut self, v: &Value) {
+        if self.found.empty.written() <= EMPTIES {
+            let path = self.error_path();
+            self.found.empty.note(path, v);
+        }
+    }
+
     /// As errors of validation name it.
     fn error_path(&self) -> String {
-        let mut out = meta::FieldPath::root();
+        let mut out = String::new();
         for s in &self.path {
-            out = match s {
-                Step::Field(f, _) => out.child(&f.name),
-                Step::Key(k) => out.key(k),
-                Step::Index(i) => out.index(*i),
-            };
+            match s {
+                Step::Field(f, _) => {
+                    if !out.is_empty() {
+                        out.push('.');
+                    }
+                    out.push_str(&f.name);
+                }
+                Step::Key(k) => out.extend(["[", k, "]"]),
+                Step::Index(i) => out.push_str(&format!("[{i}]")),
+            }
         }
-        out.as_str().to_owned()
+        out
     }
 
     fn value(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
@@ -197,8 +225,7 @@ impl<'a> Walk<'a> {
                 }
                 None if preserved => {}
                 None => {
-                    let path = self.path(Some(k));
-                    self.found.unknown.push(path);
+                    self.unknown(k);
                     gone.push(k.clone());
                 }
             }
@@ -237,8 +264,7 @@ impl<'a> Walk<'a> {
         if !schema.preserve_unknown && !schema.has_fields(m.keys()) {
             let unknown: Vec<String> = m.keys().filter(|k| schema.field(k).is_none()).cloned().collect();
             for k in unknown {
-                let path = self.path(Some(&k));
-                self.found.unknown.push(path);
+                self.unknown(&k);
                 m.remove(&k);
             }
         }
@@ -251,7 +277,7 @@ impl<'a> Walk<'a> {
                     self.value(v, &f.schema)?;
                     let list_or_map = matches!(f.schema.ty, Type::Array | Type::Map);
                     if list_or_map && f.presence != Presence::Pointer && is_zero(v, f) {
-                        self.found.empty.note(self.error_path(), v);
+                        self.empty(v);
                     }
                     self.path.pop();
                     // A slice or map behind a pointer does not exist in the API.

@@ -8,6 +8,7 @@ use meta::field::{ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
 use registry::{Env, NameRule, Request, Strategy, Sub};
 use serde_json::json;
+use std::collections::HashSet;
 
 const CLAIM: &str = "persistentVolumeClaim";
 
@@ -260,7 +261,7 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
 
 /// The template as its pods will be: claims are mounted like volumes, in place of volumes of their name.
 fn mounting_claims(template: &Value, claims: &[Value]) -> Value {
-    let names: Vec<&str> = claims.iter().map(|c| text(&c["metadata"], "name")).collect();
+    let names: HashSet<&str> = claims.iter().map(|c| text(&c["metadata"], "name")).collect();
     let mut volumes: Vec<Value> = names.iter().map(|n| json!({"name": n, CLAIM: {"claimName": n}})).collect();
     let own = items(&template["spec"], "volumes");
     volumes.extend(own.iter().filter(|v| !names.contains(&text(v, "name"))).cloned());

@@ -1,6 +1,6 @@
 //! `metav1.Condition` (`k8s.io/apimachinery/pkg/apis/meta/v1/validation`), for the statuses whose conditions are looked at.
 
-use crate::read::{is_set, text};
+use crate::read::{is_set, repeats, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 
@@ -9,6 +9,7 @@ const REASON_MAX: usize = 1024;
 const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
 
 pub fn validate(conditions: &[Value], path: &FieldPath, errors: &mut ErrorList) {
+    let again = repeats(conditions.iter().map(|c| text(c, "type")));
     for (i, c) in conditions.iter().enumerate() {
         let at = path.index(i);
         let (kind, status, reason) = (text(c, "type"), text(c, "status"), text(c, "reason"));
@@ -18,7 +19,7 @@ pub fn validate(conditions: &[Value], path: &FieldPath, errors: &mut ErrorList) 
             let bad = names::qualified_name(kind);
             errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
         }
-        if conditions[..i].iter().any(|o| text(o, "type") == kind) {
+        if again[i] {
             errors.push(FieldError::duplicate(&at.child("type"), kind));
         }
         if !matches!(status, "True" | "False" | "Unknown") {

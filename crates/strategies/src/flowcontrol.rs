@@ -1,6 +1,6 @@
 //! `flowcontrol.apiserver.k8s.io`: what a level and a schema may say, and that the mandatory ones say what they must.
 
-use crate::read::{is_set, items, shown, text};
+use crate::read::{is_set, items, repeats, shown, text};
 use ::flowcontrol::bootstrap::{Kind, MANDATORY, objects};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -89,9 +89,10 @@ fn unequal(o: &Object, but: &str, definition: &str, errors: &mut ErrorList) {
 /// Of either kind: conditions have a type, each another.
 pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let all = o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let again = repeats(all.iter().map(|c| text(c, "type")));
     for (i, c) in all.iter().enumerate() {
         let (kind, at) = (text(c, "type"), FieldPath::new("status.conditions").index(i).child("type"));
-        if all[..i].iter().any(|before| text(before, "type") == kind) {
+        if again[i] {
             errors.push(FieldError::duplicate(&at, kind));
         }
         if kind.is_empty() {

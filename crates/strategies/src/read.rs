@@ -1,6 +1,8 @@
 //! Reading fields of values that have been typed: what is absent is empty.
 
 use meta::{FieldPath, Value};
+use std::collections::HashSet;
+use std::hash::Hash;
 
 pub fn items<'a>(v: &'a Value, key: &str) -> &'a [Value] {
     v[key].as_array().map_or(&[], Vec::as_slice)
@@ -8,6 +10,12 @@ pub fn items<'a>(v: &'a Value, key: &str) -> &'a [Value] {
 
 pub fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or_default()
+}
+
+/// For each of these whether an equal one comes before it.
+pub fn repeats<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> Vec<bool> {
+    let mut known = HashSet::new();
+    all.into_iter().map(|t| !known.insert(t)).collect()
 }
 
 pub fn is_set(v: &Value, key: &str) -> bool {

@@ -67,4 +67,10 @@ async fn a_secret_that_does_not_open() {
     assert_eq!(get("/api/v1/namespaces/default/configmaps".into()).await.code, 200);
     assert_eq!(cluster.call("POST", all, secret("new")).await.code, 201);
     assert_eq!(cluster.call("DELETE", &path("good"), Value::Null).await.code, 200);
+    // The others of a collection are deleted, and it can be deleted without being read.
+    refused(&cluster.call("DELETE", all, Value::Null).await);
+    assert_eq!(get(path("new")).await.code, 404);
+    let without = format!("{}?ignoreStoreReadErrorWithClusterBreakingPotential=true", path("broken"));
+    assert_eq!(cluster.call("DELETE", &without, Value::Null).await.code, 200);
+    assert_eq!(get(all.into()).await.body["items"].as_array().map(Vec::len), Some(0));
 }

@@ -55,7 +55,7 @@ pub(super) fn answer(question: &Question, body: &[u8], mutating: bool) -> Result
     if body.is_empty() {
         return Err("failed to call webhook: 0-length response with status code: 200 and content type: ".to_owned());
     }
-    let v: Value = serde_json::from_slice(body)
+    let v: Value = meta::depth::from_slice(body)
         .map_err(|e| format!("failed to call webhook: couldn't get version/kind; json parse error: {e}"))?;
     let r = &v["response"];
     if !r.is_object() {

@@ -123,7 +123,7 @@ async fn ask(
     let answer = call(invocation, review, new.as_ref(), old.as_ref(), true).await?;
     let Some(patch) = answer.patch else { return Ok(false) };
     let undecodable = |e: String| Failure::nonsense(format!("received undecodable patch in webhook response: {e}"));
-    let sent: Value = serde_json::from_slice(&patch).map_err(|e| undecodable(e.to_string()))?;
+    let sent: Value = meta::depth::from_slice(&patch).map_err(|e| undecodable(e.to_string()))?;
     if sent == json!([]) || sent.is_null() {
         return Ok(false);
     }

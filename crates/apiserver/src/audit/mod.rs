@@ -12,9 +12,9 @@ pub use backend::{Batch, Limits, Mode, Sink, Webhook};
 pub use log::{Log, Rotation};
 pub use policy::{Error, Policy};
 
-use crate::Body;
 use crate::metrics::Metrics;
 use crate::metrics::table::{AUDIT_ERRORS, AUDIT_EVENTS, AUDIT_LEVELS};
+use crate::{Body, aside};
 use auth::{Attributes, User};
 use backend::{Backend, Lost};
 use bytes::Bytes;
@@ -157,19 +157,26 @@ impl Record {
         if !named && !whole {
             return;
         }
-        let Some(v) = event::read(media, body) else { return };
-        let mut e = self.event.lock();
-        if named {
-            e.name_object(&v);
-        }
-        if whole {
-            // A patch is written as it came.
-            e.request_object = event::raw(v, self.verdict.omit_managed_fields && verb != "patch");
-        }
+        aside::in_place(body.len(), || {
+            let Some(v) = event::read(media, body) else { return };
+            let mut e = self.event.lock();
+            if named {
+                e.name_object(&v);
+            }
+            if whole {
+                // A patch is written as it came.
+                e.request_object = event::raw(v, self.verdict.omit_managed_fields && verb != "patch");
+            }
+        });
     }
 
     /// What is answered. A resource's answer is written whole where the policy says so.
     pub fn response(&self, verb: &str, resource: bool, response: &Response<Body>) {
+        let size = usize::try_from(http_body::Body::size_hint(response.body()).lower()).unwrap_or(usize::MAX);
+        aside::in_place(size, || self.read_response(verb, resource, response));
+    }
+
+    fn read_response(&self, verb: &str, resource: bool, response: &Response<Body>) {
         let code = response.status().as_u16();
         let whole = resource && self.verdict.level >= Level::RequestResponse;
         let said = if whole || code >= 400 || verb == "delete" { event::answer(response) } else { None };

@@ -6,9 +6,10 @@ use crate::body::Body;
 use crate::content;
 use crate::handle::Call;
 use crate::{Server, path::Query};
+use auth::Decision;
 use http::Response;
 use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
-use registry::{DeleteOptions, Deleted, Propagation, Request, Resource};
+use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Propagation, Request, Resource};
 use std::sync::Arc;
 
 pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
@@ -16,8 +17,11 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     let revision = preconditions(call).resource_version;
     options.preconditions.resource_version = options.preconditions.resource_version.or(revision);
     let write = write_options(call)?;
-    let admit = admission(server, call, &request, &write);
     let row = request.resource.clone();
+    if options.ignore_read_error {
+        return unreadable(server, call, &request).await;
+    }
+    let admit = admission(server, call, &request, &write);
     match server.registry.delete(&request, &options, &admit).await? {
         Deleted::Waiting(o) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) if returns_object(&row) => Ok(answer(server, call, &request, 200, &o)),
@@ -28,13 +32,33 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     }
 }
 
+/// Deletes what cannot be read, which takes a permission of its own.
+async fn unreadable(server: &Arc<Server>, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
+    const VERB: &str = "unsafe-delete-ignore-read-errors";
+    call.trace.annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", &"");
+    let mut a = crate::authorize::attributes(&call.user, &call.parts, &call.target, false);
+    a.verb = VERB.into();
+    if let Decision::Deny(why) | Decision::NoOpinion(why) = server.authorizer.decide(&a).await {
+        let why = format!("not permitted to do {VERB:?}, reason: {why}");
+        return Err(Status::forbidden(&request.group_resource(), &request.name, &why));
+    }
+    server.registry.delete_unreadable(request).await?;
+    let mut object = Object::default();
+    object.set_name(&request.name);
+    let (media, body) = content::write(&call.wanted, &success(&request.resource, &object));
+    Ok(bytes(200, media, body))
+}
+
 /// Some kinds answer a deletion with the object that was deleted.
 fn returns_object(row: &Resource) -> bool {
     row.strategy.returns_deleted_object()
 }
 
 fn success(row: &Resource, o: &Object) -> Value {
-    let mut details = serde_json::json!({"name": o.name(), "kind": &*row.kind.plural, "uid": o.uid()});
+    let mut details = serde_json::json!({"name": o.name(), "kind": &*row.kind.plural});
+    if !o.uid().is_empty() {
+        details["uid"] = o.uid().into();
+    }
     if !row.kind.group.is_empty() {
         details["group"] = (*row.kind.group).into();
     }
@@ -43,11 +67,18 @@ fn success(row: &Resource, o: &Object) -> Value {
 
 pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let options = options(call)?;
+    if options.ignore_read_error {
+        let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
+        let e = FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), true, why);
+        return Err(Status::invalid(&group_kind(), "", &[e]));
+    }
     let write = write_options(call)?;
-    let list = list::options(call, &request, list::For::List)?;
+    let list = ListOptions { readable_only: true, ..list::options(call, &request, list::For::List)? };
     let page = server.registry.list(&request, &list).await?;
     let row = request.resource.clone();
     let mut deleted = Vec::new();
+    // What cannot be read stays, is named, and holds nothing else back.
+    let mut failed = server.registry.check_readable(&request).err();
     for e in &page.entries {
         let one = Request {
             user: request.user.clone(),
@@ -64,8 +95,12 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(o.into_value()),
             // Somebody else was faster.
             Err(s) if s.is(meta::Reason::NotFound) => {}
+            Err(s) if registry::encode::read(e).is_err() => failed = failed.or(Some(s)),
             Err(s) => return Err(s),
         }
+    }
+    if let Some(s) = failed {
+        return Err(s);
     }
     let v = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
         "metadata": {"resourceVersion": page.revision.to_string()}, "items": deleted});
@@ -88,7 +123,30 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
         options = DeleteOptions::from_object(&object);
     }
     query(&call.query, &mut options)?;
+    if call.query.has(IGNORE_READ_ERROR) {
+        options.ignore_read_error = call.query.is_true(IGNORE_READ_ERROR);
+    }
+    alone(&options)?;
     Ok(options)
+}
+
+/// An object that cannot be read is deleted at once or not at all.
+fn alone(o: &DeleteOptions) -> Result<(), Status> {
+    if !o.ignore_read_error {
+        return Ok(());
+    }
+    let others = [
+        (".dryRun", o.dry_run),
+        (".propagationPolicy", o.propagation.is_some() && !o.by_orphans),
+        (".orphanDependents", o.by_orphans),
+        (".gracePeriodSeconds", o.grace_period_seconds.is_some()),
+        (".preconditions", o.preconditions.uid.is_some() || o.preconditions.resource_version.is_some()),
+    ];
+    let at = FieldPath::new(IGNORE_READ_ERROR);
+    let why = |(other, _): &(&str, bool)| format!("cannot be set together with {other}");
+    let errors: Vec<FieldError> =
+        others.iter().filter(|(_, set)| *set).map(|o| FieldError::invalid(&at, true, why(o))).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&group_kind(), "", &errors)) }
 }
 
 fn check(o: &Object) -> Result<(), Status> {
@@ -144,6 +202,7 @@ fn query(q: &Query, options: &mut DeleteOptions) -> Result<(), Status> {
     if q.has("orphanDependents") {
         let orphan = q.is_true("orphanDependents");
         options.propagation = Some(if orphan { Propagation::Orphan } else { Propagation::Background });
+        options.by_orphans = true;
     }
     Ok(())
 }

@@ -111,12 +111,21 @@ fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, 
     bytes(200, media, body)
 }
 
+/// Requirements of the selectors of one request. Each is looked at for each object, and for each event of a watch; upstream
+/// has no limit but the length of the address.
+const MOST_REQUIREMENTS: usize = 1_000;
+
 /// The options of a list or a watch, checked.
 pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, Status> {
     let q = &call.query;
     let labels = LabelSelector::parse(q.get("labelSelector"))
         .map_err(|e| Status::bad_request(format!("unable to parse requirement: {e}")))?;
     let fields = FieldSelector::parse(q.get("fieldSelector")).map_err(Status::bad_request)?;
+    let requirements = labels.requirements.len() + fields.terms.len();
+    if requirements > MOST_REQUIREMENTS {
+        let why = format!("the selectors have {requirements} requirements, at most {MOST_REQUIREMENTS} are allowed");
+        return Err(Status::bad_request(why));
+    }
     let row = &request.resource;
     for t in &fields.terms {
         let general = t.field == "metadata.name" || (t.field == "metadata.namespace" && row.kind.namespaced);
@@ -156,6 +165,7 @@ pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, S
         continue_token: q.get("continue").to_owned(),
         resource_version: revision.to_owned(),
         version_match,
+        readable_only: false,
     })
 }
 

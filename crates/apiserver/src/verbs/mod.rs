@@ -294,7 +294,8 @@ fn typed(
     let (said, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
     let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
-    let problems: Vec<String> = said.into_iter().chain(unknown).chain(twice).collect();
+    let problems = said.into_iter().chain(unknown).chain(twice);
+    let problems: Vec<String> = problems.take(schema::MOST_REPORTED).collect();
     let validation = field_validation(call).map_err(Unread::Other)?;
     if !problems.is_empty() {
         match validation {

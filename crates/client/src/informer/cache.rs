@@ -227,7 +227,7 @@ impl<V: View> Entry<V> {
 fn view<V: View>(bytes: &[u8]) -> Result<V, serde_json::Error> {
     // Serde reads the unit type from `null` alone; as a view it means metadata and nothing else.
     let nothing = TypeId::of::<V>() == TypeId::of::<()>();
-    serde_json::from_slice(if nothing { b"null" } else { bytes })
+    meta::depth::from_slice(if nothing { b"null" } else { bytes })
 }
 
 impl<V> Entry<V> {

@@ -201,7 +201,7 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
         }
         Type::Any | Type::Raw => match inner_bytes(n, w, 1)? {
             None | Some([]) => Value::Null,
-            Some(b) => serde_json::from_slice(b).map_err(|_| Error::Invalid { field: n, what: "JSON" })?,
+            Some(b) => meta::depth::from_slice(b).map_err(|_| Error::Invalid { field: n, what: "JSON" })?,
         },
         Type::Struct => {
             let mut m = Map::new();

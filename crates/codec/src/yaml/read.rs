@@ -14,6 +14,14 @@ pub const DEPTH_LIMIT: usize = 10_000;
 /// What files for kustomize may have: who merges them does so recursively.
 const DEPTH_OF_FILES: usize = 500;
 
+/// The most repeated keys that are reported.
+const MOST_REPORTED: usize = 100;
+/// The longest path that a report names, in bytes.
+const LONGEST_PATH: usize = 4 << 10;
+/// Bytes of scalars that aliases may repeat. The Go types share such strings until they are written as JSON; here each is a
+/// copy.
+const ALIASED_BYTES: usize = 16 << 20;
+
 /// A key that its mapping already had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duplicate {
@@ -93,20 +101,27 @@ impl Document {
     }
 }
 
+/// The first document that is not empty, as the API server reads a body, with the keys that came twice; `null` if there is
+/// none. What follows is not looked at.
+pub fn parse_first(text: &str, depth: usize) -> Result<(Value, Vec<Duplicate>), Error> {
+    let (mut documents, duplicates) = documents(text, depth, Dialect::V2, 1)?;
+    Ok((documents.pop().unwrap_or_default(), duplicates))
+}
+
 /// Like [`parse`], with the keys that came twice. Collections are nested at most `depth` deep: the time that a text takes grows
 /// with its length times its depth, so a server wants little.
 pub fn parse_within(text: &str, depth: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
-    documents(text, depth, Dialect::V2)
+    documents(text, depth, Dialect::V2, usize::MAX)
 }
 
 /// All documents that are not empty, as go-yaml v3 (and so kustomize) reads them: `yes` and `on` are strings, dates are
 /// moments in RFC 3339, keys keep their text, and repeated keys are errors.
 pub fn parse_v3(text: &str) -> Result<Vec<Value>, Error> {
-    let (documents, duplicates) = documents(text, DEPTH_OF_FILES, Dialect::V3)?;
+    let (documents, duplicates) = documents(text, DEPTH_OF_FILES, Dialect::V3, usize::MAX)?;
     if duplicates.is_empty() { Ok(documents) } else { Err(Error::Duplicates(duplicates)) }
 }
 
-fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
+fn documents(text: &str, depth: usize, dialect: Dialect, most: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     let mut parser = Parser::new();
     // Otherwise it guesses, and takes a text that begins like a byte order mark for a broken one.
     parser.set_encoding(Encoding::Utf8);
@@ -126,6 +141,9 @@ fn documents(text: &str, depth: usize, dialect: Dialect) -> Result<(Vec<Value>, 
                 let v = if doc.nodes.is_empty() { Value::Null } else { build(&doc, &mut duplicates)? };
                 if !v.is_null() {
                     out.push(v);
+                }
+                if out.len() >= most {
+                    break;
                 }
             }
             EventData::Alias { anchor } => {
@@ -171,10 +189,17 @@ enum Frame<'a> {
     },
     Mapping {
         /// The mapping itself and, above it, those being merged into it.
-        sources: Vec<std::slice::Iter<'a, Id>>,
+        sources: Vec<Source<'a>>,
         key: Option<String>,
         out: Map<String, Value>,
     },
+}
+
+/// Keys and values that go into a mapping.
+struct Source<'a> {
+    pairs: std::slice::Iter<'a, Id>,
+    /// It is merged through an alias.
+    aliased: bool,
 }
 
 struct Builder<'a> {
@@ -185,6 +210,10 @@ struct Builder<'a> {
     aliased: u64,
     /// Depths of the stack at which an alias was entered.
     aliases: Vec<usize>,
+    /// Sources that are being merged through an alias.
+    merging: usize,
+    /// Bytes of scalars that were read inside of aliases.
+    aliased_bytes: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -197,9 +226,24 @@ impl<'a> Builder<'a> {
         (id, through)
     }
 
+    fn is_aliased(&self) -> bool {
+        !self.aliases.is_empty() || self.merging > 0
+    }
+
+    /// Counts the bytes of a scalar that an alias repeats.
+    fn repeat(&mut self, through_alias: bool, text: &str) -> Result<(), Error> {
+        if through_alias || self.is_aliased() {
+            self.aliased_bytes += text.len();
+            if self.aliased_bytes > ALIASED_BYTES {
+                return Err(Error::ExcessiveAliasing);
+            }
+        }
+        Ok(())
+    }
+
     fn count(&mut self, through_alias: bool) -> Result<(), Error> {
         self.decoded += 1;
-        if through_alias || !self.aliases.is_empty() {
+        if through_alias || self.is_aliased() {
             self.aliased += 1;
         }
         let allowed = match self.decoded {
@@ -220,11 +264,16 @@ impl<'a> Builder<'a> {
         let (node, line) = &self.doc.nodes[id];
         let frame = match node {
             Node::Scalar { tag, implicit, text } => {
+                self.repeat(through, text)?;
                 let dialect = self.doc.dialect;
                 return Ok(Some(resolve::value(tag.as_deref(), *implicit, text, *line, dialect)?.1));
             }
             Node::Sequence(items) => Frame::Sequence { items: items.iter(), out: Vec::with_capacity(items.len()) },
-            Node::Mapping(pairs) => Frame::Mapping { sources: vec![pairs.iter()], key: None, out: Map::new() },
+            Node::Mapping(pairs) => Frame::Mapping {
+                sources: vec![Source { pairs: pairs.iter(), aliased: false }],
+                key: None,
+                out: Map::new(),
+            },
             Node::Alias(_) => return Ok(Some(Value::Null)),
         };
         if through {
@@ -248,6 +297,9 @@ impl<'a> Builder<'a> {
                 }
                 Frame::Mapping { .. } => {}
             }
+            if p.len() > LONGEST_PATH {
+                break;
+            }
         }
         p
     }
@@ -259,6 +311,7 @@ impl<'a> Builder<'a> {
         let Node::Scalar { tag, implicit, text } = node else {
             return Err(Error::Invalid { line: *line, what: "invalid map key: a map or a list".to_owned() });
         };
+        self.repeat(through, text)?;
         if self.doc.dialect == Dialect::V3 {
             return Ok(text.clone());
         }
@@ -278,22 +331,26 @@ impl<'a> Builder<'a> {
             if text == "<<" && (*implicit || tag.as_deref() == Some(MERGE)))
     }
 
-    /// The pairs to merge, the one to be merged first on top.
-    fn merge_sources(&mut self, id: Id) -> Result<Vec<std::slice::Iter<'a, Id>>, Error> {
+    /// The pairs to merge, the one to be merged first on top. Each counts like a value, as go-yaml counts them.
+    fn merge_sources(&mut self, id: Id) -> Result<Vec<Source<'a>>, Error> {
         let (id, through) = self.follow(id);
-        self.count(through)?;
         let doc = self.doc;
-        match &doc.nodes[id].0 {
-            Node::Mapping(pairs) => Ok(vec![pairs.iter()]),
-            Node::Sequence(items) => items
-                .iter()
-                .map(|i| match &doc.nodes[self.follow(*i).0].0 {
-                    Node::Mapping(pairs) => Ok(pairs.iter()),
-                    _ => Err(Error::BadMerge),
-                })
-                .collect(),
-            _ => Err(Error::BadMerge),
+        let one = [id];
+        let items = match &doc.nodes[id].0 {
+            Node::Mapping(_) => &one[..],
+            Node::Sequence(items) => items,
+            _ => return Err(Error::BadMerge),
+        };
+        let mut sources = Vec::with_capacity(items.len());
+        for item in items {
+            let (target, aliased) = self.follow(*item);
+            let aliased = aliased || through;
+            self.count(aliased)?;
+            let Node::Mapping(pairs) = &doc.nodes[target].0 else { return Err(Error::BadMerge) };
+            sources.push(Source { pairs: pairs.iter(), aliased });
         }
+        self.merging += sources.iter().filter(|s| s.aliased).count();
+        Ok(sources)
     }
 }
 
@@ -304,7 +361,8 @@ enum Step {
 }
 
 fn build(doc: &Document, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error> {
-    let mut b = Builder { doc, stack: Vec::new(), decoded: 0, aliased: 0, aliases: Vec::new() };
+    let mut b =
+        Builder { doc, stack: Vec::new(), decoded: 0, aliased: 0, aliases: Vec::new(), merging: 0, aliased_bytes: 0 };
     let mut done = b.start(0)?;
     loop {
         if let Some(v) = done.take() {
@@ -323,9 +381,12 @@ fn build(doc: &Document, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error
             Some(Frame::Sequence { items, .. }) => items.next().map_or(Step::Done, |i| Step::Start(*i)),
             Some(Frame::Mapping { sources, .. }) => loop {
                 let Some(top) = sources.last_mut() else { break Step::Done };
-                match (top.next(), top.next()) {
+                match (top.pairs.next(), top.pairs.next()) {
                     (Some(k), Some(v)) => break Step::Pair(*k, *v),
-                    _ => _ = sources.pop(),
+                    _ => {
+                        b.merging -= usize::from(top.aliased);
+                        sources.pop();
+                    }
                 }
             },
         };
@@ -340,7 +401,7 @@ fn build(doc: &Document, duplicates: &mut Vec<Duplicate>) -> Result<Value, Error
             Step::Pair(k, v) => {
                 let name = b.key_of(k)?;
                 let known = matches!(b.stack.last(), Some(Frame::Mapping { out, .. }) if out.contains_key(&name));
-                if known {
+                if known && duplicates.len() < MOST_REPORTED {
                     duplicates.push(Duplicate { line: doc.nodes[v].1, key: name.clone(), path: b.path() });
                 }
                 if let Some(Frame::Mapping { key, .. }) = b.stack.last_mut() {

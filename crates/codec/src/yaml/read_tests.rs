@@ -156,6 +156,47 @@ fn alias_bombs_are_refused() {
     assert!(matches!(parse(&text), Err(Error::ExcessiveAliasing)));
 }
 
+/// Merged mappings count as aliases too, also when nothing is in them, and so do the bytes of long scalars.
+#[test]
+fn merges_are_no_way_around_the_limit() {
+    let sources = |of: usize| vec![format!("*a{of}"); 10].join(", ");
+    let keys = |i: usize| (0..10).map(|k| format!("k{i}{k}: x, ")).collect::<String>();
+    for inner in ["k: x", ""] {
+        let mut text = format!("a0: &a0 {{{inner}}}\n");
+        for i in 1..12 {
+            text.push_str(&format!("a{i}: &a{i} {{<<: [{}]}}\n", sources(i - 1)));
+        }
+        assert!(matches!(parse(&text), Err(Error::ExcessiveAliasing)), "{inner:?}");
+    }
+    // Chained merges: each mapping has what is in the one before, and some keys of its own.
+    let mut text = format!("a0: &a0 {{{}}}\n", keys(0));
+    for i in 1..3_000 {
+        text.push_str(&format!("a{i}: &a{i} {{<<: *a{}, {}}}\n", i - 1, keys(i)));
+    }
+    assert!(matches!(parse(&text), Err(Error::ExcessiveAliasing)));
+    let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(1_000_000), vec!["*a"; 90].join(", "));
+    assert!(matches!(parse(&text), Err(Error::ExcessiveAliasing)));
+    let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(1_000), vec!["*a"; 90].join(", "));
+    assert_eq!(parse(&text).unwrap()[0]["b"].as_array().map(Vec::len), Some(90));
+}
+
+#[test]
+fn reports_are_bounded() {
+    let text: String = (0..50_000).map(|i| format!("k{}: 1\n", i / 2)).collect();
+    let Err(Error::Duplicates(d)) = parse_strict(&text) else { panic!("duplicates not seen") };
+    assert_eq!(d.len(), MOST_REPORTED);
+    let text = format!("{}: {{{}}}", "k".repeat(1_000), "a: 1, ".repeat(50_000));
+    let Err(Error::Duplicates(d)) = parse_strict(&text) else { panic!("duplicates not seen") };
+    assert_eq!(d.len(), MOST_REPORTED);
+}
+
+#[test]
+fn the_first_document_is_read_and_no_more() {
+    let (first, _) = parse_first("---\n---\na: 1\n---\nb: [\n", 10).unwrap();
+    assert_eq!(first, json!({"a": 1}));
+    assert_eq!(parse_first("# nothing", 10).unwrap().0, Value::Null);
+}
+
 /// Kustomize reads with the newer parser, which takes less for booleans and more for dates.
 #[test]
 fn the_newer_dialect() {

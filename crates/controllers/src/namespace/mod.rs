@@ -109,14 +109,15 @@ async fn delete_content(client: &Client, namespace: &str) -> Progress {
 async fn delete_all(client: &Client, s: &Served, namespace: &str, p: &mut Progress) -> Result<(), client::Error> {
     let api = client.dynamic(&s.resource).namespace(namespace);
     let background = DeleteOptions::propagation(Propagation::Background);
-    let first = api.list(&ListOptions::default()).await?;
-    if first.items.is_empty() {
+    let first = api.list(&ListOptions::default()).await;
+    if first.as_ref().is_ok_and(|l| l.items.is_empty()) {
         return Ok(());
     }
+    // A list with an object that cannot be read fails. The server deletes what it can, and names that object.
     if s.can("deletecollection") {
         api.delete_collection(&background, &ListOptions::default()).await?;
     } else {
-        for o in &first.items {
+        for o in &first?.items {
             client::optional(api.delete(o.name(), &background).await)?;
         }
     }

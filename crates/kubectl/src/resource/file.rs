@@ -148,7 +148,11 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
 /// Reads the documents of one text. A bad one does not hide the others.
 pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Result<Document>>) {
     if codec::json::is_json(bytes) {
-        for v in serde_json::Deserializer::from_slice(bytes).into_iter::<Value>() {
+        let mut reader = serde_json::Deserializer::from_slice(bytes);
+        if meta::depth::of_text(bytes) <= meta::depth::READ {
+            reader.disable_recursion_limit();
+        }
+        for v in reader.into_iter::<Value>() {
             match v {
                 Ok(v) => object(source, v, refusal, out),
                 Err(e) => return out.push(text(format!("error parsing {source}: {e}"))),

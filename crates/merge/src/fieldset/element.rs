@@ -21,6 +21,16 @@ impl PathElement {
         Self::Field(name.into())
     }
 
+    /// Roughly its bytes as text.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Field(name) => name.len(),
+            Self::Key(keys) => keys.iter().map(|(k, v)| k.len() + text_size(v)).sum(),
+            Self::Value(v) => text_size(v),
+            Self::Index(_) => 8,
+        }
+    }
+
     fn rank(&self) -> u8 {
         match self {
             Self::Field(_) => 0,
@@ -28,6 +38,15 @@ impl PathElement {
             Self::Value(_) => 2,
             Self::Index(_) => 3,
         }
+    }
+}
+
+fn text_size(v: &Value) -> usize {
+    match v {
+        Value::String(s) => s.len(),
+        Value::Array(a) => a.iter().map(text_size).sum(),
+        Value::Object(m) => m.iter().map(|(k, v)| k.len() + text_size(v)).sum(),
+        _ => 8,
     }
 }
 

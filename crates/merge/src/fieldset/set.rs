@@ -139,6 +139,16 @@ impl Set {
         Self { nodes }
     }
 
+    /// All paths of many sets. Sets are joined in pairs, so that none is copied more often than their number has digits.
+    #[must_use]
+    pub fn union_all(mut sets: Vec<Self>) -> Self {
+        while sets.len() > 1 {
+            let mut rest = sets.into_iter();
+            sets = std::iter::from_fn(|| rest.next().map(|a| a.union(rest.next().unwrap_or_default()))).collect();
+        }
+        sets.pop().unwrap_or_default()
+    }
+
     /// The paths that are not in `other`. A path in `other` takes away itself, not what lies below it.
     #[must_use]
     pub fn difference(self, other: &Self) -> Self {
@@ -204,23 +214,47 @@ impl Set {
 
     /// All paths: of one level first those that end there, then those that go on, as upstream iterates.
     pub fn paths(&self) -> Vec<Vec<PathElement>> {
-        let mut out = Vec::new();
-        self.collect(&mut Vec::new(), &mut out);
-        out
+        self.paths_within(usize::MAX)
     }
 
-    fn collect(&self, prefix: &mut Vec<PathElement>, out: &mut Vec<Vec<PathElement>>) {
+    /// The first paths, until they have this many bytes together; one more than fits. Many paths can begin with the same long
+    /// element, so that all of them are much longer than the set.
+    pub fn paths_within(&self, bytes: usize) -> Vec<Vec<PathElement>> {
+        let mut out = Paths { found: Vec::new(), left: bytes };
+        self.collect(&mut Vec::new(), 0, &mut out);
+        out.found
+    }
+
+    /// How many paths there are.
+    pub fn len(&self) -> usize {
+        self.nodes.iter().map(|n| usize::from(n.member) + n.children.len()).sum()
+    }
+
+    fn collect(&self, prefix: &mut Vec<PathElement>, length: usize, out: &mut Paths) {
         for n in self.nodes.iter().filter(|n| n.member) {
+            if out.left == 0 {
+                return;
+            }
             let mut p = prefix.clone();
             p.push(n.element.clone());
-            out.push(p);
+            out.left = out.left.saturating_sub(length + n.element.size() + 1);
+            out.found.push(p);
         }
         for n in self.nodes.iter().filter(|n| !n.children.is_empty()) {
+            if out.left == 0 {
+                return;
+            }
             prefix.push(n.element.clone());
-            n.children.collect(prefix, out);
+            n.children.collect(prefix, length + n.element.size() + 1, out);
             prefix.pop();
         }
     }
+}
+
+struct Paths {
+    found: Vec<Vec<PathElement>>,
+    /// Bytes.
+    left: usize,
 }
 
 /// One path a line.

@@ -10,6 +10,7 @@ use crate::typed::{
 };
 use meta::{Object, Value};
 use schema::Schema;
+use std::collections::HashMap;
 
 /// Whether an apply takes fields that others own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
             None => return Err(Error::Conflict(conflicts)),
             Some(mine) => {
                 let left = conflicts.without(&mine);
-                if !left.0.is_empty() {
+                if !left.is_empty() {
                     return Err(Error::Conflict(left));
                 }
                 run(old, config, managers, Force::Yes, cx)?
@@ -102,7 +103,7 @@ fn run(
     let mut new = Object(pruned);
     let comparison = compare_objects(Some(live), &new, t).exclude(cx.reset_fields);
     let conflicts = follow(&mut managers, Some(live), &new, &comparison, cx)?;
-    if force == Force::No && !conflicts.0.is_empty() {
+    if force == Force::No && !conflicts.is_empty() {
         return Err(conflicts.into());
     }
     let mut value = new.into_value();
@@ -138,18 +139,21 @@ fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Cont
     let last_named = ensure_named(last_fields, t);
     let pruned = remove_items(&merged_then, &last_named, t);
 
-    let mut by_version: Vec<(&str, Set)> = Vec::new();
+    let mut by_version: Vec<(&str, Vec<Set>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for e in managers.0.iter().chain([me]) {
-        match by_version.iter_mut().find(|v| v.0 == e.api_version) {
-            Some((_, s)) => *s = std::mem::take(s).union(e.fields.clone()),
-            None => by_version.push((&e.api_version, e.fields.clone())),
-        }
+        let at = *places.entry(&e.api_version).or_insert_with(|| {
+            by_version.push((&e.api_version, Vec::new()));
+            by_version.len() - 1
+        });
+        by_version[at].1.push(e.fields.clone());
     }
     // The version pruned in comes first: it needs no conversion of an object that may lack what conversion wants.
     by_version.sort_by_key(|(v, _)| *v != last.api_version);
     let (mut m, mut p, mut at) = (merged_then.clone(), pruned, last.api_version.clone());
     for (version, owned) in by_version {
         let there = At { version, cx };
+        let owned = Set::union_all(owned);
         let (Some(merged), Some(pruned)) = (there.convert(&m, &at)?, there.convert(&p, &at)?) else { continue };
         let t = there.type_ref();
         let keep = ensure_named(field_set(&pruned, t), t).union(ensure_named(owned, t));
@@ -184,6 +188,9 @@ impl<'a> At<'a> {
             return Ok(Some(v.clone()));
         }
         let Value::Object(m) = v else { return Ok(None) };
+        if !self.cx.versions.has(self.version) {
+            return Ok(None);
+        }
         let converted = self.cx.versions.convert(&Object(m.clone()), self.version);
         converted
             .map(|o| o.map(Object::into_value))
@@ -194,7 +201,7 @@ impl<'a> At<'a> {
 /// The fields that client-side apply set last and that are still as it set them.
 fn last_applied(live: &Object, cx: &Context<'_>) -> Option<Set> {
     let text = live.annotation(LAST_APPLIED).filter(|a| !a.is_empty())?;
-    let last: Value = serde_json::from_str(text).ok()?;
+    let last: Value = meta::depth::from_str(text).ok()?;
     if last.get("apiVersion").and_then(Value::as_str) != Some(cx.api_version) {
         return None;
     }

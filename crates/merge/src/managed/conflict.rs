@@ -6,6 +6,9 @@ use meta::status::{Cause, Details};
 use meta::{Reason, Status};
 use std::fmt;
 
+/// Bytes of conflicts in one answer.
+const MOST_SAID: usize = 256 << 10;
+
 /// A field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -21,30 +24,54 @@ impl Conflict {
     }
 }
 
-/// All conflicts of one apply, by manager.
+/// All conflicts of one apply: the managers, and what each owns of what is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conflicts(pub Vec<Conflict>);
+pub struct Conflicts(Vec<(String, Set)>);
 
 impl Conflicts {
-    pub(super) fn add(&mut self, entry: &Entry, fields: &Set) {
-        let manager = describe(entry);
-        self.0.extend(fields.paths().into_iter().map(|path| Conflict { manager: manager.clone(), path }));
+    pub(super) fn add(&mut self, entry: &Entry, fields: Set) {
+        if !fields.is_empty() {
+            self.0.push((describe(entry), fields));
+        }
     }
 
-    pub(super) fn without(mut self, allowed: &Set) -> Self {
-        self.0.retain(|c| !allowed.has(&c.path));
-        self
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn without(self, allowed: &Set) -> Self {
+        let left = self.0.into_iter().map(|(m, fields)| (m, fields.difference(allowed)));
+        Self(left.filter(|(_, fields)| !fields.is_empty()).collect())
+    }
+
+    /// The conflicts by manager, as many as an answer tells of, and how many more there are.
+    pub fn list(&self) -> (Vec<Conflict>, usize) {
+        let (mut out, mut all, mut size) = (Vec::new(), 0, 0);
+        for (manager, fields) in &self.0 {
+            all += fields.len();
+            for path in fields.paths_within(MOST_SAID.saturating_sub(size)) {
+                if size > MOST_SAID {
+                    break;
+                }
+                let conflict = Conflict { manager: manager.clone(), path };
+                size += manager.len() + conflict.field().len();
+                out.push(conflict);
+            }
+        }
+        let left = all - out.len();
+        (out, left)
     }
 
     /// 409 with a cause per field.
     pub fn status(&self) -> Status {
-        let causes = self.0.iter().map(|c| Cause {
-            reason: "FieldManagerConflict".to_owned(),
-            message: format!("conflict with {}", c.manager),
-            field: c.field(),
-        });
-        Status::new(409, Reason::Conflict, self.to_string())
-            .with_details(Details { causes: causes.collect(), ..Details::default() })
+        let (list, left) = self.list();
+        let cause = |message, field| Cause { reason: "FieldManagerConflict".to_owned(), message, field };
+        let mut causes: Vec<Cause> =
+            list.iter().map(|c| cause(format!("conflict with {}", c.manager), c.field())).collect();
+        if left > 0 {
+            causes.push(cause(format!("{left} more conflicts"), String::new()));
+        }
+        Status::new(409, Reason::Conflict, self.to_string()).with_details(Details { causes, ..Details::default() })
     }
 }
 
@@ -61,17 +88,21 @@ fn describe(e: &Entry) -> String {
 
 impl fmt::Display for Conflicts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let [one] = self.0.as_slice() {
+        let (list, left) = self.list();
+        if let ([one], 0) = (list.as_slice(), left) {
             return write!(f, "Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.field());
         }
-        write!(f, "Apply failed with {} conflicts: ", self.0.len())?;
+        write!(f, "Apply failed with {} conflicts: ", list.len() + left)?;
         let mut manager = None;
-        for (i, c) in self.0.iter().enumerate() {
+        for (i, c) in list.iter().enumerate() {
             if manager != Some(&c.manager) {
                 write!(f, "{}conflicts with {}:", if i > 0 { "\n" } else { "" }, c.manager)?;
                 manager = Some(&c.manager);
             }
             write!(f, "\n- {}", c.field())?;
+        }
+        if left > 0 {
+            write!(f, "\nand {left} more")?;
         }
         Ok(())
     }

@@ -4,6 +4,10 @@ use super::{ANCIENT, MAX_UPDATE_MANAGERS};
 use crate::fieldset::{self, Set};
 use meta::{Map, Value};
 use std::cmp::Ordering;
+use std::collections::HashMap;
+
+/// So many entries are searched one by one.
+pub(super) const FEW: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -21,7 +25,7 @@ pub enum Error {
     Fields(#[from] fieldset::Error),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     Apply,
     Update,
@@ -71,6 +75,12 @@ impl Entry {
             && self.operation == other.operation
             && self.subresource == other.subresource
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// What entries of the same manager have in common.
+    fn identity(&self) -> (String, Operation, String, String) {
+        let version = if self.operation == Operation::Apply { "" } else { &self.api_version };
+        (self.manager.clone(), self.operation, version.to_owned(), self.subresource.clone())
     }
 
     /// By upstream's identifier, the JSON of the entry without times and fields.
@@ -153,11 +163,23 @@ impl Managers {
             return if v.is_null() { Ok(Self::default()) } else { Err(Error::NotAList) };
         };
         let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+        // A client may send any number of them.
+        let mut places = HashMap::new();
         for (i, v) in list.iter().enumerate() {
             let e = Entry::read(v, i)?;
-            match out.iter_mut().find(|o| o.same_manager(&e)) {
-                Some(same) => *same = e,
-                None => out.push(e),
+            let few = list.len() <= FEW;
+            let known = match few {
+                true => out.iter().position(|o| o.same_manager(&e)),
+                false => places.get(&e.identity()).copied(),
+            };
+            match known {
+                Some(at) => out[at] = e,
+                None => {
+                    if !few {
+                        places.insert(e.identity(), out.len());
+                    }
+                    out.push(e);
+                }
             }
         }
         Ok(Self(out))
@@ -193,40 +215,43 @@ impl Managers {
             let (a, b) = (&self.0[*a], &self.0[*b]);
             a.time.cmp(&b.time).then_with(|| a.by_identity(b))
         });
-        let mut buckets: Vec<Entry> = Vec::new();
+        // By version, in the order in which they are made: what is merged, and the time of the latest.
+        let mut buckets: Vec<(Entry, Vec<Set>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         // The first entry of a version only marks the place: a bucket needs two.
-        let mut first: Vec<usize> = Vec::new();
-        let mut gone: Vec<usize> = Vec::new();
+        let mut first: HashMap<String, usize> = HashMap::new();
+        let mut gone = vec![false; self.0.len()];
         for i in updaters {
             if count <= MAX_UPDATE_MANAGERS {
                 break;
             }
             let version = self.0[i].api_version.clone();
-            let Some(&f) = first.iter().find(|f| self.0[**f].api_version == version) else {
-                first.push(i);
+            let Some(&f) = first.get(&version) else {
+                first.insert(version, i);
                 continue;
             };
-            let at = match buckets.iter().position(|b| b.api_version == version) {
-                Some(at) => at,
+            let at = match places.get(&version) {
+                Some(at) => *at,
                 None => {
-                    let mut bucket = Entry::new(ANCIENT, Operation::Update, &version, "");
-                    bucket.fields = std::mem::take(&mut self.0[f].fields);
-                    gone.push(f);
-                    buckets.push(bucket);
+                    let bucket = Entry::new(ANCIENT, Operation::Update, &version, "");
+                    gone[f] = true;
+                    buckets.push((bucket, vec![std::mem::take(&mut self.0[f].fields)]));
+                    places.insert(version, buckets.len() - 1);
                     buckets.len() - 1
                 }
             };
             let fields = std::mem::take(&mut self.0[i].fields);
-            buckets[at].set_fields(|s| s.union(fields));
+            buckets[at].1.push(fields);
             // The later of the two.
-            buckets[at].time.clone_from(&self.0[i].time);
-            gone.push(i);
+            buckets[at].0.time.clone_from(&self.0[i].time);
+            gone[i] = true;
             count -= 1;
         }
-        let mut i = 0;
-        self.0.retain(|_| {
-            i += 1;
-            !gone.contains(&(i - 1))
+        let mut gone = gone.into_iter();
+        self.0.retain(|_| !gone.next().unwrap_or_default());
+        let buckets = buckets.into_iter().map(|(mut b, sets)| {
+            b.set_fields(|_| Set::union_all(sets));
+            b
         });
         for b in buckets {
             match self.0.iter_mut().find(|e| e.same_manager(&b)) {

@@ -1,11 +1,12 @@
 //! Writes other than apply.
 
 use super::conflict::Conflicts;
-use super::entry::{Entry, Managers, Operation};
+use super::entry::{Entry, FEW, Managers, Operation};
 use super::{Context, Error, put_managed_fields, stripped, take_managed_fields};
 use crate::fieldset::{PathElement, Set};
 use crate::typed::{Comparison, TypeRef, compare_objects, reconcile};
 use meta::{Map, Object, Value};
+use std::collections::{HashMap, HashSet};
 
 /// Keeps `managedFields` of an object about to be written. `live` is `None` for a create; `new` is the object as it will be
 /// stored and may carry `managedFields` of the client's: an empty list or one empty entry resets them, none or null keeps the live
@@ -92,9 +93,9 @@ pub(super) fn follow(
     comparison: &Comparison,
     cx: &Context<'_>,
 ) -> Result<Conflicts, Error> {
-    let mut versions = Others { old, new, cx, known: Vec::new() };
+    let mut versions = Others { old, new, cx, known: HashMap::new() };
     let mut conflicts = Conflicts::default();
-    let mut gone = Vec::new();
+    let mut gone = vec![false; managers.0.len()];
     managers.0.sort_by(Entry::by_identity);
     for (i, e) in managers.0.iter_mut().enumerate() {
         let c = if e.api_version == cx.api_version {
@@ -103,7 +104,7 @@ pub(super) fn follow(
             match versions.comparison(&e.api_version)? {
                 Some(c) => c,
                 None => {
-                    gone.push(i);
+                    gone[i] = true;
                     continue;
                 }
             }
@@ -111,21 +112,16 @@ pub(super) fn follow(
         let touched = |s: &Set| e.fields.intersects(s);
         if touched(&c.added) || touched(&c.modified) {
             let lost = e.fields.intersection(&c.added).union(e.fields.intersection(&c.modified));
-            conflicts.add(e, &lost);
             e.set_fields(|s| s.difference(&lost));
+            conflicts.add(e, lost);
         }
         if e.fields.intersects(&c.removed) {
             e.set_fields(|s| s.difference(&c.removed));
         }
-        if e.fields.is_empty() {
-            gone.push(i);
-        }
+        gone[i] = e.fields.is_empty();
     }
-    let mut i = 0;
-    managers.0.retain(|_| {
-        i += 1;
-        !gone.contains(&(i - 1))
-    });
+    let mut gone = gone.into_iter();
+    managers.0.retain(|_| !gone.next().unwrap_or_default());
     Ok(conflicts)
 }
 
@@ -134,20 +130,16 @@ struct Others<'a> {
     old: Option<&'a Object>,
     new: &'a Object,
     cx: &'a Context<'a>,
-    known: Vec<(String, Option<Comparison>)>,
+    known: HashMap<String, Option<Comparison>>,
 }
 
 impl Others<'_> {
     fn comparison(&mut self, version: &str) -> Result<Option<&Comparison>, Error> {
-        let at = match self.known.iter().position(|k| k.0 == version) {
-            Some(at) => at,
-            None => {
-                let c = self.make(version).map_err(|why| Error::Convert { version: version.to_owned(), why })?;
-                self.known.push((version.to_owned(), c));
-                self.known.len() - 1
-            }
-        };
-        Ok(self.known[at].1.as_ref())
+        if !self.known.contains_key(version) {
+            let c = self.make(version).map_err(|why| Error::Convert { version: version.to_owned(), why })?;
+            self.known.insert(version.to_owned(), c);
+        }
+        Ok(self.known.get(version).and_then(Option::as_ref))
     }
 
     fn make(&self, version: &str) -> Result<Option<Comparison>, String> {
@@ -208,8 +200,20 @@ pub fn same_but_for_times(a: &Object, b: &Object) -> bool {
         (Value::Object(e), Value::Object(f)) => same_but(e, f, "time"),
         _ => e == f,
     };
+    if x == y || x.len() != y.len() {
+        return x == y;
+    }
     // The order of entries depends on their times.
-    x == y || x.len() == y.len() && x.iter().all(|e| y.iter().any(|f| same(e, f)))
+    if x.len() <= FEW {
+        return x.iter().all(|e| y.iter().any(|f| same(e, f)));
+    }
+    let timeless = |e: &Value| {
+        let mut e = e.clone();
+        e.as_object_mut().map(|m| m.remove("time"));
+        e
+    };
+    let known: HashSet<Value> = y.iter().map(timeless).collect();
+    x.iter().all(|e| known.contains(&timeless(e)))
 }
 
 /// Whether two objects are the same but for their managed fields.

@@ -4,6 +4,7 @@ use super::list::{self, Kind};
 use super::{DELETE_LIST, Error, Member, PATCH, RETAIN_KEYS, SET_ORDER};
 use meta::{Map, Value};
 use schema::Schema;
+use std::collections::{HashMap, HashSet};
 
 /// What the patch is merged into.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +114,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
         };
     }
     let Value::Array(keys) = keys else { return Err(Error::RetainKeys) };
-    let named = |k: &str| keys.iter().any(|v| v.as_str() == Some(k));
+    let names: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let named = |k: &str| names.contains(k);
     let directive = |k: &str| k.starts_with(DELETE_LIST) || k.starts_with(SET_ORDER);
     if patch.iter().any(|(k, v)| !v.is_null() && !directive(k) && !named(k)) {
         return Err(Error::RetainKeys);
@@ -202,16 +204,13 @@ fn merge_list(
     let Some(kind) = list::kind(&[&original, &patch])? else { return Ok(original) };
     if kind == Kind::Scalars {
         if deletes && into == Into::Object {
-            original.retain(|v| !patch.contains(v));
+            let gone: HashSet<&Value> = patch.iter().collect();
+            original.retain(|v| !gone.contains(v));
             return Ok(original);
         }
-        let order = original.clone();
-        let mut both: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
-        for v in original.into_iter().chain(patch.iter().cloned()) {
-            if !both.contains(&v) {
-                both.push(v);
-            }
-        }
+        let order = original;
+        let mut known = HashSet::with_capacity(order.len() + patch.len());
+        let both: Vec<Value> = order.iter().chain(&patch).filter(|v| known.insert(*v)).cloned().collect();
         let (ordered, server_only) = list::partition(both, &patch, None)?;
         let ordered = list::sort_by(ordered, &patch, None)?;
         return Ok(list::interleave(server_only, ordered, &order, None));
@@ -221,17 +220,31 @@ fn merge_list(
     let order = original.clone();
     let patch_order = patch.clone();
     let mut merged = original;
+    // Items that the patch adds can be meant by later ones.
+    let mut places: HashMap<Value, usize> = HashMap::with_capacity(merged.len());
+    for (i, o) in merged.iter().enumerate() {
+        if let Some(id) = o.get(key) {
+            places.entry(id.clone()).or_insert(i);
+        }
+    }
     for item in patch {
         list::has_key(&item, key)?;
-        let id = item.get(key);
-        let found = merged.iter().position(|o| o.get(key) == id && id.is_some());
+        let id = item.get(key).cloned().unwrap_or_default();
+        let found = places.get(&id).copied();
         match (found, item) {
             (Some(i), Value::Object(new)) => {
                 if let Value::Object(old) = merged[i].take() {
                     merged[i] = Value::Object(merge_map(old, new, member.items(), into)?);
                 }
             }
-            (_, item) => merged.extend(cleaned(item, into)),
+            (_, item) => {
+                if let Some(item) = cleaned(item, into) {
+                    if item.get(key) == Some(&id) {
+                        places.insert(id, merged.len());
+                    }
+                    merged.push(item);
+                }
+            }
         }
     }
     let (ordered, server_only) = list::partition(merged, &patch_order, Some(key))?;
@@ -244,12 +257,13 @@ fn merge_list(
 fn special_items(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let mut plain = Vec::with_capacity(patch.len());
     let mut replace = false;
+    let mut gone = HashSet::new();
     for item in patch {
         match item.get(PATCH).map(|d| d.as_str()) {
             None => plain.push(item),
             Some(Some("delete")) => {
                 list::has_key(&item, key)?;
-                original.retain(|o| o.get(key) != item.get(key));
+                gone.extend(item.get(key).cloned());
             }
             Some(Some("replace")) => replace = true,
             Some(Some("merge")) => return Err(Error::MergeList),
@@ -258,6 +272,9 @@ fn special_items(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Resu
                 return Err(Error::UnknownDirective { kind, map: item.to_string() });
             }
         }
+    }
+    if !gone.is_empty() {
+        original.retain(|o| !o.get(key).is_some_and(|id| gone.contains(id)));
     }
     Ok(if replace { (plain, Vec::new()) } else { (original, plain) })
 }

@@ -181,7 +181,7 @@ fn diff_scalars(original: &[Value], modified: &[Value], options: Options) -> (Ve
         match order {
             Ordering::Equal => (i, j) = (i + 1, j + 1),
             Ordering::Less => {
-                if options.deletions && !deleted.contains(&old[i].1) {
+                if options.deletions && deleted.last() != Some(&old[i].1) {
                     deleted.push(old[i].1.clone());
                 }
                 i += 1;
@@ -206,8 +206,9 @@ fn diff_objects(
 ) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let (mut changes, mut deletions) = (Vec::new(), Vec::new());
     original.iter().chain(modified).try_for_each(|i| list::has_key(i, key))?;
+    let (old_places, new_places) = (list::Places::of(original, Some(key)), list::Places::of(modified, Some(key)));
     for new in modified {
-        match (original.iter().find(|o| o.get(key) == new.get(key)), new) {
+        match (old_places.place(new).and_then(|i| original.get(i)), new) {
             (Some(Value::Object(old)), Value::Object(new)) => {
                 let mut sub = diff_maps(old, new, items, options)?;
                 if !sub.is_empty() {
@@ -220,8 +221,7 @@ fn diff_objects(
         }
     }
     if options.deletions {
-        let mut gone: Vec<&Value> =
-            original.iter().filter(|o| !modified.iter().any(|m| m.get(key) == o.get(key))).collect();
+        let mut gone: Vec<&Value> = original.iter().filter(|o| new_places.place(o).is_none()).collect();
         gone.sort_by_key(|o| o.get(key).map(list::text));
         for o in gone {
             let mut d = Map::new();

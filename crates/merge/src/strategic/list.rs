@@ -2,6 +2,7 @@
 
 use super::{Error, PATCH};
 use meta::Value;
+use std::collections::HashMap;
 
 /// What all items of a list are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +46,26 @@ pub fn is_delete(item: &Value) -> bool {
     item.get(PATCH).and_then(Value::as_str) == Some("delete")
 }
 
-fn position(order: &[Value], item: &Value, key: Option<&str>) -> Option<usize> {
-    let id = identity(item, key)?;
-    order.iter().position(|o| identity(o, key) == Some(id))
+/// The places of a list's items by what tells them apart; of equal items the first.
+pub struct Places<'a> {
+    key: Option<&'a str>,
+    places: HashMap<&'a Value, usize>,
+}
+
+impl<'a> Places<'a> {
+    pub fn of(order: &'a [Value], key: Option<&'a str>) -> Self {
+        let mut places = HashMap::with_capacity(order.len());
+        for (i, o) in order.iter().enumerate() {
+            if let Some(id) = identity(o, key) {
+                places.entry(id).or_insert(i);
+            }
+        }
+        Self { key, places }
+    }
+
+    pub fn place(&self, item: &Value) -> Option<usize> {
+        self.places.get(identity(item, self.key)?).copied()
+    }
 }
 
 /// Sorts items by their place in `order`; deletions go to the end. Items that `order` lacks stay where they are relative
@@ -56,13 +74,14 @@ pub fn sort_by(items: Vec<Value>, order: &[Value], key: Option<&str>) -> Result<
     if let Some(k) = key {
         items.iter().chain(order).try_for_each(|i| has_key(i, k))?;
     }
+    let places = Places::of(order, key);
     let (mut keep, deletions): (Vec<Value>, Vec<Value>) =
         items.into_iter().partition(|i| key.is_none() || !is_delete(i));
     let mut last = None;
     let mut ranked: Vec<(Option<usize>, Value)> = keep
         .drain(..)
         .map(|v| {
-            last = position(order, &v, key).or(last);
+            last = places.place(&v).or(last);
             (last, v)
         })
         .collect();
@@ -75,7 +94,8 @@ pub fn partition(items: Vec<Value>, by: &[Value], key: Option<&str>) -> Result<(
     if let Some(k) = key {
         items.iter().try_for_each(|i| has_key(i, k))?;
     }
-    Ok(items.into_iter().partition(|i| position(by, i, key).is_some()))
+    let places = Places::of(by, key);
+    Ok(items.into_iter().partition(|i| places.place(i).is_some()))
 }
 
 /// Interleaves what only the server has with what the patch orders: an item of the server goes before the first ordered
@@ -87,15 +107,14 @@ pub fn interleave(
     key: Option<&str>,
 ) -> Vec<Value> {
     let mut out = Vec::with_capacity(server_only.len() + ordered.len());
+    let places = Places::of(server_order, key);
     let (mut left, mut right) = (server_only.into_iter().peekable(), ordered.into_iter().peekable());
     loop {
         let take_left = match (left.peek(), right.peek()) {
             (None, None) => return out,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(l), Some(r)) => {
-                matches!((position(server_order, l, key), position(server_order, r, key)), (Some(l), Some(r)) if l < r)
-            }
+            (Some(l), Some(r)) => matches!((places.place(l), places.place(r)), (Some(l), Some(r)) if l < r),
         };
         out.extend(if take_left { left.next() } else { right.next() });
     }

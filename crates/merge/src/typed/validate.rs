@@ -8,19 +8,42 @@ use std::collections::BTreeSet;
 /// The reasons why it does not: undeclared fields, wrong types, repeated items of sets and keyed lists. The text is
 /// upstream's: one reason alone, several as an indented list.
 pub fn validate(v: &Value, t: TypeRef<'_>) -> Result<(), String> {
-    let mut errors = Vec::new();
+    let mut errors = Errors::default();
     check(v, t, &mut String::new(), &mut errors, 0);
     said(errors)
 }
 
 /// [`validate`] of an API object.
 pub fn validate_object(o: &Object, t: TypeRef<'_>) -> Result<(), String> {
-    let mut errors = Vec::new();
+    let mut errors = Errors::default();
     members(&o.0, t, &mut String::new(), &mut errors, 0);
     said(errors)
 }
 
-fn said(errors: Vec<String>) -> Result<(), String> {
+/// Bytes of all reasons together; more are not looked for.
+const MOST_SAID: usize = 256 << 10;
+
+/// The reasons that were found.
+#[derive(Default)]
+struct Errors {
+    texts: Vec<String>,
+    size: usize,
+}
+
+impl Errors {
+    fn push(&mut self, text: String) {
+        if !self.is_full() {
+            self.size += text.len() + 1;
+            self.texts.push(text);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.size > MOST_SAID
+    }
+}
+
+fn said(Errors { texts: errors, .. }: Errors) -> Result<(), String> {
     match errors.as_slice() {
         [] => Ok(()),
         [one] => Err(one.clone()),
@@ -40,9 +63,9 @@ fn type_name(v: &Value) -> &'static str {
     }
 }
 
-fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>, depth: usize) {
+fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Errors, depth: usize) {
     let Some(s) = t.schema else { return };
-    if v.is_null() || depth > MAX_DEPTH {
+    if v.is_null() || depth > MAX_DEPTH || errors.is_full() {
         return;
     }
     let expected = match s.ty {
@@ -90,7 +113,7 @@ fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>,
     }
 }
 
-fn members(m: &Map<String, Value>, t: TypeRef<'_>, path: &mut String, errors: &mut Vec<String>, depth: usize) {
+fn members(m: &Map<String, Value>, t: TypeRef<'_>, path: &mut String, errors: &mut Errors, depth: usize) {
     let Some(s) = t.schema.filter(|s| s.is_object()) else { return };
     let closed = s.additional.is_none() && s.ty == Type::Struct && !s.preserve_unknown;
     let here = path.len();
@@ -98,6 +121,9 @@ fn members(m: &Map<String, Value>, t: TypeRef<'_>, path: &mut String, errors: &m
         path.push('.');
         path.push_str(k);
         let (below, declared) = t.declared(k);
+        if errors.is_full() {
+            return;
+        }
         if closed && !declared {
             errors.push(format!("{path}: field not declared in schema"));
         } else {

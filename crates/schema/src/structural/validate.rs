@@ -1,10 +1,11 @@
 //! Values against the schema of a custom resource, in the words of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
 
 use super::{Bounds, Constraints, formats};
-use crate::types::{ListType, Schema, Type};
+use crate::types::{ListType, Schema, Str, Type};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath};
 use serde_json::{Number, Value};
+use std::collections::HashMap;
 
 /// Checks a value. Where there is an old one, what did not change is not checked again, so that objects which were stored
 /// before a rule was tightened can still be changed elsewhere.
@@ -120,8 +121,9 @@ impl Check<'_> {
 
     fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &str) {
         if let Some(items) = s.items.as_deref() {
+            let past = Past::of(old, s);
             for (i, v) in a.iter().enumerate() {
-                self.value(v, correlated(v, old, s), items, &format!("{name}[{i}]"));
+                self.value(v, past.item(v), items, &format!("{name}[{i}]"));
             }
         }
         let Some(Bounds { min, max }) = c.map(|c| c.items) else { return };
@@ -206,10 +208,29 @@ impl Check<'_> {
     }
 }
 
-/// The old item that a new one continues: by its keys. Items of other lists have no past.
-fn correlated<'a>(v: &Value, old: Option<&'a Value>, s: &Schema) -> Option<&'a Value> {
-    let ListType::Map(keys) = &s.list else { return None };
-    old?.as_array()?.iter().find(|o| keys.iter().all(|k| o.get(&**k) == v.get(&**k)))
+/// The old items of a list that new ones continue, by their keys. Items of lists without keys have no past.
+struct Past<'a> {
+    keys: &'a [Str],
+    items: HashMap<Vec<Option<&'a Value>>, &'a Value>,
+}
+
+impl<'a> Past<'a> {
+    fn of(old: Option<&'a Value>, s: &'a Schema) -> Self {
+        let ListType::Map(keys) = &s.list else { return Self { keys: &[], items: HashMap::new() } };
+        let mut items = HashMap::new();
+        for item in old.and_then(Value::as_array).into_iter().flatten() {
+            // Of several with the same keys, the first.
+            items.entry(keys.iter().map(|k| item.get(&**k)).collect()).or_insert(item);
+        }
+        Self { keys, items }
+    }
+
+    fn item<'b>(&'b self, v: &'b Value) -> Option<&'b Value> {
+        if self.items.is_empty() {
+            return None;
+        }
+        self.items.get(&self.keys.iter().map(|k| v.get(&**k)).collect::<Vec<_>>()).copied()
+    }
 }
 
 /// The types a schema allows, if the value has another.

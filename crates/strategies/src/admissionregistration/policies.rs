@@ -3,7 +3,7 @@
 use super::{expressions, match_resources, mutable};
 use crate::apiextensions::rules::types::RESERVED;
 use crate::conditions;
-use crate::read::{is_set, items, text};
+use crate::read::{is_set, items, repeats, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -111,9 +111,10 @@ pub fn validating_policy(o: &Object, errors: &mut ErrorList) {
         let shown = crate::read::shown_list(annotations, "io.k8s.api.admissionregistration.v1.AuditAnnotation", &at);
         errors.push(FieldError::invalid_as(&at, &shown, &why));
     }
+    let again = repeats(annotations.iter().map(|a| text(a, "key")));
     for (i, a) in annotations.iter().enumerate() {
         annotation(o.name(), a, &at.index(i), errors);
-        if annotations[..i].iter().any(|before| text(before, "key") == text(a, "key")) {
+        if again[i] {
             errors.push(FieldError::duplicate(&at.index(i).child("key"), text(a, "key")));
         }
     }

@@ -61,7 +61,7 @@ impl Webhook {
         };
         let body = question.to_string().into_bytes();
         let answer = outside.post(env.registry, endpoint, TIMEOUT, body).await.map_err(call)?;
-        let answer: Value = serde_json::from_slice(&answer)
+        let answer: Value = meta::depth::from_slice(&answer)
             .map_err(|e| call(format!("couldn't get version/kind; json parse error: {e}")))?;
         let converted = read(answer, version, &uid).map_err(malformed)?;
         if converted.len() != objects.len() {

@@ -196,6 +196,9 @@ fn set_items(items: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// The most errors of the keys of one list.
+const MOST_KEY_ERRORS: usize = 100;
+
 fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, errors: &mut ErrorList) {
     let at = path.child("x-kubernetes-list-map-keys");
     if keys.is_empty() {
@@ -217,7 +220,12 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
         let why = "must be object if parent array's x-kubernetes-list-type is map";
         errors.push(FieldError::invalid(&below.child("type"), text(items, "type"), why));
     } else {
+        let (again, before) = (crate::read::repeats(keys), errors.len());
         for (i, k) in keys.iter().enumerate() {
+            // Each error shows all keys.
+            if errors.len() > before + MOST_KEY_ERRORS {
+                break;
+            }
             let place = below.child("properties").key(k).child("type");
             match items["properties"].get(*k) {
                 Some(p) if matches!(text(p, "type"), "array" | "object") => {
@@ -229,7 +237,7 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
                     errors.push(FieldError::invalid(&at, keys.to_vec(), "entries must all be names of item properties"))
                 }
             }
-            if keys[..i].contains(k) {
+            if again[i] {
                 errors.push(FieldError::invalid(&at, keys.to_vec(), "must not contain duplicate entries"));
             }
         }

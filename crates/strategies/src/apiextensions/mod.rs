@@ -9,6 +9,7 @@ mod embedded;
 mod field_path;
 mod json_schema;
 mod naming;
+mod patterns;
 pub(crate) mod rules;
 mod spec;
 mod structural;
@@ -83,6 +84,10 @@ impl Strategy for CustomResourceDefinition {
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
         let before = old.map(spec::warnings).unwrap_or_default();
         spec::warnings(o).into_iter().filter(|w| !before.contains(w)).collect()
+    }
+
+    fn is_slow_to_write(&self) -> bool {
+        true
     }
 
     fn keeps_alive(&self, o: &Object) -> bool {

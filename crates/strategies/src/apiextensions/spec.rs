@@ -10,6 +10,7 @@ use super::{defaults, field_path, is_true, json_schema, rules, strings, structur
 use crate::read::shown_list;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+use std::collections::{HashMap, HashSet};
 
 /// The most selectable fields of a version.
 const MAX_SELECTABLE: usize = 8;
@@ -86,9 +87,23 @@ fn shared<'a>(all: &'a [Value], key: &str) -> Option<&'a Value> {
 }
 
 fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut ErrorList) {
+    super::patterns::begin();
     let all = versions(o);
-    let same = |v: &Value, w: &Value| v["name"] == w["name"] && v["schema"] == w["schema"];
-    let unchanged = |v: &Value| old.is_some_and(|old| versions(old).iter().any(|w| same(v, w)));
+    let before: HashMap<&Value, Vec<&Value>> =
+        old.map(versions).into_iter().flatten().fold(HashMap::new(), |mut before, w| {
+            before.entry(&w["name"]).or_insert_with(Vec::new).push(&w["schema"]);
+            before
+        });
+    let unchanged = |v: &Value| before.get(&v["name"]).is_some_and(|all| all.contains(&&v["schema"]));
+    let shared = {
+        const KEYS: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
+        let found = KEYS.map(|k| (k, shared(all, k)));
+        move |k: &str| match found.iter().find(|(known, _)| *known == k) {
+            Some((_, v)) => *v,
+            None => shared(all, k),
+        }
+    };
+    let any_status = all.iter().any(|v| !v["subresources"]["status"].is_null());
     let list = path.child("versions");
     for (i, v) in all.iter().enumerate() {
         if v["schema"]["openAPIV3Schema"].is_null() {
@@ -104,8 +119,8 @@ fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut
         }
         deprecation(v, &at, errors);
         parts(
-            all,
-            |k| if shared(all, k).is_some() { &Value::Null } else { &v[k] },
+            any_status,
+            |k| if shared(k).is_some() { &Value::Null } else { &v[k] },
             &at,
             "schema",
             v,
@@ -113,7 +128,8 @@ fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut
             errors,
         );
     }
-    let unique = all.iter().enumerate().all(|(i, v)| !all[..i].iter().any(|w| w["name"] == v["name"]));
+    let mut known = HashSet::new();
+    let unique = all.iter().all(|v| known.insert(&v["name"]));
     if !unique {
         errors.push(FieldError::invalid_as(&list, &shown_versions(all, &list), "must contain unique version names"));
     }
@@ -127,8 +143,8 @@ fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut
             errors.push(FieldError::invalid(&path.child("version"), name(first), bad.join(",")));
         }
         parts(
-            all,
-            |k| shared(all, k).unwrap_or(&Value::Null),
+            any_status,
+            |k| shared(k).unwrap_or(&Value::Null),
             path,
             "validation",
             &Value::Null,
@@ -154,7 +170,7 @@ fn shown_versions(all: &[Value], path: &FieldPath) -> String {
 
 /// Schema, subresources, columns and selectable fields, of one version or of all. `unchanged`: so the schema was before.
 fn parts<'a>(
-    all: &'a [Value],
+    any_status: bool,
     get: impl Fn(&str) -> &'a Value,
     path: &FieldPath,
     schema_name: &str,
@@ -163,7 +179,7 @@ fn parts<'a>(
     errors: &mut ErrorList,
 ) {
     let has_status = |v: &Value| !v["subresources"]["status"].is_null();
-    let status = if version.is_null() { all.iter().any(has_status) } else { has_status(version) };
+    let status = if version.is_null() { any_status } else { has_status(version) };
     let schema = &get("schema")["openAPIV3Schema"];
     if schema.is_object() {
         root_schema(schema, status, unchanged, &path.child(schema_name).child("openAPIV3Schema"), errors);
@@ -322,7 +338,7 @@ fn column(c: &Value, path: &FieldPath, errors: &mut ErrorList) {
 }
 
 fn selectable(fields: &[Value], schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let mut seen: Vec<Vec<String>> = Vec::new();
+    let mut seen: HashSet<Vec<String>> = HashSet::new();
     for (i, f) in fields.iter().enumerate() {
         let at = path.index(i).child("jsonPath");
         let text = f["jsonPath"].as_str().unwrap_or_default();
@@ -347,7 +363,7 @@ fn selectable(fields: &[Value], schema: &Value, path: &FieldPath, errors: &mut E
         if seen.contains(&names) {
             errors.push(FieldError::duplicate(&at, text));
         } else {
-            seen.push(names);
+            seen.insert(names);
         }
     }
     if seen.len() > MAX_SELECTABLE {

@@ -3,7 +3,6 @@
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
-use regex::Regex;
 use schema::structural::is_int_or_string;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,7 +130,7 @@ fn junctors(s: &Value, path: &FieldPath, skip_any_of: bool, skip_first_all_of: b
         nested(&s["not"], &path.child("not"), false, errors);
     }
     let pattern = text(s, "pattern");
-    if let Err(e) = Regex::new(&meta::re2::translate(pattern)) {
+    if let Err(e) = super::patterns::check(pattern) {
         let why = format!("must be a valid regular expression, but isn't: {e}");
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, why));
     }

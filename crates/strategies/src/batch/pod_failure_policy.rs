@@ -1,6 +1,6 @@
 //! Which failures of pods count, and for what.
 
-use crate::read::{items, text};
+use crate::read::{items, repeats, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 
@@ -85,11 +85,12 @@ fn exit_codes(codes: &Value, at: &FieldPath, containers: &[&str], errors: &mut E
     } else if values.len() > CODES_MAX {
         errors.push(FieldError::too_many(&at, values.len(), CODES_MAX));
     }
+    let again = repeats(&values);
     for (i, v) in values.iter().enumerate() {
         if operator == "In" && *v == 0 {
             errors.push(FieldError::invalid(&at.index(i), *v, "must not be 0 for the In operator"));
         }
-        if values[..i].contains(v) {
+        if again[i] {
             errors.push(FieldError::duplicate(&at.index(i), *v));
         }
     }

@@ -4,6 +4,7 @@
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
+use std::collections::HashSet;
 
 /// What only its own subresource says.
 const DECISIONS: [&str; 2] = ["Approved", "Denied"];
@@ -19,14 +20,14 @@ fn count(list: &[Value], kind: &str) -> usize {
 }
 
 fn repeats(list: &[Value]) -> bool {
-    list.iter().any(|c| count(list, text(c, "type")) > 1)
+    crate::read::repeats(list.iter().map(|c| text(c, "type"))).contains(&true)
 }
 
 pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let before = old.map_or(&[][..], of);
     let has = |kind: &str| count(before, kind) > 0;
     let (both, repeated, nameless) = (DECISIONS.iter().all(|d| has(d)), repeats(before), has(""));
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (i, c) in of(o).iter().enumerate() {
         let (kind, at) = (text(c, "type"), FieldPath::new("status.conditions").index(i));
         if kind.is_empty() && !nameless {
@@ -46,7 +47,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         if !repeated && seen.contains(&kind) {
             errors.push(FieldError::duplicate(&at.child("type"), kind));
         }
-        seen.push(kind);
+        seen.insert(kind);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::plain::said_twice;
 use crate::pod_template;
-use crate::read::{items, shown, text};
+use crate::read::{items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{Env, Place, Request, Strategy, Sub, Upstream};
@@ -111,7 +111,8 @@ fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
         let why = "may specify no more than one CIDR for each IP family";
         errors.push(FieldError::invalid(at, all.to_vec(), why));
     }
-    for (i, c) in all.iter().enumerate().filter(|(i, c)| all[..*i].contains(c)) {
+    let again = repeats(all);
+    for (i, c) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
         errors.push(FieldError::duplicate(&at.index(i), c.clone()));
     }
 }
@@ -129,7 +130,8 @@ fn amounts(o: &Object, errors: &mut ErrorList) {
 fn parts(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("status.addresses");
     let all = o.at(&["status", "addresses"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    for (i, a) in all.iter().enumerate().filter(|(i, a)| all[..*i].contains(a)) {
+    let again = repeats(all);
+    for (i, a) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
         let at = at.index(i);
         errors.push(FieldError::duplicate_as(&at, &shown(a, "io.k8s.api.core.v1.NodeAddress", &at)));
     }

@@ -2,7 +2,7 @@
 
 use super::endpoints::special_address;
 use super::service::{is_balanced, is_reached_from_outside};
-use crate::read::{items, shown, text};
+use crate::read::{items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use serde_json::json;
@@ -155,12 +155,13 @@ pub fn cluster_addresses(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         _ => {}
     }
     let families: Vec<&str> = items(s, "ipFamilies").iter().filter_map(Value::as_str).collect();
+    let again = repeats(&families);
     for (i, f) in families.iter().enumerate() {
         let at = at.child("ipFamilies").index(i);
         if !FAMILIES.contains(f) {
             errors.push(FieldError::not_supported(&at, *f, &FAMILIES));
         }
-        if families[..i].contains(f) {
+        if again[i] {
             errors.push(FieldError::duplicate(&at, *f));
         }
     }

@@ -3,7 +3,7 @@
 use crate::read::{items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 const WAYS: [&str; 2] = ["resourceClaimName", "resourceClaimTemplateName"];
 
@@ -33,6 +33,9 @@ pub fn of_pod(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// Characters of the names that an error lists: each claim that is not known lists them again.
+const LISTED: usize = 4096;
+
 /// A container uses a claim as a whole, or requests of it, each once.
 pub fn of_container(resources: &Value, spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
     let claims = items(resources, "claims");
@@ -41,7 +44,13 @@ pub fn of_container(resources: &Value, spec: &Value, list: &FieldPath, errors: &
     }
     let known: BTreeSet<&str> =
         items(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect();
+    let which = match known.iter().copied().collect::<Vec<_>>() {
+        others if others.is_empty() => " which is empty".to_owned(),
+        others => format!(": {}", others.join(", ")).chars().take(LISTED).collect(),
+    };
     let mut used: HashSet<String> = HashSet::new();
+    // How many requests are used of each claim.
+    let mut requested: HashMap<&str, usize> = HashMap::new();
     for (i, c) in claims.iter().enumerate() {
         let at = list.index(i);
         let (name, request) = (text(c, "name"), text(c, "request"));
@@ -60,15 +69,14 @@ pub fn of_container(resources: &Value, spec: &Value, list: &FieldPath, errors: &
             if used.contains(&key) {
                 errors.push(FieldError::duplicate(&at, key.as_str()));
             } else if request.is_empty() {
-                let parts = used.iter().filter(|k| k.split_once('/').is_some_and(|(n, _)| n == name)).count();
+                let parts = requested.get(name).copied().unwrap_or_default();
                 errors.extend((0..parts).map(|_| FieldError::duplicate(&at, name)));
             }
-            used.insert(key);
+            if used.insert(key) && !request.is_empty() {
+                *requested.entry(name).or_default() += 1;
+            }
         }
         if !known.contains(name) {
-            let others: Vec<&str> = known.iter().copied().collect();
-            let which =
-                if others.is_empty() { " which is empty".to_owned() } else { format!(": {}", others.join(", ")) };
             let mut e = FieldError::not_found(&at, name);
             e.body.push_str(&format!(": must be one of the names in pod.spec.resourceClaims{which}"));
             errors.push(e);

@@ -3,7 +3,7 @@
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -142,26 +142,31 @@ fn label_keys(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let selector = &t["labelSelector"];
     let mut seen: HashSet<&str> =
         selector["matchLabels"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+    let last: HashMap<&str, usize> = same.iter().enumerate().map(|(i, k)| (*k, i)).collect();
     for e in items(selector, "matchExpressions") {
         let key = text(e, "key");
-        if let Some(i) = same.iter().rposition(|k| *k == key).filter(|_| seen.contains(key)) {
+        if let Some(i) = last.get(key).copied().filter(|_| seen.contains(key)) {
             let why = "exists in both matchLabelKeys and labelSelector";
             errors.push(FieldError::invalid(&at.index(i), key, why));
         }
         seen.insert(key);
     }
-    for (i, k) in same.iter().enumerate().filter(|(_, k)| other.contains(k)) {
+    let other: HashSet<&str> = other.into_iter().collect();
+    for (i, k) in same.iter().enumerate().filter(|(_, k)| other.contains(*k)) {
         let why = "exists in both matchLabelKeys and mismatchLabelKeys";
         errors.push(FieldError::invalid(&at.child("matchLabelKeys").index(i), *k, why));
     }
 }
 
 fn spread(constraints: &[Value], path: &FieldPath, errors: &mut ErrorList) {
+    fn pair(c: &Value) -> (&str, &str) {
+        (text(c, "topologyKey"), text(c, "whenUnsatisfiable"))
+    }
+    let last: HashMap<(&str, &str), usize> = constraints.iter().enumerate().map(|(i, c)| (pair(c), i)).collect();
     for (i, c) in constraints.iter().enumerate() {
         let at = path.index(i);
-        let pair = |c: &Value| (text(c, "topologyKey").to_owned(), text(c, "whenUnsatisfiable").to_owned());
         let mine = pair(c);
-        if constraints[i + 1..].iter().any(|o| pair(o) == mine) {
+        if last.get(&mine).is_some_and(|last| *last > i) {
             let what = format!("{{{}, {}}}", mine.0, mine.1);
             errors.push(FieldError::duplicate(&at.child("{topologyKey, whenUnsatisfiable}"), what));
         }

@@ -233,12 +233,17 @@ fn empty_source(source: &Value) -> bool {
     source.as_object().is_none_or(|m| m.is_empty())
 }
 
+/// The files of a volume that are compared with each other.
+const MOST_FILES: usize = 1_000;
+/// The warnings of a volume: all warnings of an answer are cut at a few thousand characters.
+const MOST_OVERLAPS: usize = 100;
+
 /// Two files of one volume that want the same place.
 fn overlaps(v: &Value, out: &mut Vec<String>) {
     let name = text(v, "name");
     let paths =
         |source: &Value| -> Vec<String> { items(source, "items").iter().map(|i| text(i, "path").to_owned()).collect() };
-    let (title, files): (String, Vec<(String, String)>) = if is_set(v, "secret") {
+    let (title, mut files): (String, Vec<(String, String)>) = if is_set(v, "secret") {
         let title = format!("Secret {:?}", text(&v["secret"], "secretName"));
         (title, paths(&v["secret"]).into_iter().map(|p| (p, String::new())).collect())
     } else if is_set(v, "configMap") {
@@ -267,7 +272,13 @@ fn overlaps(v: &Value, out: &mut Vec<String>) {
     } else {
         return;
     };
+    // Pairs are many, and few warnings are told.
+    files.truncate(MOST_FILES);
+    let before = out.len();
     for (i, (path, from)) in files.iter().enumerate() {
+        if out.len() > before + MOST_OVERLAPS {
+            return;
+        }
         for (other, other_from) in &files[..i] {
             let inside = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
             if path == other || inside(path, other) || inside(other, path) {

@@ -1,6 +1,6 @@
 //! What claims, classes and slices have in common: names, sets, opaque parameters.
 
-use crate::read::{items, text};
+use crate::read::{items, repeats, text};
 use crate::storage::driver_name;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
@@ -119,8 +119,8 @@ pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for key in [good, bad] {
         let at = at.child(key);
         let all = items(v, key);
-        for (i, c) in all.iter().enumerate() {
-            if all[..i].contains(c) {
+        for ((i, c), again) in all.iter().enumerate().zip(repeats(all)) {
+            if again {
                 errors.push(FieldError::duplicate(&at.index(i), c.clone()));
             }
         }

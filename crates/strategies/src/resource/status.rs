@@ -4,7 +4,7 @@ use super::claim::Requests;
 use super::parts::{binding_conditions, configuration, driver, every, messages, pool, raw, toleration, uid};
 use crate::conditions;
 use crate::pod_template::scheduling::node_selector_terms;
-use crate::read::{items, shown, text};
+use crate::read::{items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::net::IpAddr;
@@ -51,7 +51,8 @@ fn few(v: &Value, key: &str, max: usize, at: &FieldPath, errors: &mut ErrorList)
 
 fn unique(v: &Value, key: &str, at: &FieldPath, of: impl Fn(&Value) -> Value, errors: &mut ErrorList) {
     let all: Vec<Value> = items(v, key).iter().map(of).collect();
-    for (i, id) in all.iter().enumerate().filter(|(i, id)| all[..*i].contains(id)) {
+    let again = repeats(&all);
+    for (i, id) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
         errors.push(FieldError::duplicate(&at.child(key).index(i), id.clone()));
     }
 }

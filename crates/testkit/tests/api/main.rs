@@ -13,6 +13,7 @@ mod documents;
 mod escalation;
 mod events;
 mod groups;
+mod growth;
 #[path = "../admission/hook.rs"]
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;

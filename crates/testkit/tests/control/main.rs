@@ -11,6 +11,7 @@ mod protection;
 mod repeat;
 mod roles;
 mod tokens;
+mod unreadable;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;

@@ -6,6 +6,7 @@ mod aggregation;
 mod audit;
 mod audit_webhook;
 mod cbor;
+mod depth;
 mod expiry;
 mod extension;
 mod fairness;

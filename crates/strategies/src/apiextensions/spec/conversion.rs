@@ -58,8 +58,9 @@ fn reviewed(reviews: &[String], list: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::required(list, ""));
         return;
     }
+    let again = crate::read::repeats(reviews);
     for (i, r) in reviews.iter().enumerate() {
-        if reviews[..i].contains(r) {
+        if again[i] {
             errors.push(FieldError::invalid(&list.index(i), r.as_str(), "duplicate version"));
             continue;
         }

@@ -1,0 +1,135 @@
+//! Where requests are worked on that may take long: on threads of their own, so that no other request waits for their decoding
+//! and validation.
+//!
+//! A request goes there for its size, or because its resource says that its writes are slow. How many bytes are worked on at
+//! a time is bounded, since a decoded object takes many times the memory of its text. Without such threads (in tests with
+//! virtual time) every request is worked on where it arrives. Left out: fairness among those that wait, which is what
+//! priority levels are for.
+
+use crate::body::Body;
+use crate::content::{Encoding, Shape};
+use crate::handle::Call;
+use crate::{Server, verbs};
+use http::{Method, Response};
+use meta::Status;
+use parking_lot::Mutex;
+use registry::Resource;
+use std::cell::Cell;
+use std::sync::Arc;
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// Bodies and stored objects from this size on are worked on aside.
+const LARGE: usize = 64 << 10;
+/// Lists of so many objects that have to be decoded.
+const MANY: usize = 500;
+/// What is worked on at a time, in KiB: a few bodies of the largest size.
+const AT_A_TIME: usize = 32 << 10;
+
+thread_local! {
+    /// Whether this thread is one of those that work aside.
+    static HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the threads: half as many as cores, so that the other half answers meanwhile.
+pub fn runtime() -> std::io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Builder::new_multi_thread()
+        .worker_threads(cores.div_ceil(2))
+        .thread_name("large-requests")
+        .on_thread_start(|| HERE.set(true))
+        .enable_all()
+        .build()
+}
+
+/// Does work for a request where it stands, before it is known where the request goes. What is large holds up no other
+/// request of this thread, and is done one after the other.
+pub(crate) fn in_place<T>(size: usize, work: impl FnOnce() -> T) -> T {
+    static TURN: Mutex<()> = Mutex::new(());
+    let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if size < LARGE || !many {
+        return work();
+    }
+    tokio::task::block_in_place(|| {
+        let _turn = TURN.lock();
+        work()
+    })
+}
+
+/// The way to those threads.
+pub(crate) struct Aside {
+    threads: Option<Handle>,
+    room: Arc<Semaphore>,
+}
+
+impl Aside {
+    pub fn new(threads: Option<Handle>) -> Self {
+        Self { threads, room: Arc::new(Semaphore::new(AT_A_TIME)) }
+    }
+
+    /// Those that wait are refused from now on.
+    pub fn end(&self) {
+        self.room.close();
+    }
+}
+
+/// Stops work that nobody waits for any more, at its next pause.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Works on a request, here or aside.
+pub(crate) async fn dispatch(
+    server: &Arc<Server>,
+    call: Call,
+    row: Arc<Resource>,
+    watch: bool,
+) -> Result<Response<Body>, Status> {
+    let threads = server.aside.threads.as_ref().filter(|_| !HERE.get());
+    let Some((threads, size)) = threads.zip(size(server, &call, &row, watch)) else {
+        return verbs::dispatch(server, call, row, watch).await;
+    };
+    let kib = (size >> 10).clamp(1, AT_A_TIME);
+    let room = server.aside.room.clone().acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX)).await;
+    let Ok(room) = room else { return Err(Status::unavailable("the server is shutting down")) };
+    let server = server.clone();
+    let mut task = Task(threads.spawn(async move {
+        let answer = verbs::dispatch(&server, call, row, watch).await;
+        drop(room);
+        answer
+    }));
+    (&mut task.0).await.unwrap_or_else(|e| Err(Status::internal(format!("working on the request failed: {e}"))))
+}
+
+/// The bytes that are worked on; none if they are few.
+fn size(server: &Server, call: &Call, row: &Resource, watch: bool) -> Option<usize> {
+    let t = &call.target;
+    if watch || verbs::is_stream(&t.subresource) {
+        return None;
+    }
+    let stored = || {
+        let key = row.key(&t.namespace, &t.name).filter(|_| !t.name.is_empty())?;
+        Some(server.registry.store.snapshot().get(&key)?.value.len())
+    };
+    if matches!(call.parts.method, Method::GET | Method::HEAD) {
+        let shown = match call.wanted.shape {
+            Shape::Object => call.wanted.is_plain(),
+            Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json,
+            Shape::Table => false,
+        };
+        if shown || !t.name.is_empty() {
+            return stored().filter(|size| !shown && *size >= LARGE);
+        }
+        let (resource, _) = row.stored()?;
+        let namespace = Some(t.namespace.as_str()).filter(|n| !n.is_empty());
+        let count = server.registry.store.snapshot().count(resource, namespace);
+        return (count >= MANY).then_some(count << 10);
+    }
+    let size = call.body.len() + stored().unwrap_or_default();
+    (size >= LARGE || row.strategy.is_slow_to_write()).then_some(size)
+}

@@ -1,0 +1,76 @@
+//! Whether the patterns of a definition compile, within a budget.
+//!
+//! A pattern that is short as text may be large as a program (`\pL{500}`), and a definition may have any number of them.
+//! The budget counts the programs of different patterns, roughly, by trying small limits first; a usual pattern takes the
+//! smallest. It is kept per thread from [`begin`] on, since a definition is validated at once and on one thread.
+
+use regex::RegexBuilder;
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+/// Limits of the size of a program that are tried in turn, in bytes.
+const LIMITS: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 10 << 20];
+/// What the programs of all different patterns of a definition may take, in bytes.
+const ALL: usize = 32 << 20;
+
+#[derive(Default)]
+struct Spent {
+    bytes: usize,
+    known: HashSet<String>,
+}
+
+thread_local! {
+    static SPENT: RefCell<Spent> = RefCell::default();
+}
+
+/// A definition is validated from here on.
+pub fn begin() {
+    SPENT.take();
+}
+
+/// Compiles a pattern. Errors say why it is not one, or that the definition has too many large ones.
+pub fn check(pattern: &str) -> Result<(), String> {
+    SPENT.with_borrow_mut(|spent| {
+        if pattern.is_empty() || spent.known.contains(pattern) {
+            return Ok(());
+        }
+        let text = meta::re2::translate(pattern);
+        let mut error = String::new();
+        for limit in LIMITS {
+            if spent.bytes + limit > ALL {
+                return Err(format!("all patterns of the definition together take more than {} MiB", ALL >> 20));
+            }
+            match RegexBuilder::new(&text).size_limit(limit).build() {
+                Ok(_) => {
+                    spent.bytes += limit;
+                    spent.known.insert(pattern.to_owned());
+                    return Ok(());
+                }
+                Err(e @ regex::Error::CompiledTooBig(_)) => error = e.to_string(),
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        spent.bytes += LIMITS[LIMITS.len() - 1];
+        Err(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_large_patterns_are_refused_and_many_usual_ones_are_not() {
+        begin();
+        let large: Vec<bool> = (0..300).map(|i| check(&format!(r"^\pL{{{}}}$", 100 + i)).is_ok()).collect();
+        assert!(large[0] && !large[299]);
+        assert!(check("a").is_ok() || large.iter().filter(|l| **l).count() > 10, "{large:?}");
+        begin();
+        assert!((0..1_500).all(|i| check(&format!("^[a-z0-9]([-a-z0-9]*[a-z0-9])?{i}$")).is_ok()));
+        begin();
+        let quantity = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+        assert!((0..20_000).all(|_| check(quantity).is_ok()));
+        assert!(check("(").is_err_and(|e| e.contains("unclosed group")));
+        assert!(check(r"(\pL{1000}){1000}").is_err_and(|e| e.contains("size limit")));
+    }
+}

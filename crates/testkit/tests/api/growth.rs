@@ -1,0 +1,132 @@
+//! Long lists and maps take time that grows with their length and no faster, wherever in an object of whatever kind they are.
+
+use kemudi_testkit::Cluster;
+use kinds::Kind;
+use meta::Value;
+use schema::{Schema, Type};
+use serde_json::{Map, json};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Items of a list.
+const MANY: usize = 4_000;
+/// What takes no longer is not looked at any closer: items that are compared with each other take much longer.
+const SHORT: Duration = Duration::from_millis(500);
+/// By how much longer eight times as many may take. Quadratic work takes 64 times as long.
+const FACTOR: f64 = 24.0;
+/// How often a suspicion is looked at: the machine may have been busy.
+const TRIES: usize = 3;
+
+/// A list or map in a kind: the names on the way, and what is in it.
+struct Place<'a> {
+    path: Vec<String>,
+    items: &'a Schema,
+    list: bool,
+}
+
+/// All lists and maps of a kind that are not in one that was seen: of one type each field once.
+fn places<'a>(s: &'a Schema, path: &mut Vec<String>, seen: &mut HashSet<(usize, String)>, out: &mut Vec<Place<'a>>) {
+    for f in &s.fields {
+        if path.len() > 9 || !seen.insert((std::ptr::from_ref(s) as usize, f.name.to_string())) {
+            continue;
+        }
+        let inner = f.schema.get();
+        path.push(f.name.to_string());
+        match (inner.ty, inner.items.as_deref(), inner.additional.as_deref()) {
+            (Type::Struct, ..) => places(inner, path, seen, out),
+            (Type::Array, Some(items), _) => {
+                out.push(Place { path: path.clone(), items, list: true });
+                path.push("[]".into());
+                places(items, path, seen, out);
+                path.pop();
+            }
+            (Type::Map, _, Some(items)) => out.push(Place { path: path.clone(), items, list: false }),
+            _ => {}
+        }
+        path.pop();
+    }
+}
+
+/// Something of a type; with another number, something else.
+fn some(s: &Schema, i: usize, depth: usize) -> Value {
+    match s.ty {
+        Type::String => s.enum_values.first().map_or_else(|| format!("x{i}").into(), |v| Value::from(&**v)),
+        Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => (i % 60_000 + 1).into(),
+        Type::Boolean => true.into(),
+        Type::Quantity => format!("{i}").into(),
+        Type::Struct if depth > 0 => {
+            let scalars = s
+                .fields
+                .iter()
+                .filter(|f| !matches!(f.schema.ty, Type::Array | Type::Map | Type::Time | Type::MicroTime));
+            let fields = scalars.map(|f| (f.name.to_string(), some(&f.schema, i, depth - 1)));
+            Value::Object(fields.filter(|(_, v)| !v.is_null()).collect())
+        }
+        Type::Struct | Type::Map => json!({}),
+        Type::Array => json!([]),
+        _ => Value::Null,
+    }
+}
+
+fn object(kind: &Kind, place: &Place<'_>, n: usize, same: bool) -> Value {
+    let item = |i: usize| some(place.items, if same { 0 } else { i }, 1);
+    let mut v: Value = match place.list {
+        true => (0..n).map(item).collect::<Vec<_>>().into(),
+        false => Value::Object((0..n).map(|i| (format!("x{i}"), item(i))).collect::<Map<_, _>>()),
+    };
+    for name in place.path.iter().rev() {
+        v = if name == "[]" { json!([v]) } else { json!({ name: v }) };
+    }
+    v["apiVersion"] = kind.gvk().api_version().into();
+    v["kind"] = kind.kind.to_string().into();
+    v["metadata"]["name"] = "x".into();
+    v
+}
+
+async fn time(c: &Cluster, kind: &Kind, place: &Place<'_>, n: usize, same: bool) -> Duration {
+    let namespace = if kind.namespaced { "/namespaces/default" } else { "" };
+    let root = if kind.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", kind.group) };
+    let path = format!("{root}/{}{namespace}/{}?dryRun=All", kind.version, kind.plural);
+    let body = object(kind, place, n, same);
+    #[allow(clippy::disallowed_methods)] // the test's own time stands still
+    let begun = std::time::Instant::now();
+    let a = c.call("POST", &path, body).await;
+    assert!(a.code != 500, "{path} {:?}: {}", place.path, a.body.to_string().chars().take(500).collect::<String>());
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_may_be_long() {
+    let c = Cluster::start(1).await;
+    let (mut seen, mut found, mut looked_at) = (HashSet::new(), Vec::new(), 0);
+    let rows = c.server.registry.rows();
+    for row in rows.iter().filter(|r| r.kind.has_verb("create")) {
+        let mut all = Vec::new();
+        places(&row.kind.schema, &mut Vec::new(), &mut seen, &mut all);
+        // Different items of one, equal ones of the next: other kinds have the same types.
+        for (i, place) in all.iter().enumerate() {
+            let same = i % 2 == 1;
+            looked_at += 1;
+            let mut factor = f64::INFINITY;
+            for _ in 0..TRIES {
+                let long = time(&c, &row.kind, place, MANY, same).await;
+                if long < SHORT {
+                    factor = 0.0;
+                    break;
+                }
+                let short = time(&c, &row.kind, place, MANY / 8, same).await;
+                factor = factor.min(long.as_secs_f64() / short.as_secs_f64());
+                if factor <= FACTOR {
+                    break;
+                }
+            }
+            if factor > FACTOR {
+                let what = format!("{} {:?} same={same}", row.kind.kind, place.path);
+                eprintln!("{what}: {factor:.0} times as long for 8 times as many");
+                found.push(what);
+            }
+        }
+    }
+    assert!(looked_at > 300, "{looked_at}");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
