@@ -23,6 +23,9 @@ const STOP: Duration = Duration::from_secs(40);
 /// How long one body is worked on, at most.
 const BODY: Duration = Duration::from_secs(60);
 
+/// An answer is no larger than what was sent, once in its message and once in its causes.
+const LARGEST: usize = 6 << 20;
+
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
@@ -84,8 +87,10 @@ fn bodies() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// Bodies of those who may write in one namespace, or define resources.
-fn written() -> Vec<(&'static str, &'static str, Value)> {
+/// Bodies of those who may write in one namespace, or define resources, and what the answer to them is.
+fn written() -> Vec<(&'static str, &'static str, Value, u16)> {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    const PODS: &str = "/api/v1/namespaces/default/pods";
     let managers: Vec<Value> = (0..12_000)
         .map(|i| {
             json!({"manager": format!("m{i}"), "operation": "Update", "apiVersion": format!("v{i}"), "fieldsType": "FieldsV1",
@@ -94,7 +99,18 @@ fn written() -> Vec<(&'static str, &'static str, Value)> {
         .collect();
     let map = json!({"metadata": {"name": "a", "managedFields": managers}, "data": {"k1": "v"}});
     let containers: Vec<Value> = (0..20_000).map(|_| json!({"name": "A", "image": ""})).collect();
-    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": containers}});
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"serviceAccountName": "nobody", "containers": containers}});
+    let owner = |i| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": format!("o{i}"), "uid": format!("u{i}"), "controller": true});
+    let owners: Vec<Value> = (0..20_000).map(owner).collect();
+    let owned = json!({"metadata": {"name": "b", "ownerReferences": owners}});
+    let files: Vec<Value> = (0..20_000).map(|i| json!({"key": format!("k{i}"), "path": "a"})).collect();
+    let volume = json!({"name": "v", "configMap": {"name": "a", "items": files}});
+    let mounting = json!({"metadata": {"name": "c"}, "spec": {"serviceAccountName": "nobody",
+        "containers": [{"name": "c", "image": "i"}], "volumes": [volume]}});
+    let claims: Vec<Value> = (0..10_000).map(|i| json!({"name": format!("c{i}"), "resourceClaimName": "c"})).collect();
+    let used: Vec<Value> = (0..10_000).map(|i| json!({"name": format!("u{i}")})).collect();
+    let claiming = json!({"metadata": {"name": "d"}, "spec": {"serviceAccountName": "nobody", "resourceClaims": claims,
+        "containers": [{"name": "c", "image": "i", "resources": {"claims": used}}]}});
     let patterns: serde_json::Map<String, Value> = (0..300)
         .map(|i| (format!("p{i}"), json!({"type": "string", "pattern": format!("^\\pL{{{}}}$", 200 + i)})))
         .collect();
@@ -102,9 +118,12 @@ fn written() -> Vec<(&'static str, &'static str, Value)> {
         "names": {"plural": "as", "kind": "A"}, "versions": [{"name": "v1", "served": true, "storage": true,
             "schema": {"openAPIV3Schema": {"type": "object", "properties": patterns}}}]}});
     vec![
-        ("managed fields", "/api/v1/namespaces/default/configmaps", map),
-        ("errors", "/api/v1/namespaces/default/pods", pod),
-        ("patterns", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition),
+        ("managed fields", MAPS, map, 201),
+        ("owners", MAPS, owned, 422),
+        ("errors", PODS, pod, 422),
+        ("files at one place", PODS, mounting, 201),
+        ("claims that are not there", PODS, claiming, 422),
+        ("patterns", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition, 422),
     ]
 }
 
@@ -151,12 +170,12 @@ fn large_bodies(_: &Story) {
             }
             assert!(longest < ANSWER, "{what}: others waited {longest:?}");
         }
-        for (what, path, body) in written() {
+        for (what, path, body, wanted) in written() {
             let writer = client_of(data.path(), admin_token.trim()).await;
             let work = timeout(BODY, send(&writer, Method::POST, path, JSON, body.to_string().into_bytes()));
             let (answer, longest) = meanwhile(&other, work).await;
             let (code, size) = answer.unwrap_or_else(|_| panic!("{what}: no answer")).unwrap();
-            assert!((code.is_success() || code.is_client_error()) && size < 2 << 20, "{what}: {code}, {size} bytes");
+            assert!(code.as_u16() == wanted && size < LARGEST, "{what}: {code}, {size} bytes");
             assert!(longest < ANSWER, "{what}: others waited {longest:?}");
         }
         // Told to stop while it works on more than it can.
