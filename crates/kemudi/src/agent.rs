@@ -90,6 +90,10 @@ impl Config {
 
 /// Opens the pod network: its guard is up before anything can use an address of the cluster.
 pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
+    for name in ["network", "netns"] {
+        let directory = config.data_dir.join(name);
+        make_private(&directory).map_err(|source| Error::File { path: directory, source })?;
+    }
     Ok(PodNetwork::open(config.network()).await?)
 }
 

@@ -280,7 +280,9 @@ fn nobody_walks_the_data_directory(s: &Story) {
     let data = s.cluster.directory.join("data");
     let mode = |p: &Path| fs::symlink_metadata(p).unwrap().mode() & 0o7777;
     assert_eq!(mode(&data), 0o700);
-    for private in ["store", "keys", "runtime", "runtime/pods", "runtime/images", "node", "node/pods", "logs"] {
+    for private in
+        ["store", "keys", "runtime", "runtime/pods", "runtime/images", "node", "node/pods", "logs", "network", "netns"]
+    {
         assert_eq!(mode(&data.join(private)), 0o700, "{private}");
     }
     for entry in fs::read_dir(&data).unwrap().map(|e| e.unwrap().path()) {
@@ -289,6 +291,10 @@ fn nobody_walks_the_data_directory(s: &Story) {
         assert!(!private || mode(&entry) == 0o600, "{name}: {:o}", mode(&entry));
     }
     assert_eq!(mode(&s.cluster.kubeconfig), 0o600);
+    let pods = fs::read_dir(data.join("runtime/pods")).unwrap().map(|p| p.unwrap().path().join("shim.sock"));
+    // One whose pod ends meanwhile is none.
+    let sockets: Vec<u32> = pods.filter_map(|p| Some(fs::symlink_metadata(p).ok()?.mode() & 0o7777)).collect();
+    assert!(!sockets.is_empty() && sockets.iter().all(|m| *m == 0o600), "{sockets:?}");
     let found = Command::new("find").arg(&data).arg("-ls").uid(65534).gid(65534).current_dir("/").output().unwrap();
     let listed = String::from_utf8_lossy(&found.stdout);
     assert!(listed.lines().count() <= 1, "{listed}");

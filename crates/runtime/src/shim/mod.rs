@@ -148,6 +148,8 @@ impl Shim {
             SignalFd::with_flags(&chld, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(say("signals"))?;
 
         std::env::set_current_dir(&directory).map_err(say_io("pod directory"))?;
+        // The socket and files of the shim are its owner's alone; what becomes a container sets its own.
+        nix::sys::stat::umask(Mode::from_bits_truncate(0o077));
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(say("socket"))?;
         let _ = std::fs::remove_file(SOCKET);
