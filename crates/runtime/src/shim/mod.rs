@@ -26,7 +26,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, sethostname, setsid};
 
@@ -149,13 +149,14 @@ impl Shim {
 
         std::env::set_current_dir(&directory).map_err(say_io("pod directory"))?;
         // The socket and files of the shim are its owner's alone; what becomes a container sets its own.
-        nix::sys::stat::umask(Mode::from_bits_truncate(0o077));
+        umask(Mode::from_bits_truncate(0o177));
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(say("socket"))?;
         let _ = std::fs::remove_file(SOCKET);
         // Relative, since the address has room for 108 bytes only.
         let address = UnixAddr::new(SOCKET).map_err(say("socket"))?;
         bind(listener.as_raw_fd(), &address).map_err(say("binding the socket"))?;
+        umask(Mode::from_bits_truncate(0o077));
         listen(&listener, Backlog::new(16).map_err(say("socket"))?).map_err(say("listening"))?;
         std::env::set_current_dir("/").map_err(say_io("/"))?;
 
