@@ -74,6 +74,11 @@ impl Config {
             disable_http2: false,
         }
     }
+
+    /// Whether the server is reached over TLS. Credentials are sent to no other.
+    pub fn is_tls(&self) -> bool {
+        self.server.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("https"))
+    }
 }
 
 type Pool = legacy::Client<Connector, Full<Bytes>>;

@@ -309,8 +309,12 @@ fn override_user(u: &mut User, o: &Overrides) {
 }
 
 impl User {
-    /// Writes into a configuration who this is. The program that is to say it is not run yet.
+    /// Writes into a configuration who this is. The program that is to say it is not run yet. As in client-go, a server without
+    /// TLS is not told, since everybody on the way would be told as well.
     fn introduce(&self, https: &mut Config) -> Result<Option<exec::Exec>, Error> {
+        if !https.is_tls() {
+            return Ok(None);
+        }
         let certificates = pem("client-certificate-data", &self.client_certificate, &self.client_certificate_data)?;
         let key = pem("client-key-data", &self.client_key, &self.client_key_data)?;
         // A key without a certificate says nothing.

@@ -17,6 +17,7 @@ pub mod lease;
 pub mod metrics;
 pub mod options;
 pub mod pace;
+pub mod program;
 pub mod queue;
 pub mod resource;
 pub mod shared;

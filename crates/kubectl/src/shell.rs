@@ -1,6 +1,6 @@
 //! What a command has around it: streams, environment, time and chance. All of it is given, so that tests give their own.
 
-use client::Client;
+use client::{Client, program};
 use jiff::Timestamp;
 use meta::{Clock, Rng};
 use std::io::{Read, Write};
@@ -89,8 +89,13 @@ impl Shell {
         }
     }
 
-    /// Runs a program to its end.
+    /// Runs a program to its end. As in Go, one that `PATH` has only relative to the current directory is not run.
     pub fn status(&self, program: &mut Command) -> std::io::Result<ExitStatus> {
+        let name = program.get_program().to_string_lossy().into_owned();
+        let path = (self.environment)("PATH").map(std::ffi::OsString::from);
+        if let Err(e @ program::Error::Relative(_)) = program::look_path(&name, path.as_deref()) {
+            return Err(std::io::Error::other(e));
+        }
         self.out.flush();
         if self.terminal {
             return program.status();

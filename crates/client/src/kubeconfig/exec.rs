@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::https::{ClientIdentity, Config, Credentials};
+use crate::program::look_path;
 use base64::Engine as _;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -96,7 +97,14 @@ impl Exec {
         }
         let input = if interactive { std::process::Stdio::inherit() } else { std::process::Stdio::null() };
         let shown = &self.command;
-        let output = tokio::process::Command::new(&self.command)
+        let absent = || {
+            let hint = self.install_hint.as_deref().map(|h| format!("\n\n{h}")).unwrap_or_default();
+            wrong(format!("exec: executable {shown} not found{ABSENT}{hint}"))
+        };
+        // As upstream, one that is found relative to the current directory is none.
+        let program = look_path(&self.command, std::env::var_os("PATH").as_deref()).map_err(|_| absent())?;
+        let output = tokio::process::Command::new(program)
+            .arg0(shown)
             .args(self.args.iter().flatten())
             .envs(self.env.iter().flatten().map(|e| (&e.name, &e.value)))
             .env("KUBERNETES_EXEC_INFO", info.to_string())
@@ -105,10 +113,7 @@ impl Exec {
             .output()
             .await
             .map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => {
-                    let hint = self.install_hint.as_deref().map(|h| format!("\n\n{h}")).unwrap_or_default();
-                    wrong(format!("exec: executable {shown} not found{ABSENT}{hint}"))
-                }
+                std::io::ErrorKind::NotFound => absent(),
                 _ => wrong(format!("exec: {shown}: {e}")),
             })?;
         if !output.status.success() {

@@ -1,7 +1,7 @@
 //! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
 //!
 //! One file per class of attacker. `containers` and `paths` start from inside a pod, `requests` and `connections` from a
-//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried.
+//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `client` from what the user's own client talks to and runs.
 //! `docs/security.md` lists the promises that these tests hold.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
@@ -18,6 +18,7 @@ mod running;
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod story;
 
+mod client;
 mod connections;
 mod containers;
 mod entry;
@@ -28,8 +29,15 @@ use runner::{Test, own};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
-    [own(containers::TESTS), own(paths::TESTS), own(requests::TESTS), own(connections::TESTS), own(entry::TESTS)]
-        .concat()
+    [
+        own(containers::TESTS),
+        own(paths::TESTS),
+        own(requests::TESTS),
+        own(connections::TESTS),
+        own(entry::TESTS),
+        own(client::TESTS),
+    ]
+    .concat()
 }
 
 fn main() -> ExitCode {

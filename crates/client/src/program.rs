@@ -1,0 +1,66 @@
+//! Programs by name, found in `PATH` as Go's `exec.LookPath` finds them: never through a relative entry, so that a directory
+//! somebody else can write to does not decide what is run in it.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    #[error("exec: {0:?}: executable file not found in $PATH")]
+    NotFound(String),
+    #[error("exec: {0:?}: cannot run executable found relative to current directory")]
+    Relative(String),
+}
+
+/// The file of the program `name`. A name with a slash is a path, and is given back as it is. `path` is the value of `PATH`.
+pub fn look_path(name: &str, path: Option<&OsStr>) -> Result<PathBuf, Error> {
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let not_found = || Error::NotFound(name.to_owned());
+    if name.is_empty() {
+        return Err(not_found());
+    }
+    // An empty entry is the current directory.
+    let entries = std::env::split_paths(path.unwrap_or_default());
+    let found = entries.map(|d| d.join(name)).find(|p| is_executable(p)).ok_or_else(not_found)?;
+    if found.is_absolute() { Ok(found) } else { Err(Error::Relative(name.to_owned())) }
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_not_found_through_relative_entries() {
+        let directory = tempfile::tempdir().unwrap();
+        let (first, second) = (directory.path().join("a"), directory.path().join("b"));
+        for (d, mode) in [(&first, 0o644), (&second, 0o755)] {
+            std::fs::create_dir(d).unwrap();
+            std::fs::write(d.join("tool"), "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(d.join("tool"), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let look = |name: &str, path: &str| look_path(name, Some(OsStr::new(path)));
+        let both = format!("{}:{}", first.display(), second.display());
+        assert_eq!(look("tool", &both), Ok(second.join("tool")), "the first one cannot be run");
+        assert_eq!(look("tool", &first.display().to_string()), Err(Error::NotFound("tool".into())));
+        assert_eq!(look("./tool", ""), Ok(PathBuf::from("./tool")), "a path says itself where it is");
+        assert_eq!(look_path("tool", None), Err(Error::NotFound("tool".into())));
+        // The crate's own directory is the current one of tests.
+        let relative = pathdiff(&second);
+        for path in [relative.clone(), format!("/nonexistent:{relative}:{both}")] {
+            assert_eq!(look("tool", &path), Err(Error::Relative("tool".into())), "{path}");
+        }
+    }
+
+    /// A relative way to an absolute path.
+    fn pathdiff(to: &Path) -> String {
+        let up = std::env::current_dir().unwrap().components().count() - 1;
+        format!("{}{}", "../".repeat(up), to.strip_prefix("/").unwrap().display())
+    }
+}
