@@ -7,8 +7,10 @@ use crate::body::Body;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
 use crate::info::Info;
+use crate::listen::Connection;
 use crate::metrics::Authentication;
 use crate::path::{Query, Target};
+use crate::request_body::RequestBody;
 use crate::trace::Trace;
 use crate::{Server, compress, deadline, flow, inflight, lifecycle, table, verbs};
 use auth::User;
@@ -63,10 +65,18 @@ impl Server {
         self: &Arc<Self>,
         request: Request<Bytes>,
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
+        Box::pin(self.respond(request.map(RequestBody::Whole)))
+    }
+
+    /// Answers a request of a socket, whose body has not been read.
+    pub(crate) fn answer_socket(
+        self: &Arc<Self>,
+        request: Request<RequestBody>,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
         Box::pin(self.respond(request))
     }
 
-    async fn respond(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+    async fn respond(self: &Arc<Self>, request: Request<RequestBody>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let info = Info::of(&parts);
         if self.lifecycle.refuses(parts.uri.path()) {
@@ -107,7 +117,7 @@ impl Server {
     async fn in_time(
         self: &Arc<Self>,
         parts: Parts,
-        body: Bytes,
+        body: RequestBody,
         wanted: Result<Wanted, Status>,
         info: Info,
         trace: &Arc<Trace>,
@@ -125,18 +135,29 @@ impl Server {
     async fn answer(
         self: &Arc<Self>,
         mut parts: Parts,
-        body: Bytes,
+        body: RequestBody,
         wanted: Result<Wanted, Status>,
         info: Info,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
-        let user = self.authenticate(&mut parts, &info, trace).await?;
-        self.write_down(&user, &parts, &body, &info, trace);
+        let user = match self.authenticate(&mut parts, &info, trace).await {
+            Ok(user) => user,
+            Err(s) => {
+                body.discard().await;
+                return Err(s);
+            }
+        };
+        self.write_down(&user, &parts, &info, trace);
         if let Some(record) = trace.audit.get().filter(|r| r.is_due())
             && !Box::pin(record.settle()).await
         {
             let why = "failed to store audit event";
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
+        }
+        // Before there is a seat: who sends slowly takes none from others. A body that cannot be had is told after authorization.
+        let body = body.read(self, &user.name).await;
+        if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
+            record.request(info.verb, content::media_type(&parts.headers), bytes);
         }
         let user = self.impersonate(user, &mut parts, &info, trace).await?;
         let _pass = if info.long_running {
@@ -155,10 +176,7 @@ impl Server {
         self.authorize(&user, &parts, &info.target, info.watch, trace).await?;
         self.count(&info, &parts, trace);
         let Info { target, query, watch, .. } = info;
-        if body.len() > content::MAX_BODY {
-            let limit = content::MAX_BODY;
-            return Err(Status::too_large(format!("Request entity too large: limit is {limit}")));
-        }
+        let (body, _room) = body?;
         if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
             let proxied = self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id);
             return Ok(Box::pin(proxied).await);
@@ -224,6 +242,11 @@ impl Server {
         if let Some(expires) = parts.extensions.get::<Peer>().and_then(|p| p.expires).filter(|_| user.is_ok()) {
             self.metrics.certified(expires - self.registry.clock.now().as_second());
         }
+        if let (Ok(u), Some(connection)) = (&user, parts.extensions.remove::<Arc<Connection>>())
+            && u.name != auth::user::ANONYMOUS
+        {
+            connection.became_known();
+        }
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
             let nobody = attributes(&User::default(), parts, &info.target, info.watch);
@@ -233,14 +256,11 @@ impl Server {
     }
 
     /// Begins the audit of a request, of which nothing is known yet but who asks for what.
-    fn write_down(&self, user: &User, parts: &Parts, body: &Bytes, info: &Info, trace: &Trace) {
+    fn write_down(&self, user: &User, parts: &Parts, info: &Info, trace: &Trace) {
         let Some(auditor) = &self.auditor else { return };
         let a = attributes(user, parts, &info.target, info.watch);
         let Some(record) = auditor.begin(&trace.id, parts, &a) else { return };
         record.received();
-        if info.target.is_resource() {
-            record.request(info.verb, content::media_type(&parts.headers), body);
-        }
         let _ = trace.audit.set(record);
     }
 

@@ -10,6 +10,7 @@ pub mod audit;
 mod authenticate;
 mod authorize;
 pub mod body;
+mod budget;
 mod compress;
 mod connect;
 mod content;
@@ -33,6 +34,7 @@ mod options;
 mod path;
 mod proxy;
 mod rbac_cache;
+mod request_body;
 mod table;
 mod trace;
 mod verbs;
@@ -81,6 +83,9 @@ pub struct Server {
     pub(crate) decoded: admit::Decoded,
     pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
+    pub(crate) connections: Arc<listen::Table>,
+    /// Room for the bodies of requests.
+    pub(crate) bodies: budget::Budget,
 }
 
 impl Server {
@@ -124,6 +129,8 @@ impl Server {
             mutating: inflight::InFlight::new(if governed { 0 } else { options.max_mutating_requests_in_flight }),
             aggregator: aggregate::Aggregator::new(options.proxy_client.take()),
             flow: flow::FlowControl::new(&options, &metrics),
+            connections: listen::Table::new(options.max_connections),
+            bodies: budget::Budget::new(request_body::TOTAL, request_body::PER_USER),
             metrics,
             options,
             documents: openapi::Documents::default(),

@@ -156,7 +156,9 @@ async fn run(options: Options, behind: &Handle) -> Result<(), Error> {
             return Err(Error::Privileges(missing));
         }
     }
-    let server_options = apiserver::Options { flags: options.shown.clone(), ..options.api.server().await? };
+    let max_connections = connections(runtime::open_files::raise());
+    let flags = options.shown.clone();
+    let server_options = apiserver::Options { flags, max_connections, ..options.api.server().await? };
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
     std::fs::create_dir_all(&options.data_dir).map_err(directory)?;
     // First everything that may say no: what comes after it touches the network of this machine.
@@ -260,6 +262,13 @@ async fn plugins(options: &Options) -> Result<admission::Chain, String> {
 fn read(file: &Path) -> Result<String, String> {
     let doing = if file.is_dir() { "read" } else { "open" };
     std::fs::read_to_string(file).map_err(|e| format!("{doing} {}: {}", file.display(), client::kubeconfig::os(&e)))
+}
+
+/// How many connections fit into the limit of open files, beside what else is open: a quarter, and no less than 160.
+fn connections(limit: nix::Result<u64>) -> usize {
+    let limit = limit.inspect_err(|e| tracing::warn!("the limit of open files stays as it is: {e}")).unwrap_or(1024);
+    let limit = usize::try_from(limit.min(1 << 20)).unwrap_or(1 << 20);
+    limit.saturating_sub(160.max(limit / 4)).max(16)
 }
 
 /// The machine's name, as a node is called.

@@ -17,6 +17,7 @@ pub mod embedded;
 pub mod host;
 pub mod image;
 pub mod memory;
+pub mod open_files;
 pub mod seccomp;
 pub mod shim;
 mod spec;
