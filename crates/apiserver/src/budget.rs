@@ -14,6 +14,7 @@ const ACCOUNTS: usize = 256;
 pub(crate) struct Budget {
     total: Arc<Semaphore>,
     accounts: Vec<Arc<Semaphore>>,
+    per_user: usize,
     hash: RandomState,
 }
 
@@ -29,8 +30,14 @@ impl Budget {
         Self {
             total: Arc::new(Semaphore::new(total)),
             accounts: (0..ACCOUNTS).map(|_| Arc::new(Semaphore::new(per_user))).collect(),
+            per_user,
             hash: RandomState::new(),
         }
+    }
+
+    /// As [`Self::take`]; what is larger than a quarter of a user's bound takes that much.
+    pub async fn take_part(&self, user: &str, bytes: usize, patience: Duration) -> Option<Room> {
+        self.take(user, u32::try_from(bytes.min(self.per_user / 4)).unwrap_or(u32::MAX), patience).await
     }
 
     /// Waits at most `patience` for room; none when there was none in that time.
@@ -65,7 +72,8 @@ mod tests {
         let first = b.take("a", 10, AT_ONCE).await.unwrap();
         assert!(b.take("a", 1, AT_ONCE).await.is_none(), "the user's bound");
         let second = b.take(&other, 10, AT_ONCE).await.unwrap();
-        let third = (0..).map(|i| format!("v{i}")).find(|n| ![account(&b, "a"), account(&b, &other)].contains(&account(&b, n)));
+        let third =
+            (0..).map(|i| format!("v{i}")).find(|n| ![account(&b, "a"), account(&b, &other)].contains(&account(&b, n)));
         let third = third.unwrap();
         assert!(b.take(&third, 6, AT_ONCE).await.is_none(), "the bound of all");
         let waiting = tokio::spawn({

@@ -12,7 +12,7 @@ const DEEP: usize = 200;
 /// Bytes of stack per level of nesting, generously.
 const STACK_PER_LEVEL: usize = 4096;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Json,
     Yaml,
@@ -22,7 +22,7 @@ pub enum Encoding {
 }
 
 /// What shape of answer is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     Object,
     Table,

@@ -242,10 +242,10 @@ impl Server {
         if let Some(expires) = parts.extensions.get::<Peer>().and_then(|p| p.expires).filter(|_| user.is_ok()) {
             self.metrics.certified(expires - self.registry.clock.now().as_second());
         }
-        if let (Ok(u), Some(connection)) = (&user, parts.extensions.remove::<Arc<Connection>>())
+        if let (Ok(u), Some(connection)) = (&user, parts.extensions.get::<Arc<Connection>>())
             && u.name != auth::user::ANONYMOUS
         {
-            connection.became_known();
+            connection.became_known(&u.name);
         }
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {

@@ -17,6 +17,7 @@ mod content;
 mod deadline;
 pub mod discovery;
 mod elsewhere;
+mod encoded;
 mod events;
 pub mod flow;
 pub mod handle;
@@ -25,6 +26,7 @@ mod ids;
 mod impersonate;
 mod inflight;
 mod info;
+mod joined;
 mod lifecycle;
 pub mod listen;
 mod metrics;
@@ -86,6 +88,9 @@ pub struct Server {
     pub(crate) connections: Arc<listen::Table>,
     /// Room for the bodies of requests.
     pub(crate) bodies: budget::Budget,
+    /// Room for large answers, and for watches that are behind.
+    pub(crate) answers: budget::Budget,
+    pub(crate) encoded: encoded::Encoded,
 }
 
 impl Server {
@@ -130,6 +135,8 @@ impl Server {
             aggregator: aggregate::Aggregator::new(options.proxy_client.take()),
             flow: flow::FlowControl::new(&options, &metrics),
             connections: listen::Table::new(options.max_connections),
+            answers: budget::Budget::new(answer::TOTAL, answer::PER_USER),
+            encoded: encoded::Encoded::default(),
             bodies: budget::Budget::new(request_body::TOTAL, request_body::PER_USER),
             metrics,
             options,

@@ -83,6 +83,7 @@ impl Flags {
             audit: self.audit.audit().await?,
             flags: BTreeMap::new(),
             cbor: self.gate(CBOR)?,
+            ..apiserver::Options::default()
         })
     }
 

@@ -3,14 +3,18 @@
 use super::sent::Sent;
 use super::table::{Connection, Place};
 use crate::Server;
+use crate::answer::failure;
 use crate::audit::Address;
 use crate::authenticate::Identity;
+use crate::body::Body;
+use crate::budget::Room;
 use crate::request_body::RequestBody;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use meta::Status;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
@@ -43,6 +47,10 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// What waits to be sent on a stream.
 const SEND_BUFFER: usize = 128 << 10;
+/// An answer of more than this takes room of its user until it was read, a stream this much; and how long it waits for it.
+const LARGE: usize = 256 << 10;
+const STREAM: usize = 16 << 10;
+const PATIENCE: Duration = Duration::from_secs(20);
 /// A peer that does not answer pings is gone.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(30);
@@ -186,8 +194,29 @@ impl Service {
         }
         extensions.insert(self.holder.peer(&server.authenticators.certificates, &*server.registry.clock));
         extensions.insert(self.connection.clone());
-        let response = server.answer_socket(request.map(RequestBody::Socket)).await;
-        Ok(response.map(|body| Sent::new(body, open, self.streams)))
+        let mut response = server.answer_socket(request.map(RequestBody::Socket)).await;
+        let room = match self.room(response.body()).await {
+            Ok(room) => room,
+            Err(s) => {
+                response = failure(&s);
+                None
+            }
+        };
+        Ok(response.map(|body| Sent::new(body, open, self.streams, room)))
+    }
+
+    /// Room for what the client may leave unread.
+    async fn room(&self, body: &Body) -> Result<Option<Room>, Status> {
+        let bytes = match body {
+            Body::Full(b) if b.len() > LARGE => b.len(),
+            Body::Joined(j) if j.left() > LARGE as u64 => LARGE,
+            // Watches have room of their own when they need it.
+            Body::Stream(_) if !self.connection.user().is_empty() => STREAM,
+            _ => return Ok(None),
+        };
+        let room = self.server.answers.take_part(self.connection.user(), bytes, PATIENCE).await;
+        room.map(Some)
+            .ok_or_else(|| Status::too_many_requests("too many bytes of answers wait to be read by this user", 1))
     }
 }
 

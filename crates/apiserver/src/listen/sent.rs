@@ -2,6 +2,7 @@
 
 use super::table::{Connection, Progress};
 use crate::body::Body;
+use crate::budget::Room;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::convert::Infallible;
@@ -16,6 +17,7 @@ pub(super) struct Sent {
     body: Body,
     progress: Option<Arc<Progress>>,
     open: Open,
+    _room: Option<Room>,
 }
 
 /// A request of a connection, until its answer has been sent or given up.
@@ -33,10 +35,10 @@ impl Sent {
         Open(connection.clone())
     }
 
-    pub fn new(body: Body, open: Open, streams: bool) -> Self {
+    pub fn new(body: Body, open: Open, streams: bool, room: Option<Room>) -> Self {
         let small = body.size_hint().exact().is_some_and(|n| n <= SMALL);
-        let progress = (streams || !small).then(|| open.0.follow());
-        Self { body, progress, open }
+        let progress = (streams || !small).then(|| open.0.follow(matches!(body, Body::Stream(_))));
+        Self { body, progress, open, _room: room }
     }
 }
 

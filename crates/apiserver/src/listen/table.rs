@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -17,8 +17,9 @@ use tokio::time::Instant;
 /// than their share are closed.
 const PARTIAL: usize = 64 << 20;
 const PARTIAL_SHARE: usize = 16 << 10;
-/// An answer of which nothing was taken for so long is given up.
-pub(crate) const STALLED: Duration = Duration::from_secs(60);
+/// An answer of which nothing was taken for so long is given up; a stream may be stopped by a person who reads.
+const STALLED: Duration = Duration::from_secs(60);
+const STREAM_STALLED: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) struct Table {
     /// The most connections, the most that are not known, and the most of these from one address.
@@ -42,6 +43,7 @@ pub(crate) struct Connection {
     address: Option<IpAddr>,
     table: Weak<Table>,
     known: AtomicBool,
+    user: OnceLock<Box<str>>,
     /// Requests whose answers are not yet sent.
     pub open: watch::Sender<usize>,
     /// When the last request ended, in milliseconds of the table's time.
@@ -52,10 +54,12 @@ pub(crate) struct Connection {
     answers: Mutex<Vec<Weak<Progress>>>,
 }
 
-/// How an answer is taken by the client: when a piece was given out after which nothing was asked for yet; 0 when the answer
-/// waits for its source.
-#[derive(Default)]
-pub(crate) struct Progress(AtomicU64);
+/// How an answer is taken by the client.
+pub(crate) struct Progress {
+    /// When a piece was given out after which nothing was asked for yet; 0 when the answer waits for its source.
+    given: AtomicU64,
+    most: Duration,
+}
 
 /// A place in the table, until this is dropped.
 pub(crate) struct Place(pub Arc<Connection>);
@@ -95,6 +99,7 @@ impl Table {
             address,
             table: Arc::downgrade(self),
             known: AtomicBool::new(false),
+            user: OnceLock::new(),
             open: watch::Sender::new(0),
             last: AtomicU64::new(self.now()),
             partial: AtomicUsize::new(0),
@@ -154,10 +159,11 @@ impl Inner {
 
 impl Connection {
     /// A request of this connection was authenticated.
-    pub fn became_known(&self) {
+    pub fn became_known(&self, user: &str) {
         if self.known.load(Ordering::Relaxed) || self.known.swap(true, Ordering::Relaxed) {
             return;
         }
+        let _ = self.user.set(user.into());
         let Some(table) = self.table.upgrade() else { return };
         let mut inner = table.inner.lock();
         // One that was closed meanwhile has no place any more.
@@ -165,6 +171,11 @@ impl Connection {
             inner.forget_address(self);
             inner.known.insert(self.id, c);
         }
+    }
+
+    /// To whom large answers are charged: who was authenticated first.
+    pub fn user(&self) -> &str {
+        self.user.get().map_or("", |u| u)
     }
 
     pub fn is_known(&self) -> bool {
@@ -218,8 +229,9 @@ impl Connection {
     }
 
     /// Watches how an answer is taken.
-    pub fn follow(&self) -> Arc<Progress> {
-        let progress = Arc::new(Progress::default());
+    pub fn follow(&self, stream: bool) -> Arc<Progress> {
+        let most = if stream { STREAM_STALLED } else { STALLED };
+        let progress = Arc::new(Progress { given: AtomicU64::new(0), most });
         let mut all = self.answers.lock();
         if all.len() == all.capacity() {
             all.retain(|a| a.strong_count() > 0);
@@ -231,7 +243,7 @@ impl Connection {
     /// Marks that a piece of an answer was given out, or that more is asked for.
     pub fn mark(&self, progress: &Progress, given: bool) {
         let now = if given { self.table.upgrade().map_or(0, |t| t.now()) } else { 0 };
-        progress.0.store(now, Ordering::Relaxed);
+        progress.given.store(now, Ordering::Relaxed);
     }
 
     /// Whether nothing of an answer has been taken for too long.
@@ -241,8 +253,8 @@ impl Connection {
         let mut all = self.answers.lock();
         all.retain(|a| a.strong_count() > 0);
         let stalled = |p: Arc<Progress>| {
-            let since = p.0.load(Ordering::Relaxed);
-            since > 0 && Duration::from_millis(now.saturating_sub(since)) >= STALLED
+            let since = p.given.load(Ordering::Relaxed);
+            since > 0 && Duration::from_millis(now.saturating_sub(since)) >= p.most
         };
         all.iter().filter_map(Weak::upgrade).any(stalled)
     }
@@ -284,15 +296,15 @@ mod tests {
         let second = t.admit(ip(1)).unwrap();
         let third = t.admit(ip(1)).unwrap();
         assert!(is_closed(&first) && !is_closed(&second), "the oldest of the address");
-        second.0.became_known();
+        second.0.became_known("jane");
         let fourth = t.admit(ip(1)).unwrap();
         assert!(!is_closed(&third), "who is known is not counted");
         let others: Vec<Place> = (2..5).map(|n| t.admit(ip(n)).unwrap()).collect();
         assert!(is_closed(&third) && !is_closed(&fourth), "the oldest of all");
-        others.iter().for_each(|p| p.0.became_known());
+        others.iter().for_each(|p| p.0.became_known("jane"));
         let more: Vec<Place> = (0..4).map(|n| t.admit(ip(10 + n)).unwrap()).collect();
         assert!(is_closed(&fourth) && more.iter().all(|p| !is_closed(p)));
-        more.iter().for_each(|p| p.0.became_known());
+        more.iter().for_each(|p| p.0.became_known("jane"));
         assert!(t.inner.lock().strangers.is_empty() && t.inner.lock().by_address.is_empty());
         // All are known: the one that has been idle longest goes, and none that answers.
         second.0.begin();
@@ -304,7 +316,7 @@ mod tests {
             p.0.begin();
         }
         let one = t.admit(ip(1)).unwrap();
-        one.0.became_known();
+        one.0.became_known("jane");
         one.0.begin();
         assert!(t.admit(ip(1)).is_none(), "nobody who works is closed");
         drop(one);
@@ -329,7 +341,7 @@ mod tests {
     async fn an_answer_that_nobody_takes_is_noticed() {
         let t = Table::new(8);
         let place = t.admit(ip(1)).unwrap();
-        let (taken, left) = (place.0.follow(), place.0.follow());
+        let (taken, left) = (place.0.follow(false), place.0.follow(false));
         place.0.mark(&taken, true);
         place.0.mark(&taken, false);
         tokio::time::sleep(2 * STALLED).await;

@@ -5,6 +5,7 @@ mod delete;
 mod get;
 mod list;
 mod patch;
+mod pipe;
 mod scale;
 mod shared;
 mod update;
