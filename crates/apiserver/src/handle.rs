@@ -2,7 +2,6 @@
 
 use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::{Identity, Peer};
-use crate::authorize::attributes;
 use crate::body::Body;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
@@ -12,8 +11,8 @@ use crate::metrics::Authentication;
 use crate::path::{Query, Target};
 use crate::request_body::RequestBody;
 use crate::trace::Trace;
-use crate::{Server, compress, deadline, flow, inflight, lifecycle, table, verbs};
-use auth::User;
+use crate::{Server, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
+use auth::{Attributes, User};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
@@ -29,6 +28,8 @@ pub(crate) struct Call {
     pub body: Bytes,
     pub query: Query,
     pub target: Target,
+    /// As it was authorized.
+    pub verb: &'static str,
     pub user: User,
     pub wanted: Wanted,
     pub warnings: Warnings,
@@ -38,6 +39,11 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// What was authorized.
+    pub fn attributes(&self) -> Attributes {
+        authorize::attributes(&self.user, self.parts.uri.path(), &self.target, &self.query, self.verb)
+    }
+
     /// The `fieldManager` parameter, or the user agent up to its slash.
     pub fn manager(&self) -> String {
         let asked = self.query.get("fieldManager");
@@ -173,9 +179,9 @@ impl Server {
             Ok(seat) => seat,
             Err(retry_after) => return Ok(self.turn_away(&info, &parts, trace, retry_after)),
         };
-        self.authorize(&user, &parts, &info.target, info.watch, trace).await?;
+        self.authorize(&user, &parts, &info, trace).await?;
         self.count(&info, &parts, trace);
-        let Info { target, query, watch, .. } = info;
+        let Info { target, query, verb, .. } = info;
         let (body, _room) = body?;
         if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
             let proxied = self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id);
@@ -199,7 +205,7 @@ impl Server {
             Ok(w) => match Wanted::of(&parts.headers, &offer) {
                 Ok(other) => Wanted { pretty: w.pretty, ..other },
                 // What nobody serves is told before how it would be shown.
-                Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
+                Err(_) if target.subresource.is_empty() && !row.kind.has_verb(verb) => {
                     return Err(method_not_allowed());
                 }
                 Err(s) => return Ok(failure(&s)),
@@ -209,14 +215,14 @@ impl Server {
         table::check_include(&wanted, query.get("includeObject"))?;
         let warnings = Warnings::default();
         // A method that is not served has nobody to warn.
-        if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(info.verb)) {
+        if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(verb)) {
             warnings.push(w.to_string());
             trace.annotate("k8s.io/deprecated", &true);
         }
         let (warned, trace) = (warnings.clone(), trace.clone());
         let cbor = self.options.cbor;
-        let call = Call { parts, body, query, target, user, wanted, warnings: warned, trace, cbor };
-        let answer = verbs::dispatch(self, call, row, watch).await;
+        let call = Call { parts, body, query, target, verb, user, wanted, warnings: warned, trace, cbor };
+        let answer = verbs::dispatch(self, call, row).await;
         let warnings = warnings.take();
         if warnings.is_empty() {
             return answer;
@@ -249,7 +255,7 @@ impl Server {
         }
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
-            let nobody = attributes(&User::default(), parts, &info.target, info.watch);
+            let nobody = info.attributes(&User::default(), parts);
             Box::pin(auditor.unauthenticated(&trace.id, parts, &nobody)).await;
         }
         user
@@ -258,7 +264,7 @@ impl Server {
     /// Begins the audit of a request, of which nothing is known yet but who asks for what.
     fn write_down(&self, user: &User, parts: &Parts, info: &Info, trace: &Trace) {
         let Some(auditor) = &self.auditor else { return };
-        let a = attributes(user, parts, &info.target, info.watch);
+        let a = info.attributes(user, parts);
         let Some(record) = auditor.begin(&trace.id, parts, &a) else { return };
         record.received();
         let _ = trace.audit.set(record);
@@ -290,10 +296,14 @@ impl Server {
         };
         let rows = self.registry.rows();
         let row = rows.resource(&gvr).ok_or_else(Status::no_such_path)?;
-        if target.too_long || (!row.kind.namespaced && !target.namespace.is_empty()) {
+        if target.too_long || target.odd || (!row.kind.namespaced && !target.namespace.is_empty()) {
             return Err(Status::no_such_path());
         }
         if !target.subresource.is_empty() && row.kind.subresource(&target.subresource).is_none() {
+            return Err(Status::no_such_path());
+        }
+        // An object without a name has no parts.
+        if target.name.is_empty() && !target.subresource.is_empty() {
             return Err(Status::no_such_path());
         }
         // What is answered and not kept has no path for one of its objects.

@@ -88,8 +88,10 @@ pub struct Server {
     pub(crate) connections: Arc<listen::Table>,
     /// Room for the bodies of requests.
     pub(crate) bodies: budget::Budget,
-    /// Room for large answers, and for watches that are behind.
+    /// Room for large answers.
     pub(crate) answers: budget::Budget,
+    /// Room for watches that are behind.
+    pub(crate) watches: budget::Budget,
     pub(crate) encoded: encoded::Encoded,
 }
 
@@ -136,6 +138,7 @@ impl Server {
             flow: flow::FlowControl::new(&options, &metrics),
             connections: listen::Table::new(options.max_connections),
             answers: budget::Budget::new(answer::TOTAL, answer::PER_USER),
+            watches: budget::Budget::new(answer::TOTAL / 2, answer::PER_USER / 2),
             encoded: encoded::Encoded::default(),
             bodies: budget::Budget::new(request_body::TOTAL, request_body::PER_USER),
             metrics,

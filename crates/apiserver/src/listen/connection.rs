@@ -9,7 +9,7 @@ use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::budget::Room;
 use crate::request_body::RequestBody;
-use http::Request;
+use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -194,9 +194,12 @@ impl Service {
         }
         extensions.insert(self.holder.peer(&server.authenticators.certificates, &*server.registry.clock));
         extensions.insert(self.connection.clone());
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let mut response = server.answer_socket(request.map(RequestBody::Socket)).await;
         let room = match self.room(response.body()).await {
             Ok(room) => room,
+            // What was written is told.
+            Err(_) if !reads => None,
             Err(s) => {
                 response = failure(&s);
                 None

@@ -62,7 +62,7 @@ impl Pipe {
         let mut permit = timeout(BRIEF, self.sender.reserve()).await;
         if permit.is_err() {
             let bytes = IN_CONNECTION + held + PENDING * piece.len();
-            if let Some(_room) = self.server.answers.take_part(&self.user, bytes, Duration::ZERO).await {
+            if let Some(_room) = self.server.watches.take_part(&self.user, bytes, Duration::ZERO).await {
                 permit = timeout(STALLED, self.sender.reserve()).await;
             }
         }
