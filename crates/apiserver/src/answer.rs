@@ -5,6 +5,10 @@ use crate::content::{self, Wanted};
 use http::{HeaderValue, Response, StatusCode, header};
 use meta::Status;
 
+/// Room for large answers that wait to be read, of all users and of one.
+pub(crate) const TOTAL: usize = 512 << 20;
+pub(crate) const PER_USER: usize = 128 << 20;
+
 pub(crate) fn method_not_allowed() -> Status {
     Status::new(405, meta::Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
         .with_details(meta::status::Details::default())

@@ -84,22 +84,17 @@ impl<T> Drop for Task<T> {
 }
 
 /// Works on a request, here or aside.
-pub(crate) async fn dispatch(
-    server: &Arc<Server>,
-    call: Call,
-    row: Arc<Resource>,
-    watch: bool,
-) -> Result<Response<Body>, Status> {
+pub(crate) async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
     let threads = server.aside.threads.as_ref().filter(|_| !HERE.get());
-    let Some((threads, size)) = threads.zip(size(server, &call, &row, watch)) else {
-        return verbs::dispatch(server, call, row, watch).await;
+    let Some((threads, size)) = threads.zip(size(server, &call, &row)) else {
+        return verbs::dispatch(server, call, row).await;
     };
     let kib = (size >> 10).clamp(1, AT_A_TIME);
     let room = server.aside.room.clone().acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX)).await;
     let Ok(room) = room else { return Err(Status::unavailable("the server is shutting down")) };
     let server = server.clone();
     let mut task = Task(threads.spawn(async move {
-        let answer = verbs::dispatch(&server, call, row, watch).await;
+        let answer = verbs::dispatch(&server, call, row).await;
         drop(room);
         answer
     }));
@@ -107,9 +102,9 @@ pub(crate) async fn dispatch(
 }
 
 /// The bytes that are worked on; none if they are few.
-fn size(server: &Server, call: &Call, row: &Resource, watch: bool) -> Option<usize> {
+fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     let t = &call.target;
-    if watch || verbs::is_stream(&t.subresource) {
+    if call.verb == "watch" || verbs::is_stream(&t.subresource) {
         return None;
     }
     let stored = || {

@@ -4,6 +4,7 @@ pub mod bootstrap_token;
 mod certificates;
 mod front_proxy;
 
+pub(crate) use certificates::Holder;
 pub use certificates::{AnyCertificate, Certificates, Peer, PeerError};
 pub use front_proxy::FrontProxy;
 

@@ -1,6 +1,7 @@
 //! What a request is to those who decide about it, and what is said when they refuse.
 
 use crate::Server;
+use crate::info::Info;
 use crate::metrics::Authorization;
 use crate::path::{Query, Target};
 use crate::trace::Trace;
@@ -10,15 +11,8 @@ use meta::{GroupResource, Status};
 use tokio::time::Instant;
 
 impl Server {
-    pub(crate) async fn authorize(
-        &self,
-        user: &User,
-        parts: &Parts,
-        target: &Target,
-        watch: bool,
-        trace: &Trace,
-    ) -> Result<(), Status> {
-        let a = attributes(user, parts, target, watch);
+    pub(crate) async fn authorize(&self, user: &User, parts: &Parts, info: &Info, trace: &Trace) -> Result<(), Status> {
+        let a = info.attributes(user, parts);
         let begun = Instant::now();
         let decision = self.authorizer.decide(&a).await;
         let result = match &decision {
@@ -42,45 +36,39 @@ impl Server {
     }
 }
 
-pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: bool) -> Attributes {
-    match &target.group_version {
-        Some(gv) if target.is_resource() => {
-            // A list or watch of one name may be allowed for that name, and one of some fields for these.
-            let verb = target.verb(&parts.method, watch);
-            let (mut fields, mut labels) = (None, None);
-            if matches!(verb, "list" | "watch" | "deletecollection") {
-                let query = Query::parse(parts.uri.query());
-                fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
-                labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
-            }
-            let mut name = target.name.clone();
-            if let Some(n) = fields.as_ref().and_then(|f| f.exact("metadata.name")).filter(|_| name.is_empty()) {
-                name = n.to_owned();
-            }
-            let namespace = match (&*target.resource, &*target.namespace) {
-                ("namespaces", "") if gv.group.is_empty() => target.name.clone(),
-                (_, ns) => ns.to_owned(),
-            };
-            Attributes {
-                user: user.clone(),
-                verb: verb.into(),
-                group: gv.group.clone(),
-                version: gv.version.clone(),
-                resource: target.resource.clone(),
-                subresource: target.subresource.clone(),
-                namespace,
-                name,
-                path: String::new(),
-                fields,
-                labels,
-            }
-        }
-        _ => Attributes {
-            user: user.clone(),
-            verb: parts.method.as_str().to_lowercase(),
-            path: parts.uri.path().to_owned(),
-            ..Attributes::default()
-        },
+/// What a request is to those who decide about it, from the same reading of its path and query as everything else.
+pub(crate) fn attributes(user: &User, path: &str, target: &Target, query: &Query, verb: &'static str) -> Attributes {
+    let Some(gv) = target.group_version.as_ref().filter(|_| target.is_resource()) else {
+        return Attributes { user: user.clone(), verb: verb.into(), path: path.to_owned(), ..Attributes::default() };
+    };
+    // A list or watch of one name may be allowed for that name, and one of some fields for these.
+    let (mut fields, mut labels) = (None, None);
+    if matches!(verb, "list" | "watch" | "deletecollection") {
+        fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
+        labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
+    }
+    let mut name = target.name.clone();
+    if name.is_empty() && matches!(verb, "list" | "watch") {
+        let selected = fields.as_ref().and_then(|f| f.exact("metadata.name"));
+        let is_segment = |n: &&str| !matches!(*n, "." | "..") && !n.contains(['/', '%']);
+        name = selected.filter(is_segment).unwrap_or_default().to_owned();
+    }
+    let namespace = match (&*target.resource, &*target.namespace) {
+        ("namespaces", "") => target.name.clone(),
+        (_, ns) => ns.to_owned(),
+    };
+    Attributes {
+        user: user.clone(),
+        verb: verb.into(),
+        group: gv.group.clone(),
+        version: gv.version.clone(),
+        resource: target.resource.clone(),
+        subresource: target.subresource.clone(),
+        namespace,
+        name,
+        path: String::new(),
+        fields,
+        labels,
     }
 }
 
@@ -88,7 +76,7 @@ pub(crate) fn attributes(user: &User, parts: &Parts, target: &Target, watch: boo
 pub(crate) fn forbidden(a: &Attributes, why: &str) -> Status {
     let user = &a.user.name;
     let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
-    if a.resource.is_empty() {
+    if a.resource.is_empty() && !a.path.is_empty() {
         let message = format!("forbidden: User {user:?} cannot {} path {:?}{tail}", a.verb, a.path);
         return Status::new(403, meta::Reason::Forbidden, message).with_details(meta::status::Details::default());
     }

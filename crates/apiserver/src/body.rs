@@ -1,9 +1,9 @@
 //! The bodies of answers: bytes at once, or a stream.
 
 use crate::compress::Gzip;
+use crate::joined::Joined;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 /// A body of an answer. Dropping it ends the stream behind it.
 pub enum Body {
     Full(Bytes),
-    /// Large answers in pieces, so that no second copy of the whole is made.
-    Chunks(VecDeque<Bytes>),
+    /// A list that is joined while it is sent.
+    Joined(Box<Joined>),
     /// Compressed on its way out.
     Gzip(Box<Gzip>),
     Stream(Pieces),
@@ -48,11 +48,23 @@ impl Body {
         Self::Full(Bytes::new())
     }
 
+    /// What is left of a body that is no stream, copied.
+    pub fn whole(&self) -> Option<Bytes> {
+        match self {
+            Self::Full(b) => Some(b.clone()),
+            Self::Joined(j) => {
+                let mut all = j.clone();
+                Some(std::iter::from_fn(|| all.next_piece()).flatten().collect())
+            }
+            Self::Gzip(_) | Self::Stream(_) => None,
+        }
+    }
+
     /// Everything that is left. Waits for the end of a stream.
     pub async fn collect(self) -> Bytes {
         match self {
             Self::Full(b) => b,
-            Self::Chunks(c) => c.into_iter().flatten().collect(),
+            Self::Joined(mut j) => std::iter::from_fn(|| j.next_piece()).flatten().collect(),
             Self::Gzip(mut g) => std::iter::from_fn(|| g.next_piece()).flatten().collect(),
             Self::Stream(mut r) => {
                 let mut all = Vec::new();
@@ -85,7 +97,7 @@ impl HttpBody for Body {
         let frame = |b: Option<Bytes>| b.map(|b| Ok(Frame::data(b)));
         match self.get_mut() {
             Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
-            Self::Chunks(c) => Poll::Ready(frame(c.pop_front())),
+            Self::Joined(j) => Poll::Ready(frame(j.next_piece())),
             Self::Gzip(g) => Poll::Ready(frame(g.next_piece())),
             Self::Stream(p) => p.receiver.poll_recv(cx).map(frame),
         }
@@ -94,7 +106,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Full(b) => b.is_empty(),
-            Self::Chunks(c) => c.is_empty(),
+            Self::Joined(j) => j.left() == 0,
             Self::Gzip(g) => g.is_over(),
             Self::Stream(_) => false,
         }
@@ -103,7 +115,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(b) => SizeHint::with_exact(b.len() as u64),
-            Self::Chunks(c) => SizeHint::with_exact(c.iter().map(|b| b.len() as u64).sum()),
+            Self::Joined(j) => SizeHint::with_exact(j.left()),
             Self::Gzip(_) | Self::Stream(_) => SizeHint::default(),
         }
     }

@@ -3,12 +3,12 @@
 //! An answer is compressed piece by piece while it is sent. Streams are left alone: who watches wants every event at once.
 
 use crate::body::Body;
+use crate::joined::Joined;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use std::collections::VecDeque;
 use std::io::Write;
 
 /// Smaller answers are sent as they are: packing costs more than sending.
@@ -34,7 +34,7 @@ pub fn threshold(method: &Method, path: &str, headers: &HeaderMap) -> Option<usi
 pub fn compress(response: Response<Body>, threshold: usize) -> Response<Body> {
     let size = match response.body() {
         Body::Full(b) => b.len(),
-        Body::Chunks(c) => c.iter().map(Bytes::len).sum(),
+        Body::Joined(j) => usize::try_from(j.left()).unwrap_or(usize::MAX),
         Body::Stream(_) | Body::Gzip(_) => 0,
     };
     if size < threshold || response.status() != StatusCode::OK {
@@ -43,24 +43,40 @@ pub fn compress(response: Response<Body>, threshold: usize) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     parts.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
-    let pieces = match body {
-        Body::Full(b) => VecDeque::from([b]),
-        Body::Chunks(c) => c,
+    let source = match body {
+        Body::Full(b) => Source::Full(b),
+        Body::Joined(j) => Source::Joined(*j),
         other => return Response::from_parts(parts, other),
     };
-    Response::from_parts(parts, Body::Gzip(Box::new(Gzip::new(pieces))))
+    Response::from_parts(parts, Body::Gzip(Box::new(Gzip::new(source))))
+}
+
+enum Source {
+    Full(Bytes),
+    Joined(Joined),
+}
+
+impl Source {
+    fn next_piece(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Full(b) => Some(std::mem::take(b)).filter(|b| !b.is_empty()),
+            Self::Joined(j) => j.next_piece(),
+        }
+    }
 }
 
 /// What is left of an answer, and the encoder over what was sent.
 pub struct Gzip {
-    pieces: VecDeque<Bytes>,
+    /// What is compressed next.
+    piece: Bytes,
+    source: Source,
     /// None when everything was given out.
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
 
 impl Gzip {
-    fn new(pieces: VecDeque<Bytes>) -> Self {
-        Self { pieces, encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())) }
+    fn new(source: Source) -> Self {
+        Self { piece: Bytes::new(), source, encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())) }
     }
 
     pub fn is_over(&self) -> bool {
@@ -70,12 +86,13 @@ impl Gzip {
     /// The next compressed bytes. An encoder over memory does not fail.
     pub fn next_piece(&mut self) -> Option<Bytes> {
         loop {
-            let Some(mut piece) = self.pieces.pop_front() else {
-                return self.encoder.take()?.finish().ok().map(Bytes::from);
-            };
-            if piece.len() > PIECE {
-                self.pieces.push_front(piece.split_off(PIECE));
+            if self.piece.is_empty() {
+                match self.source.next_piece() {
+                    Some(piece) => self.piece = piece,
+                    None => return self.encoder.take()?.finish().ok().map(Bytes::from),
+                }
             }
+            let piece = self.piece.split_to(self.piece.len().min(PIECE));
             let encoder = self.encoder.as_mut()?;
             encoder.write_all(&piece).ok()?;
             let out = std::mem::take(encoder.get_mut());
@@ -95,8 +112,7 @@ mod tests {
     #[test]
     fn pieces_join_to_the_whole() {
         let text: Vec<u8> = (0..1_000_000u32).flat_map(|i| (i % 977).to_string().into_bytes()).collect();
-        let pieces = VecDeque::from([Bytes::from(text[..10].to_vec()), Bytes::from(text[10..].to_vec())]);
-        let mut gzip = Gzip::new(pieces);
+        let mut gzip = Gzip::new(Source::Full(Bytes::from(text.clone())));
         let mut packed = Vec::new();
         while let Some(p) = gzip.next_piece() {
             packed.extend_from_slice(&p);

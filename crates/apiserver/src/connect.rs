@@ -1,7 +1,7 @@
 //! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod, `proxy` to itself.
 
 use crate::Server;
-use crate::authorize::{attributes, forbidden};
+use crate::authorize::forbidden;
 use crate::body::Body;
 use crate::handle::Call;
 use crate::path::Query;
@@ -66,7 +66,7 @@ async fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
     if call.parts.method != http::Method::GET {
         return Ok(());
     }
-    let mut a = attributes(&call.user, &call.parts, &call.target, false);
+    let mut a = call.attributes();
     a.verb = "create".into();
     match server.authorizer.decide(&a).await {
         auth::Decision::Allow(_) => Ok(()),

@@ -13,7 +13,7 @@ const DEEP: usize = meta::depth::MANAGED_FIELDS;
 /// Bytes of stack per level of nesting, generously.
 const STACK_PER_LEVEL: usize = 4096;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Json,
     Yaml,
@@ -23,7 +23,7 @@ pub enum Encoding {
 }
 
 /// What shape of answer is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     Object,
     Table,

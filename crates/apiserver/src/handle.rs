@@ -2,16 +2,17 @@
 
 use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::{Identity, Peer};
-use crate::authorize::attributes;
 use crate::body::Body;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
 use crate::info::Info;
+use crate::listen::Connection;
 use crate::metrics::Authentication;
 use crate::path::{Query, Target};
+use crate::request_body::RequestBody;
 use crate::trace::Trace;
-use crate::{Server, aside, compress, deadline, flow, inflight, lifecycle, table, verbs};
-use auth::User;
+use crate::{Server, aside, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
+use auth::{Attributes, User};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
@@ -27,6 +28,8 @@ pub(crate) struct Call {
     pub body: Bytes,
     pub query: Query,
     pub target: Target,
+    /// As it was authorized.
+    pub verb: &'static str,
     pub user: User,
     pub wanted: Wanted,
     pub warnings: Warnings,
@@ -36,6 +39,11 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// What was authorized.
+    pub fn attributes(&self) -> Attributes {
+        authorize::attributes(&self.user, self.parts.uri.path(), &self.target, &self.query, self.verb)
+    }
+
     /// The `fieldManager` parameter, or the user agent up to its slash.
     pub fn manager(&self) -> String {
         let asked = self.query.get("fieldManager");
@@ -63,10 +71,18 @@ impl Server {
         self: &Arc<Self>,
         request: Request<Bytes>,
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
+        Box::pin(self.respond(request.map(RequestBody::Whole)))
+    }
+
+    /// Answers a request of a socket, whose body has not been read.
+    pub(crate) fn answer_socket(
+        self: &Arc<Self>,
+        request: Request<RequestBody>,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
         Box::pin(self.respond(request))
     }
 
-    async fn respond(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+    async fn respond(self: &Arc<Self>, request: Request<RequestBody>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let info = Info::of(&parts);
         if self.lifecycle.refuses(parts.uri.path()) {
@@ -107,7 +123,7 @@ impl Server {
     async fn in_time(
         self: &Arc<Self>,
         parts: Parts,
-        body: Bytes,
+        body: RequestBody,
         wanted: Result<Wanted, Status>,
         info: Info,
         trace: &Arc<Trace>,
@@ -125,18 +141,29 @@ impl Server {
     async fn answer(
         self: &Arc<Self>,
         mut parts: Parts,
-        body: Bytes,
+        body: RequestBody,
         wanted: Result<Wanted, Status>,
         info: Info,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
-        let user = self.authenticate(&mut parts, &info, trace).await?;
-        self.write_down(&user, &parts, &body, &info, trace);
+        let user = match self.authenticate(&mut parts, &info, trace).await {
+            Ok(user) => user,
+            Err(s) => {
+                body.discard().await;
+                return Err(s);
+            }
+        };
+        self.write_down(&user, &parts, &info, trace);
         if let Some(record) = trace.audit.get().filter(|r| r.is_due())
             && !Box::pin(record.settle()).await
         {
             let why = "failed to store audit event";
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
+        }
+        // Before there is a seat: who sends slowly takes none from others. A body that cannot be had is told after authorization.
+        let body = body.read(self, &user.name).await;
+        if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
+            record.request(info.verb, content::media_type(&parts.headers), bytes);
         }
         let user = self.impersonate(user, &mut parts, &info, trace).await?;
         let _pass = if info.long_running {
@@ -152,13 +179,10 @@ impl Server {
             Ok(seat) => seat,
             Err(retry_after) => return Ok(self.turn_away(&info, &parts, trace, retry_after)),
         };
-        self.authorize(&user, &parts, &info.target, info.watch, trace).await?;
+        self.authorize(&user, &parts, &info, trace).await?;
         self.count(&info, &parts, trace);
-        let Info { target, query, watch, .. } = info;
-        if body.len() > content::MAX_BODY {
-            let limit = content::MAX_BODY;
-            return Err(Status::too_large(format!("Request entity too large: limit is {limit}")));
-        }
+        let Info { target, query, verb, .. } = info;
+        let (body, _room) = body?;
         if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
             let proxied = self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id);
             return Ok(Box::pin(proxied).await);
@@ -181,7 +205,7 @@ impl Server {
             Ok(w) => match Wanted::of(&parts.headers, &offer) {
                 Ok(other) => Wanted { pretty: w.pretty, ..other },
                 // What nobody serves is told before how it would be shown.
-                Err(_) if target.subresource.is_empty() && !row.kind.has_verb(info.verb) => {
+                Err(_) if target.subresource.is_empty() && !row.kind.has_verb(verb) => {
                     return Err(method_not_allowed());
                 }
                 Err(s) => return Ok(failure(&s)),
@@ -191,14 +215,14 @@ impl Server {
         table::check_include(&wanted, query.get("includeObject"))?;
         let warnings = Warnings::default();
         // A method that is not served has nobody to warn.
-        if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(info.verb)) {
+        if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(verb)) {
             warnings.push(w.to_string());
             trace.annotate("k8s.io/deprecated", &true);
         }
         let (warned, trace) = (warnings.clone(), trace.clone());
         let cbor = self.options.cbor;
-        let call = Call { parts, body, query, target, user, wanted, warnings: warned, trace, cbor };
-        let answer = aside::dispatch(self, call, row, watch).await;
+        let call = Call { parts, body, query, target, verb, user, wanted, warnings: warned, trace, cbor };
+        let answer = aside::dispatch(self, call, row).await;
         let warnings = warnings.take();
         if warnings.is_empty() {
             return answer;
@@ -224,23 +248,25 @@ impl Server {
         if let Some(expires) = parts.extensions.get::<Peer>().and_then(|p| p.expires).filter(|_| user.is_ok()) {
             self.metrics.certified(expires - self.registry.clock.now().as_second());
         }
+        if let (Ok(u), Some(connection)) = (&user, parts.extensions.get::<Arc<Connection>>())
+            && u.name != auth::user::ANONYMOUS
+        {
+            connection.became_known(&u.name);
+        }
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
-            let nobody = attributes(&User::default(), parts, &info.target, info.watch);
+            let nobody = info.attributes(&User::default(), parts);
             Box::pin(auditor.unauthenticated(&trace.id, parts, &nobody)).await;
         }
         user
     }
 
     /// Begins the audit of a request, of which nothing is known yet but who asks for what.
-    fn write_down(&self, user: &User, parts: &Parts, body: &Bytes, info: &Info, trace: &Trace) {
+    fn write_down(&self, user: &User, parts: &Parts, info: &Info, trace: &Trace) {
         let Some(auditor) = &self.auditor else { return };
-        let a = attributes(user, parts, &info.target, info.watch);
+        let a = info.attributes(user, parts);
         let Some(record) = auditor.begin(&trace.id, parts, &a) else { return };
         record.received();
-        if info.target.is_resource() {
-            record.request(info.verb, content::media_type(&parts.headers), body);
-        }
         let _ = trace.audit.set(record);
     }
 
@@ -270,10 +296,14 @@ impl Server {
         };
         let rows = self.registry.rows();
         let row = rows.resource(&gvr).ok_or_else(Status::no_such_path)?;
-        if target.too_long || (!row.kind.namespaced && !target.namespace.is_empty()) {
+        if target.too_long || target.odd || (!row.kind.namespaced && !target.namespace.is_empty()) {
             return Err(Status::no_such_path());
         }
         if !target.subresource.is_empty() && row.kind.subresource(&target.subresource).is_none() {
+            return Err(Status::no_such_path());
+        }
+        // An object without a name has no parts.
+        if target.name.is_empty() && !target.subresource.is_empty() {
             return Err(Status::no_such_path());
         }
         // What is answered and not kept has no path for one of its objects.

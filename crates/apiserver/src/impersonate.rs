@@ -4,7 +4,7 @@
 //! them with two permissions: `impersonate-on:MODE:VERB` for what is to be done, and `impersonate:MODE` for who one wants to be.
 //! The last mode is the old one, `impersonate`, which is for everything or nothing.
 
-use crate::authorize::{attributes, forbidden};
+use crate::authorize::forbidden;
 use crate::info::Info;
 use crate::trace::Trace;
 use crate::{Server, path};
@@ -155,7 +155,7 @@ impl Server {
         trace: &Trace,
     ) -> Result<User, Status> {
         let Some(wanted) = wanted(parts)? else { return Ok(caller) };
-        let a = attributes(&caller, parts, &info.target, info.watch);
+        let a = info.attributes(&caller, parts);
         let last = self.last_modes.get(&caller.name);
         let order = last.into_iter().chain(MODES.into_iter().filter(|m| Some(*m) != last));
         let mut first = None;

@@ -1,6 +1,8 @@
 //! What every filter asks of a request, found out once.
 
+use crate::authorize;
 use crate::path::{Query, Target};
+use auth::{Attributes, User};
 use http::request::Parts;
 use http::{Method, Uri};
 
@@ -9,7 +11,6 @@ pub(crate) struct Info {
     pub query: Query,
     /// The verb of RBAC; of what is no resource, the method in small letters.
     pub verb: &'static str,
-    pub watch: bool,
     /// A watch or a stream: it has no deadline, and is not counted among the requests in flight.
     pub long_running: bool,
 }
@@ -30,7 +31,11 @@ impl Info {
         let resource = target.is_resource();
         let verb = if resource { target.verb(method, watch) } else { lowercase(method) };
         let long_running = resource && (verb == "watch" || STREAMS.contains(&target.subresource.as_str()));
-        Self { target, query, verb, watch, long_running }
+        Self { target, query, verb, long_running }
+    }
+
+    pub fn attributes(&self, user: &User, parts: &Parts) -> Attributes {
+        authorize::attributes(user, parts.uri.path(), &self.target, &self.query, self.verb)
     }
 
     /// Reading changes nothing (`nonMutatingRequestVerbs`).

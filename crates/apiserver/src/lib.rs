@@ -11,12 +11,14 @@ pub mod audit;
 mod authenticate;
 mod authorize;
 pub mod body;
+mod budget;
 mod compress;
 mod connect;
 mod content;
 mod deadline;
 pub mod discovery;
 mod elsewhere;
+mod encoded;
 mod events;
 pub mod flow;
 pub mod handle;
@@ -25,6 +27,7 @@ mod ids;
 mod impersonate;
 mod inflight;
 mod info;
+mod joined;
 mod lifecycle;
 pub mod listen;
 mod metrics;
@@ -34,6 +37,7 @@ mod options;
 mod path;
 mod proxy;
 mod rbac_cache;
+mod request_body;
 mod table;
 mod trace;
 mod verbs;
@@ -83,6 +87,14 @@ pub struct Server {
     pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
     pub(crate) aside: aside::Aside,
+    pub(crate) connections: Arc<listen::Table>,
+    /// Room for the bodies of requests.
+    pub(crate) bodies: budget::Budget,
+    /// Room for large answers.
+    pub(crate) answers: budget::Budget,
+    /// Room for watches that are behind.
+    pub(crate) watches: budget::Budget,
+    pub(crate) encoded: encoded::Encoded,
 }
 
 impl Server {
@@ -127,6 +139,11 @@ impl Server {
             mutating: inflight::InFlight::new(if governed { 0 } else { options.max_mutating_requests_in_flight }),
             aggregator: aggregate::Aggregator::new(options.proxy_client.take()),
             flow: flow::FlowControl::new(&options, &metrics),
+            connections: listen::Table::new(options.max_connections),
+            answers: budget::Budget::new(answer::TOTAL, answer::PER_USER),
+            watches: budget::Budget::new(answer::TOTAL / 2, answer::PER_USER / 2),
+            encoded: encoded::Encoded::default(),
+            bodies: budget::Budget::new(request_body::TOTAL, request_body::PER_USER),
             metrics,
             options,
             documents: openapi::Documents::default(),

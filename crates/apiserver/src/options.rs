@@ -13,6 +13,8 @@ pub struct Options {
     /// Requests that only read, at a time; 0 for any number.
     pub max_requests_in_flight: usize,
     pub max_mutating_requests_in_flight: usize,
+    /// Open connections, of which at most half are of clients that have not been authenticated.
+    pub max_connections: usize,
     /// Whether FlowSchemas and priority levels govern requests. They share the two numbers above as seats; without them each is a
     /// limit of its own.
     pub priority_and_fairness: bool,
@@ -35,6 +37,7 @@ impl Default for Options {
             min_request_timeout: Duration::from_secs(1800),
             max_requests_in_flight: 400,
             max_mutating_requests_in_flight: 200,
+            max_connections: 8192,
             priority_and_fairness: true,
             proxy_client: None,
             flags: BTreeMap::new(),

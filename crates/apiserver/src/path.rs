@@ -8,77 +8,104 @@ pub struct Target {
     /// Empty unless the path is below `/api/v1` or `/apis/GROUP/VERSION`.
     pub group_version: Option<GroupVersion>,
     pub namespace: String,
+    /// Empty for a path that has nothing between two slashes where the resource would be: nobody serves it, and it is no
+    /// document either.
     pub resource: String,
     pub name: String,
     pub subresource: String,
-    /// What follows the subresource (of a proxy).
-    pub rest: String,
+    /// Where in the path that follows which belongs to the subresource (of a proxy), as it was written.
+    pub rest: usize,
     /// The path has more segments than any resource.
     pub too_long: bool,
     /// The deprecated `watch/` prefix.
     pub watch: bool,
+    /// Another server might read the path in another way: it begins with two slashes, or a segment hides a slash, is none at all
+    /// (`..`), or is not UTF-8. Nobody serves it.
+    pub odd: bool,
+    /// The path goes on behind the version.
+    resource_request: bool,
 }
 
 impl Target {
     pub fn parse(path: &str) -> Self {
-        let mut segments = path.trim_matches('/').split('/').map(decode).collect::<Vec<_>>().into_iter().peekable();
-        let mut t = Self::default();
-        let (group, version) = match segments.next().as_deref() {
-            Some("api") => (String::new(), segments.next()),
-            Some("apis") => (segments.next().unwrap_or_default(), segments.next()),
+        let start = path.len() - path.trim_start_matches('/').len();
+        let trimmed = path.trim_matches('/');
+        let mut t = Self { odd: start > 1, rest: path.len(), ..Self::default() };
+        let mut next = start;
+        // Each segment with the offset behind it.
+        let mut segments = trimmed.split('/').map(|raw| {
+            next += raw.len() + 1;
+            (raw, next - 1)
+        });
+        let mut odd = false;
+        let mut read = |raw: &str| {
+            let (text, valid) = decoded(raw);
+            odd |= !valid || text.contains(['/', '\0']) || matches!(&*text, "." | "..");
+            text
+        };
+        let (group, version) = match segments.next() {
+            Some(("api", _)) => (String::new(), segments.next()),
+            Some(("apis", _)) => (segments.next().map(|(g, _)| read(g)).unwrap_or_default(), segments.next()),
             _ => return t,
         };
-        let Some(version) = version else { return t };
-        t.group_version = Some(GroupVersion { group, version });
-        if segments.peek().map(String::as_str) == Some("watch") {
-            segments.next();
+        let Some((version, _)) = version else { return t };
+        t.group_version = Some(GroupVersion { group, version: read(version) });
+        let mut rest: Vec<(&str, usize)> = segments.collect();
+        t.resource_request = !rest.is_empty();
+        if rest.first().is_some_and(|(s, _)| *s == "watch") {
+            rest.remove(0);
             t.watch = true;
         }
-        let parts: Vec<String> = segments.collect();
-        let mut rest = &parts[..];
         // `namespaces/x/pods` is pods in x; `namespaces/x/status` and `…/finalize` are the namespace itself.
-        if let [n, ns, tail @ ..] = rest
-            && n == "namespaces"
-            && !tail.is_empty()
-            && !(tail.len() == 1 && matches!(tail[0].as_str(), "status" | "finalize"))
+        if let [("namespaces", _), (ns, _), (third, _), ..] = rest[..]
+            && !matches!(third, "status" | "finalize")
         {
-            t.namespace = ns.clone();
-            rest = tail;
+            t.namespace = read(ns);
+            rest.drain(..2);
         }
-        let mut it = rest.iter();
-        t.resource = it.next().cloned().unwrap_or_default();
-        t.name = it.next().cloned().unwrap_or_default();
-        t.subresource = it.next().cloned().unwrap_or_default();
-        let more: Vec<&str> = it.map(String::as_str).collect();
-        t.too_long = !more.is_empty() && t.subresource != "proxy";
-        t.rest = more.join("/");
+        let mut parts = rest.into_iter();
+        for field in [&mut t.resource, &mut t.name, &mut t.subresource] {
+            let Some((raw, end)) = parts.next() else { break };
+            *field = read(raw);
+            t.rest = end;
+        }
+        t.too_long = parts.next().is_some() && t.subresource != "proxy";
+        t.odd |= odd;
         t
     }
 
+    /// Whether what is asked for is an object or a collection, and no document.
     pub fn is_resource(&self) -> bool {
-        !self.resource.is_empty()
+        self.resource_request
     }
 
-    /// The verb of RBAC.
+    /// The verb of RBAC; empty for a method that no resource has.
     pub fn verb(&self, method: &Method, watch: bool) -> &'static str {
         let collection = self.name.is_empty();
         match *method {
+            _ if self.watch => "watch",
             Method::POST => "create",
             Method::PUT => "update",
             Method::PATCH => "patch",
             Method::DELETE if collection => "deletecollection",
             Method::DELETE => "delete",
-            _ if watch || self.watch => "watch",
-            _ if collection => "list",
-            _ => "get",
+            Method::GET | Method::HEAD if watch => "watch",
+            Method::GET | Method::HEAD if collection => "list",
+            Method::GET | Method::HEAD => "get",
+            _ => "",
         }
     }
 }
 
 /// Undoes percent encoding; what is no UTF-8 stays as it is.
 pub fn decode(text: &str) -> String {
+    decoded(text).0
+}
+
+/// The same, and whether it was UTF-8.
+fn decoded(text: &str) -> (String, bool) {
     if !text.contains(['%', '+']) {
-        return text.to_owned();
+        return (text.to_owned(), true);
     }
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -96,7 +123,7 @@ pub fn decode(text: &str) -> String {
             }
         }
     }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+    String::from_utf8(out).map_or_else(|_| (text.to_owned(), false), |t| (t, true))
 }
 
 /// The parameters of a query.
@@ -148,7 +175,33 @@ mod tests {
         check("/apis/apps/v1/namespaces/x/deployments/d/scale", "x", "deployments", "d", "scale");
         check("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode", "", "clusterroles", "system:node", "");
         assert!(!Target::parse("/version").is_resource());
-        assert_eq!(Target::parse("/api/v1/nodes/n/proxy/a/b").rest, "a/b");
+        let path = "/api/v1/nodes/n/proxy/a%2Fb//c/";
+        assert_eq!(&path[Target::parse(path).rest..], "/a%2Fb//c/");
+        assert_eq!(Target::parse("/api/v1/nodes/n/proxy").rest, "/api/v1/nodes/n/proxy".len());
         assert!(Target::parse("/api/v1/namespaces/x/pods/p/log/x").too_long);
+    }
+
+    /// As upstream's `RequestInfoFactory` reads them.
+    #[test]
+    fn what_goes_on_behind_a_version_is_a_resource() {
+        let check = |path: &str, resource: bool, odd: bool| {
+            let t = Target::parse(path);
+            assert_eq!((t.is_resource(), t.odd), (resource, odd), "{path}");
+        };
+        check("/apis/metrics.k8s.io/v1beta1", false, false);
+        check("/apis/metrics.k8s.io/v1beta1//", false, false);
+        check("/apis/metrics.k8s.io/v1beta1//nodes", true, false);
+        check("/apis/metrics.k8s.io/v1beta1/nodes", true, false);
+        check("//apis/metrics.k8s.io/v1beta1/nodes", true, true);
+        check("/api/v1/namespaces/x%2Fsecrets", true, true);
+        check("/api/v1/namespaces/x/pods/%2e%2e", true, true);
+        check("/api/v1/namespaces/x/pods/a%00", true, true);
+        check("/api/v1/namespaces/x/pods/%ff", true, true);
+        check("/api/v1/namespaces/x/services/s/proxy/../%2e%2e/a%2Fb", true, false);
+        check("/api%2Fv1/pods", false, false);
+        let t = Target::parse("/apis/g/v//nodes");
+        assert_eq!((&*t.resource, &*t.name), ("", "nodes"));
+        assert_eq!(Target::parse("/api/v1/pods").verb(&Method::OPTIONS, true), "");
+        assert_eq!(Target::parse("/api/v1/watch/pods").verb(&Method::POST, false), "watch");
     }
 }

@@ -45,12 +45,10 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
     request.name = name;
     let object = server.registry.get(&request).await?;
     let upstream = request.resource.strategy.proxy(server.registry.env(), &request, &object, &place)?;
-    let Call { mut parts, body, .. } = call;
+    let Call { mut parts, body, target, .. } = call;
     let path = parts.uri.path().to_owned();
     // `/api/v1/…/NAME/proxy`, and what comes after it as it was written.
-    let depth = if request.namespace.is_empty() { 6 } else { 8 };
-    let at = path.match_indices('/').nth(depth - 1).map_or(path.len(), |(i, _)| i);
-    let (root, rest) = path.split_at(at);
+    let (root, rest) = path.split_at(target.rest.min(path.len()));
     let query = parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
     if rest.is_empty() && matches!(parts.method, Method::GET | Method::HEAD) {
         let mut r = bytes(301, "text/html; charset=utf-8", Body::empty());
@@ -59,8 +57,8 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
         }
         return Ok(r);
     }
-    let target = format!("{}{query}", if rest.is_empty() { "/" } else { rest });
-    parts.uri = target.parse::<Uri>().map_err(|e| Status::bad_request(format!("{target:?}: {e}")))?;
+    let location = format!("{}{query}", if rest.is_empty() { "/" } else { rest });
+    parts.uri = location.parse::<Uri>().map_err(|e| Status::bad_request(format!("{location:?}: {e}")))?;
     parts.headers.remove(AUTHORIZATION);
     match upstream {
         Upstream::Agent(node) => {

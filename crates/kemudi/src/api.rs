@@ -83,7 +83,7 @@ impl Flags {
             audit: self.audit.audit().await?,
             flags: BTreeMap::new(),
             cbor: self.gate(CBOR)?,
-            aside: None,
+            ..apiserver::Options::default()
         })
     }
 

@@ -196,8 +196,13 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
             return Err(Error::Privileges(missing));
         }
     }
-    let server_options =
-        apiserver::Options { flags: options.shown.clone(), aside: Some(aside.clone()), ..options.api.server().await? };
+    let max_connections = connections(runtime::open_files::raise());
+    let server_options = apiserver::Options {
+        flags: options.shown.clone(),
+        aside: Some(aside.clone()),
+        max_connections,
+        ..options.api.server().await?
+    };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
     end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
@@ -304,6 +309,13 @@ async fn plugins(options: &Options) -> Result<admission::Chain, String> {
 fn read(file: &Path) -> Result<String, String> {
     let doing = if file.is_dir() { "read" } else { "open" };
     std::fs::read_to_string(file).map_err(|e| format!("{doing} {}: {}", file.display(), client::kubeconfig::os(&e)))
+}
+
+/// How many connections fit into the limit of open files, beside what else is open: a quarter, and no less than 160.
+fn connections(limit: nix::Result<u64>) -> usize {
+    let limit = limit.inspect_err(|e| tracing::warn!("the limit of open files stays as it is: {e}")).unwrap_or(1024);
+    let limit = usize::try_from(limit.min(1 << 20)).unwrap_or(1 << 20);
+    limit.saturating_sub(160.max(limit / 4)).max(16)
 }
 
 /// The machine's name, as a node is called.

@@ -135,15 +135,35 @@ pub fn splice_bare(out: &mut Vec<u8>, entry: &Entry) {
     splice_from(out, entry, mark - METADATA.len(), mark);
 }
 
+/// The bytes of an entry behind its resource version, which are those of the store: `head` gets what comes before them.
+pub fn split(head: &mut Vec<u8>, entry: &Entry) -> Bytes {
+    let mark = entry.index().mark as usize;
+    write_head(head, entry, 0, mark);
+    entry.value.slice(mark..)
+}
+
+/// How much [`splice`] or [`splice_bare`] appends.
+pub fn spliced_len(entry: &Entry, bare: bool) -> usize {
+    let mark = entry.index().mark as usize;
+    let skipped = if bare { mark - METADATA.len() - 1 } else { 0 };
+    let digits = entry.revision.checked_ilog10().unwrap_or(0) as usize + 1;
+    let comma = usize::from(entry.value.get(mark) != Some(&b'}'));
+    entry.value.len() - skipped + "\"resourceVersion\":\"\"".len() + digits + comma
+}
+
 fn splice_from(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
+    out.reserve(entry.value.len() + 40);
+    write_head(out, entry, from, mark);
+    out.extend_from_slice(&entry.value[mark..]);
+}
+
+fn write_head(out: &mut Vec<u8>, entry: &Entry, from: usize, mark: usize) {
     let value = &entry.value;
-    out.reserve(value.len() + 40);
     out.extend_from_slice(&value[from..mark]);
     let _ = write!(out, "\"resourceVersion\":\"{}\"", entry.revision);
     if value.get(mark) != Some(&b'}') {
         out.push(b',');
     }
-    out.extend_from_slice(&value[mark..]);
 }
 
 /// Appends the `PartialObjectMetadata` of an entry.

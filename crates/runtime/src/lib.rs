@@ -20,6 +20,7 @@ pub mod embedded;
 pub mod host;
 pub mod image;
 pub mod memory;
+pub mod open_files;
 mod program;
 pub mod seccomp;
 pub mod shim;

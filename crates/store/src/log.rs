@@ -9,6 +9,9 @@ use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+/// Bytes of the events that a watcher takes at a time: so much a watcher that is not read keeps alive.
+const READ_BYTES: usize = 1 << 20;
+
 /// What waiters are told when no event will ever come again.
 pub(crate) const ENDED: u64 = u64::MAX;
 
@@ -43,20 +46,23 @@ impl Log {
         Log { inner: RwLock::new(inner), newest: Newest::new(floor) }
     }
 
-    /// Up to about `limit` events that `wanted` accepts, with revisions above `after`.
+    /// Up to about `limit` events or [`READ_BYTES`] that `wanted` accepts, with revisions above `after`.
     pub fn read(&self, after: u64, limit: usize, wanted: impl Fn(&Event) -> bool) -> Read {
         let inner = self.inner.read();
         if after < inner.floor {
             return Read::Fallen;
         }
         let start = inner.events.partition_point(|event| event.revision <= after);
-        let mut found: Vec<Arc<Event>> = Vec::new();
+        let (mut found, mut bytes): (Vec<Arc<Event>>, usize) = (Vec::new(), 0);
         for event in inner.events.range(start..) {
-            if found.len() >= limit && found.last().is_some_and(|last| last.revision < event.revision) {
+            if (found.len() >= limit || bytes > READ_BYTES)
+                && found.last().is_some_and(|last| last.revision < event.revision)
+            {
                 let through = found.last().map(|last| last.revision);
                 return Read::Events(found, through);
             }
             if wanted(event) {
+                bytes += event.entry.value.len();
                 found.push(event.clone());
             }
         }

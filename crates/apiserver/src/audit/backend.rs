@@ -9,7 +9,7 @@ use bytes::Bytes;
 use meta::Rng;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -137,7 +137,24 @@ pub(super) struct Backend {
     mode: Mode,
     limits: Option<Limits>,
     buffer: Option<mpsc::Sender<Item>>,
+    /// Room for the events that wait, until they are delivered or given up.
+    room: Arc<Semaphore>,
     lost: Lost,
+}
+
+/// Bytes of events that wait for one sink.
+const WAITING_BYTES: usize = 64 << 20;
+
+/// An event that waits, and the room it takes.
+struct Waiting {
+    event: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Waiting {
+    fn as_ref(&self) -> &[u8] {
+        &self.event
+    }
 }
 
 enum Item {
@@ -160,7 +177,7 @@ impl Backend {
             }
             _ => None,
         };
-        Self { sink, mode, limits, buffer, lost }
+        Self { sink, mode, limits, buffer, room: Arc::new(Semaphore::new(WAITING_BYTES)), lost }
     }
 
     /// The event as this place takes it: whole, or without its objects if it is too large. None: it is lost.
@@ -178,7 +195,10 @@ impl Backend {
     pub fn take(&self, event: Bytes) -> Result<(), Bytes> {
         match (&self.buffer, &*self.sink) {
             (Some(buffer), _) => {
-                if buffer.try_send(Item::Event(event)).is_err() {
+                let bytes = u32::try_from(event.len()).unwrap_or(u32::MAX);
+                let waiting = self.room.clone().try_acquire_many_owned(bytes);
+                let item = waiting.map(|_room| Item::Event(Bytes::from_owner(Waiting { event, _room })));
+                if item.map_or(true, |i| buffer.try_send(i).is_err()) {
                     (self.lost)("buffered", 1, "audit buffer queue blocked");
                 }
                 Ok(())

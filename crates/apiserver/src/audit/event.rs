@@ -4,7 +4,6 @@ use super::policy::Level;
 use crate::Body;
 use crate::content;
 use auth::{Attributes, User};
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, Response};
@@ -232,11 +231,7 @@ fn drop_managed_fields(v: &mut Value) {
 
 /// The document of an answer that is there as a whole.
 pub(super) fn answer(response: &Response<Body>) -> Option<Value> {
-    let body: Bytes = match response.body() {
-        Body::Full(b) => b.clone(),
-        Body::Chunks(c) => c.iter().flatten().copied().collect(),
-        Body::Gzip(_) | Body::Stream(_) => return None,
-    };
+    let body = response.body().whole()?;
     let media = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     read(media.split(';').next().unwrap_or_default(), &body)
 }

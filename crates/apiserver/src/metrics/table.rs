@@ -65,6 +65,11 @@ pub const WATCH_SIZES: Row = Row::histogram(
     EVENT_BYTES,
     "Bytes of the events sent to clients that watch.",
 );
+pub const TERMINATED_WATCHERS: Row = Row::counter(
+    "apiserver_terminated_watchers_total",
+    &["group", "resource"],
+    "Watches that were closed because their clients did not read.",
+);
 pub const HANDSHAKES: Row =
     Row::counter("apiserver_tls_handshake_errors_total", &[], "Connections that ended in their TLS handshake.");
 pub const RESOURCE_OBJECTS: Row = Row::gauge("apiserver_resource_objects", STORED, "Objects in the store, by kind.");
@@ -309,6 +314,7 @@ pub const ALL: &[Row] = &[
     CONVERSION_SECONDS,
     CONVERSION_CALL_SECONDS,
     CONVERSIONS,
+    TERMINATED_WATCHERS,
     HANDSHAKES,
     RESOURCE_OBJECTS,
     STORAGE_OBJECTS,

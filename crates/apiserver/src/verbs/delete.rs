@@ -36,7 +36,7 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
 async fn unreadable(server: &Arc<Server>, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     const VERB: &str = "unsafe-delete-ignore-read-errors";
     call.trace.annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", &"");
-    let mut a = crate::authorize::attributes(&call.user, &call.parts, &call.target, false);
+    let mut a = call.attributes();
     a.verb = VERB.into();
     if let Decision::Deny(why) | Decision::NoOpinion(why) = server.authorizer.decide(&a).await {
         let why = format!("not permitted to do {VERB:?}, reason: {why}");

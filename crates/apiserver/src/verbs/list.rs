@@ -5,18 +5,14 @@ use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{self, Encoding, META_V1, Shape};
 use crate::handle::Call;
+use crate::joined::Joined;
 use crate::path::Query;
 use crate::{Server, table};
-use bytes::Bytes;
 use http::Response;
 use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Object, Status, Value};
 use registry::{Backend, ListOptions, Page, Request, Resource, VersionMatch, encode};
 use serde_json::json;
-use std::collections::VecDeque;
 use store::Entry;
-
-/// Bytes per piece of a large answer.
-const CHUNK: usize = 256 * 1024;
 
 pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     let options = options(call, request, For::List)?;
@@ -34,11 +30,18 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
         match call.wanted.shape {
             Shape::Object if page.entries.iter().all(|e| row.serves_bytes(e)) => {
-                let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
-                return Ok(joined(&row.kind.list_kind(), &row.kind.gvk().api_version(), &page, splice));
+                let bare = row.bare_items;
+                let splice = if bare { encode::splice_bare } else { encode::splice };
+                let length = move |e: &Entry| encode::spliced_len(e, bare);
+                return Ok(joined(&row.kind.list_kind(), &row.kind.gvk().api_version(), page, splice, length));
             }
             Shape::PartialMetadataList if call.wanted.meta == META_V1 => {
-                return Ok(joined("PartialObjectMetadataList", META_V1, &page, encode::splice_metadata));
+                let length = |e: &Entry| {
+                    let mut out = Vec::new();
+                    encode::splice_metadata(&mut out, e);
+                    out.len()
+                };
+                return Ok(joined("PartialObjectMetadataList", META_V1, page, encode::splice_metadata, length));
             }
             _ => {}
         }
@@ -59,24 +62,18 @@ fn list_meta(page: &Page) -> Value {
     m
 }
 
-/// The bytes of the objects, joined in pieces.
-fn joined(kind: &str, version: &str, page: &Page, splice: fn(&mut Vec<u8>, &Entry)) -> Response<Body> {
+/// The bytes of the objects, joined as they are sent.
+fn joined(
+    kind: &str,
+    version: &str,
+    page: Page,
+    splice: fn(&mut Vec<u8>, &Entry),
+    length: impl Fn(&Entry) -> usize,
+) -> Response<Body> {
     let head =
-        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{},\"items\":[", list_meta(page));
-    let mut chunks = VecDeque::new();
-    let mut out = head.into_bytes();
-    for (i, e) in page.entries.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        splice(&mut out, e);
-        if out.len() >= CHUNK {
-            chunks.push_back(Bytes::from(std::mem::replace(&mut out, Vec::with_capacity(CHUNK + 8192))));
-        }
-    }
-    out.extend_from_slice(b"]}\n");
-    chunks.push_back(out.into());
-    bytes(200, "application/json", Body::Chunks(chunks))
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{},\"items\":[", list_meta(&page));
+    let joined = Joined::new(head.into_bytes(), page.entries, splice, length);
+    bytes(200, "application/json", Body::Joined(Box::new(joined)))
 }
 
 /// Decoded objects in the shape that was asked for.

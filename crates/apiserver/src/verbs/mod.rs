@@ -5,6 +5,7 @@ mod delete;
 mod get;
 mod list;
 mod patch;
+mod pipe;
 mod scale;
 mod shared;
 mod update;
@@ -16,7 +17,6 @@ use crate::body::Body;
 use crate::content::{self, Shape};
 use crate::handle::Call;
 use crate::{admit::Admission, connect, table};
-use auth::Attributes;
 use http::{Method, Response};
 use meta::{GroupVersion, Object, Status, Value};
 use registry::{Preconditions, Request, Resource, Sub, WriteOptions, Written, encode};
@@ -28,12 +28,7 @@ pub fn is_stream(subresource: &str) -> bool {
     matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
 }
 
-pub async fn dispatch(
-    server: &Arc<Server>,
-    call: Call,
-    row: Arc<Resource>,
-    watch: bool,
-) -> Result<Response<Body>, Status> {
+pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
     let t = &call.target;
     let namespaced = row.kind.namespaced;
     let method = call.parts.method.clone();
@@ -48,9 +43,10 @@ pub async fn dispatch(
         conversions: registry::Conversions::default(),
         empties: registry::Sent::default(),
     };
-    let verb = t.verb(&method, watch);
+    let verb = call.verb;
     const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-    if !METHODS.contains(&method) && !is_stream(&t.subresource) {
+    let reads = matches!(method, Method::GET | Method::HEAD);
+    if (!METHODS.contains(&method) && !is_stream(&t.subresource)) || (t.watch && !reads) {
         return Err(method_not_allowed());
     }
     if !t.subresource.is_empty() {
@@ -113,8 +109,7 @@ pub(crate) fn admission<'a>(
     request: &'a Request,
     options: &WriteOptions,
 ) -> Admission<'a> {
-    let attributes: Attributes = crate::authorize::attributes(&call.user, &call.parts, &call.target, false);
-    Admission { server, call, request, attributes, dry_run: options.dry_run }
+    Admission { server, call, request, attributes: call.attributes(), dry_run: options.dry_run }
 }
 
 /// The options every write takes from the query.

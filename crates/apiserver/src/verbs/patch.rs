@@ -200,7 +200,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
 
 /// Applying or putting what is not there creates it, which must be allowed as well.
 pub(super) async fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
-    let mut a = crate::authorize::attributes(&call.user, &call.parts, &call.target, false);
+    let mut a = call.attributes();
     a.verb = "create".into();
     if exists(server, call) || server.authorizer.decide(&a).await.allowed() {
         return Ok(());

@@ -1,12 +1,14 @@
 //! Watch: a stream of events, each encoded from the bytes of its object.
 
 use super::list::{self, For};
+use super::pipe::{Left, PIECE, Pipe, SHARED};
 use super::shared;
 use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{self, Encoding, META_V1, Shape, Wanted};
+use crate::encoded::Of;
 use crate::handle::Call;
-use crate::metrics::table::{WATCH_EVENTS, WATCH_SIZES};
+use crate::metrics::table::{TERMINATED_WATCHERS, WATCH_EVENTS, WATCH_SIZES};
 use crate::{Server, table};
 use bytes::Bytes;
 use http::Response;
@@ -17,12 +19,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Entry;
-use tokio::sync::mpsc;
 
 /// How often a quiet watch says how far it is.
 const BOOKMARK: Duration = Duration::from_secs(60);
-/// Pieces that wait for a slow client. One that falls behind further reads from the store's log, not from memory of its own.
-const PENDING: usize = 16;
 
 pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let list = list::options(call, &request, For::Watch)?;
@@ -44,17 +43,19 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
             watch => Ok(shared::watch(server, &call.trace, request.resource.clone(), watch, timeout, BOOKMARK)),
         };
     }
-    let (sender, receiver) = mpsc::channel(PENDING);
     let kind = &request.resource.kind;
     let (group, version, plural) = (kind.group.clone(), kind.version.clone(), kind.plural.clone());
     let labels = [&*group, &*version, &*plural];
+    let left = server.metrics.set.counter(&TERMINATED_WATCHERS, &[&group, &plural]);
+    let (pipe, receiver) = Pipe::new(server, call, left);
     let stream = Stream {
         server: server.clone(),
         request,
         wanted: call.wanted,
         include: q.get("includeObject").to_owned(),
         bookmarks: q.is_true("allowWatchBookmarks"),
-        sender,
+        pipe,
+        out: Vec::new(),
         headers_sent: false,
         sent: server.metrics.set.counter(&WATCH_EVENTS, &labels),
         sizes: server.metrics.set.histogram(&WATCH_SIZES, &labels),
@@ -62,11 +63,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     match watch {
         Ok(w) => drop(tokio::spawn(stream.run(w, timeout))),
         // A request that was understood has a stream, even if all it says is that the revision is gone.
-        Err(s) if matches!(s.code, 410 | 504) => {
-            let mut out = Vec::new();
-            stream.error(&mut out, &s);
-            let _ = stream.sender.try_send(out.into());
-        }
+        Err(s) if matches!(s.code, 410 | 504) => drop(tokio::spawn(stream.fail(s))),
         Err(s) => return Err(s),
     }
     let media = match call.wanted.encoding {
@@ -91,11 +88,20 @@ struct Stream {
     wanted: Wanted,
     include: String,
     bookmarks: bool,
-    sender: mpsc::Sender<Bytes>,
+    pipe: Pipe,
+    /// What is sent with the next piece.
+    out: Vec<u8>,
     /// The columns of a table are said once.
     headers_sent: bool,
     sent: metrics::Counter,
     sizes: metrics::Histogram,
+}
+
+/// How an entry is told without being decoded.
+#[derive(Clone, Copy)]
+enum Splice {
+    Whole,
+    Metadata,
 }
 
 impl Stream {
@@ -115,72 +121,130 @@ impl Stream {
         };
         tokio::pin!(drained, gone);
         loop {
-            let mut out = Vec::new();
-            tokio::select! {
+            let sent = tokio::select! {
                 // In this order: an end or a bookmark is not put off by a busy watch, and a run in virtual time can be repeated.
                 biased;
-                () = self.sender.closed() => return,
+                () = self.pipe.closed() => return,
                 () = &mut end => return,
                 () = &mut drained => return,
-                _ = tick.tick(), if self.bookmarks => self.bookmark(&mut out, watch.revision(), false),
+                _ = tick.tick(), if self.bookmarks => self.bookmark(watch.revision(), false).await,
                 batch = watch.next() => match batch {
-                    Ok(Batch::Events(events)) => {
-                        if let Err(s) = self.events(&mut out, &events).await {
-                            // Whoever went on would never hear of what could not be told.
-                            self.error(&mut out, &s);
-                            let _ = self.sender.send(out.into()).await;
-                            return;
-                        }
-                    }
-                    Ok(Batch::InitialEnd(revision)) if self.bookmarks => self.bookmark(&mut out, revision, true),
-                    Ok(Batch::InitialEnd(_)) => {}
-                    Err(s) => {
-                        self.error(&mut out, &s);
-                        let _ = self.sender.send(out.into()).await;
-                        return;
-                    }
+                    // No object is a list: upstream ends such a stream at the first of them.
+                    Ok(Batch::Events(_)) if self.wanted.shape == Shape::PartialMetadataList => return,
+                    Ok(Batch::Events(events)) => match self.events(&events).await {
+                        Ok(sent) => sent,
+                        // Whoever went on would never hear of what could not be told.
+                        Err(s) => return self.fail(s).await,
+                    },
+                    Ok(Batch::InitialEnd(revision)) if self.bookmarks => self.bookmark(revision, true).await,
+                    Ok(Batch::InitialEnd(_)) => Ok(()),
+                    Err(s) => return self.fail(s).await,
                 },
                 // After what is still to be said: the objects went before their definition.
                 () = &mut gone => return,
-            }
-            // No object is a list: upstream ends such a stream at the first of them.
-            if self.wanted.shape == Shape::PartialMetadataList && !out.is_empty()
-                || self.sender.send(out.into()).await.is_err()
-            {
+            };
+            if sent.is_err() {
                 return;
             }
         }
     }
 
-    async fn events(&mut self, out: &mut Vec<u8>, events: &[ObjectEvent]) -> Result<(), Status> {
-        let others: Vec<Arc<Entry>> =
-            events.iter().filter(|e| self.spliced(&e.entry).is_none()).map(|e| e.entry.clone()).collect();
+    async fn events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), Left>, Status> {
+        let (server, row) = (self.server.clone(), self.request.resource.clone());
+        let wanted = self.wanted;
+        let made =
+            |e: &ObjectEvent| server.encoded.get(&Of { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted });
+        // Of each event that is not spliced, what another watcher has made of it.
+        let mut shared: Vec<Option<Bytes>> = Vec::new();
+        let mut others: Vec<Arc<Entry>> = Vec::new();
+        for e in events.iter().filter(|e| self.spliced(&e.entry).is_none()) {
+            let found = made(e);
+            if found.is_none() {
+                others.push(e.entry.clone());
+            }
+            shared.push(found);
+        }
         let mut objects = Vec::new().into_iter();
         if !others.is_empty() {
-            objects = self.server.registry.all_from_stored(&self.request.resource, &others).await?.into_iter();
+            objects = server.registry.all_from_stored(&row, &others).await?.into_iter();
         }
+        let mut shared = shared.into_iter();
+        let mut held: usize = events.iter().map(|e| e.entry.value.len()).sum();
         for e in events {
-            let before = out.len();
-            if let Some(splice) = self.spliced(&e.entry) {
-                let _ = write!(out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
-                splice(out, &e.entry);
-                out.extend_from_slice(b"}\n");
-            } else if let Some(object) = objects.next() {
-                let shaped = self.shape(&object);
-                self.write(out, e.kind.as_str(), shaped);
-            }
+            let size = match self.spliced(&e.entry) {
+                Some(Splice::Whole) if e.entry.value.len() >= SHARED => {
+                    let _ = write!(self.out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
+                    let rest = encode::split(&mut self.out, &e.entry);
+                    let size = self.out.len() + rest.len();
+                    if self.flush(held).await.is_err() || self.pipe.send(rest, held).await.is_err() {
+                        return Ok(Err(Left));
+                    }
+                    self.out.extend_from_slice(b"}\n");
+                    size
+                }
+                Some(splice) => {
+                    let before = self.out.len();
+                    let _ = write!(self.out, "{{\"type\":\"{}\",\"object\":", e.kind.as_str());
+                    match splice {
+                        Splice::Whole => encode::splice(&mut self.out, &e.entry),
+                        Splice::Metadata => encode::splice_metadata(&mut self.out, &e.entry),
+                    }
+                    self.out.extend_from_slice(b"}\n");
+                    self.out.len() - before
+                }
+                None => {
+                    let event = match shared.next().flatten() {
+                        Some(made) => made,
+                        None => {
+                            let Some(object) = objects.next() else { continue };
+                            let shaped = self.shape(&object);
+                            let mut out = Vec::new();
+                            self.write(&mut out, e.kind.as_str(), shaped);
+                            let of = Of { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted };
+                            server.encoded.keep(&of, out.into())
+                        }
+                    };
+                    let size = event.len();
+                    if size < SHARED {
+                        self.out.extend_from_slice(&event);
+                    } else if self.flush(held).await.is_err() || self.pipe.send(event, held).await.is_err() {
+                        return Ok(Err(Left));
+                    }
+                    size
+                }
+            };
             self.sent.inc();
-            self.sizes.observe((out.len() - before) as f64);
+            self.sizes.observe(size as f64);
+            held = held.saturating_sub(e.entry.value.len());
+            if self.out.len() >= PIECE && self.flush(held).await.is_err() {
+                return Ok(Err(Left));
+            }
         }
-        Ok(())
+        Ok(self.flush(0).await)
+    }
+
+    /// Sends what is collected.
+    async fn flush(&mut self, held: usize) -> Result<(), Left> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::take(&mut self.out);
+        self.pipe.send(piece.into(), held).await
+    }
+
+    /// Ends the stream with an error.
+    async fn fail(mut self, s: Status) {
+        let mut out = std::mem::take(&mut self.out);
+        self.error(&mut out, &s);
+        let _ = self.pipe.send(out.into(), 0).await;
     }
 
     /// How an entry is told without being decoded, where that is possible.
-    fn spliced(&self, e: &Entry) -> Option<fn(&mut Vec<u8>, &Entry)> {
+    fn spliced(&self, e: &Entry) -> Option<Splice> {
         match self.wanted.shape {
             _ if self.wanted.encoding != Encoding::Json => None,
-            Shape::Object if self.request.resource.serves_bytes(e) => Some(encode::splice),
-            Shape::PartialMetadata if self.wanted.meta == META_V1 => Some(encode::splice_metadata),
+            Shape::Object if self.request.resource.serves_bytes(e) => Some(Splice::Whole),
+            Shape::PartialMetadata if self.wanted.meta == META_V1 => Some(Splice::Metadata),
             _ => None,
         }
     }
@@ -222,7 +286,10 @@ impl Stream {
         }
     }
 
-    fn bookmark(&mut self, out: &mut Vec<u8>, revision: u64, initial_end: bool) {
+    async fn bookmark(&mut self, revision: u64, initial_end: bool) -> Result<(), Left> {
+        if self.wanted.shape == Shape::PartialMetadataList {
+            return Err(Left);
+        }
         let row = &self.request.resource;
         let mut object = Object::new(&row.kind.gvk());
         object.set_resource_version(&revision.to_string());
@@ -230,7 +297,9 @@ impl Stream {
             object.set_annotation("k8s.io/initial-events-end", "true");
         }
         let v = self.shape(&object);
-        self.write(out, "BOOKMARK", v);
+        let mut out = std::mem::take(&mut self.out);
+        self.write(&mut out, "BOOKMARK", v);
+        self.pipe.send(out.into(), 0).await
     }
 
     fn error(&self, out: &mut Vec<u8>, s: &Status) {

@@ -130,6 +130,7 @@ impl Embedded {
             .arg0("kemudi-shim")
             .arg(shim::COMMAND)
             .arg(&directory)
+            .args(crate::open_files::before().map(|n| n.to_string()))
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))

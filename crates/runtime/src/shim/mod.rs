@@ -47,10 +47,14 @@ pub(crate) const SOCKET: &str = "shim.sock";
 /// Runs the shim: `args` are those after [`COMMAND`], namely the pod's directory. Standard input is a socket to the agent
 /// that started it. The caller must not have started a thread.
 pub fn main(args: &[String]) -> ExitCode {
-    let [directory] = args else {
+    let [directory, more @ ..] = args else {
         eprintln!("the shim is started by the node agent, with the directory of a pod");
         return ExitCode::from(2);
     };
+    // The agent may open more files than it was started with; what runs here may not.
+    if let Some(Err(e)) = more.first().and_then(|n| n.parse().ok()).map(crate::open_files::lower) {
+        eprintln!("the limit of open files: {e}");
+    }
     match Shim::start(Path::new(directory)) {
         Ok(mut shim) => match shim.run() {
             Ok(()) => ExitCode::SUCCESS,

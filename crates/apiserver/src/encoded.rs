@@ -1,0 +1,106 @@
+//! Watch events in representations that are not the stored bytes, made once for all watchers.
+//!
+//! Invariant: what is kept under a key is what every watcher of it would make: it does not depend on the time, nor on what a
+//! watcher was sent before. Bounded; the oldest goes first.
+
+use crate::content::{Encoding, Shape, Wanted};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use registry::{ObjectEventKind, Resource};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use store::Entry;
+
+/// Bytes that are kept, and of one event.
+const MOST: usize = 8 << 20;
+const OVERHEAD: usize = 300;
+
+#[derive(Default)]
+pub(crate) struct Encoded(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    events: HashMap<Key, Bytes>,
+    order: VecDeque<Key>,
+    bytes: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    /// A row that changes is another one. Kept alive here, so no other has its address.
+    row: Row,
+    key: store::Key,
+    revision: u64,
+    event: &'static str,
+    encoding: Encoding,
+    shape: Shape,
+    meta: &'static str,
+    pretty: bool,
+}
+
+#[derive(Clone)]
+struct Row(Arc<Resource>);
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Row {}
+
+impl std::hash::Hash for Row {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+/// What an event is made of.
+pub(crate) struct Of<'a> {
+    pub row: &'a Arc<Resource>,
+    pub entry: &'a Entry,
+    pub kind: ObjectEventKind,
+    pub wanted: &'a Wanted,
+}
+
+impl Of<'_> {
+    /// None for tables: their cells say how long ago something was.
+    fn key(&self) -> Option<Key> {
+        let w = self.wanted;
+        (w.shape != Shape::Table).then(|| Key {
+            row: Row(self.row.clone()),
+            key: self.entry.key.clone(),
+            revision: self.entry.revision,
+            event: self.kind.as_str(),
+            encoding: w.encoding,
+            shape: w.shape,
+            meta: w.meta,
+            pretty: w.pretty,
+        })
+    }
+}
+
+impl Encoded {
+    pub fn get(&self, of: &Of<'_>) -> Option<Bytes> {
+        self.0.lock().events.get(&of.key()?).cloned()
+    }
+
+    /// Keeps an event, and returns it, or the one that another watcher has kept meanwhile.
+    pub fn keep(&self, of: &Of<'_>, bytes: Bytes) -> Bytes {
+        let Some(key) = of.key().filter(|_| bytes.len() < MOST / 4) else { return bytes };
+        let mut kept = self.0.lock();
+        if let Some(there) = kept.events.get(&key) {
+            return there.clone();
+        }
+        kept.bytes += bytes.len() + OVERHEAD;
+        kept.events.insert(key.clone(), bytes.clone());
+        kept.order.push_back(key);
+        while kept.bytes > MOST {
+            let Some(oldest) = kept.order.pop_front() else { break };
+            if let Some(gone) = kept.events.remove(&oldest) {
+                kept.bytes -= gone.len() + OVERHEAD;
+            }
+        }
+        bytes
+    }
+}

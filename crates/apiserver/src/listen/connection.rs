@@ -1,0 +1,267 @@
+//! One connection: TLS, HTTP/1.1 or HTTP/2, and how long it may be silent.
+
+use super::sent::Sent;
+use super::table::{Connection, Place};
+use crate::Server;
+use crate::answer::failure;
+use crate::audit::Address;
+use crate::authenticate::Identity;
+use crate::body::Body;
+use crate::budget::Room;
+use crate::request_body::RequestBody;
+use http::{Method, Request};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use meta::Status;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// How long a client may take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection may be without a request: until the first that was authenticated, as upstream's `ReadHeaderTimeout`;
+/// then longer than Go's clients keep idle connections.
+const UNKNOWN_IDLE: Duration = Duration::from_secs(32);
+const IDLE: Duration = Duration::from_secs(180);
+/// How often a connection with open requests is looked at.
+const LOOK: Duration = Duration::from_secs(15);
+/// A client that sends nothing for this long after it was told that the server ends is left: it may be asleep, and would never
+/// say that it has understood.
+const QUIET: Duration = Duration::from_millis(500);
+/// The longest head of a request. No address in it is longer than 64 KiB.
+const MAX_HEAD: u32 = 256 << 10;
+/// As upstream's for one connection, and more: programs of ours wait when it is reached, and do not open a second one.
+const MAX_STREAMS: u32 = 250;
+/// What HTTP/2 takes of a body before anybody reads it.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What waits to be sent on a stream.
+const SEND_BUFFER: usize = 128 << 10;
+/// An answer of more than this takes room of its user until it was read, a stream this much; and how long it waits for it.
+const LARGE: usize = 256 << 10;
+const STREAM: usize = 16 << 10;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A peer that does not answer pings is gone.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    place: Place,
+    shutdown: watch::Receiver<bool>,
+) {
+    let _ = stream.set_nodelay(true);
+    let connection = place.0.clone();
+    let handshake = tokio::select! {
+        accepted = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)) => accepted,
+        () = connection.closed() => return,
+    };
+    let Ok(Ok(stream)) = handshake else {
+        server.metrics.handshakes.inc();
+        return;
+    };
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEAD)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PONG);
+        let service = Service::new(&server, &connection, &stream, true);
+        let io = TokioIo::new(Metered { stream, connection: connection.clone() });
+        let conn = builder.serve_connection(io, service_fn(move |r| service.clone().answer(r)));
+        drive(conn, http2::Connection::graceful_shutdown, &server, &connection, shutdown).await;
+    } else {
+        let mut builder = http1::Builder::new();
+        // What is between two requests is measured here, and not by hyper, which knows no difference between clients.
+        builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_HEAD as usize);
+        let service = Service::new(&server, &connection, &stream, false);
+        let io = TokioIo::new(Metered { stream, connection: connection.clone() });
+        let conn = builder.serve_connection(io, service_fn(move |r| service.clone().answer(r))).with_upgrades();
+        drive(conn, http1::UpgradeableConnection::graceful_shutdown, &server, &connection, shutdown).await;
+    }
+}
+
+/// Serves until the client leaves, is silent for too long or takes nothing, or the server ends.
+async fn drive<C: Future<Output = hyper::Result<()>>>(
+    conn: C,
+    leave: fn(Pin<&mut C>),
+    server: &Server,
+    connection: &Connection,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    tokio::pin!(conn);
+    let overdue = tokio::select! {
+        r = conn.as_mut() => {
+            if let Err(e) = r {
+                tracing::debug!("a connection ended: {e}");
+            }
+            return;
+        }
+        // Whoever is closed for others or takes nothing has no time to say good-bye.
+        () = connection.closed() => return,
+        o = overdue(connection) => o,
+        _ = super::stopped(&mut shutdown) => Overdue::Server,
+    };
+    let longest = match overdue {
+        Overdue::Stalled => return,
+        Overdue::Idle => QUIET,
+        Overdue::Server => server.options.request_timeout,
+    };
+    leave(conn.as_mut());
+    let mut requests = connection.open.subscribe();
+    tokio::select! {
+        _ = conn => {}
+        () = connection.closed() => {}
+        () = quiet(&mut requests) => {}
+        () = tokio::time::sleep(longest) => {}
+    }
+}
+
+enum Overdue {
+    Stalled,
+    Idle,
+    Server,
+}
+
+async fn overdue(connection: &Connection) -> Overdue {
+    loop {
+        let most = if connection.is_known() { IDLE } else { UNKNOWN_IDLE };
+        let wait = match connection.idle() {
+            Some(idle) if idle >= most => return Overdue::Idle,
+            Some(idle) => most - idle,
+            None if connection.is_stalled() => return Overdue::Stalled,
+            None => LOOK,
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// Returns when no request has been open for a while.
+async fn quiet(requests: &mut watch::Receiver<usize>) {
+    loop {
+        if requests.wait_for(|n| *n == 0).await.is_err() {
+            return;
+        }
+        if tokio::time::timeout(QUIET, requests.wait_for(|n| *n > 0)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What a connection gives to each of its requests.
+#[derive(Clone)]
+struct Service {
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    holder: Arc<crate::authenticate::Holder>,
+    address: Option<std::net::IpAddr>,
+    /// Whether many answers share the connection.
+    streams: bool,
+}
+
+impl Service {
+    fn new(server: &Arc<Server>, connection: &Arc<Connection>, stream: &TlsStream<TcpStream>, streams: bool) -> Self {
+        let (tcp, tls) = stream.get_ref();
+        let chain = tls.peer_certificates().unwrap_or_default();
+        let holder = Arc::new(server.authenticators.certificates.holder(chain, &*server.registry.clock));
+        let address = tcp.peer_addr().ok().map(|a| a.ip().to_canonical());
+        Self { server: server.clone(), connection: connection.clone(), holder, address, streams }
+    }
+
+    async fn answer(self, mut request: Request<Incoming>) -> Result<http::Response<Sent>, Infallible> {
+        let open = Sent::open(&self.connection);
+        let (server, extensions) = (&self.server, request.extensions_mut());
+        extensions.remove::<Identity>();
+        if let Some(a) = self.address {
+            extensions.insert(Address(a));
+        }
+        extensions.insert(self.holder.peer(&server.authenticators.certificates, &*server.registry.clock));
+        extensions.insert(self.connection.clone());
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let mut response = server.answer_socket(request.map(RequestBody::Socket)).await;
+        let room = match self.room(response.body()).await {
+            Ok(room) => room,
+            // What was written is told.
+            Err(_) if !reads => None,
+            Err(s) => {
+                response = failure(&s);
+                None
+            }
+        };
+        Ok(response.map(|body| Sent::new(body, open, self.streams, room)))
+    }
+
+    /// Room for what the client may leave unread.
+    async fn room(&self, body: &Body) -> Result<Option<Room>, Status> {
+        let bytes = match body {
+            Body::Full(b) if b.len() > LARGE => b.len(),
+            Body::Joined(j) if j.left() > LARGE as u64 => LARGE,
+            // Watches have room of their own when they need it.
+            Body::Stream(_) if !self.connection.user().is_empty() => STREAM,
+            _ => return Ok(None),
+        };
+        let room = self.server.answers.take_part(self.connection.user(), bytes, PATIENCE).await;
+        room.map(Some)
+            .ok_or_else(|| Status::too_many_requests("too many bytes of answers wait to be read by this user", 1))
+    }
+}
+
+/// A stream whose bytes are counted while no request is open.
+struct Metered {
+    stream: TlsStream<TcpStream>,
+    connection: Arc<Connection>,
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if !self.connection.may_read(buf.filled().len() - before) {
+            return Poll::Ready(Err(io::Error::other("too much of a request that has not come to its end")));
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,64 @@
+//! The body of an answer that is being sent, and how its client takes it.
+
+use super::table::{Connection, Progress};
+use crate::body::Body;
+use crate::budget::Room;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// HTTP/1 takes a body of this size at once.
+const SMALL: u64 = 64 << 10;
+
+pub(super) struct Sent {
+    body: Body,
+    progress: Option<Arc<Progress>>,
+    open: Open,
+    _room: Option<Room>,
+}
+
+/// A request of a connection, until its answer has been sent or given up.
+pub(super) struct Open(Arc<Connection>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl Sent {
+    pub fn open(connection: &Arc<Connection>) -> Open {
+        connection.begin();
+        Open(connection.clone())
+    }
+
+    pub fn new(body: Body, open: Open, streams: bool, room: Option<Room>) -> Self {
+        let small = body.size_hint().exact().is_some_and(|n| n <= SMALL);
+        let progress = (streams || !small).then(|| open.0.follow(matches!(body, Body::Stream(_))));
+        Self { body, progress, open, _room: room }
+    }
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Some(p) = &self.progress {
+            self.open.0.mark(p, matches!(polled, Poll::Ready(Some(_))));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

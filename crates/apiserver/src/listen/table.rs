@@ -1,0 +1,357 @@
+//! The open connections: how many there may be, and which one is closed when there are too many.
+//!
+//! A connection is *known* once a request on it has been authenticated. Invariant: connections that are not known never take
+//! the room of known ones; when there is no room for a new connection, the oldest one that is not known is closed for it, and
+//! only then a known one that has been idle longest.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+/// Bytes of requests that have begun and are not yet understood, of all connections; beyond that, connections that hold more
+/// than their share are closed.
+const PARTIAL: usize = 64 << 20;
+const PARTIAL_SHARE: usize = 16 << 10;
+/// An answer of which nothing was taken for so long is given up; a stream may be stopped by a person who reads.
+const STALLED: Duration = Duration::from_secs(60);
+const STREAM_STALLED: Duration = Duration::from_secs(15 * 60);
+
+pub(crate) struct Table {
+    /// The most connections, the most that are not known, and the most of these from one address.
+    limits: [usize; 3],
+    inner: Mutex<Inner>,
+    partial: AtomicUsize,
+    begun: Instant,
+}
+
+#[derive(Default)]
+struct Inner {
+    next: u64,
+    /// In the order in which they came.
+    strangers: BTreeMap<u64, Arc<Connection>>,
+    by_address: HashMap<IpAddr, BTreeSet<u64>>,
+    known: BTreeMap<u64, Arc<Connection>>,
+}
+
+pub(crate) struct Connection {
+    id: u64,
+    address: Option<IpAddr>,
+    table: Weak<Table>,
+    known: AtomicBool,
+    user: OnceLock<Box<str>>,
+    /// Requests whose answers are not yet sent.
+    pub open: watch::Sender<usize>,
+    /// When the last request ended, in milliseconds of the table's time.
+    last: AtomicU64,
+    partial: AtomicUsize,
+    closing: AtomicBool,
+    close: Notify,
+    answers: Mutex<Vec<Weak<Progress>>>,
+}
+
+/// How an answer is taken by the client.
+pub(crate) struct Progress {
+    /// When a piece was given out after which nothing was asked for yet; 0 when the answer waits for its source.
+    given: AtomicU64,
+    most: Duration,
+}
+
+/// A place in the table, until this is dropped.
+pub(crate) struct Place(pub Arc<Connection>);
+
+impl Table {
+    pub fn new(most: usize) -> Arc<Self> {
+        let limits = [most.max(4), (most / 2).max(2), (most / 4).max(1)];
+        Arc::new(Self { limits, inner: Mutex::default(), partial: AtomicUsize::new(0), begun: Instant::now() })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// A place for a new connection. None when all places are taken by known connections with open requests.
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
+        let address = address.map(network);
+        let [most, strangers, each] = self.limits;
+        let mut inner = self.inner.lock();
+        let crowd = address.and_then(|a| inner.by_address.get(&a)).filter(|c| c.len() >= each);
+        if let Some(oldest) = crowd.and_then(|c| c.first().copied()) {
+            inner.close_stranger(oldest);
+        }
+        if inner.strangers.len() >= strangers || inner.strangers.len() + inner.known.len() >= most {
+            if let Some(oldest) = inner.strangers.keys().next().copied() {
+                inner.close_stranger(oldest);
+            } else if let Some(idle) = inner.longest_idle() {
+                inner.remove(&idle);
+                idle.close();
+            } else {
+                return None;
+            }
+        }
+        inner.next += 1;
+        let connection = Arc::new(Connection {
+            id: inner.next,
+            address,
+            table: Arc::downgrade(self),
+            known: AtomicBool::new(false),
+            user: OnceLock::new(),
+            open: watch::Sender::new(0),
+            last: AtomicU64::new(self.now()),
+            partial: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            close: Notify::new(),
+            answers: Mutex::default(),
+        });
+        inner.strangers.insert(connection.id, connection.clone());
+        if let Some(a) = address {
+            inner.by_address.entry(a).or_default().insert(connection.id);
+        }
+        Some(Place(connection))
+    }
+
+    /// Makes room when the system has none for another connection.
+    pub fn close_one(&self) {
+        let mut inner = self.inner.lock();
+        if let Some(oldest) = inner.strangers.keys().next().copied() {
+            inner.close_stranger(oldest);
+        } else if let Some(idle) = inner.longest_idle() {
+            inner.remove(&idle);
+            idle.close();
+        }
+    }
+}
+
+impl Inner {
+    fn close_stranger(&mut self, id: u64) {
+        if let Some(c) = self.strangers.get(&id).cloned() {
+            self.remove(&c);
+            c.close();
+        }
+    }
+
+    fn longest_idle(&self) -> Option<Arc<Connection>> {
+        let idle = self.known.values().filter(|c| *c.open.borrow() == 0);
+        idle.min_by_key(|c| c.last.load(Ordering::Relaxed)).cloned()
+    }
+
+    fn remove(&mut self, c: &Connection) {
+        if self.strangers.remove(&c.id).is_some() {
+            self.forget_address(c);
+        }
+        self.known.remove(&c.id);
+    }
+
+    fn forget_address(&mut self, c: &Connection) {
+        let Some(a) = c.address else { return };
+        if let Some(all) = self.by_address.get_mut(&a) {
+            all.remove(&c.id);
+            if all.is_empty() {
+                self.by_address.remove(&a);
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// A request of this connection was authenticated.
+    pub fn became_known(&self, user: &str) {
+        if self.known.load(Ordering::Relaxed) || self.known.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let _ = self.user.set(user.into());
+        let Some(table) = self.table.upgrade() else { return };
+        let mut inner = table.inner.lock();
+        // One that was closed meanwhile has no place any more.
+        if let Some(c) = inner.strangers.remove(&self.id) {
+            inner.forget_address(self);
+            inner.known.insert(self.id, c);
+        }
+    }
+
+    /// To whom large answers are charged: who was authenticated first.
+    pub fn user(&self) -> &str {
+        self.user.get().map_or("", |u| u)
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// Closes the connection whatever it does.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.close.notify_one();
+    }
+
+    /// Returns when the connection is to be closed.
+    pub async fn closed(&self) {
+        while !self.closing.load(Ordering::Acquire) {
+            self.close.notified().await;
+        }
+    }
+
+    /// A request was understood: what was read of it is its own.
+    pub fn begin(&self) {
+        self.open.send_modify(|n| *n += 1);
+        let partial = self.partial.swap(0, Ordering::Relaxed);
+        if let Some(table) = self.table.upgrade().filter(|_| partial > 0) {
+            table.partial.fetch_sub(partial, Ordering::Relaxed);
+        }
+    }
+
+    pub fn end(&self) {
+        if let Some(table) = self.table.upgrade() {
+            self.last.store(table.now(), Ordering::Relaxed);
+        }
+        self.open.send_modify(|n| *n -= 1);
+    }
+
+    /// Counts bytes that were read. False when the connection holds more of what is not understood than it may.
+    pub fn may_read(&self, bytes: usize) -> bool {
+        if bytes == 0 || *self.open.borrow() > 0 {
+            return true;
+        }
+        let Some(table) = self.table.upgrade() else { return true };
+        let own = self.partial.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let all = table.partial.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        all <= PARTIAL || own <= PARTIAL_SHARE
+    }
+
+    /// How long no request has been open, and none has ended.
+    pub fn idle(&self) -> Option<Duration> {
+        let table = self.table.upgrade().filter(|_| *self.open.borrow() == 0)?;
+        Some(Duration::from_millis(table.now().saturating_sub(self.last.load(Ordering::Relaxed))))
+    }
+
+    /// Watches how an answer is taken.
+    pub fn follow(&self, stream: bool) -> Arc<Progress> {
+        let most = if stream { STREAM_STALLED } else { STALLED };
+        let progress = Arc::new(Progress { given: AtomicU64::new(0), most });
+        let mut all = self.answers.lock();
+        if all.len() == all.capacity() {
+            all.retain(|a| a.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(&progress));
+        progress
+    }
+
+    /// Marks that a piece of an answer was given out, or that more is asked for.
+    pub fn mark(&self, progress: &Progress, given: bool) {
+        let now = if given { self.table.upgrade().map_or(0, |t| t.now()) } else { 0 };
+        progress.given.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether nothing of an answer has been taken for too long.
+    pub fn is_stalled(&self) -> bool {
+        let Some(table) = self.table.upgrade() else { return false };
+        let now = table.now();
+        let mut all = self.answers.lock();
+        all.retain(|a| a.strong_count() > 0);
+        let stalled = |p: Arc<Progress>| {
+            let since = p.given.load(Ordering::Relaxed);
+            since > 0 && Duration::from_millis(now.saturating_sub(since)) >= p.most
+        };
+        all.iter().filter_map(Weak::upgrade).any(stalled)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(table) = self.0.table.upgrade() else { return };
+        table.partial.fetch_sub(self.0.partial.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        table.inner.lock().remove(&self.0);
+    }
+}
+
+/// Who counts as one address: of IPv6, a network of 64 bits.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> Option<IpAddr> {
+        Some([10, 0, 0, last].into())
+    }
+
+    fn is_closed(p: &Place) -> bool {
+        p.0.closing.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn strangers_leave_room_for_those_who_are_known() {
+        // 8 connections, 4 of them not known, 2 of these from one address.
+        let t = Table::new(8);
+        let first = t.admit(ip(1)).unwrap();
+        let second = t.admit(ip(1)).unwrap();
+        let third = t.admit(ip(1)).unwrap();
+        assert!(is_closed(&first) && !is_closed(&second), "the oldest of the address");
+        second.0.became_known("jane");
+        let fourth = t.admit(ip(1)).unwrap();
+        assert!(!is_closed(&third), "who is known is not counted");
+        let others: Vec<Place> = (2..5).map(|n| t.admit(ip(n)).unwrap()).collect();
+        assert!(is_closed(&third) && !is_closed(&fourth), "the oldest of all");
+        others.iter().for_each(|p| p.0.became_known("jane"));
+        let more: Vec<Place> = (0..4).map(|n| t.admit(ip(10 + n)).unwrap()).collect();
+        assert!(is_closed(&fourth) && more.iter().all(|p| !is_closed(p)));
+        more.iter().for_each(|p| p.0.became_known("jane"));
+        assert!(t.inner.lock().strangers.is_empty() && t.inner.lock().by_address.is_empty());
+        // All are known: the one that has been idle longest goes, and none that answers.
+        second.0.begin();
+        others[1].0.last.store(0, Ordering::Relaxed);
+        let newest = t.admit(ip(1)).unwrap();
+        assert!(is_closed(&others[1]) && !is_closed(&second));
+        drop(newest);
+        for p in [&second, &others[0], &others[2]].into_iter().chain(&more) {
+            p.0.begin();
+        }
+        let one = t.admit(ip(1)).unwrap();
+        one.0.became_known("jane");
+        one.0.begin();
+        assert!(t.admit(ip(1)).is_none(), "nobody who works is closed");
+        drop(one);
+        assert!(t.admit(ip(1)).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_is_bounded() {
+        let t = Table::new(8);
+        let (large, small) = (t.admit(ip(1)).unwrap(), t.admit(ip(2)).unwrap());
+        assert!(large.0.may_read(PARTIAL));
+        assert!(small.0.may_read(PARTIAL_SHARE), "each has a share of its own");
+        assert!(!small.0.may_read(1) && !large.0.may_read(1));
+        small.0.begin();
+        assert!(small.0.may_read(PARTIAL), "the body of a request is bounded otherwise");
+        drop(large);
+        small.0.end();
+        assert!(small.0.may_read(PARTIAL) && t.partial.load(Ordering::Relaxed) == PARTIAL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_takes_is_noticed() {
+        let t = Table::new(8);
+        let place = t.admit(ip(1)).unwrap();
+        let (taken, left) = (place.0.follow(false), place.0.follow(false));
+        place.0.mark(&taken, true);
+        place.0.mark(&taken, false);
+        tokio::time::sleep(2 * STALLED).await;
+        assert!(!place.0.is_stalled(), "it waits for its source");
+        place.0.mark(&left, true);
+        tokio::time::sleep(STALLED / 2).await;
+        assert!(!place.0.is_stalled());
+        tokio::time::sleep(STALLED).await;
+        assert!(place.0.is_stalled());
+        drop(left);
+        assert!(!place.0.is_stalled());
+    }
+}

@@ -1,0 +1,146 @@
+//! The body of a request, which is read only after it is known who sends it.
+//!
+//! Invariant: no byte of a body is kept before room for it was granted to the authenticated user ([`crate::budget`]), and a
+//! body that comes too slowly is given up.
+
+use crate::Server;
+use crate::budget::Room;
+use crate::content::MAX_BODY;
+use crate::deadline;
+use bytes::Bytes;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use meta::Status;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Room for the bodies of all users and of one, while they are read and answered.
+pub(crate) const TOTAL: usize = 256 << 20;
+pub(crate) const PER_USER: usize = 32 << 20;
+
+/// How long a request waits for room.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Every body has this time, and beyond it as much as a slow line needs.
+const GRACE: Duration = Duration::from_secs(10);
+const BYTES_PER_SECOND: f64 = 64.0 * 1024.0;
+/// Granted at a time to a body that does not say how long it is.
+const STEP: usize = 64 * 1024;
+/// Of a refused request so much is read and thrown away, so that its sender reads the answer (as Go's server does).
+const DISCARDED: usize = 256 * 1024;
+const DISCARDING: Duration = Duration::from_secs(2);
+
+pub(crate) enum RequestBody {
+    /// Of a request of this process.
+    Whole(Bytes),
+    Socket(Incoming),
+}
+
+/// A body, and the room it takes.
+pub(crate) type Held = (Bytes, Vec<Room>);
+
+pub(crate) fn too_large() -> Status {
+    Status::too_large(format!("Request entity too large: limit is {MAX_BODY}"))
+}
+
+fn no_room() -> Status {
+    Status::too_many_requests("too many bytes of request bodies are being read for this user", 1)
+}
+
+impl RequestBody {
+    /// Reads the body for a user that is known.
+    pub async fn read(self, server: &Server, user: &str) -> Result<Held, Status> {
+        let body = match self {
+            Self::Whole(bytes) if bytes.len() > MAX_BODY => return Err(too_large()),
+            Self::Whole(bytes) => return Ok((bytes, Vec::new())),
+            Self::Socket(body) => body,
+        };
+        if body.is_end_stream() {
+            return Ok(<_>::default());
+        }
+        let declared = body.size_hint().exact().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        if declared.is_some_and(|n| n > MAX_BODY) {
+            discard(body, MAX_BODY, GRACE).await;
+            return Err(too_large());
+        }
+        let mut reading = Reading { server, user, rooms: Vec::new(), granted: 0 };
+        reading.grant(declared.unwrap_or(STEP)).await?;
+        reading.run(body, declared).await.map(|bytes| (bytes, reading.rooms))
+    }
+
+    /// Throws the body of a refused request away, within limits.
+    pub async fn discard(self) {
+        if let Self::Socket(body) = self
+            && !body.is_end_stream()
+        {
+            discard(body, DISCARDED, DISCARDING).await;
+        }
+    }
+}
+
+async fn discard(mut body: Incoming, most: usize, time: Duration) {
+    let mut seen = 0;
+    let all = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            seen += frame.data_ref().map_or(0, Bytes::len);
+            if seen > most {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(time, all).await;
+}
+
+struct Reading<'a> {
+    server: &'a Server,
+    user: &'a str,
+    rooms: Vec<Room>,
+    granted: usize,
+}
+
+impl Reading<'_> {
+    async fn grant(&mut self, bytes: usize) -> Result<(), Status> {
+        let n = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let room = self.server.bodies.take(self.user, n, PATIENCE).await.ok_or_else(no_room)?;
+        self.rooms.push(room);
+        self.granted += bytes;
+        Ok(())
+    }
+
+    async fn run(&mut self, mut body: Incoming, declared: Option<usize>) -> Result<Bytes, Status> {
+        let begun = Instant::now();
+        let mut first = Bytes::new();
+        let mut all: Vec<u8> = Vec::new();
+        let mut length = 0;
+        loop {
+            let due = begun + GRACE + Duration::from_secs_f64(length as f64 / BYTES_PER_SECOND);
+            let Ok(frame) = timeout_at(due, body.frame()).await else { return Err(deadline::passed()) };
+            let frame = match frame {
+                None => break,
+                Some(Ok(f)) => f,
+                Some(Err(e)) => return Err(Status::bad_request(format!("reading the body: {e}"))),
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            length += data.len();
+            if length > MAX_BODY {
+                drop((first, all));
+                discard(body, DISCARDED, DISCARDING).await;
+                return Err(too_large());
+            }
+            while length > self.granted {
+                self.grant(self.granted.min(MAX_BODY)).await?;
+            }
+            // Most bodies come in one piece, which is taken as it is.
+            if length == data.len() {
+                first = data;
+                continue;
+            }
+            if all.is_empty() {
+                all.reserve(declared.unwrap_or(length).min(STEP.max(length)));
+                all.extend_from_slice(&std::mem::take(&mut first));
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok(if all.is_empty() { first } else { all.into() })
+    }
+}
