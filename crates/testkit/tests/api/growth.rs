@@ -9,9 +9,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// Items of a list.
-const MANY: usize = 4_000;
+const MANY: usize = 3_000;
 /// What takes no longer is not looked at any closer: items that are compared with each other take much longer.
-const SHORT: Duration = Duration::from_millis(500);
+const SHORT: Duration = Duration::from_millis(800);
 /// By how much longer eight times as many may take. Quadratic work takes 64 times as long.
 const FACTOR: f64 = 24.0;
 /// How often a suspicion is looked at: the machine may have been busy.
