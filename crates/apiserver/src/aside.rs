@@ -25,7 +25,7 @@ const LARGE: usize = 64 << 10;
 /// Lists of so many objects that have to be decoded.
 const MANY: usize = 500;
 /// What is worked on at a time, in KiB: a few bodies of the largest size.
-const AT_A_TIME: usize = 32 << 10;
+const AT_A_TIME: usize = 16 << 10;
 
 thread_local! {
     /// Whether this thread is one of those that work aside.
@@ -117,8 +117,11 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
             Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json,
             Shape::Table => false,
         };
-        if shown || !t.name.is_empty() {
-            return stored().filter(|size| !shown && *size >= LARGE);
+        if shown {
+            return None;
+        }
+        if !t.name.is_empty() {
+            return stored().filter(|size| *size >= LARGE);
         }
         let (resource, _) = row.stored()?;
         let namespace = Some(t.namespace.as_str()).filter(|n| !n.is_empty());
