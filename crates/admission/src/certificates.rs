@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use meta::{Object, Status};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
@@ -76,9 +77,20 @@ impl Plugin for CertificateSubjectRestriction {
 
 /// The groups that the subject of a request (PEM in base64) wants to be in.
 fn organizations(request: &str) -> Option<Vec<String>> {
+    let found =
+        |subject: &X509Name| subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    subject(request, found)
+}
+
+/// The name that a request (PEM in base64) asks for; the last one counts, as in Go.
+pub(crate) fn common_name(request: &str) -> Option<String> {
+    let found = |subject: &X509Name| subject.iter_common_name().last().and_then(|n| n.as_str().ok()).map(str::to_owned);
+    subject(request, found).map(Option::unwrap_or_default)
+}
+
+fn subject<T>(request: &str, read: impl FnOnce(&X509Name) -> T) -> Option<T> {
     let pem = STANDARD.decode(request).ok()?;
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
     let (_, csr) = X509CertificationRequest::from_der(&pem.contents).ok()?;
-    let subject = &csr.certification_request_info.subject;
-    Some(subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect())
+    Some(read(&csr.certification_request_info.subject))
 }

@@ -19,6 +19,7 @@ mod image_policy;
 mod limit_pod_hard_anti_affinity;
 mod limit_ranger;
 mod matching;
+mod mirror_pod;
 mod namespace_auto_provision;
 mod namespace_exists;
 mod namespace_lifecycle;

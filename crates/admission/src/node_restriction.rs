@@ -1,6 +1,7 @@
 //! The agent of a node changes its own node, its pods and what belongs to them, and nothing else.
 
-use crate::{Operation, Plugin, Review};
+use crate::certificates::common_name;
+use crate::{Operation, Plugin, Review, mirror_pod};
 use meta::{GroupResource, Object, Status, Value};
 use std::collections::BTreeSet;
 
@@ -42,6 +43,8 @@ fn admit(review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         ("", "persistentvolumeclaims", _) => r.no("may only update PVC status"),
         ("", "serviceaccounts", "token") => r.token(),
         ("coordination.k8s.io", "leases", _) => r.lease(),
+        ("resource.k8s.io", "resourceslices", _) => r.resource_slice(),
+        ("certificates.k8s.io", "certificatesigningrequests", "") => r.certificate_request(),
         ("storage.k8s.io", "csinodes", _) if r.name() != node => {
             r.no("can only access CSINode with the same name as the requesting node")
         }
@@ -112,9 +115,9 @@ impl Request<'_> {
 
     fn new_pod(&self, pod: &Object) -> Result<(), Status> {
         let node = self.node;
-        const MIRROR: &str = "kubernetes.io/config.mirror";
-        if pod.annotation(MIRROR).is_none() {
-            let why = format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods");
+        if !mirror_pod::is_mirror(pod) {
+            let mirror = mirror_pod::ANNOTATION;
+            let why = format!("pod does not have {mirror:?} annotation, node {node:?} can only create mirror pods");
             return self.no(&why);
         }
         if pod.str_at(&["spec", "nodeName"]) != Some(node) {
@@ -143,7 +146,7 @@ impl Request<'_> {
         if owner.uid != own.uid() {
             return self.no(&format!("node {node} UID mismatch: expected {} got {}", owner.uid, own.uid()));
         }
-        match referenced(pod) {
+        match mirror_pod::referenced(pod) {
             Some(what) => self.no(&format!("node {node:?} can not create pods that reference {what}")),
             None => Ok(()),
         }
@@ -161,9 +164,12 @@ impl Request<'_> {
         if new.labels().ne(old.labels()) {
             return self.no(&format!("node {node:?} cannot update labels through pod status"));
         }
-        let claims = |o: &Object| o.at(&["status", "resourceClaimStatuses"]).cloned();
-        if claims(new) != claims(old) {
+        let part = |o: &Object, field: &str| o.at(&["status", field]).filter(|v| !v.is_null()).cloned();
+        if part(new, "resourceClaimStatuses") != part(old, "resourceClaimStatuses") {
             return self.no(&format!("node {node:?} cannot update resource claim statues"));
+        }
+        if part(new, "extendedResourceClaimStatus") != part(old, "extendedResourceClaimStatus") {
+            return self.no(&format!("node {node:?} cannot update extended resource claim status"));
         }
         Ok(())
     }
@@ -200,6 +206,12 @@ impl Request<'_> {
         let taints = |o: &Object| o.at(&["spec", "taints"]).cloned();
         if !created && taints(new) != taints(old) {
             return self.no(&format!("node {node:?} is not allowed to modify taints"));
+        }
+        // An owner that does not exist would have the garbage collector delete the node, taints and labels with it.
+        let owners =
+            |o: &Object| o.at(&["metadata", "ownerReferences"]).filter(|v| **v != Value::Array(Vec::new())).cloned();
+        if owners(new) != owners(old) {
+            return self.no(&format!("node {node:?} is not allowed to modify ownerReferences"));
         }
         let changed = |a: &Object, b: &Object| -> BTreeSet<String> {
             a.labels().filter(|(k, v)| b.label(k) != Some(*v)).map(|(k, _)| k.to_owned()).collect()
@@ -258,7 +270,87 @@ impl Request<'_> {
         if pod.str_at(&["spec", "nodeName"]) != Some(self.node) {
             return self.no("node requested token bound to a pod scheduled on a different node");
         }
-        Ok(())
+        self.audience(request, &pod)
+    }
+
+    /// A token is for whom the pod asks one in its volumes, or for whom the node may ask one besides
+    /// (`ServiceAccountNodeAudienceRestriction`).
+    fn audience(&self, request: &Object, pod: &Object) -> Result<(), Status> {
+        let audiences = request.at(&["spec", "audiences"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let audience = match audiences {
+            [] => "",
+            [one] => one.as_str().unwrap_or_default(),
+            _ => return self.no("node may only request 0 or 1 audiences"),
+        };
+        let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
+        if volumes.into_iter().any(|v| self.asks_for(v, pod, audience)) {
+            return Ok(());
+        }
+        const VERB: &str = "request-serviceaccounts-token-audience";
+        if self.review.may(VERB, "", audience, "", self.review.namespace, self.review.name) {
+            return Ok(());
+        }
+        self.no(&format!("audience {audience:?} not found in pod spec volume"))
+    }
+
+    /// Whether a volume wants a token for this audience: a projected one, or one whose driver is given tokens.
+    fn asks_for(&self, volume: &Value, pod: &Object, audience: &str) -> bool {
+        let wants = |token: &Value| token.is_object() && token["audience"].as_str().unwrap_or_default() == audience;
+        let sources = volume["projected"]["sources"].as_array().into_iter().flatten();
+        if sources.into_iter().any(|s| wants(&s["serviceAccountToken"])) {
+            return true;
+        }
+        let claim = match (&volume["ephemeral"], volume["persistentVolumeClaim"]["claimName"].as_str()) {
+            (Value::Object(_), _) => Some(format!("{}-{}", pod.name(), volume["name"].as_str().unwrap_or_default())),
+            (_, name) => name.map(str::to_owned),
+        };
+        let driver = match claim {
+            Some(name) => self.driver_of(&name),
+            None => volume["csi"]["driver"].as_str().map(str::to_owned),
+        };
+        let driver = driver.and_then(|d| self.review.lookup.get("storage.k8s.io", "csidrivers", "", &d));
+        let requests = driver.as_ref().and_then(|d| d.at(&["spec", "tokenRequests"])?.as_array());
+        requests.into_iter().flatten().any(wants)
+    }
+
+    /// The driver of the volume that a claim is bound to.
+    fn driver_of(&self, claim: &str) -> Option<String> {
+        let lookup = self.review.lookup;
+        let claim = lookup.get("", "persistentvolumeclaims", self.review.namespace, claim)?;
+        let volume = lookup.get("", "persistentvolumes", "", claim.str_at(&["spec", "volumeName"])?)?;
+        volume.str_at(&["spec", "csi", "driver"]).map(str::to_owned)
+    }
+
+    /// Slices say what devices a node has.
+    fn resource_slice(&self) -> Result<(), Status> {
+        let of = |o: Option<&Object>| o.and_then(|o| o.str_at(&["spec", "nodeName"])) == Some(self.node);
+        let (verb, own) = match self.review.operation {
+            Operation::Create => ("create", of(self.object)),
+            Operation::Update => ("update", of(self.object) && of(self.review.old)),
+            Operation::Delete => ("delete", of(self.review.old)),
+            Operation::Connect => return Ok(()),
+        };
+        if own {
+            return Ok(());
+        }
+        self.no(&format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
+    }
+
+    /// A node asks for certificates in its own name.
+    fn certificate_request(&self) -> Result<(), Status> {
+        const SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
+        let Some(request) = self.object.filter(|_| self.review.operation == Operation::Create) else { return Ok(()) };
+        if !SIGNERS.contains(&request.str_at(&["spec", "signerName"]).unwrap_or_default()) {
+            return Ok(());
+        }
+        let Some(name) = common_name(request.str_at(&["spec", "request"]).unwrap_or_default()) else {
+            return self.no("unable to parse csr: it is no certificate signing request in PEM");
+        };
+        let own = format!("system:node:{}", self.node);
+        if name == own {
+            return Ok(());
+        }
+        self.no(&format!("can only create a node CSR with CN={own}"))
     }
 
     fn lease(&self) -> Result<(), Status> {
@@ -270,49 +362,4 @@ impl Request<'_> {
         }
         Ok(())
     }
-}
-
-/// What a pod refers to that a mirror pod must not.
-fn referenced(pod: &Object) -> Option<&'static str> {
-    if pod.str_at(&["spec", "serviceAccountName"]).is_some_and(|s| !s.is_empty()) {
-        return Some("a service account");
-    }
-    let list = |l: &str| pod.at(&["spec", l]).and_then(Value::as_array).into_iter().flatten();
-    let containers: Vec<&Value> =
-        ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|l| list(l)).collect();
-    let env = |field: &str, from: &str| {
-        let refers = |e: &Value| e["valueFrom"][field].is_object();
-        let all = |e: &Value| e[from].is_object();
-        containers.iter().any(|c| {
-            c["env"].as_array().is_some_and(|a| a.iter().any(refers))
-                || c["envFrom"].as_array().is_some_and(|a| a.iter().any(all))
-        })
-    };
-    let volume = |field: &str| {
-        list("volumes").any(|v| {
-            let sources = v["projected"]["sources"].as_array();
-            v[field].is_object() || sources.is_some_and(|s| s.iter().any(|s| s[field].is_object()))
-        })
-    };
-    let pull = list("imagePullSecrets").next().is_some();
-    let drivers = list("volumes").any(names_secret);
-    if pull || drivers || env("secretKeyRef", "secretRef") || volume("secret") {
-        return Some("secrets");
-    }
-    if env("configMapKeyRef", "configMapRef") || volume("configMap") {
-        return Some("configmaps");
-    }
-    if volume("clusterTrustBundle") {
-        return Some("clustertrustbundles");
-    }
-    list("volumes").any(|v| v["persistentVolumeClaim"].is_object()).then_some("persistentvolumeclaims")
-}
-
-/// A volume's driver is handed a secret: a reference or a name, as the drivers have it.
-fn names_secret(volume: &Value) -> bool {
-    let sources = volume.as_object().into_iter().flatten().filter(|(k, _)| *k != "projected" && *k != "secret");
-    let fields = sources.filter_map(|(_, s)| s.as_object()).flatten();
-    let mut given = fields
-        .filter(|(k, v)| matches!(k.as_str(), "secretRef" | "secretName" | "nodePublishSecretRef") && !v.is_null());
-    given.next().is_some()
 }

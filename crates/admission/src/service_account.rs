@@ -1,5 +1,6 @@
 //! Every pod runs as a service account and gets its token mounted.
 
+use crate::mirror_pod::{is_mirror, referenced, uses_token};
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status, Value};
 use serde_json::json;
@@ -7,7 +8,6 @@ use serde_json::json;
 pub struct ServiceAccount;
 
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl Plugin for ServiceAccount {
     fn name(&self) -> &'static str {
@@ -15,7 +15,7 @@ impl Plugin for ServiceAccount {
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-        if !review.is("", "pods") || review.operation != Operation::Create || object.annotation(MIRROR).is_some() {
+        if !review.is("", "pods") || review.operation != Operation::Create || is_mirror(object) {
             return Ok(());
         }
         if object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().is_empty() {
@@ -42,6 +42,19 @@ impl Plugin for ServiceAccount {
             object.set(&["spec", "imagePullSecrets"], secrets.clone());
         }
         Ok(())
+    }
+
+    /// Whoever makes a mirror pod, it refers to nothing by which its node could read more.
+    fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
+        let created = review.is("", "pods") && review.operation == Operation::Create;
+        let Some(pod) = object.filter(|o| created && is_mirror(o)) else { return Ok(()) };
+        let refused = |what: &str| Err(review.forbidden(&format!("a mirror pod may not {what}")));
+        match referenced(pod) {
+            Some("a service account") => refused("reference service accounts"),
+            Some("secrets") => refused("reference secrets"),
+            _ if uses_token(pod) => refused("use ServiceAccountToken volume projections"),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -347,6 +347,11 @@ fn flags_issuer(o: &Options) -> Result<Option<Issuer>, Error> {
     }))
 }
 
+/// Whether nodes are authorized by what their pods refer to, which makes sense only where they cannot change that.
+pub fn authorizes_nodes(o: &Options) -> Result<bool, Error> {
+    Ok(modes(o)?.contains(&Mode::Node))
+}
+
 fn modes(o: &Options) -> Result<Vec<Mode>, Error> {
     if let Some(text) = read_if(o.authorization_config.as_ref())? {
         return config::authorization(&text).map_err(|e| bad("authorization-config")(&e));

@@ -301,8 +301,14 @@ async fn plugins(options: &Options) -> Result<admission::Chain, String> {
         None => admission::Configuration::default(),
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let (enable, disable) = (&options.enable_admission_plugins, &options.disable_admission_plugins);
-    admission::configured(enable, disable, &configuration)?.open(&clock).await
+    let (mut enable, disable) = (options.enable_admission_plugins.clone(), &options.disable_admission_plugins);
+    // As every installer of Kubernetes has it: the Node authorizer trusts what nodes write.
+    let restriction = "NodeRestriction".to_owned();
+    let listed = enable.contains(&restriction) || disable.contains(&restriction);
+    if !listed && access::authorizes_nodes(&options.access).map_err(|e| e.to_string())? {
+        enable.push(restriction);
+    }
+    admission::configured(&enable, disable, &configuration)?.open(&clock).await
 }
 
 /// An error is Go's.
