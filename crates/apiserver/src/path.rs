@@ -204,4 +204,95 @@ mod tests {
         assert_eq!(Target::parse("/api/v1/pods").verb(&Method::OPTIONS, true), "");
         assert_eq!(Target::parse("/api/v1/watch/pods").verb(&Method::POST, false), "watch");
     }
+
+    /// What upstream's server would read: the path is decoded as a whole, and then taken apart.
+    fn decoded_first(path: &str) -> Option<[String; 6]> {
+        let whole = decode(path);
+        let mut parts = whole.trim_matches('/').split('/');
+        let prefix = parts.next()?;
+        let mut rest: Vec<String> = parts.map(str::to_owned).collect();
+        let group = match prefix {
+            "api" => String::new(),
+            "apis" if !rest.is_empty() => rest.remove(0),
+            _ => return None,
+        };
+        if rest.len() < 2 {
+            return None;
+        }
+        let version = rest.remove(0);
+        if rest[0] == "watch" {
+            rest.remove(0);
+        }
+        let mut namespace = String::new();
+        if rest.len() > 2 && rest[0] == "namespaces" && !matches!(&*rest[2], "status" | "finalize") {
+            namespace = rest[1].clone();
+            rest.drain(..2);
+        }
+        rest.resize(rest.len().max(3), String::new());
+        Some([group, version, namespace, rest[0].clone(), rest[1].clone(), rest[2].clone()])
+    }
+
+    const SEGMENTS: [&str; 28] = [
+        "api",
+        "apis",
+        "v1",
+        "metrics.k8s.io",
+        "v1beta1",
+        "watch",
+        "namespaces",
+        "open",
+        "pods",
+        "nodes",
+        "PODS",
+        "status",
+        "finalize",
+        "proxy",
+        "log",
+        "",
+        ".",
+        "..",
+        "%2e%2e",
+        "%2F",
+        "a%2fb",
+        "%2",
+        "%00",
+        "%ff",
+        "a;b",
+        "a+b",
+        "%77atch",
+        "namespaces%2Fclosed",
+    ];
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(20_000))]
+
+        /// Whatever is served is read as any other server would read it; and it is a document only if that reads it as one.
+        #[test]
+        fn no_path_is_read_in_two_ways(
+            begin in 0..3usize,
+            apis in proptest::bool::ANY,
+            all in proptest::collection::vec(0..SEGMENTS.len(), 0..9),
+            end in 0..3usize,
+        ) {
+            let begin = "/".repeat(begin + 1);
+            let start = if apis { "apis/metrics.k8s.io/v1beta1" } else { "api/v1" };
+            let middle: String = all.iter().map(|i| format!("/{}", SEGMENTS[*i])).collect();
+            let path = format!("{begin}{start}{middle}{}", "/".repeat(end));
+            let t = Target::parse(&path);
+            if t.odd {
+                return Ok(());
+            }
+            // What belongs to a proxy is not ours to read.
+            let read = decoded_first(&path[..t.rest]);
+            let gv = t.group_version.clone().unwrap();
+            let own = [gv.group, gv.version, t.namespace.clone(), t.resource.clone(), t.name.clone(), t.subresource.clone()];
+            match read {
+                Some(other) => {
+                    proptest::prop_assert!(t.is_resource(), "{path}");
+                    proptest::prop_assert_eq!(own, other, "{}", path);
+                }
+                None => proptest::prop_assert!(!t.is_resource() || t.resource.is_empty(), "{path}"),
+            }
+        }
+    }
 }

@@ -64,18 +64,35 @@ pub fn node(o: &Object, place: &Place) -> Result<Upstream, Status> {
     address(internal.map_or("", |a| text(a, "address")), Some(port), place)
 }
 
+/// Neither this machine's own loopback nor the link, in whichever form they are written: also as an IPv4 address inside of one of
+/// IPv6 (mapped, compatible, translated, 6to4).
+fn is_proxyable(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(a) => {
+            !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_broadcast() || a.octets()[0] == 0)
+        }
+        IpAddr::V6(a) => {
+            let inner = match a.segments() {
+                [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => Some((high, low)),
+                [0x64, 0xff9b, 0 | 1, .., high, low] => Some((high, low)),
+                [0x2002, high, low, ..] => Some((high, low)),
+                _ => None,
+            };
+            let inner = inner.map(|(high, low)| IpAddr::from((u32::from(high) << 16 | u32::from(low)).to_be_bytes()));
+            let own = a.is_loopback() || a.is_unicast_link_local() || a.is_multicast() || a.is_unspecified();
+            !own && inner.is_none_or(is_proxyable)
+        }
+    }
+}
+
 /// Nobody is led to this machine's own loopback or to the link.
 fn address(ip: &str, port: Option<u16>, place: &Place) -> Result<Upstream, Status> {
-    let allowed = match ip.parse() {
-        Ok(IpAddr::V4(a)) => !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_unspecified()),
-        Ok(IpAddr::V6(a)) => !(a.is_loopback() || a.is_unicast_link_local() || a.is_multicast() || a.is_unspecified()),
-        Err(_) => false,
-    };
-    if !allowed {
+    let Some(ip) = ip.parse().ok().map(|a: IpAddr| a.to_canonical()).filter(|a| is_proxyable(*a)) else {
         return Err(Status::bad_request("address not allowed"));
-    }
+    };
     let tls = place.scheme == "https";
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    // What was looked at is what is dialled: an address, and in one form.
+    let host = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
     Ok(Upstream::Address { tls, host, port: port.unwrap_or(if tls { 443 } else { 80 }) })
 }
 
@@ -100,12 +117,27 @@ mod tests {
         assert_eq!(pod(&p, &at("", "")).unwrap(), to(false, "10.1.2.3", 8080));
         assert_eq!(pod(&p, &at("https", "8443")).unwrap(), to(true, "10.1.2.3", 8443));
         assert_eq!(pod(&p, &at("", "web")).unwrap_err().code, 400);
-        for bad in ["127.0.0.1", "169.254.169.254", "::1", "fe80::1", ""] {
+        let mapped =
+            ["::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:7f00:1", "::127.0.0.1", "::ffff:0:127.0.0.1"];
+        let more = [
+            "64:ff9b::127.0.0.1",
+            "64:ff9b:1::7f00:1",
+            "2002:7f00:1::",
+            "0.0.0.0",
+            "0.0.0.1",
+            "::",
+            "ff02::1",
+            "0:0::1",
+        ];
+        let plain = ["127.0.0.1", "127.9.9.9", "169.254.169.254", "::1", "fe80::1", "localhost", "127.1", ""];
+        for bad in plain.into_iter().chain(mapped).chain(more) {
             let p = object(json!({"spec": {}, "status": {"podIP": bad}}));
             assert_eq!(pod(&p, &at("", "80")).unwrap_err().message, "address not allowed", "{bad}");
         }
         let six = object(json!({"spec": {}, "status": {"podIP": "fd00::1"}}));
         assert_eq!(pod(&six, &at("https", "")).unwrap(), to(true, "[fd00::1]", 443));
+        let mapped = object(json!({"spec": {}, "status": {"podIP": "::ffff:10.1.2.3"}}));
+        assert_eq!(pod(&mapped, &at("", "80")).unwrap(), to(false, "10.1.2.3", 80), "the address that was looked at");
         let n = object(json!({"metadata": {"name": "n"}, "status": {
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "addresses": [{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "192.0.2.1"}]}}));

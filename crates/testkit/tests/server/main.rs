@@ -15,5 +15,6 @@ mod fairness;
 mod hook;
 mod limits;
 mod metrics;
+mod paths;
 mod socket;
 mod zpages;
