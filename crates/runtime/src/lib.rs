@@ -25,6 +25,7 @@ pub mod seccomp;
 pub mod shim;
 mod spec;
 pub mod sysctl;
+pub mod user_namespace;
 mod wire;
 
 pub use api::*;

@@ -15,4 +15,5 @@ mod start;
 pub mod status;
 mod stop;
 pub(crate) mod sysctls;
+pub mod users;
 pub(crate) mod worker;
