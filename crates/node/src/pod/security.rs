@@ -309,6 +309,12 @@ mod tests {
                 "AppArmor",
             ),
             (
+                "securityContext.sysctls",
+                json!({"securityContext": {"sysctls": [{"name": "kernel.core_pattern", "value": "x"}]}}),
+                json!({"securityContext": {"sysctls": []}}),
+                sysctls::FORBIDDEN,
+            ),
+            (
                 "securityContext.seLinuxOptions",
                 json!({"securityContext": {"seLinuxOptions": {"type": "t"}}}),
                 json!({"securityContext": {}}),
