@@ -191,6 +191,9 @@ impl Agent {
                 wake(&wakes, uid);
             })
         };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(crate::pod::apparmor::load).await {
+            tracing::warn!(%error, "AppArmor's default profile for containers cannot be loaded");
+        }
         // Best-effort pods get what the others leave.
         let least = Resources { cpu_shares: Some(2), ..Resources::default() };
         for (path, resources) in [("kubepods/burstable", Resources::default()), ("kubepods/besteffort", least)] {

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
 
+use super::apparmor::DEFAULT;
 use super::container::of_ephemeral;
 use super::sysctls::{self, Allowlist};
 use crate::agent::Options;
@@ -43,7 +44,7 @@ pub const FIELDS: &[(&str, Handling)] = &[
     ("serviceAccountName", Done("volumes::token")),
     ("shareProcessNamespace", Done("start::try_sandbox")),
     ("volumes", Done("volumes; a pod with a volume of another kind waits with an event")),
-    ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile")),
+    ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile (apparmor::load)")),
     ("securityContext.fsGroup", Done("volumes; container::security")),
     ("securityContext.fsGroupChangePolicy", Nothing("of volumes of storage drivers, which this node does not mount")),
     ("securityContext.runAsGroup", Done(CONTAINER)),
@@ -172,7 +173,12 @@ pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<R
 pub fn apparmor(spec: &PodSpec, c: &Container, host: &Host) -> Result<Option<String>, String> {
     let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
     let own = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
-    let Some(AppArmorProfile { type_, localhost_profile }) = own.or(of_pod) else { return Ok(None) };
+    let privileged = c.security_context.as_ref().and_then(|s| s.privileged) == Some(true);
+    let default = host.apparmor.as_ref().is_some_and(|loaded| loaded.contains(DEFAULT));
+    let Some(AppArmorProfile { type_, localhost_profile }) = own.or(of_pod) else {
+        // As the CRI runtimes have it.
+        return Ok((default && !privileged).then(|| DEFAULT.to_owned()));
+    };
     match (type_.as_str(), &host.apparmor) {
         ("Unconfined", None) => Ok(None),
         ("Unconfined", Some(_)) => Ok(Some("unconfined".into())),
@@ -180,6 +186,11 @@ pub fn apparmor(spec: &PodSpec, c: &Container, host: &Host) -> Result<Option<Str
         ("Localhost", Some(loaded)) => {
             let name = localhost_profile.clone().unwrap_or_default();
             if loaded.contains(&name) { Ok(Some(name)) } else { Err(format!("profile {name:?} is not loaded")) }
+        }
+        ("RuntimeDefault", Some(_)) if privileged => Ok(None),
+        ("RuntimeDefault", Some(_)) if default => Ok(Some(DEFAULT.to_owned())),
+        ("RuntimeDefault", Some(_)) => {
+            Err(format!("the profile {DEFAULT:?} is not loaded (is apparmor_parser installed?)"))
         }
         (other, Some(_)) => Err(format!("this node has no profile of type {other:?}")),
     }
@@ -374,6 +385,7 @@ mod tests {
 
     #[test]
     fn profiles_are_those_of_the_host() {
+        let with_default = profiles("kemudi-default (enforce)\nother (enforce)\n");
         let loaded = profiles("k8s-nginx (enforce)\n/usr/bin/man (complain)\n:ns://a b (kill)\n");
         assert_eq!(loaded.iter().map(String::as_str).collect::<Vec<_>>(), ["/usr/bin/man", ":ns://a b", "k8s-nginx"]);
         let host = Host { apparmor: Some(loaded), ..Host::default() };
@@ -387,6 +399,24 @@ mod tests {
         assert_eq!(decide(local("k8s-nginx"), Value::Null), Ok(Some("k8s-nginx".into())));
         assert_eq!(decide(local("k8s-nginx"), json!({"type": "Unconfined"})), Ok(Some("unconfined".into())));
         assert_eq!(decide(local("k8s-nginx"), local("other")), Err("profile \"other\" is not loaded".into()));
-        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err());
+        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err(), "nobody has loaded it");
+        let host = Host { apparmor: Some(with_default), ..Host::default() };
+        let decide = |profile: Value, privileged: bool| {
+            let context = json!({"appArmorProfile": profile, "privileged": privileged});
+            let container = json!({"name": "c", "securityContext": context});
+            apparmor(&PodSpec::default(), &serde_json::from_value(container).unwrap(), &host)
+        };
+        for (profile, privileged, name) in [
+            (Value::Null, false, Some("kemudi-default")),
+            (Value::Null, true, None),
+            (json!({"type": "RuntimeDefault"}), false, Some("kemudi-default")),
+            (json!({"type": "RuntimeDefault"}), true, None),
+            (json!({"type": "Unconfined"}), false, Some("unconfined")),
+            (local("other"), true, Some("other")),
+        ] {
+            assert_eq!(decide(profile.clone(), privileged), Ok(name.map(str::to_owned)), "{profile} {privileged}");
+        }
+        let plain = serde_json::from_value(json!({"name": "c"})).unwrap();
+        assert_eq!(apparmor(&PodSpec::default(), &plain, &Host::default()), Ok(None), "a host without AppArmor");
     }
 }
