@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -21,13 +22,25 @@ pub fn run_in<T: Send>(namespace: Option<&Path>, work: impl FnOnce() -> io::Resu
 
 /// Makes a namespace, binds it to `path` and runs `work` in it before anyone else knows it.
 pub fn create<T: Send>(path: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
+    bind(path, None, work)
+}
+
+/// The same with a namespace that is there already, if one is given.
+pub(crate) fn bind<T: Send>(
+    path: &Path,
+    namespace: Option<&OwnedFd>,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> Result<T> {
     let fail = || Error::io(format!("network namespace {}", path.display()));
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(fail())?;
     }
     File::create_new(path).map_err(fail())?;
     let made = in_thread(|| {
-        unshare(CloneFlags::CLONE_NEWNET)?;
+        match namespace {
+            Some(namespace) => setns(namespace, CloneFlags::CLONE_NEWNET)?,
+            None => unshare(CloneFlags::CLONE_NEWNET)?,
+        }
         let source = format!("/proc/self/task/{}/ns/net", nix::unistd::gettid());
         mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
         work()

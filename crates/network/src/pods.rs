@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -141,6 +142,11 @@ impl PodNetwork {
 
     /// Makes the pod's namespace with its interface, or gives what it has. `pod` is a file name.
     pub async fn attach(&self, pod: &str) -> Result<Attachment> {
+        self.attach_namespace(pod, None).await
+    }
+
+    /// The same, but what is made its namespace is the one given, if any: that of a pod with a user namespace belongs to it.
+    pub async fn attach_namespace(&self, pod: &str, namespace: Option<&OwnedFd>) -> Result<Attachment> {
         let inner = &self.inner;
         if pod.is_empty() || pod.starts_with('.') || pod.contains('/') {
             return Err(Error::Invalid { field: "pod id", message: format!("{pod:?}") });
@@ -156,7 +162,7 @@ impl PodNetwork {
         if known && inner.netlink.device(&interface(pod)).await?.is_some() {
             return Ok(attachment);
         }
-        match inner.connect(pod, &attachment).await {
+        match inner.connect(pod, &attachment, namespace).await {
             Ok(()) => Ok(attachment),
             Err(e) => {
                 let _ = self.detach(pod).await; // the first error is the one to tell
@@ -215,7 +221,7 @@ impl PodNetwork {
 }
 
 impl Inner {
-    async fn connect(&self, pod: &str, attachment: &Attachment) -> Result<()> {
+    async fn connect(&self, pod: &str, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
         let name = interface(pod);
         if let Some(stale) = self.netlink.device(&name).await? {
             self.netlink.delete(stale.index).await?;
@@ -224,7 +230,7 @@ impl Inner {
         let runtime = tokio::runtime::Handle::current();
         // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
         let settings = ["all", "default"].map(|c| (format!("ipv4/conf/{c}/accept_redirects"), "0"));
-        let inside = namespace::create(&attachment.namespace, move || {
+        let inside = namespace::bind(&attachment.namespace, namespace, move || {
             namespace::write_settings(&settings)?;
             let _entered = runtime.enter();
             Netlink::here()

@@ -19,6 +19,7 @@ use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
+use crate::pod::users::Users;
 use crate::pod::worker::Worker;
 use crate::server::Handle;
 use crate::volumes::token::TokenRequests;
@@ -35,6 +36,8 @@ pub trait Host: Send + Sync {
     fn usage(&self, path: &str) -> runtime::cgroup::Usage;
     /// What will not work on this machine, in plain sentences.
     fn complaints(&self) -> Vec<String>;
+    /// Whether pods can have user namespaces of their own; if not, why.
+    fn user_namespaces(&self) -> Result<(), String>;
 }
 
 impl Host for Embedded {
@@ -56,6 +59,10 @@ impl Host for Embedded {
 
     fn complaints(&self) -> Vec<String> {
         self.host_limits().complaints()
+    }
+
+    fn user_namespaces(&self) -> Result<(), String> {
+        self.host_limits().no_user_namespaces.clone().map_or(Ok(()), Err)
     }
 }
 
@@ -103,6 +110,8 @@ pub enum Error {
     Runtime(#[from] runtime::Error),
     #[error("network: {0}")]
     Network(#[from] network::Error),
+    #[error("user namespaces of pods: {0}")]
+    Users(#[from] crate::pod::users::Error),
 }
 
 /// What workers share.
@@ -113,6 +122,7 @@ pub(crate) struct Shared {
     pub objects: Arc<Objects>,
     pub tokens: Arc<TokenRequests>,
     pub volumes: Volumes,
+    pub users: Users,
     pub services: Informer<Whole>,
     pub allocatable: BTreeMap<String, String>,
     /// Bytes of memory of the node.
@@ -181,6 +191,9 @@ impl Agent {
                 wake(&wakes, uid);
             })
         };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(crate::pod::apparmor::load).await {
+            tracing::warn!(%error, "AppArmor's default profile for containers cannot be loaded");
+        }
         // Best-effort pods get what the others leave.
         let least = Resources { cpu_shares: Some(2), ..Resources::default() };
         for (path, resources) in [("kubepods/burstable", Resources::default()), ("kubepods/besteffort", least)] {
@@ -193,6 +206,7 @@ impl Agent {
             objects: Arc::new(Objects::new(informers.clone(), changed)),
             tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
             volumes: Volumes::new(options.data_dir.join("pods"), options.clock.clone(), Memory::Mounted),
+            users: Users::open(options.data_dir.join("pods"))?,
             services: informers.of::<Service, Whole>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,

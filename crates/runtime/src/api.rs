@@ -78,6 +78,13 @@ pub enum PidMode {
     Host,
 }
 
+/// Users and groups of the host: `length` numbers from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdRange {
+    pub first: u32,
+    pub length: u32,
+}
+
 /// Limits as cgroup values. `None` leaves the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -111,6 +118,9 @@ pub struct PodConfig {
     pub netns: Option<PathBuf>,
     pub pid: PidMode,
     pub host_ipc: bool,
+    /// What the users of the pod are on the host. The network namespace must belong to a user namespace with these ids (see
+    /// [`crate::user_namespace::network`]). `None`: they are the host's users.
+    pub user_namespace: Option<IdRange>,
     /// Sysctls by dotted name. Unsafe ones must have been refused before.
     pub sysctls: BTreeMap<String, String>,
     /// Content of /etc/resolv.conf in the containers; `None` leaves the image's own.
@@ -262,6 +272,8 @@ pub struct Security {
     pub drop_capabilities: Vec<String>,
     pub no_new_privileges: bool,
     pub read_only_rootfs: bool,
+    /// Nothing in /proc is hidden or read-only (`procMount: Unmasked`). Only in a user namespace.
+    pub unmasked_proc: bool,
     pub seccomp: Seccomp,
     /// The AppArmor profile of the program; it must be loaded.
     pub apparmor: Option<String>,

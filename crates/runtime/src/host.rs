@@ -85,6 +85,8 @@ pub struct HostLimits {
     pub cgroup_controllers: BTreeSet<String>,
     /// Whether cgroups can say which devices may be opened.
     pub device_rules: bool,
+    /// Why pods cannot have user namespaces of their own; `None` if they can.
+    pub no_user_namespaces: Option<String>,
     pub root: bool,
 }
 
@@ -115,6 +117,8 @@ impl HostLimits {
             cgroup_version: hierarchies.version().to_owned(),
             device_rules: hierarchies.can_restrict_devices(),
             cgroup_controllers: hierarchies.controllers(),
+            // Depends on the file systems; see `Embedded::open`.
+            no_user_namespaces: None,
             root: nix::unistd::geteuid().is_root(),
             capabilities,
             missing_capabilities,
@@ -136,6 +140,9 @@ impl HostLimits {
         }
         if !self.device_rules {
             complaints.push("no device rules: only mount options keep containers from devices".to_owned());
+        }
+        if let Some(why) = &self.no_user_namespaces {
+            complaints.push(format!("pods cannot have user namespaces (`hostUsers: false`): {why}"));
         }
         for controller in ["cpu", "memory", "pids"] {
             if !self.cgroup_controllers.contains(controller) {
@@ -201,6 +208,7 @@ mod tests {
             cgroup_version: "v1".into(),
             cgroup_controllers: BTreeSet::new(),
             device_rules: true,
+            no_user_namespaces: None,
             root: true,
         };
         let own = |l: &[&str]| l.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();

@@ -26,6 +26,7 @@ pub mod seccomp;
 pub mod shim;
 mod spec;
 pub mod sysctl;
+pub mod user_namespace;
 mod wire;
 
 /// What agent, shim and the start of a container say to each other.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{ContainerConfig, ContainerState, Mount, PodConfig, Timestamp};
+use crate::api::{ContainerConfig, ContainerState, IdRange, Mount, PodConfig, Timestamp};
 use crate::seccomp::Program;
 
 pub const VERSION: u32 = 1;
@@ -76,6 +76,9 @@ pub struct ContainerRecord {
     /// The request's mounts and the runtime's own, in mounting order.
     pub mounts: Vec<Mount>,
     pub shm: PathBuf,
+    /// The pod's.
+    #[serde(default)]
+    pub user_namespace: Option<IdRange>,
     pub cgroups: Vec<CgroupDirectory>,
     pub capabilities: Vec<u8>,
     pub oom_score_adj: i32,

@@ -1,7 +1,8 @@
 //! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
 //!
-//! One file per class of attacker. `containers` and `paths` start from inside a pod, `requests` and `connections` from a
-//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `client` from what the user's own client talks to and runs.
+//! One file per class of attacker. `containers`, `paths` and `users` start from inside a pod, `requests` and `connections` from a
+//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `client` from
+//! what the user's own client talks to and runs.
 //! `docs/security.md` lists the promises that these tests hold.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
@@ -24,20 +25,15 @@ mod containers;
 mod entry;
 mod paths;
 mod requests;
+mod users;
 
 use runner::{Test, own};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
-    [
-        own(containers::TESTS),
-        own(paths::TESTS),
-        own(requests::TESTS),
-        own(connections::TESTS),
-        own(entry::TESTS),
-        own(client::TESTS),
-    ]
-    .concat()
+    let inside = [containers::TESTS, paths::TESTS, users::TESTS];
+    let outside = [requests::TESTS, connections::TESTS, entry::TESTS, client::TESTS];
+    inside.into_iter().chain(outside).flat_map(own).collect()
 }
 
 fn main() -> ExitCode {

@@ -168,6 +168,7 @@ fn security(parts: &Parts<'_>) -> Result<Security, Error> {
         add_capabilities: capabilities.and_then(|c| c.add.clone()).unwrap_or_default(),
         drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
         no_new_privileges: c.allow_privilege_escalation == Some(false),
+        unmasked_proc: c.proc_mount.as_deref() == Some("Unmasked"),
         read_only_rootfs: c.read_only_root_filesystem == Some(true),
         apparmor,
         seccomp: match privileged {

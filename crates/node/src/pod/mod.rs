@@ -3,6 +3,7 @@
 //! [`plan`] and [`status`] are pure; [`worker`] is the task that feeds them and acts. Invariant: a worker keeps nothing that
 //! cannot be found again from the API and the runtime, save for back-offs and probe counts.
 
+pub(crate) mod apparmor;
 pub mod backoff;
 pub mod container;
 pub mod files;
@@ -15,4 +16,5 @@ mod start;
 pub mod status;
 mod stop;
 pub(crate) mod sysctls;
+pub mod users;
 pub(crate) mod worker;

@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
 
+use super::apparmor::DEFAULT;
 use super::container::of_ephemeral;
 use super::sysctls::{self, Allowlist};
+use crate::agent::Options;
 
 /// What becomes of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub const FIELDS: &[(&str, Handling)] = &[
     ("hostIPC", Done("start::try_sandbox")),
     ("hostNetwork", Done("start::try_sandbox")),
     ("hostPID", Done("start::try_sandbox")),
-    ("hostUsers", Refused("when false: this node has no user namespaces for pods")),
+    ("hostUsers", Done("start::try_sandbox; a pod is refused where the host cannot do it")),
     ("os", Refused("when it is not Linux")),
     ("resources", Done("resources::pod")),
     ("runtimeClassName", Refused("always: this node has one runtime and no handlers")),
@@ -42,7 +44,7 @@ pub const FIELDS: &[(&str, Handling)] = &[
     ("serviceAccountName", Done("volumes::token")),
     ("shareProcessNamespace", Done("start::try_sandbox")),
     ("volumes", Done("volumes; a pod with a volume of another kind waits with an event")),
-    ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile")),
+    ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile (apparmor::load)")),
     ("securityContext.fsGroup", Done("volumes; container::security")),
     ("securityContext.fsGroupChangePolicy", Nothing("of volumes of storage drivers, which this node does not mount")),
     ("securityContext.runAsGroup", Done(CONTAINER)),
@@ -63,7 +65,7 @@ pub const FIELDS: &[(&str, Handling)] = &[
     ("containers[].securityContext.privileged", Done(CONTAINER)),
     (
         "containers[].securityContext.procMount",
-        Refused("Unmasked: only with a user namespace, which this node does not give"),
+        Done("container::security; refused without a user namespace of the pod"),
     ),
     ("containers[].securityContext.readOnlyRootFilesystem", Done(CONTAINER)),
     ("containers[].securityContext.runAsGroup", Done(CONTAINER)),
@@ -94,15 +96,22 @@ pub struct Host {
     /// The loaded profiles; `None` without AppArmor.
     pub apparmor: Option<BTreeSet<String>>,
     pub selinux: bool,
+    /// Why pods cannot have user namespaces of their own; `None` if they can.
+    pub no_user_namespaces: Option<String>,
 }
 
 impl Host {
     /// Profiles come and go, so this is read when it is needed.
-    pub fn read() -> Host {
+    pub fn read(options: &Options) -> Host {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let enabled = text("/sys/module/apparmor/parameters/enabled").starts_with('Y');
         Host {
             apparmor: enabled.then(|| profiles(&text("/sys/kernel/security/apparmor/profiles"))),
+            no_user_namespaces: match &options.network {
+                // A pod's user namespace must own its network.
+                None => Some("its pods have no network of their own".into()),
+                Some(_) => options.host.user_namespaces().err(),
+            },
             selinux: std::path::Path::new("/sys/fs/selinux/enforce").exists(),
         }
     }
@@ -120,11 +129,9 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
         return refused("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
-    if spec.host_users == Some(false) {
-        return refused(
-            "UserNamespacesNotSupported",
-            "Cannot set hostUsers to false: this node does not support user namespaces",
-        );
+    if let (Some(false), Some(why)) = (spec.host_users, &host.no_user_namespaces) {
+        let message = format!("Cannot set hostUsers to false: this node does not support user namespaces: {why}");
+        return Some(Refusal { reason: "UserNamespacesNotSupported", message });
     }
     if let Some(class) = spec.runtime_class_name.as_deref().filter(|c| !c.is_empty()) {
         let message = format!("Cannot run pod with runtimeClassName {class:?}: this node has no runtime handlers");
@@ -147,8 +154,10 @@ pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<R
     if let Err(why) = apparmor(spec, c, host) {
         return Some(Refusal { reason: "AppArmor", message: format!("Cannot enforce AppArmor: {why}") });
     }
-    if own.and_then(|s| s.proc_mount.as_deref()).is_some_and(|m| m != "Default") {
-        let message = "Cannot use procMount: this node does not support user namespaces".to_owned();
+    let proc_mount = own.and_then(|s| s.proc_mount.as_deref()).unwrap_or("Default");
+    if proc_mount != "Default" && (proc_mount != "Unmasked" || spec.host_users != Some(false)) {
+        // With the host's users it would open the host.
+        let message = format!("Cannot use procMount {proc_mount}: hostUsers is not false");
         return Some(Refusal { reason: "ProcMountNotSupported", message });
     }
     let of_pod = spec.security_context.as_ref();
@@ -164,7 +173,12 @@ pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<R
 pub fn apparmor(spec: &PodSpec, c: &Container, host: &Host) -> Result<Option<String>, String> {
     let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
     let own = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
-    let Some(AppArmorProfile { type_, localhost_profile }) = own.or(of_pod) else { return Ok(None) };
+    let privileged = c.security_context.as_ref().and_then(|s| s.privileged) == Some(true);
+    let default = host.apparmor.as_ref().is_some_and(|loaded| loaded.contains(DEFAULT));
+    let Some(AppArmorProfile { type_, localhost_profile }) = own.or(of_pod) else {
+        // As the CRI runtimes have it.
+        return Ok((default && !privileged).then(|| DEFAULT.to_owned()));
+    };
     match (type_.as_str(), &host.apparmor) {
         ("Unconfined", None) => Ok(None),
         ("Unconfined", Some(_)) => Ok(Some("unconfined".into())),
@@ -172,6 +186,11 @@ pub fn apparmor(spec: &PodSpec, c: &Container, host: &Host) -> Result<Option<Str
         ("Localhost", Some(loaded)) => {
             let name = localhost_profile.clone().unwrap_or_default();
             if loaded.contains(&name) { Ok(Some(name)) } else { Err(format!("profile {name:?} is not loaded")) }
+        }
+        ("RuntimeDefault", Some(_)) if privileged => Ok(None),
+        ("RuntimeDefault", Some(_)) if default => Ok(Some(DEFAULT.to_owned())),
+        ("RuntimeDefault", Some(_)) => {
+            Err(format!("the profile {DEFAULT:?} is not loaded (is apparmor_parser installed?)"))
         }
         (other, Some(_)) => Err(format!("this node has no profile of type {other:?}")),
     }
@@ -289,10 +308,9 @@ mod tests {
     /// A value for every row that says so is refused, and its default is not.
     #[test]
     fn what_is_not_carried_out_is_refused() {
-        let host = Host { apparmor: None, selinux: true };
+        let host = Host { selinux: true, ..Host::default() };
         let profile = json!({"type": "RuntimeDefault"});
         let cases = [
-            ("hostUsers", json!({"hostUsers": false}), json!({"hostUsers": true}), "UserNamespacesNotSupported"),
             ("os", json!({"os": {"name": "windows"}}), json!({"os": {"name": "linux"}}), "PodOSNotSupported"),
             ("runtimeClassName", json!({"runtimeClassName": "gvisor"}), json!({}), "RuntimeClassNotSupported"),
             (
@@ -300,6 +318,12 @@ mod tests {
                 json!({"securityContext": {"appArmorProfile": profile}}),
                 json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
                 "AppArmor",
+            ),
+            (
+                "securityContext.sysctls",
+                json!({"securityContext": {"sysctls": [{"name": "kernel.core_pattern", "value": "x"}]}}),
+                json!({"securityContext": {"sysctls": []}}),
+                sysctls::FORBIDDEN,
             ),
             (
                 "securityContext.seLinuxOptions",
@@ -312,12 +336,6 @@ mod tests {
                 with_container(json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}})),
                 with_container(json!({"appArmorProfile": {"type": "Unconfined"}})),
                 "AppArmor",
-            ),
-            (
-                "containers[].securityContext.procMount",
-                with_container(json!({"procMount": "Unmasked"})),
-                with_container(json!({"procMount": "Default"})),
-                "ProcMountNotSupported",
             ),
             (
                 "containers[].securityContext.seLinuxOptions",
@@ -343,10 +361,34 @@ mod tests {
     }
 
     #[test]
+    fn user_namespaces_are_those_of_the_host() {
+        let able = Host::default();
+        let unable = Host { no_user_namespaces: Some("none can be made".into()), ..Host::default() };
+        let own = json!({"hostUsers": false});
+        let message = "Cannot set hostUsers to false: this node does not support user namespaces: none can be made";
+        assert_eq!(check(own.clone(), &able), None);
+        assert_eq!(check(own, &unable), Some(("UserNamespacesNotSupported", message.into())));
+        assert_eq!(check(json!({"hostUsers": true}), &unable), None);
+        for (host_users, mount, refused) in [
+            (json!(null), "Default", false),
+            (json!(null), "Unmasked", true),
+            (json!(true), "Unmasked", true),
+            (json!(false), "Unmasked", false),
+            (json!(false), "Other", true),
+        ] {
+            let mut spec = with_container(json!({"procMount": mount}));
+            spec["hostUsers"] = host_users.clone();
+            let reason = refused.then_some("ProcMountNotSupported");
+            assert_eq!(check(spec, &able).map(|r| r.0), reason, "{host_users} {mount}");
+        }
+    }
+
+    #[test]
     fn profiles_are_those_of_the_host() {
+        let with_default = profiles("kemudi-default (enforce)\nother (enforce)\n");
         let loaded = profiles("k8s-nginx (enforce)\n/usr/bin/man (complain)\n:ns://a b (kill)\n");
         assert_eq!(loaded.iter().map(String::as_str).collect::<Vec<_>>(), ["/usr/bin/man", ":ns://a b", "k8s-nginx"]);
-        let host = Host { apparmor: Some(loaded), selinux: false };
+        let host = Host { apparmor: Some(loaded), ..Host::default() };
         let decide = |of_pod: Value, own: Value| {
             let spec = json!({"containers": [], "securityContext": {"appArmorProfile": of_pod}});
             let container = json!({"name": "c", "securityContext": {"appArmorProfile": own}});
@@ -357,6 +399,24 @@ mod tests {
         assert_eq!(decide(local("k8s-nginx"), Value::Null), Ok(Some("k8s-nginx".into())));
         assert_eq!(decide(local("k8s-nginx"), json!({"type": "Unconfined"})), Ok(Some("unconfined".into())));
         assert_eq!(decide(local("k8s-nginx"), local("other")), Err("profile \"other\" is not loaded".into()));
-        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err());
+        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err(), "nobody has loaded it");
+        let host = Host { apparmor: Some(with_default), ..Host::default() };
+        let decide = |profile: Value, privileged: bool| {
+            let context = json!({"appArmorProfile": profile, "privileged": privileged});
+            let container = json!({"name": "c", "securityContext": context});
+            apparmor(&PodSpec::default(), &serde_json::from_value(container).unwrap(), &host)
+        };
+        for (profile, privileged, name) in [
+            (Value::Null, false, Some("kemudi-default")),
+            (Value::Null, true, None),
+            (json!({"type": "RuntimeDefault"}), false, Some("kemudi-default")),
+            (json!({"type": "RuntimeDefault"}), true, None),
+            (json!({"type": "Unconfined"}), false, Some("unconfined")),
+            (local("other"), true, Some("other")),
+        ] {
+            assert_eq!(decide(profile.clone(), privileged), Ok(name.map(str::to_owned)), "{profile} {privileged}");
+        }
+        let plain = serde_json::from_value(json!({"name": "c"})).unwrap();
+        assert_eq!(apparmor(&PodSpec::default(), &plain, &Host::default()), Ok(None), "a host without AppArmor");
     }
 }

@@ -1,12 +1,13 @@
 //! Starting: the sandbox, the volumes, and containers.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use client::Severity;
 use k8s_openapi::api::core::v1::{Container as Spec, Service};
-use runtime::{ContainerState, PidMode, PodConfig};
+use runtime::{ContainerState, IdRange, PidMode, PodConfig};
 
 use super::plan::{Plan, Role, ended_at};
 use super::status::Waiting;
@@ -24,6 +25,13 @@ const LAST_RETRY: Duration = Duration::from_secs(120);
 /// Image pulls wait as restarts do.
 const FIRST_PULL_RETRY: Duration = Duration::from_secs(10);
 const LAST_PULL_RETRY: Duration = Duration::from_secs(300);
+
+/// A network namespace of a new user namespace.
+async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
+    // It waits for a process.
+    let made = tokio::task::spawn_blocking(move || runtime::user_namespace::network(range)).await;
+    made.unwrap_or_else(|e| Err(std::io::Error::other(e)))
+}
 
 impl Worker {
     /// Does not try `name` again for a while, longer each time.
@@ -68,16 +76,24 @@ impl Worker {
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
         let options = &self.shared.options;
         let host_network = spec.host_network == Some(true);
+        let directory = self.shared.volumes.pod_directory(&self.uid);
+        std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+        let user_namespace = match spec.host_users {
+            Some(false) => Some(self.shared.users.range(&self.uid).map_err(|e| e.to_string())?),
+            _ => None,
+        };
         let netns = match (&options.network, host_network) {
             (Some(network), false) => {
-                let a = network.attach(&self.uid).await.map_err(|e| e.to_string())?;
+                let own = match user_namespace {
+                    Some(range) => Some(network_of(range).await.map_err(|e| format!("user namespace: {e}"))?),
+                    None => None,
+                };
+                let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
                 self.ip = Some(a.address.into());
                 Some(a.namespace)
             }
             _ => options.node_namespace.clone(),
         };
-        let directory = self.shared.volumes.pod_directory(&self.uid);
-        std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
         let ip = self.ip.map(|ip| ip.to_string());
         let domain = &options.dns.domain;
         let hosts = if host_network {
@@ -110,6 +126,7 @@ impl Worker {
             netns,
             pid,
             host_ipc: spec.host_ipc == Some(true),
+            user_namespace,
             sysctls: sysctls.map(|s| (s.name.clone(), s.value.clone())).collect(),
             resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
             hosts: Some(hosts),
@@ -312,7 +329,7 @@ impl Worker {
             image_user,
             node_memory: self.shared.memory,
             seccomp_root: options.data_dir.join("seccomp"),
-            host: security::Host::read(),
+            host: security::Host::read(options),
         })
         .map_err(|e| (CONFIG, e.to_string()))?;
         match options.runtime.create_container(sandbox, config).await {

@@ -160,6 +160,7 @@ impl Shared {
             network.detach(uid).await?;
         }
         self.volumes.tear_down(uid).await?;
+        self.users.release(uid);
         Ok(())
     }
 

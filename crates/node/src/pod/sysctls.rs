@@ -167,7 +167,7 @@ mod tests {
             ("kernel.*", Error::Prefix("kernel.*".into())),
             ("vm.swappiness", Error::Name("vm.swappiness".into())),
             ("kernel.core_pattern", Error::Name("kernel.core_pattern".into())),
-            ("*", Error::Pattern("*".into())),
+            ("*", Error::Prefix("*".into())),
             ("net.*.x", Error::Pattern("net.*.x".into())),
             ("Net.x", Error::Pattern("Net.x".into())),
             ("net..x", Error::Pattern("net..x".into())),

@@ -307,8 +307,11 @@ impl Worker {
             let mut plan = self.plan(&seen);
             // Before anything of it runs, and not again: what runs has been taken.
             if plan.new_sandbox
-                && let Some(refusal) =
-                    security::refusal(&self.pod, &security::Host::read(), &self.shared.options.sysctls)
+                && let Some(refusal) = security::refusal(
+                    &self.pod,
+                    &security::Host::read(&self.shared.options),
+                    &self.shared.options.sysctls,
+                )
             {
                 self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
                 return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;

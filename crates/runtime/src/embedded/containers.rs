@@ -98,6 +98,11 @@ impl Inner {
         let upper = directory.join("upper");
         std::fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .map_err(Error::io(upper.display().to_string()))?;
+        if let Some(range) = record.user_namespace {
+            // The writable layer is the one file system of the container that cannot be mounted with other users.
+            std::os::unix::fs::chown(&upper, Some(range.first), Some(range.first))
+                .map_err(Error::io(upper.display().to_string()))?;
+        }
         if let Some(path) = &record.termination_message_file {
             std::fs::write(path, b"").map_err(Error::io(path.display().to_string()))?;
             let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -107,7 +112,9 @@ impl Inner {
         self.hierarchies
             .create(&cgroup, &record.config.resources)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
-        if !record.config.security.privileged && self.limits.device_rules {
+        // Root of a user namespace may take back mount options, and has no use for other devices.
+        let restricted = !record.config.security.privileged || record.user_namespace.is_some();
+        if restricted && self.limits.device_rules {
             self.hierarchies
                 .restrict_devices(&cgroup)
                 .map_err(Error::io(format!("devices of container {:?}", record.config.name)))?;
@@ -132,6 +139,9 @@ impl Inner {
         };
         if argv.is_empty() {
             return Err(invalid("command", "neither the container nor its image names one".into()));
+        }
+        if security.unmasked_proc && pod.config.user_namespace.is_none() {
+            return Err(invalid("/proc mount", "unmasked without a user namespace of the pod".into()));
         }
         let capabilities = self
             .limits
@@ -188,6 +198,7 @@ impl Inner {
             hostname: pod.config.hostname.clone(),
             mounts,
             shm: if pod.config.host_ipc { "/dev/shm".into() } else { directory.join("shm") },
+            user_namespace: pod.config.user_namespace,
             cgroups: self.hierarchies.directories(&format!("{}/{id}", pod.cgroup)),
             capabilities,
             oom_score_adj: config.oom_score_adj.clamp(self.limits.lowest_oom_score_adj, 1000),

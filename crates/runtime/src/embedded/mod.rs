@@ -19,12 +19,12 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, watch};
 
 use crate::api::*;
-use crate::beneath;
 use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
 use crate::program::Program;
 use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
+use crate::{beneath, user_namespace};
 #[cfg(test)]
 pub(crate) use pods::retry;
 use shim_link::Link;
@@ -103,8 +103,11 @@ impl Embedded {
             return Err(Error::Invalid { field: "cgroup prefix", message: format!("{prefix:?} is not one path part") });
         }
         let hierarchies = Hierarchies::detect().map_err(Error::io("cgroup hierarchies"))?;
+        let mut limits = HostLimits::read().map_err(Error::io("limits of this host"))?;
+        let directories = [root.join("pods"), root.join("images")];
+        limits.no_user_namespaces = user_namespace::probe(&directories.each_ref().map(PathBuf::as_path)).err();
         let inner = Inner {
-            limits: HostLimits::read().map_err(Error::io("limits of this host"))?,
+            limits,
             images: ImageStore::open(root.join("images"))?,
             hierarchies,
             root,

@@ -24,6 +24,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where shims live: neither in the agent's cgroup, whose end must not end them, nor in the pod's, whose limits are the
 /// user's.
 const SHIM_CGROUP: &str = "shims";
+/// Numbers below are users of the host.
+const MIN_FIRST_ID: u32 = 65536;
 /// Below a pod's cgroup: processes of the pod that are no container's.
 const REAPER_CGROUP: &str = "sandbox";
 
@@ -66,6 +68,16 @@ fn check(config: &PodConfig) -> Result<()> {
     }
     if config.hostname.len() > 64 {
         return Err(Error::Invalid { field: "hostname", message: "longer than 64 bytes".into() });
+    }
+    if let Some(IdRange { first, length }) = config.user_namespace {
+        let invalid = |message: &str| Err(Error::Invalid { field: "user namespace", message: message.into() });
+        // Whoever asks: the host's root, and its other users, are never those of a pod.
+        if first < MIN_FIRST_ID || length == 0 || first.checked_add(length).is_none() {
+            return invalid(&format!("users {first} to {first}+{length}"));
+        }
+        if config.netns.is_none() || config.host_ipc || config.pid == PidMode::Host {
+            return invalid("not together with the host's network, IPC or pid namespace");
+        }
     }
     for name in config.sysctls.keys() {
         // Whoever asks: a parameter of the whole machine is never set for a pod.

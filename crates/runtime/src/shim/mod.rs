@@ -7,6 +7,7 @@
 
 mod live;
 mod log;
+mod namespaces;
 mod process;
 mod reaper;
 mod rootfs;
@@ -14,30 +15,27 @@ pub(crate) mod sys;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::{Pid, sethostname, setsid};
+use nix::unistd::{Pid, setsid};
 
 use crate::api::{ContainerState, PidMode};
-use crate::beneath::{Directory, Links};
 use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimRecord, VERSION};
-use crate::{cgroup, descriptors, sysctl, wire};
+use crate::{cgroup, descriptors, wire};
 use live::{Live, Progress, Report};
 pub use live::{ReportPacket, read_report};
 pub use log::rfc3339;
-use process::{PidNamespace, Role, Streams};
+use process::{PidNamespace, PodNamespaces, Role, Streams};
 pub(crate) use sys::{install_seccomp, set_terminal_size};
 
 /// The word after the program's name that makes it a shim.
@@ -101,22 +99,9 @@ struct Shim {
     next_extra: ExtraId,
     /// Process 1 of the pod's own pid namespace, and that namespace.
     reaper: Option<(i32, OwnedFd)>,
+    /// The pod's own user namespace.
+    users: Option<OwnedFd>,
     stopping: bool,
-}
-
-/// Sets kernel parameters in the namespaces of this process.
-fn set_sysctls(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
-    if sysctls.is_empty() {
-        return Ok(());
-    }
-    let all = Directory::open(Path::new("/proc/sys"), Links::Refuse).map_err(|e| format!("/proc/sys: {e}"))?;
-    for (name, value) in sysctls {
-        let path = sysctl::path(&sysctl::dotted(name));
-        let file = all.open_at(&path, OFlag::O_WRONLY, Mode::empty());
-        let written = file.and_then(|f| File::from(f).write_all(value.as_bytes()));
-        written.map_err(|e| format!("sysctl {name}={value}: {e}"))?;
-    }
-    Ok(())
 }
 
 /// What a descriptor in the poll set belongs to.
@@ -164,19 +149,7 @@ impl Shim {
         listen(&listener, Backlog::new(16).map_err(say("socket"))?).map_err(say("listening"))?;
         std::env::set_current_dir("/").map_err(say_io("/"))?;
 
-        if let Some(path) = &pod.config.netns {
-            let namespace = File::open(path).map_err(|e| format!("network namespace {}: {e}", path.display()))?;
-            setns(&namespace, CloneFlags::CLONE_NEWNET)
-                .map_err(|e| format!("joining network namespace {}: {e}", path.display()))?;
-        }
-        let mut own = CloneFlags::empty();
-        own.set(CloneFlags::CLONE_NEWUTS, pod.config.netns.is_some());
-        own.set(CloneFlags::CLONE_NEWIPC, !pod.config.host_ipc);
-        unshare(own).map_err(say("making namespaces"))?;
-        if pod.config.netns.is_some() {
-            sethostname(&pod.config.hostname).map_err(say("hostname"))?;
-        }
-        set_sysctls(&pod.config.sysctls)?;
+        let users = namespaces::make(&pod.config)?;
         let mut shim = Shim {
             directory,
             pod,
@@ -188,10 +161,12 @@ impl Shim {
             extras: BTreeMap::new(),
             next_extra: 1,
             reaper: None,
+            users,
             stopping: false,
         };
         if shim.pod.config.pid == PidMode::Pod {
-            shim.reaper = Some(reaper::start(&shim.pod).map_err(|e| format!("pod's pid namespace: {e}"))?);
+            shim.reaper =
+                Some(reaper::start(&shim.pod, shim.users.as_ref()).map_err(|e| format!("pod's pid namespace: {e}"))?);
         }
         let pid = std::process::id() as i32;
         let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
@@ -371,6 +346,7 @@ impl Shim {
         let record: ContainerRecord = spec::read(&directory.join("config.json"))?
             .ok_or_else(|| format!("container {id} has not been created"))?;
         let (mut live, child) = Live::new(record, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
+        let users = self.users.as_ref();
         let pids = match (&self.reaper, self.pod.config.pid) {
             (Some((_, namespace)), _) => PidNamespace::Join(namespace),
             (None, PidMode::Host) => PidNamespace::Host,
@@ -379,7 +355,7 @@ impl Shim {
         let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
         if pid == 0 {
             let role = Role::First { state: &directory };
-            process::launch(&live.record, &role, &pids, child.streams, child.report.as_fd());
+            process::launch(&live.record, &role, &PodNamespaces { pids, users }, child.streams, child.report.as_fd());
         }
         live.pid = Some(pid);
         live.directory = directory;
@@ -414,7 +390,9 @@ impl Shim {
         seq: u64,
     ) -> Result<(), String> {
         let mode = self.pod.config.pid;
-        let live = self.live(id)?;
+        let live = self.containers.get(id).filter(|l| l.pid.is_some());
+        let live = live.ok_or_else(|| format!("container {id} is not running"))?;
+        let users = self.users.as_ref();
         let Some(pid) = live.pid.filter(|_| live.state.state == ContainerState::Running) else {
             return Err(format!("container {id} is not running"));
         };
@@ -436,7 +414,7 @@ impl Shim {
         let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
         if pid == 0 {
             let role = Role::Another { argv, namespaces: &namespaces };
-            process::launch(record, &role, &pids, streams, theirs.as_fd());
+            process::launch(record, &role, &PodNamespaces { pids, users }, streams, theirs.as_fd());
         }
         self.extras.insert(self.next_extra, Extra { connection: from, pid: Some(pid), report: Some((report, seq)) });
         self.next_extra += 1;

@@ -8,6 +8,10 @@
 //! container's own program runs, and runs our program from a mount that cannot be written. It has the container's root, and
 //! no more privileges than becoming the user takes. (On kernels before 6.17 one is missing: the first process of a container in a
 //! pid namespace that the pod shares builds its root there, since only then it gets the right /proc.)
+//!
+//! In a pod with a user namespace the helper opens what takes the host's root, and joins that namespace before it makes the child. The
+//! child then builds the root, with privileges over the pod's namespaces alone. Until it runs the program its memory belongs to
+//! the host's user namespace, so no privilege of the pod opens it.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -20,13 +24,15 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::socket::MsgFlags;
 use nix::sys::stat::{Mode, fstat, makedev};
-use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setgroups, setresgid, setresuid, setsid};
+use nix::unistd::{
+    Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, fchown, pipe2, setgroups, setresgid, setresuid, setsid,
+};
 
 use super::{rootfs, sys};
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links};
 use crate::spec::ContainerRecord;
-use crate::{cgroup, descriptors, wire};
+use crate::{cgroup, descriptors, user_namespace, wire};
 
 /// What helper and child report before the program runs: the child's process id (as text), the master of its terminal, or why
 /// it failed. End of file after the process id is success, since the socket closes on exec.
@@ -79,12 +85,29 @@ impl Streams {
             Streams::Opened(terminal) => vec![terminal.as_raw_fd()],
         }
     }
+
+    /// Makes a user of the host the owner of the pipes.
+    fn give_to(&self, user: u32) -> nix::Result<()> {
+        let Streams::Pipes { stdin, stdout, stderr } = self else { return Ok(()) };
+        for stream in [stdin, stdout, stderr].into_iter().flatten() {
+            if FileKind::from_mode(fstat(stream)?.st_mode) == FileKind::Pipe {
+                fchown(stream, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The namespaces of a pod that its processes join.
+pub struct PodNamespaces<'a> {
+    pub pids: PidNamespace<'a>,
+    pub users: Option<&'a OwnedFd>,
 }
 
 /// The helper: runs in a process forked for it, and does not return.
-pub fn launch(record: &ContainerRecord, role: &Role, pids: &PidNamespace, streams: Streams, report: BorrowedFd) -> ! {
+pub fn launch(record: &ContainerRecord, role: &Role, pod: &PodNamespaces, streams: Streams, report: BorrowedFd) -> ! {
     let mut streams = streams;
-    match hand_over(record, role, pids, &mut streams, report) {
+    match hand_over(record, role, pod, &mut streams, report) {
         Ok(Side::Helper) => exit(0),
         Ok(Side::Child(place)) => become_program(record, role, place, streams, report),
         Err(error) => fail(report, &error),
@@ -109,10 +132,11 @@ enum Side {
 }
 
 /// How far the child is when it begins.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// On the host, with all privileges, and alone in its pid namespace (see the invariant).
     Host,
+    /// On the host, as root of the pod's user namespace.
+    Users(rootfs::Prepared),
     /// In the container, with what becoming the user takes.
     Container,
 }
@@ -121,7 +145,7 @@ enum Place {
 fn hand_over(
     record: &ContainerRecord,
     role: &Role,
-    pids: &PidNamespace,
+    PodNamespaces { pids, users }: &PodNamespaces,
     streams: &mut Streams,
     report: BorrowedFd,
 ) -> Result<Side, String> {
@@ -134,15 +158,27 @@ fn hand_over(
     if let PidNamespace::Join(namespace) = pids {
         keep.push(namespace.as_raw_fd());
     }
+    keep.extend(users.map(AsRawFd::as_raw_fd));
     descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
     cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
     std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
     // Whatever the agent was started with is not the container's.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    sys::new_session_keyring().map_err(say("session keyring"))?;
+    let permitted = sys::permitted_capabilities().map_err(say("capabilities"))?;
     if let Some(profile) = &record.config.security.apparmor {
         // Inherited by the child. While /proc is the host's: a container's could be anything.
         set_apparmor(profile).map_err(|e| format!("AppArmor profile {profile:?}: {e}"))?;
+    }
+    if let Some(range) = record.user_namespace {
+        // So that the pod's root may open them again, as /dev/stdout.
+        streams.give_to(range.first).map_err(|e| format!("streams: {e}"))?;
+    }
+    let mut prepared = None;
+    if let (Role::First { state }, Some(users)) = (role, users) {
+        unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("mount namespace: {e}"))?;
+        prepared = Some(rootfs::Prepared::new(record, state, users.as_fd())?);
+        // Before the pid namespace, which is then the pod's.
+        user_namespace::enter(users.as_fd()).map_err(say("joining the user namespace"))?;
     }
     match pids {
         PidNamespace::New => unshare(CloneFlags::CLONE_NEWPID).map_err(|e| format!("pid namespace: {e}"))?,
@@ -151,14 +187,17 @@ fn hand_over(
         }
         PidNamespace::Host => {}
     }
-    let permitted = sys::permitted_capabilities().map_err(say("capabilities"))?;
     let place = match (role, pids) {
         (Role::Another { namespaces, .. }, _) => {
             for namespace in *namespaces {
                 setns(namespace, CloneFlags::empty()).map_err(|e| format!("joining the container: {e}"))?;
             }
+            if let Some(users) = users {
+                user_namespace::enter(users.as_fd()).map_err(say("joining the user namespace"))?;
+            }
             Place::Container
         }
+        (Role::First { .. }, _) if prepared.is_some() => prepared.map_or(Place::Host, Place::Users),
         (Role::First { state }, PidNamespace::Join(namespace)) => {
             match sys::proc_of(namespace.as_fd()).map_err(say("/proc"))? {
                 Some(proc) => {
@@ -173,7 +212,8 @@ fn hand_over(
         }
         (Role::First { .. }, _) => Place::Host,
     };
-    if place == Place::Container {
+    sys::new_session_keyring().map_err(say("session keyring"))?;
+    if matches!(place, Place::Container) {
         let own = wanted(record) | CHANGE_USER | if needs_admin(record) { 1 << SYS_ADMIN } else { 0 };
         sys::limit_bounding_set(wanted(record)).map_err(say("capability bounding set"))?;
         sys::set_capabilities(permitted & own).map_err(say("capabilities"))?;
@@ -186,8 +226,12 @@ fn hand_over(
                 exit(128); // the helper was killed, and with it the start
             }
             drop(ready);
-            descriptors::close_all_but(&[streams.descriptors(), vec![report.as_raw_fd()]].concat())
-                .map_err(say("closing descriptors"))?;
+            let mut keep = streams.descriptors();
+            keep.push(report.as_raw_fd());
+            if let Place::Users(prepared) = &place {
+                keep.extend(prepared.descriptors());
+            }
+            descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
             Ok(Side::Child(place))
         }
         pid => {
@@ -205,10 +249,14 @@ fn hand_over(
 
 /// Makes the mount namespace of the container, and enters its root.
 fn make_container(record: &ContainerRecord, state: &Path, proc: Option<OwnedFd>) -> Result<(), String> {
+    make_namespaces(record)?;
+    rootfs::enter(record, state, proc.as_ref())
+}
+
+fn make_namespaces(record: &ContainerRecord) -> Result<(), String> {
     let mut own = CloneFlags::CLONE_NEWNS;
     own.set(CloneFlags::CLONE_NEWCGROUP, !record.config.security.privileged);
-    unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))?;
-    rootfs::enter(record, state, proc.as_ref())
+    unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))
 }
 
 /// Takes effect when the next program is run. Kernels with several security modules have a directory for each.
@@ -245,13 +293,17 @@ fn prepare(
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     let security = &record.config.security;
     let first = matches!(role, Role::First { .. });
-    let argv = match role {
-        Role::First { state } => {
-            if place == Place::Host {
-                make_container(record, state, None)?;
-            }
-            record.argv.as_slice()
+    let all_privileges = !matches!(place, Place::Container);
+    match (place, role) {
+        (Place::Host, Role::First { state }) => make_container(record, state, None)?,
+        (Place::Users(prepared), _) => {
+            make_namespaces(record)?;
+            prepared.enter(record)?;
         }
+        _ => {}
+    }
+    let argv = match role {
+        Role::First { .. } => record.argv.as_slice(),
         Role::Another { argv, .. } => argv,
     };
     setsid().map_err(|e| format!("setsid: {e}"))?;
@@ -268,13 +320,17 @@ fn prepare(
     // Before a filter, which need not allow the call.
     descriptors::close_on_exec().map_err(say("descriptors"))?;
     let wanted = wanted(record);
-    if place == Place::Host {
+    if all_privileges {
         sys::limit_bounding_set(wanted).map_err(say("capability bounding set"))?;
     }
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(say("keeping capabilities"))?;
     let groups: Vec<Gid> = user.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     setgroups(&groups).map_err(|e| format!("setgroups: {e}"))?;
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    // Programs open their own streams again (`/dev/stdout`), which only the owner of a pipe may.
+    for stream in 0..3 {
+        own_stream(stream, uid).map_err(say("owner of a stream"))?;
+    }
     setresgid(gid, gid, gid).map_err(|e| format!("setgid {gid}: {e}"))?;
     if let Some(program) = record.seccomp.as_ref().filter(|_| needs_admin(record)) {
         program.install().map_err(say("seccomp"))?;
@@ -350,6 +406,22 @@ fn use_terminal(terminal: &OwnedFd) -> Result<(), String> {
     dup2_stdin(terminal).map_err(say("stdin"))?;
     dup2_stdout(terminal).map_err(say("stdout"))?;
     dup2_stderr(terminal).map_err(say("stderr"))
+}
+
+/// Gives a pipe or socket among the streams to the user. Files and devices stay whose they are.
+fn own_stream(stream: RawFd, uid: Uid) -> io::Result<()> {
+    // SAFETY: streams 0 to 2 are open, and not closed while this is borrowed.
+    let fd = unsafe { BorrowedFd::borrow_raw(stream) };
+    let stat = fstat(fd)?;
+    let kind = FileKind::from_mode(stat.st_mode);
+    if stat.st_uid == uid.as_raw() || !matches!(kind, FileKind::Pipe | FileKind::Socket) {
+        return Ok(());
+    }
+    match nix::unistd::fchown(fd, Some(uid), None) {
+        // A stream of another user namespace belongs to nobody here.
+        Ok(()) | Err(nix::Error::EPERM | nix::Error::EINVAL) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Rust ignores SIGPIPE and the shim blocks what it reads by descriptor; programs expect neither.

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -15,28 +15,31 @@ use nix::unistd::{Pid, pipe2};
 
 use super::sys;
 use crate::spec::PodRecord;
-use crate::{cgroup, descriptors};
+use crate::{cgroup, descriptors, user_namespace};
 
-/// Gives its process id and the namespace. `SIGCHLD` must be blocked.
-pub fn start(pod: &PodRecord) -> Result<(i32, OwnedFd), String> {
+/// Gives its process id and the namespace, which belongs to the user namespace `users`. `SIGCHLD` must be blocked.
+pub fn start(pod: &PodRecord, users: Option<&OwnedFd>) -> Result<(i32, OwnedFd), String> {
     let (report, theirs) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
-    let pid = sys::fork_into(libc::CLONE_NEWPID | libc::CLONE_NEWNS).map_err(|e| format!("fork: {e}"))?;
-    if pid == 0 {
+    // A process that makes the reaper a child of ours.
+    let helper = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
+    if helper == 0 {
         drop(report);
-        let error = match settle(pod, &theirs) {
-            Ok(()) => {
-                drop(theirs);
-                reap()
-            }
-            Err(error) => error,
-        };
-        let _ = nix::unistd::write(&theirs, error.as_bytes());
+        if let Err(error) = make(pod, users, &theirs) {
+            let _ = nix::unistd::write(&theirs, error.as_bytes());
+        }
         // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
         unsafe { libc::_exit(128) }
     }
     drop(theirs);
-    let mut error = String::new();
-    File::from(report).read_to_string(&mut error).map_err(|e| e.to_string())?;
+    let mut text = String::new();
+    let read = File::from(report).read_to_string(&mut text);
+    let _ = waitpid(Pid::from_raw(helper), None);
+    read.map_err(|e| e.to_string())?;
+    // Its number comes first, then what failed.
+    let Some((pid, error)) = text.split_once('\n').and_then(|(pid, error)| Some((pid.parse().ok()?, error))) else {
+        return Err(text);
+    };
+    let error = error.to_owned();
     let path = format!("/proc/{pid}/ns/pid");
     match File::open(&path) {
         Ok(namespace) if error.is_empty() => Ok((pid, namespace.into())),
@@ -48,10 +51,12 @@ pub fn start(pod: &PodRecord) -> Result<(i32, OwnedFd), String> {
     }
 }
 
-/// Gives away everything. The report is kept for errors.
-fn settle(pod: &PodRecord, report: &OwnedFd) -> Result<(), String> {
+/// Makes the reaper, which does not return, and reports its number.
+fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<(), String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
-    descriptors::close_all_but(&[report.as_raw_fd()]).map_err(say("closing descriptors"))?;
+    let mut keep = vec![report.as_raw_fd()];
+    keep.extend(users.map(AsRawFd::as_raw_fd));
+    descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
     for stream in 0..3 {
         // One that is not open is closed already.
         let _ = nix::unistd::close(stream);
@@ -59,6 +64,30 @@ fn settle(pod: &PodRecord, report: &OwnedFd) -> Result<(), String> {
     cgroup::enter(&pod.reaper_cgroups).map_err(|e| e.to_string())?;
     // Its end would be that of every container of the pod. Not every host lets us go so low.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
+    if let Some(users) = users {
+        user_namespace::enter(users.as_fd()).map_err(say("joining the user namespace"))?;
+    }
+    let (ready, go) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
+    let pid = sys::fork_sibling(libc::CLONE_NEWPID | libc::CLONE_NEWNS).map_err(say("fork"))?;
+    if pid == 0 {
+        drop(go);
+        let told = nix::unistd::read(&ready, &mut [0]) == Ok(1);
+        drop(ready);
+        let settled = if told { settle(report) } else { Err("its number could not be told".into()) };
+        let Err(error) = settled else {
+            let _ = descriptors::close_all_but(&[]);
+            reap()
+        };
+        return Err(error);
+    }
+    nix::unistd::write(report, format!("{pid}\n").as_bytes()).map_err(|e| format!("reporting: {e}"))?;
+    nix::unistd::write(&go, &[0]).map(drop).map_err(|e| format!("reporting: {e}"))
+}
+
+/// Gives away everything. The report is kept for errors.
+fn settle(report: &OwnedFd) -> Result<(), String> {
+    let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    descriptors::close_all_but(&[report.as_raw_fd()]).map_err(say("closing descriptors"))?;
     empty_root().map_err(|e| format!("empty root: {e}"))?;
     sys::limit_bounding_set(0).map_err(say("capability bounding set"))?;
     sys::set_capabilities(0).map_err(say("capabilities"))?;

@@ -5,9 +5,14 @@
 //! container may change a shared volume meanwhile, so sources and targets are descriptors ([`crate::beneath`]) from the moment
 //! they are looked at, and no path is walked twice. Every mount is `nodev` unless the container is privileged, so a device node
 //! made inside cannot be opened; the few devices containers get are bound one by one.
+//!
+//! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
+//! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
+//! they stay the host's.
 
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -16,10 +21,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
-use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
+use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
-use crate::spec::ContainerRecord;
+use crate::spec::{CgroupDirectory, ContainerRecord};
 
 /// Of directories that are made for mounts.
 const MODE: Mode = Mode::from_bits_truncate(0o755);
@@ -101,6 +106,10 @@ fn describe(source: &MountSource) -> String {
     }
 }
 
+fn is_device(kind: FileKind) -> bool {
+    matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice)
+}
+
 fn bind(source: &MountSource, target: impl Into<PathBuf>, recursive: bool) -> Result<Option<Bind>> {
     let fail = |e: io::Error| format!("mount source {}: {e}", describe(source));
     let Some(file) = open_source(source).transpose().map_err(fail)? else { return Ok(None) };
@@ -124,6 +133,12 @@ impl Bind {
         sys::move_mount(self.tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting on {}", target.display())))
     }
 
+    fn map_users(&self, users: BorrowedFd, source: &dyn std::fmt::Display) -> Result<()> {
+        sys::map_users(self.tree.as_fd(), users).map_err(|e| {
+            format!("mount source {source}: its file system cannot be mounted with the users of a user namespace: {e}")
+        })
+    }
+
     fn set(&self, attributes: u64, propagation: MsFlags, recursive: bool) -> Result<()> {
         sys::mount_setattr(self.tree.as_fd(), attributes, propagation.bits(), recursive)
             .map_err(stage(format_args!("mount attributes of {}", self.target.display())))
@@ -144,53 +159,133 @@ fn refuse_proc(at: BorrowedFd, target: &Path, tree: Option<BorrowedFd>) -> Resul
     Err(format!("{:?} cannot be mounted because it is inside /proc", target.display().to_string()))
 }
 
-/// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
-/// gives that one's /proc.
-pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
-    let security = &record.config.security;
-    let privileged = security.privileged;
-    // While the host's paths hold.
-    let binds: Vec<(&Mount, Option<Bind>)> = record
-        .mounts
-        .iter()
-        .map(|m| {
+/// Whether the container gets the devices of the host. One in a user namespace could use none of them.
+fn has_devices(record: &ContainerRecord) -> bool {
+    record.config.security.privileged && record.user_namespace.is_none()
+}
+
+/// What is mounted in the container, opened while the host's paths hold.
+struct Sources {
+    /// One per mount of the record.
+    mounts: Vec<Option<Bind>>,
+    devices: Vec<Bind>,
+    shm: Bind,
+    cgroups: Vec<Bind>,
+}
+
+impl Sources {
+    fn open(record: &ContainerRecord, users: Option<BorrowedFd>) -> Result<Sources> {
+        let map = |bind: &Bind, source: &dyn std::fmt::Display| match users {
+            Some(users) if !is_device(bind.kind) => bind.map_users(users, source),
+            _ => Ok(()),
+        };
+        let one = |m: &Mount| {
             let bind = bind(&m.source, &m.target, true)?;
             if let (Some(bind), Some(kind)) = (&bind, m.kind)
                 && bind.kind != kind
             {
                 return Err(format!("mount source {} is not a {kind}", describe(&m.source)));
             }
-            Ok((m, bind))
-        })
-        .collect::<Result<_>>()?;
-    let devices = if privileged {
-        vec![bind_host("/dev", "/dev")?]
-    } else {
-        let device = |name: &&str| bind_host(Path::new("/dev").join(name), Path::new("/dev").join(name));
-        DEVICES.iter().map(device).collect::<Result<_>>()?
-    };
-    let shm = bind_host(&record.shm, "/dev/shm")?;
-    let cgroups: Vec<Bind> = record
-        .cgroups
-        .iter()
-        .map(|c| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name)))
-        .collect::<Result<_>>()?;
+            bind.iter().try_for_each(|b| map(b, &describe(&m.source)))?;
+            Ok(bind)
+        };
+        let mounts = record.mounts.iter().map(one).collect::<Result<_>>()?;
+        let devices = if has_devices(record) {
+            vec![bind_host("/dev", "/dev")?]
+        } else {
+            let device = |name: &&str| bind_host(Path::new("/dev").join(name), Path::new("/dev").join(name));
+            DEVICES.iter().map(device).collect::<Result<_>>()?
+        };
+        let shm = bind_host(&record.shm, "/dev/shm")?;
+        map(&shm, &record.shm.display())?;
+        let cgroup = |c: &CgroupDirectory| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name));
+        let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<_>>()?;
+        Ok(Sources { mounts, devices, shm, cgroups })
+    }
 
+    fn all(&self) -> impl Iterator<Item = &Bind> {
+        self.mounts.iter().flatten().chain(&self.devices).chain([&self.shm]).chain(&self.cgroups)
+    }
+}
+
+/// The mounts of a container in a user namespace, made by the host's root.
+pub struct Prepared {
+    sources: Sources,
+    /// The image with its writable layer.
+    root: OwnedFd,
+}
+
+impl Prepared {
+    /// The caller is in a fresh mount namespace, which nobody else ever enters.
+    pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd) -> Result<Prepared> {
+        let sources = Sources::open(record, Some(users))?;
+        detach_from_host()?;
+        overlay(record, state, Some(users))?;
+        let here = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+        let root = here.map_err(Into::into).and_then(|here| sys::clone_mount(here.as_fd(), false));
+        let root = root.map_err(stage("root file system"))?;
+        std::env::set_current_dir("/").map_err(stage("changing to /"))?;
+        Ok(Prepared { sources, root })
+    }
+
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let trees = self.sources.all().map(|b| b.tree.as_raw_fd());
+        trees.chain([self.root.as_raw_fd()]).collect()
+    }
+
+    /// Enters the root. The caller is root of the container's user namespace, and in a fresh mount namespace of it.
+    pub fn enter(self, record: &ContainerRecord) -> Result<()> {
+        detach_from_host()?;
+        // The kernel gives them to a user namespace only as long as it sees those of the host.
+        let kernel = |kind: &CStr, attributes| {
+            sys::detached_mount(kind, attributes).map_err(stage(format_args!("mounting {}", kind.to_string_lossy())))
+        };
+        let read_only = if record.config.security.privileged { 0 } else { MOUNT_ATTR_RDONLY };
+        let proc = kernel(c"proc", MOUNT_ATTR_NOEXEC)?;
+        let sys = kernel(c"sysfs", MOUNT_ATTR_NOEXEC | read_only)?;
+        let over = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| format!("opening /: {e}"))?;
+        sys::move_mount(self.root.as_fd(), over.as_fd()).map_err(stage("mounting the root file system"))?;
+        nix::unistd::fchdir(&self.root).map_err(|e| format!("root file system: {e}"))?;
+        change_root()?;
+        fill(record, &self.sources, Some(&proc), Some(&sys))
+    }
+}
+
+/// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
+/// gives that one's /proc.
+pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
+    let sources = Sources::open(record, None)?;
+    detach_from_host()?;
+    overlay(record, state, None)?;
+    change_root()?;
+    fill(record, &sources, proc, None)
+}
+
+/// Mounts from here on are not seen by the host.
+fn detach_from_host() -> Result<()> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
-        .map_err(|e| format!("detaching the mount namespace: {e}"))?;
-    overlay(record, state, if privileged { MsFlags::empty() } else { MsFlags::MS_NODEV })?;
+        .map_err(|e| format!("detaching the mount namespace: {e}"))
+}
+
+/// Makes the working directory the root.
+fn change_root() -> Result<()> {
     sys::pivot_root_here().map_err(stage("changing the root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| format!("leaving the old root: {e}"))?;
-    std::env::set_current_dir("/").map_err(stage("changing to /"))?;
+    std::env::set_current_dir("/").map_err(stage("changing to /"))
+}
 
+/// Mounts everything in the root.
+fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys: Option<&OwnedFd>) -> Result<()> {
+    let security = &record.config.security;
+    let privileged = security.privileged;
     let open_root = |links| Directory::open(Path::new("/"), links).map_err(stage("opening /"));
     let (root, plain) = (open_root(Links::Root)?, open_root(Links::Refuse)?);
-    kernel_file_systems(&plain, privileged, proc, &devices, &shm, &cgroups)?;
-    for (request, bind) in &binds {
-        place(&root, request, bind.as_ref(), privileged)?;
+    kernel_file_systems(&plain, record, sources, proc, sys)?;
+    for (request, bind) in record.mounts.iter().zip(&sources.mounts) {
+        place(&root, request, bind.as_ref(), has_devices(record))?;
     }
-    if !privileged {
-        let null = devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
+    if !privileged && !security.unmasked_proc {
+        let null = sources.devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
         mask(&plain, null)?;
     }
     std::env::set_current_dir("/").map_err(stage("changing to /"))?;
@@ -203,8 +298,17 @@ pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> 
 
 /// Mounts the image with a writable layer on top and changes to it. Layers are named relative to their directory, so that
 /// many fit into the one page that mount options may fill.
-fn overlay(record: &ContainerRecord, state: &Path, flags: MsFlags) -> Result<()> {
+fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) -> Result<()> {
     let (upper, work, root) = (state.join("upper"), state.join("work"), state.join("rootfs"));
+    let flags = if has_devices(record) { MsFlags::empty() } else { MsFlags::MS_NODEV };
+    if let Some(users) = users {
+        // Over themselves: the kernel maps the users of lower layers, not those of the whole.
+        let layers = bind_host(&record.layers_root, &record.layers_root)?;
+        layers.map_users(users, &record.layers_root.display())?;
+        let at = open(&record.layers_root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+        let placed = at.map_err(Into::into).and_then(|at| sys::move_mount(layers.tree.as_fd(), at.as_fd()));
+        placed.map_err(stage("image layers"))?;
+    }
     std::env::set_current_dir(&record.layers_root).map_err(stage("image layers"))?;
     let options =
         format!("lowerdir={},upperdir={},workdir={}", record.layers.join(":"), upper.display(), work.display());
@@ -215,21 +319,23 @@ fn overlay(record: &ContainerRecord, state: &Path, flags: MsFlags) -> Result<()>
 
 fn kernel_file_systems(
     root: &Directory,
-    privileged: bool,
+    record: &ContainerRecord,
+    Sources { devices, shm, cgroups, .. }: &Sources,
     proc: Option<&OwnedFd>,
-    devices: &[Bind],
-    shm: &Bind,
-    cgroups: &[Bind],
+    sys: Option<&OwnedFd>,
 ) -> Result<()> {
+    let privileged = record.config.security.privileged;
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let place_kernel = |tree: &OwnedFd, target: &str| {
+        let at =
+            root.make(Path::new(target), Leaf::Directory, MODE).map_err(stage(format_args!("creating {target}")))?;
+        sys::move_mount(tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting {target}")))
+    };
     match proc {
-        Some(proc) => {
-            let at = root.make(Path::new("/proc"), Leaf::Directory, MODE).map_err(stage("creating /proc"))?;
-            sys::move_mount(proc.as_fd(), at.as_fd()).map_err(stage("mounting proc on /proc"))?;
-        }
+        Some(proc) => place_kernel(proc, "/proc")?,
         None => attach(root, "proc", "/proc", plain, "")?,
     }
-    if privileged {
+    if has_devices(record) {
         devices.iter().try_for_each(|d| d.place(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
         attach(
             root,
@@ -261,7 +367,10 @@ fn kernel_file_systems(
     }
     shm.place(root)?;
     attach(root, "mqueue", "/dev/mqueue", plain, "")?;
-    attach(root, "sysfs", "/sys", if privileged { plain } else { plain | MsFlags::MS_RDONLY }, "")?;
+    match sys {
+        Some(sys) => place_kernel(sys, "/sys")?,
+        None => attach(root, "sysfs", "/sys", if privileged { plain } else { plain | MsFlags::MS_RDONLY }, "")?,
+    }
     if cgroups.iter().any(|c| c.target != Path::new("/sys/fs/cgroup/")) {
         attach(root, "tmpfs", "/sys/fs/cgroup", plain, "mode=755,size=1m")?;
     }
@@ -278,7 +387,7 @@ fn kernel_file_systems(
     Ok(())
 }
 
-fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, privileged: bool) -> Result<()> {
+fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bool) -> Result<()> {
     let Some(bind) = bind else {
         let MountSource::Tmpfs { size, mode } = &request.source else { return Ok(()) };
         let mut options = format!("mode={:o}", mode.unwrap_or(0o1777));
@@ -294,14 +403,13 @@ fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, privileged: boo
         return attach_to(at.as_fd(), "tmpfs", &target, flags, &options);
     };
     bind.place(root)?;
-    let device = matches!(bind.kind, FileKind::CharacterDevice | FileKind::BlockDevice);
     let propagation = match request.propagation {
         Propagation::Private => MsFlags::MS_PRIVATE,
         Propagation::HostToContainer => MsFlags::MS_SLAVE,
         Propagation::Bidirectional => MsFlags::MS_SHARED,
     };
     bind.set(0, propagation, true)?;
-    if !privileged && !device {
+    if !has_devices && !is_device(bind.kind) {
         bind.set(MOUNT_ATTR_NODEV, MsFlags::empty(), true)?;
     }
     if request.read_only || request.recursive_read_only {

@@ -57,8 +57,7 @@ pub fn proc_of(pid_namespace: BorrowedFd) -> io::Result<Option<OwnedFd>> {
     const FSCONFIG_SET_FD: libc::c_uint = 5;
     const FSCONFIG_CREATE: libc::c_uint = 6;
     const CLOSE_ON_EXEC: libc::c_uint = 1;
-    const NOEXEC: libc::c_uint = 8;
-    let attributes = MOUNT_ATTR_NOSUID as libc::c_uint | MOUNT_ATTR_NODEV as libc::c_uint | NOEXEC;
+    let attributes = (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC) as libc::c_uint;
     let null = std::ptr::null::<libc::c_char>();
     // SAFETY: strings are constants, null where the kernel takes none; descriptors are open, and the results are ours.
     unsafe {
@@ -73,6 +72,23 @@ pub fn proc_of(pid_namespace: BorrowedFd) -> io::Result<Option<OwnedFd>> {
         check(libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CREATE, null, null, 0))?;
         let mount = check(libc::syscall(libc::SYS_fsmount, fd, CLOSE_ON_EXEC, attributes))?;
         Ok(Some(OwnedFd::from_raw_fd(mount as RawFd)))
+    }
+}
+
+/// A detached file system of the kernel, nosuid, nodev and more `attributes`, as the caller's namespaces see it.
+pub fn detached_mount(kind: &CStr, attributes: u64) -> io::Result<OwnedFd> {
+    const FSCONFIG_CREATE: libc::c_uint = 6;
+    const CLOSE_ON_EXEC: libc::c_uint = 1;
+    let attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes;
+    let null = std::ptr::null::<libc::c_char>();
+    // SAFETY: the name is NUL-terminated, null where the kernel takes nothing; descriptors are open, and the results are ours.
+    unsafe {
+        let context = check(libc::syscall(libc::SYS_fsopen, kind.as_ptr(), CLOSE_ON_EXEC))?;
+        let context = OwnedFd::from_raw_fd(context as RawFd);
+        check(libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), FSCONFIG_CREATE, null, null, 0))?;
+        let mount =
+            check(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), CLOSE_ON_EXEC, attributes as libc::c_uint))?;
+        Ok(OwnedFd::from_raw_fd(mount as RawFd))
     }
 }
 
@@ -97,6 +113,7 @@ pub fn move_mount(tree: BorrowedFd, target: BorrowedFd) -> io::Result<()> {
 pub const MOUNT_ATTR_RDONLY: u64 = 1;
 pub const MOUNT_ATTR_NOSUID: u64 = 2;
 pub const MOUNT_ATTR_NODEV: u64 = 4;
+pub const MOUNT_ATTR_NOEXEC: u64 = 8;
 
 #[repr(C)]
 struct MountAttr {
@@ -108,7 +125,18 @@ struct MountAttr {
 
 /// Changes attributes and, unless 0, the propagation (`MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED`) of a mount.
 pub fn mount_setattr(tree: BorrowedFd, set: u64, propagation: u64, recursive: bool) -> io::Result<()> {
-    let attr = MountAttr { set, clear: 0, propagation, userns: 0 };
+    change_mount(tree, &MountAttr { set, clear: 0, propagation, userns: 0 }, recursive)
+}
+
+/// Shows the users of a detached mount's files as those of a user namespace: 0 on disk is 0 inside. `EINVAL` if the file system
+/// cannot do it.
+pub fn map_users(tree: BorrowedFd, users: BorrowedFd) -> io::Result<()> {
+    const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+    let userns = users.as_raw_fd() as u64;
+    change_mount(tree, &MountAttr { set: MOUNT_ATTR_IDMAP, clear: 0, propagation: 0, userns }, false)
+}
+
+fn change_mount(tree: BorrowedFd, attr: &MountAttr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
     // SAFETY: `attr` has the layout of the kernel's struct mount_attr, its true size is passed, and both pointers live
@@ -119,7 +147,7 @@ pub fn mount_setattr(tree: BorrowedFd, set: u64, propagation: u64, recursive: bo
             tree.as_raw_fd(),
             empty.as_ptr(),
             flags,
-            &raw const attr,
+            std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
     };

@@ -58,6 +58,18 @@ impl Host {
         path
     }
 
+    /// The configuration of a pod with users of its own.
+    pub fn user_pod_config(&mut self, id: &str, range: IdRange) -> PodConfig {
+        let path = self.directory.path().join(format!("netns{}", self.netns.len()));
+        std::fs::File::create(&path).unwrap();
+        let network = user_namespace::network(range).unwrap();
+        let source = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&network));
+        let flags = nix::mount::MsFlags::MS_BIND;
+        nix::mount::mount(Some(source.as_str()), &path, None::<&str>, flags, None::<&str>).unwrap();
+        self.netns.push(path.clone());
+        PodConfig { netns: Some(path), user_namespace: Some(range), ..self.pod_config(id) }
+    }
+
     pub fn pod_config(&mut self, id: &str) -> PodConfig {
         PodConfig {
             id: id.into(),
