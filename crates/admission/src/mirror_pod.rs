@@ -41,7 +41,7 @@ pub(crate) fn referenced(pod: &Object) -> Option<&'static str> {
     if volume("clusterTrustBundle") {
         return Some("clustertrustbundles");
     }
-    if list("volumes").any(|v| v["persistentVolumeClaim"].is_object()) {
+    if list("volumes").any(|v| v["persistentVolumeClaim"].is_object() || v["ephemeral"].is_object()) {
         return Some("persistentvolumeclaims");
     }
     if list("resourceClaims").next().is_some() {

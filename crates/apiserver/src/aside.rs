@@ -3,10 +3,11 @@
 //!
 //! A request goes there for its size, or because its resource says that its writes are slow. How many bytes are worked on at
 //! a time is bounded, since a decoded object takes many times the memory of its text. Without such threads (in tests with
-//! virtual time) every request is worked on where it arrives. Left out: fairness among those that wait, which is what
-//! priority levels are for.
+//! virtual time) every request is worked on where it arrives. One user takes half of the room at most, so that two users do not
+//! wait for each other. Left out: fairness among many users, which is what priority levels are for.
 
 use crate::body::Body;
+use crate::budget::Budget;
 use crate::content::{Encoding, Shape};
 use crate::handle::Call;
 use crate::{Server, verbs};
@@ -17,7 +18,6 @@ use registry::Resource;
 use std::cell::Cell;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 /// Bodies and stored objects from this size on are worked on aside.
@@ -32,11 +32,11 @@ thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes the threads: half as many as cores, so that the other half answers meanwhile.
+/// Makes the threads: half as many as cores, so that the other half answers meanwhile, and two at least, for two users.
 pub fn runtime() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Builder::new_multi_thread()
-        .worker_threads(cores.div_ceil(2))
+        .worker_threads(cores.div_ceil(2).max(2))
         .thread_name("large-requests")
         .on_thread_start(|| HERE.set(true))
         .enable_all()
@@ -60,12 +60,12 @@ pub(crate) fn in_place<T>(size: usize, work: impl FnOnce() -> T) -> T {
 /// The way to those threads.
 pub(crate) struct Aside {
     threads: Option<Handle>,
-    room: Arc<Semaphore>,
+    room: Budget,
 }
 
 impl Aside {
     pub fn new(threads: Option<Handle>) -> Self {
-        Self { threads, room: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Self { threads, room: Budget::new(AT_A_TIME, AT_A_TIME / 2) }
     }
 
     /// Those that wait are refused from now on.
@@ -89,9 +89,14 @@ pub(crate) async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource
     let Some((threads, size)) = threads.zip(size(server, &call, &row)) else {
         return verbs::dispatch(server, call, row).await;
     };
-    let kib = (size >> 10).clamp(1, AT_A_TIME);
-    let room = server.aside.room.clone().acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX)).await;
-    let Ok(room) = room else { return Err(Status::unavailable("the server is shutting down")) };
+    let kib = u32::try_from((size >> 10).clamp(1, AT_A_TIME / 2)).unwrap_or(u32::MAX);
+    let room = &server.aside.room;
+    let Some(room) = room.take(&call.user.name, kib, server.options.request_timeout).await else {
+        return Err(match room.is_closed() {
+            true => Status::unavailable("the server is shutting down"),
+            false => Status::too_many_requests("too many large requests of this user are being worked on", 1),
+        });
+    };
     let server = server.clone();
     let mut task = Task(threads.spawn(async move {
         let answer = verbs::dispatch(&server, call, row).await;

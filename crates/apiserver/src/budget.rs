@@ -40,6 +40,16 @@ impl Budget {
         self.take(user, u32::try_from(bytes.min(self.per_user / 4)).unwrap_or(u32::MAX), patience).await
     }
 
+    /// Nothing is granted from now on.
+    pub fn close(&self) {
+        self.total.close();
+        self.accounts.iter().for_each(|a| a.close());
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.total.is_closed()
+    }
+
     /// Waits at most `patience` for room; none when there was none in that time.
     pub async fn take(&self, user: &str, bytes: u32, patience: Duration) -> Option<Room> {
         let account = &self.accounts[self.hash.hash_one(user) as usize % ACCOUNTS];

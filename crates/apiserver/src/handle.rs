@@ -9,7 +9,7 @@ use crate::info::Info;
 use crate::listen::Connection;
 use crate::metrics::Authentication;
 use crate::path::{Query, Target};
-use crate::request_body::RequestBody;
+use crate::request_body::{RequestBody, head_size};
 use crate::trace::Trace;
 use crate::{Server, aside, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
 use auth::{Attributes, User};
@@ -149,7 +149,7 @@ impl Server {
         let user = match self.authenticate(&mut parts, &info, trace).await {
             Ok(user) => user,
             Err(s) => {
-                body.discard().await;
+                body.discard(head_size(&parts)).await;
                 return Err(s);
             }
         };
@@ -161,7 +161,7 @@ impl Server {
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
         }
         // Before there is a seat: who sends slowly takes none from others. A body that cannot be had is told after authorization.
-        let body = body.read(self, &user.name).await;
+        let body = body.read(self, &user.name, head_size(&parts)).await;
         if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
             record.request(info.verb, content::media_type(&parts.headers), bytes);
         }

@@ -3,11 +3,11 @@
 mod custom;
 mod protobuf;
 
-use crate::Server;
 use crate::answer::{bytes, json};
 use crate::body::Body;
 use crate::discovery::hex;
 use crate::path::Query;
+use crate::{Server, aside};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
@@ -35,16 +35,28 @@ struct Document {
 
 impl Documents {
     fn get(&self, path: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
-        if let Some(d) = self.0.lock().get(path).filter(|d| d.change == change) {
-            return d.clone();
-        }
-        let text = make().to_string();
-        let hash = hex(&Sha256::digest(text.as_bytes())).to_uppercase().into();
-        let document = Document { text: text.into(), hash, change };
-        self.0.lock().insert(path.to_owned(), document.clone());
-        document
+        self.get_bytes(path, change, || make().to_string().into())
+    }
+
+    /// Makes a document once per change, whoever asks meanwhile: one at a time, beside the threads that answer.
+    fn get_bytes(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
+        let kept = || self.0.lock().get(key).filter(|d| d.change == change).cloned();
+        kept().unwrap_or_else(|| {
+            aside::in_place(usize::MAX, || {
+                kept().unwrap_or_else(|| {
+                    let text = make();
+                    let hash = hex(&Sha256::digest(&text)).to_uppercase().into();
+                    let document = Document { text, hash, change };
+                    self.0.lock().insert(key.to_owned(), document.clone());
+                    document
+                })
+            })
+        })
     }
 }
+
+/// Under which the document of v2 in protobuf is kept; no path.
+const PROTOBUF: &str = "v2 as protobuf";
 
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
     let path = parts.uri.path().trim_end_matches('/');
@@ -58,7 +70,8 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
         v
     };
     if path == "/openapi/v2" && protobuf::is_asked_for(parts) {
-        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, protobuf::encode(&v2()))));
+        let document = server.documents.get_bytes(PROTOBUF, change, || protobuf::encode(&v2()).into());
+        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, Body::Full(document.text))));
     }
     match path {
         "/openapi/v3" => {

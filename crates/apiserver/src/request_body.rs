@@ -8,6 +8,7 @@ use crate::budget::Room;
 use crate::content::MAX_BODY;
 use crate::deadline;
 use bytes::Bytes;
+use http::request::Parts;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -18,6 +19,15 @@ use tokio::time::{Instant, timeout_at};
 /// Room for the bodies of all users and of one, while they are read and answered.
 pub(crate) const TOTAL: usize = 256 << 20;
 pub(crate) const PER_USER: usize = 32 << 20;
+
+/// A head of more than this takes room.
+const LARGE_HEAD: usize = 8 << 10;
+
+/// The size of a request's line and headers, about.
+pub(crate) fn head_size(parts: &Parts) -> usize {
+    let headers: usize = parts.headers.iter().map(|(k, v)| k.as_str().len() + v.len() + 32).sum();
+    headers + parts.uri.path_and_query().map_or(0, |p| p.as_str().len())
+}
 
 /// How long a request waits for room.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,30 +58,35 @@ fn no_room() -> Status {
 }
 
 impl RequestBody {
-    /// Reads the body for a user that is known.
-    pub async fn read(self, server: &Server, user: &str) -> Result<Held, Status> {
+    /// Reads the body for a user that is known. `head` is the size of what came before it, which takes room as well.
+    pub async fn read(self, server: &Server, user: &str, head: usize) -> Result<Held, Status> {
         let body = match self {
             Self::Whole(bytes) if bytes.len() > MAX_BODY => return Err(too_large()),
             Self::Whole(bytes) => return Ok((bytes, Vec::new())),
             Self::Socket(body) => body,
         };
+        let mut reading = Reading { server, user, rooms: Vec::new(), granted: 0 };
+        if head > LARGE_HEAD {
+            reading.grant(head).await?;
+            reading.granted = 0;
+        }
         if body.is_end_stream() {
-            return Ok(<_>::default());
+            return Ok((Bytes::new(), reading.rooms));
         }
         let declared = body.size_hint().exact().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         if declared.is_some_and(|n| n > MAX_BODY) {
             discard(body, MAX_BODY, GRACE).await;
             return Err(too_large());
         }
-        let mut reading = Reading { server, user, rooms: Vec::new(), granted: 0 };
         reading.grant(declared.unwrap_or(STEP)).await?;
         reading.run(body, declared).await.map(|bytes| (bytes, reading.rooms))
     }
 
-    /// Throws the body of a refused request away, within limits.
-    pub async fn discard(self) {
+    /// Throws the body of a refused request away, within limits. Nothing waits with a large head in its hands.
+    pub async fn discard(self, head: usize) {
         if let Self::Socket(body) = self
             && !body.is_end_stream()
+            && head <= LARGE_HEAD
         {
             discard(body, DISCARDED, DISCARDING).await;
         }

@@ -47,9 +47,14 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// What waits to be sent on a stream.
 const SEND_BUFFER: usize = 128 << 10;
-/// An answer of more than this takes room of its user until it was read, a stream this much; and how long it waits for it.
+/// An answer of more than this takes room of its user until it was read; many of them may share a connection of HTTP/2. A stream
+/// takes this much, and an answer that is compressed while it is sent what its encoder holds.
 const LARGE: usize = 256 << 10;
+const LARGE_SHARED: usize = 8 << 10;
 const STREAM: usize = 16 << 10;
+const ENCODER: usize = 512 << 10;
+/// The most that a joined answer holds of its own.
+const JOINED: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A peer that does not answer pings is gone.
 const PING: Duration = Duration::from_secs(30);
@@ -210,9 +215,11 @@ impl Service {
 
     /// Room for what the client may leave unread.
     async fn room(&self, body: &Body) -> Result<Option<Room>, Status> {
+        let large = if self.streams { LARGE_SHARED } else { LARGE };
         let bytes = match body {
-            Body::Full(b) if b.len() > LARGE => b.len(),
-            Body::Joined(j) if j.left() > LARGE as u64 => LARGE,
+            Body::Full(b) if b.len() > large => b.len(),
+            Body::Joined(j) if j.left() > large as u64 => JOINED,
+            Body::Gzip(_) => ENCODER,
             // Watches have room of their own when they need it.
             Body::Stream(_) if !self.connection.user().is_empty() => STREAM,
             _ => return Ok(None),

@@ -2,7 +2,7 @@
 //!
 //! A connection is *known* once a request on it has been authenticated. Invariant: connections that are not known never take
 //! the room of known ones; when there is no room for a new connection, the oldest one that is not known is closed for it, and
-//! only then a known one that has been idle longest.
+//! only then a known one that has been idle longest, or else the oldest one of the user who has by far the most.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -74,7 +74,7 @@ impl Table {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// A place for a new connection. None when all places are taken by known connections with open requests.
+    /// A place for a new connection. None when all places are taken by known connections with open requests, of many users.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
         let address = address.map(network);
         let [most, strangers, each] = self.limits;
@@ -89,6 +89,9 @@ impl Table {
             } else if let Some(idle) = inner.longest_idle() {
                 inner.remove(&idle);
                 idle.close();
+            } else if let Some(one) = inner.oldest_of_the_greediest(each) {
+                inner.remove(&one);
+                one.close();
             } else {
                 return None;
             }
@@ -137,6 +140,16 @@ impl Inner {
     fn longest_idle(&self) -> Option<Arc<Connection>> {
         let idle = self.known.values().filter(|c| *c.open.borrow() == 0);
         idle.min_by_key(|c| c.last.load(Ordering::Relaxed)).cloned()
+    }
+
+    /// The oldest connection of the user who has the most, if they are `share` or more.
+    fn oldest_of_the_greediest(&self, share: usize) -> Option<Arc<Connection>> {
+        let mut users: HashMap<&str, (usize, &Arc<Connection>)> = HashMap::new();
+        for c in self.known.values() {
+            users.entry(c.user()).or_insert((0, c)).0 += 1;
+        }
+        let (count, oldest) = users.into_values().max_by_key(|(count, _)| *count)?;
+        (count >= share).then(|| oldest.clone())
     }
 
     fn remove(&mut self, c: &Connection) {
@@ -318,9 +331,29 @@ mod tests {
         let one = t.admit(ip(1)).unwrap();
         one.0.became_known("jane");
         one.0.begin();
-        assert!(t.admit(ip(1)).is_none(), "nobody who works is closed");
-        drop(one);
-        assert!(t.admit(ip(1)).is_some());
+        assert!(t.admit(ip(1)).is_some() && is_closed(&second), "one user does not take all places");
+    }
+
+    #[tokio::test]
+    async fn nobody_who_works_is_closed_for_another_but_of_who_has_by_far_the_most() {
+        let t = Table::new(8);
+        let all: Vec<Place> = (0..8).map(|n| t.admit(ip(n)).unwrap()).collect();
+        // Those that are not known are closed for later ones: each is known at once.
+        let all: Vec<Place> = all.into_iter().filter(|p| !is_closed(p)).collect();
+        for (n, p) in all.iter().enumerate() {
+            p.0.became_known(&format!("user{n}"));
+            p.0.begin();
+        }
+        let more: Vec<Place> = (all.len()..8)
+            .map(|n| {
+                let p = t.admit(ip(1)).unwrap();
+                p.0.became_known(&format!("user{n}"));
+                p.0.begin();
+                p
+            })
+            .collect();
+        assert!(t.admit(ip(9)).is_none());
+        assert!(all.iter().chain(&more).all(|p| !is_closed(p)));
     }
 
     #[tokio::test]

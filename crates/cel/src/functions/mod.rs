@@ -238,3 +238,12 @@ pub fn is_regex(pattern: &str) -> bool {
 
 pub(crate) use lists::sorted_by;
 pub(crate) use operators::{has, optional_select, select};
+
+/// Bytes of a text that may be a number, a time or a duration. Reading one costs the same whatever its length, as upstream has it,
+/// so a longer one is not looked at.
+const READ: usize = 256;
+
+/// A text that is to be read as something short, or its beginning for an error.
+fn short(text: &str) -> std::result::Result<&str, &str> {
+    if text.len() <= READ { Ok(text) } else { Err(&text[..text.floor_char_boundary(READ)]) }
+}

@@ -1,6 +1,6 @@
 //! Conversions, sizes and optionals.
 
-use super::{Price, Result, Row, no_overload, row};
+use super::{Price, Result, Row, no_overload, row, short};
 use crate::time;
 use crate::value::{Map, Opaque, Text, Val};
 
@@ -69,8 +69,9 @@ fn int<'a>(args: &[Val<'a>]) -> Result<'a> {
         Val::Double(d) if d.is_finite() && *d > i64::MIN as f64 && *d < i64::MAX as f64 => Ok(Val::Int(*d as i64)),
         Val::Double(_) => Err(overflow()),
         Val::Str(s) => {
-            let s = s.as_str();
-            s.parse().map(Val::Int).map_err(|_| format!("strconv.ParseInt: parsing {s:?}: invalid syntax").into())
+            let bad = |s: &str| format!("strconv.ParseInt: parsing {s:?}: invalid syntax").into();
+            let s = short(s.as_str()).map_err(bad)?;
+            s.parse().map(Val::Int).map_err(|_| bad(s))
         }
         Val::Timestamp(t) => i64::try_from(t.div_euclid(1_000_000_000)).map(Val::Int).map_err(|_| overflow()),
         Val::Duration(d) => Ok(Val::Int(*d)),
@@ -86,8 +87,9 @@ fn uint<'a>(args: &[Val<'a>]) -> Result<'a> {
         Val::Double(d) if d.is_finite() && *d >= 0.0 && *d < u64::MAX as f64 => Ok(Val::Uint(*d as u64)),
         Val::Double(_) => Err(overflow()),
         Val::Str(s) => {
-            let s = s.as_str();
-            s.parse().map(Val::Uint).map_err(|_| format!("strconv.ParseUint: parsing {s:?}: invalid syntax").into())
+            let bad = |s: &str| format!("strconv.ParseUint: parsing {s:?}: invalid syntax").into();
+            let s = short(s.as_str()).map_err(bad)?;
+            s.parse().map(Val::Uint).map_err(|_| bad(s))
         }
         _ => no_overload(),
     }
@@ -99,9 +101,9 @@ fn double<'a>(args: &[Val<'a>]) -> Result<'a> {
         Val::Int(n) => Ok(Val::Double(*n as f64)),
         Val::Uint(n) => Ok(Val::Double(*n as f64)),
         Val::Str(s) => {
-            let s = s.as_str();
-            let bad = || format!("strconv.ParseFloat: parsing {s:?}: invalid syntax").into();
-            s.parse().map(Val::Double).map_err(|_| bad())
+            let bad = |s: &str| format!("strconv.ParseFloat: parsing {s:?}: invalid syntax").into();
+            let s = short(s.as_str()).map_err(bad)?;
+            s.parse().map(Val::Double).map_err(|_| bad(s))
         }
         _ => no_overload(),
     }

@@ -1,6 +1,6 @@
 //! Timestamps and durations.
 
-use super::{Price, Result, Row, no_overload, row};
+use super::{Price, Result, Row, no_overload, row, short};
 use crate::time;
 use crate::value::Val;
 use jiff::civil::DateTime;
@@ -33,9 +33,11 @@ fn timestamp<'a>(args: &[Val<'a>]) -> Result<'a> {
             nanos.map(Val::Timestamp).ok_or_else(|| "timestamp overflow".into())
         }
         Val::Str(s) => {
-            let s = s.as_str();
-            let bad = || format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {s:?} as \"2006\"");
-            time::timestamp(s).map(Val::Timestamp).ok_or_else(|| bad().into())
+            let bad = |s: &str| {
+                format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {s:?} as \"2006\"").into()
+            };
+            let s = short(s.as_str()).map_err(bad)?;
+            time::timestamp(s).map(Val::Timestamp).ok_or_else(|| bad(s))
         }
         _ => no_overload(),
     }
@@ -46,8 +48,9 @@ fn duration<'a>(args: &[Val<'a>]) -> Result<'a> {
         v @ Val::Duration(_) => Ok(v.clone()),
         Val::Int(n) => Ok(Val::Duration(*n)),
         Val::Str(s) => {
-            let s = s.as_str();
-            time::duration(s).map(Val::Duration).ok_or_else(|| format!("time: invalid duration {s:?}").into())
+            let bad = |s: &str| format!("time: invalid duration {s:?}").into();
+            let s = short(s.as_str()).map_err(bad)?;
+            time::duration(s).map(Val::Duration).ok_or_else(|| bad(s))
         }
         _ => no_overload(),
     }

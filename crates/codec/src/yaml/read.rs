@@ -121,7 +121,27 @@ pub fn parse_v3(text: &str) -> Result<Vec<Value>, Error> {
     if duplicates.is_empty() { Ok(documents) } else { Err(Error::Duplicates(duplicates)) }
 }
 
+/// Tag directives that a text may have, and the bytes of one.
+const DIRECTIVES: usize = 16;
+const DIRECTIVE: usize = 256;
+
+/// Refuses tag directives that are many or long: the scanner looks through all of them at each tag, and writes the whole prefix into
+/// each tagged node.
+fn check_directives(text: &str) -> Result<(), Error> {
+    const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+    let begins_line = |at: usize| at == 0 || text[..at].ends_with(BREAKS) || text[..at].ends_with('\u{feff}');
+    let found = text.match_indices("%TAG").filter(|(at, _)| begins_line(*at));
+    for (count, (at, _)) in found.enumerate() {
+        let length = text[at..].find(BREAKS).unwrap_or(text.len() - at);
+        if count == DIRECTIVES || length > DIRECTIVE {
+            return Err(Error::Syntax("yaml: found too many or too long %TAG directives".into()));
+        }
+    }
+    Ok(())
+}
+
 fn documents(text: &str, depth: usize, dialect: Dialect, most: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
+    check_directives(text)?;
     let mut parser = Parser::new();
     // Otherwise it guesses, and takes a text that begins like a byte order mark for a broken one.
     parser.set_encoding(Encoding::Utf8);

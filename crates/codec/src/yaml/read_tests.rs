@@ -230,3 +230,18 @@ fn a_text_may_begin_like_a_byte_order_mark() {
         assert_eq!(parse(text).unwrap(), want, "{text:?}");
     }
 }
+
+/// One long prefix is written into each tagged node, and each tag is looked for among all directives.
+#[test]
+fn tag_directives_are_bounded() {
+    let body = "---\na: !x!y b\n";
+    let long = format!("%TAG !x! {}\n{body}", "x".repeat(300));
+    let many: String = (0..20).map(|i| format!("%TAG !{i}! x\n")).chain([body.to_owned()]).collect();
+    for text in [long, many] {
+        assert!(matches!(parse(&text), Err(Error::Syntax(why)) if why.contains("%TAG")), "{text}");
+    }
+    assert!(parse("%TAG !x! tag:yaml.org,2002:\n---\na: !x!str 1\n").is_ok());
+    // Text that looks like one is text.
+    let text = (0..40).map(|_| "  %TAG no directive\n").collect::<String>();
+    assert!(parse(&format!("a: |\n{text}")).is_ok());
+}

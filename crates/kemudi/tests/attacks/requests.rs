@@ -20,6 +20,8 @@ pub const TESTS: &[Case] = &[("large_bodies_hold_nobody_up", large_bodies)];
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long the process takes to stop while it works on such bodies.
 const STOP: Duration = Duration::from_secs(40);
+/// What it may take of memory for several bodies of 3 MB at a time, in MB. A body alone took ten times as much.
+const PEAK: usize = 1500;
 /// How long one body is worked on, at most.
 const BODY: Duration = Duration::from_secs(60);
 
@@ -38,6 +40,13 @@ async fn client_of(data: &Path, token: &str) -> Client {
     let config = Kubeconfig::parse(&format!("{head}token: {token}\n{tail}")).unwrap();
     let resolved = config.resolve(&Overrides::default()).unwrap();
     Client::new(Https::new(&resolved.config().await.unwrap()).unwrap(), "attack")
+}
+
+/// The most memory the process has taken, in MB.
+fn peak_memory(server: &Running) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() >> 10
 }
 
 /// The code and the size of an answer; none if the connection ended.
@@ -76,6 +85,15 @@ fn bodies() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         merges.push_str(&format!("a{i}: &a{i} {{<<: *a{}, k{i}: x, l{i}: x}}\n", i - 1));
     }
     let repeated = format!("a: &a {}\nb: [{}]\n", "x".repeat(1_000_000), vec!["*a"; 300_000].join(","));
+    let tagged = |directives: String, tag: &str, nodes: usize| {
+        format!("{directives}---\nkind: SelfSubjectAccessReview\nz: [{}c]\n", format!("{tag} c,").repeat(nodes))
+    };
+    let long_tag = tagged(format!("%TAG !a! {}\n", "x".repeat(300_000)), "!a!b", 5_000);
+    let many_tags = tagged((0..60_000).map(|i| format!("%TAG !{i}! x\n")).collect(), "!59999!b", 60_000);
+    let requirements = review(format!(
+        r#""spec":{{"resourceAttributes":{{"verb":"get","resource":"pods","labelSelector":{{"requirements":[{}]}}}}}}"#,
+        list(800_000, &|_| "{}".into())
+    ));
     let deep = review(format!(r#""a":{}1{}"#, "[".repeat(400_000), "]".repeat(400_000)));
     vec![
         ("duplicate keys", JSON, duplicates),
@@ -84,6 +102,9 @@ fn bodies() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("merge keys", YAML, merges.into_bytes()),
         ("aliases of a long text", YAML, repeated.into_bytes()),
         ("depth", JSON, deep),
+        ("a long tag prefix", YAML, long_tag.into_bytes()),
+        ("many tag directives", YAML, many_tags.into_bytes()),
+        ("requirements", JSON, requirements),
     ]
 }
 
@@ -178,6 +199,9 @@ fn large_bodies(_: &Story) {
             assert!(code.as_u16() == wanted && size < LARGEST, "{what}: {code}, {size} bytes");
             assert!(longest < ANSWER, "{what}: others waited {longest:?}");
         }
+        let peak = peak_memory(&server);
+        println!("the server took {peak} MB at most");
+        assert!(peak < PEAK, "{peak} MB");
         // Told to stop while it works on more than it can.
         let mut attacks = JoinSet::new();
         for _ in 0..8 {

@@ -6,6 +6,9 @@ use meta::field::ErrorList;
 use meta::selector::{FieldTerm, Operator, Requirement};
 use meta::{FieldError, FieldPath, FieldSelector, LabelSelector, Value, names};
 
+/// Requirements that a selector may have, as in a query.
+const MOST: usize = 1_000;
+
 pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList) {
     let (raw, requirements) = (text(v, "rawSelector"), items(v, "requirements"));
     if !raw.is_empty() && !requirements.is_empty() {
@@ -16,6 +19,10 @@ pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList)
         let what = if labels { "labelSelector" } else { "fieldSelector" };
         let why = format!("when {what} is specified, requirements or rawSelector is required");
         errors.push(FieldError::required(&at.child("requirements"), &why));
+    }
+    if requirements.len() > MOST {
+        errors.push(FieldError::too_many(&at.child("requirements"), requirements.len(), MOST));
+        return;
     }
     for (i, r) in requirements.iter().enumerate() {
         let at = at.child("requirements").index(i);
