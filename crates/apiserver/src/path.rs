@@ -26,6 +26,11 @@ pub struct Target {
     resource_request: bool,
 }
 
+/// Whether a path has a segment that leads up, in any encoding: whoever gets it may read it as another one.
+pub(crate) fn climbs(path: &str) -> bool {
+    path.split('/').any(|s| matches!(&*decode(s), "." | ".."))
+}
+
 impl Target {
     pub fn parse(path: &str) -> Self {
         let start = path.len() - path.trim_start_matches('/').len();

@@ -103,7 +103,7 @@ impl Aggregator {
     /// Who serves what is asked for, if another does.
     pub fn remote(&self, target: &Target, path: &str) -> Option<Arc<Remote>> {
         let table = self.table.read();
-        if table.remotes.is_empty() || target.odd {
+        if table.remotes.is_empty() || target.odd || crate::path::climbs(path) {
             return None;
         }
         match &target.group_version {
