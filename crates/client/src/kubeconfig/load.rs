@@ -167,9 +167,11 @@ impl Sources {
             }
             if !k.says_where_or_who(o) {
                 r.https.server = pod.https.server;
-                if o.token.is_empty() {
-                    r.https.credentials = pod.https.credentials;
-                }
+                // Of the flags only a token: it was not for a server that nobody named.
+                r.https.credentials = match o.token.as_str() {
+                    "" => pod.https.credentials,
+                    token => Credentials::Bearer(token.to_owned()),
+                };
                 if r.https.roots == Roots::System {
                     r.https.roots = pod.https.roots;
                 }
