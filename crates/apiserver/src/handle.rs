@@ -15,7 +15,7 @@ use crate::{Server, aside, authorize, compress, deadline, flow, inflight, lifecy
 use auth::{Attributes, User};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use meta::Status;
 use registry::{Resource, Warnings};
 use std::pin::Pin;
@@ -222,7 +222,14 @@ impl Server {
         let (warned, trace) = (warnings.clone(), trace.clone());
         let cbor = self.options.cbor;
         let call = Call { parts, body, query, target, verb, user, wanted, warnings: warned, trace, cbor };
+        let whole = call.target.subresource.is_empty().then(|| row.clone());
         let answer = aside::dispatch(self, call, row).await;
+        if let (Some(row), Ok(r)) = (whole, &answer)
+            && r.status() == StatusCode::CREATED
+            && let Some(text) = self.options.not_carried_out.get(&row.group_resource())
+        {
+            warnings.push((*text).to_owned());
+        }
         let warnings = warnings.take();
         if warnings.is_empty() {
             return answer;

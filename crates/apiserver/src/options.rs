@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use client::https::ClientIdentity;
+use meta::GroupResource;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct Options {
     pub flags: BTreeMap<String, String>,
     /// What is written down of requests; nothing without it.
     pub audit: Option<Audit>,
+    /// A warning for whoever creates an object of a resource that is stored and not carried out by this installation.
+    pub not_carried_out: BTreeMap<GroupResource, &'static str>,
     /// Whether CBOR is read and written, beside the other encodings.
     pub cbor: bool,
     /// Threads for requests that may take long ([`crate::aside::runtime`]); without them, those are worked on where they arrive.
@@ -42,6 +45,7 @@ impl Default for Options {
             proxy_client: None,
             flags: BTreeMap::new(),
             audit: None,
+            not_carried_out: BTreeMap::new(),
             cbor: false,
             aside: None,
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::Informers;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use meta::Status;
+use meta::{GroupResource, Status};
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
 use node::{Agent, Allowlist, DnsOptions, Handle};
 use runtime::Embedded;
@@ -86,6 +86,12 @@ impl Config {
     fn runtime(&self, clock: runtime::Clock) -> runtime::Options {
         runtime::Options::new(self.data_dir.join("runtime"), format!("kemudi-{}", tag(&self.data_dir)), clock)
     }
+}
+
+/// What the API stores and this node's pod network does not do, with a warning for whoever relies on it.
+pub fn not_carried_out() -> BTreeMap<GroupResource, &'static str> {
+    let policies = GroupResource { group: "networking.k8s.io".into(), resource: "networkpolicies".into() };
+    [(policies, "network policies are stored but not enforced: every pod can still reach every other pod")].into()
 }
 
 /// Opens the pod network: its guard is up before anything can use an address of the cluster.

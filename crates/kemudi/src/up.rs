@@ -201,6 +201,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         flags: options.shown.clone(),
         aside: Some(aside.clone()),
         max_connections,
+        not_carried_out: if options.disable_agent { BTreeMap::new() } else { agent::not_carried_out() },
         ..options.api.server().await?
     };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;

@@ -6,9 +6,6 @@ use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
 use std::net::IpAddr;
 
-/// A warning until the pod network enforces policies.
-const NOT_ENFORCED: &str = "network policies are stored but not enforced: every pod can still reach every other pod";
-
 pub struct NetworkPolicy;
 
 impl Strategy for NetworkPolicy {
@@ -35,10 +32,9 @@ impl Strategy for NetworkPolicy {
         }
     }
 
-    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
         let spec = o.get("spec").unwrap_or(&Value::Null);
-        // Whoever relies on isolation must know, and later changes do not need to say it again.
-        let mut out: Vec<String> = if old.is_none() { vec![NOT_ENFORCED.to_owned()] } else { Vec::new() };
+        let mut out = Vec::new();
         for (list, peers) in [("ingress", "from"), ("egress", "to")] {
             for (i, rule) in items(spec, list).iter().enumerate() {
                 let at = FieldPath::new("spec").child(list).index(i).child(peers);
