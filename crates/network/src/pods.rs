@@ -126,7 +126,9 @@ impl PodNetwork {
         let mut settings = vec![
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
+            (format!("ipv4/conf/{bridge_name}/accept_redirects"), "0"),
         ];
+        settings.extend(no_ipv6(&bridge_name));
         if options.forward {
             settings.insert(0, ("ipv4/ip_forward".into(), "1"));
         }
@@ -229,7 +231,9 @@ impl Inner {
         namespace::remove(&attachment.namespace)?;
         let runtime = tokio::runtime::Handle::current();
         // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
-        let settings = ["all", "default"].map(|c| (format!("ipv4/conf/{c}/accept_redirects"), "0"));
+        let mut settings: Vec<_> =
+            ["all", "default"].map(|c| (format!("ipv4/conf/{c}/accept_redirects"), "0")).into_iter().collect();
+        settings.extend(no_ipv6("default"));
         let inside = namespace::bind(&attachment.namespace, namespace, move || {
             namespace::write_settings(&settings)?;
             let _entered = runtime.enter();
@@ -246,6 +250,19 @@ impl Inner {
         inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
         inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
     }
+}
+
+/// Keeps a device (or those to come, `default`) from IPv6, of which pods have no addresses: a pod that announces itself as a router
+/// would become that of the node and of its neighbours. Nothing where the kernel has no IPv6.
+fn no_ipv6(device: &str) -> Vec<(String, &'static str)> {
+    if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
+        return Vec::new();
+    }
+    ["accept_ra", "accept_redirects", "autoconf"]
+        .map(|s| (format!("ipv6/conf/{device}/{s}"), "0"))
+        .into_iter()
+        .chain([(format!("ipv6/conf/{device}/disable_ipv6"), "1")])
+        .collect()
 }
 
 /// A hardware address made from an IP address: the same for everyone who has that address after one another.

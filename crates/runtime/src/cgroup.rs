@@ -11,8 +11,25 @@ use crate::api::Resources;
 use crate::devices;
 use crate::spec::CgroupDirectory;
 
-/// Controllers of v1 that are used; `systemd` (a named hierarchy) and others are left alone.
-const V1_CONTROLLERS: &[&str] = &["cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "devices"];
+/// Controllers of v1. A container is placed in all of them, used or not, and in named hierarchies (`systemd`): where it stayed at the
+/// root, a cgroup namespace would show it the machine's own cgroups, and a user namespace would let it mount them.
+const V1_CONTROLLERS: &[&str] = &[
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "pids",
+    "freezer",
+    "devices",
+    "blkio",
+    "hugetlb",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "rdma",
+    "misc",
+];
+const NAMED: &str = "name=";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
@@ -34,8 +51,11 @@ impl Hierarchies {
         for (mount, kind, options) in mounts.lines().filter_map(parse_mount) {
             let hierarchy = match kind {
                 "cgroup" => {
-                    let controllers: Vec<String> =
-                        options.split(',').filter(|o| V1_CONTROLLERS.contains(o)).map(str::to_owned).collect();
+                    let controllers: Vec<String> = options
+                        .split(',')
+                        .filter(|o| V1_CONTROLLERS.contains(o) || o.starts_with(NAMED))
+                        .map(str::to_owned)
+                        .collect();
                     if controllers.is_empty() {
                         continue;
                     }
@@ -48,19 +68,18 @@ impl Hierarchies {
                 }
                 _ => continue,
             };
-            if !found.contains(&hierarchy) {
+            // One may be mounted in several places.
+            let known = |h: &Hierarchy| h.v2 == hierarchy.v2 && h.controllers == hierarchy.controllers;
+            if !found.iter().any(known) {
                 found.push(hierarchy);
             }
         }
-        // A v2 hierarchy without controllers tracks nothing that v1 does not.
-        let v1 = found.iter().any(|h| !h.v2);
-        found.retain(|h| !(v1 && h.v2 && h.controllers.is_empty()));
         Ok(Hierarchies(found))
     }
 
     /// Controllers that exist, on either version.
     pub fn controllers(&self) -> BTreeSet<String> {
-        self.0.iter().flat_map(|h| h.controllers.iter().cloned()).collect()
+        self.0.iter().flat_map(|h| &h.controllers).filter(|c| !c.starts_with(NAMED)).cloned().collect()
     }
 
     /// `v1`, `v2`, `hybrid` or `none`.
@@ -217,6 +236,21 @@ pub fn enter(directories: &[CgroupDirectory]) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets every process in a cgroup and below it go on that was frozen, by whomever: a frozen one does not end.
+fn thaw(directory: &Path) {
+    for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+        let file = directory.join(file);
+        if file.exists() {
+            let _ = std::fs::write(file, value); // the root has none, or it is gone
+        }
+    }
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            thaw(&entry.path());
+        }
+    }
+}
+
 /// Sends SIGKILL to every process in a cgroup and below it.
 pub fn kill_all(directories: &[CgroupDirectory]) {
     let mut pids = BTreeSet::new();
@@ -229,6 +263,9 @@ pub fn kill_all(directories: &[CgroupDirectory]) {
         if pid > 0 {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
+    }
+    for CgroupDirectory { directory, .. } in directories {
+        thaw(directory);
     }
 }
 

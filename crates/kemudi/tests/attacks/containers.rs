@@ -11,6 +11,9 @@ pub const TESTS: &[Case] = &[
     ("containers::the_binary_cannot_be_written", the_binary_cannot_be_written),
     ("containers::fields_that_are_not_carried_out_are_refused", fields_that_are_not_carried_out_are_refused),
     ("containers::privileges_are_those_of_the_level", privileges_are_those_of_the_level),
+    ("containers::pods_become_nobodys_router", pods_become_nobodys_router),
+    ("containers::no_cgroup_of_the_machine_is_theirs", no_cgroup_of_the_machine_is_theirs),
+    ("containers::nothing_that_hangs_keeps_a_pod", nothing_that_hangs_keeps_a_pod),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -274,4 +277,63 @@ fn privileges_are_those_of_the_level(s: &Story) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Router advertisements of a pod are heard by nobody: neither the node's bridge nor other pods speak IPv6.
+fn pods_become_nobodys_router(s: &Story) {
+    s.shell_pod("p", "while :; do sleep 1; done", json!({}), json!({}));
+    s.ready("p");
+    assert_eq!(
+        s.sh("p", "cat /proc/sys/net/ipv6/conf/eth0/disable_ipv6 /proc/sys/net/ipv6/conf/eth0/accept_ra"),
+        "1\n0\n"
+    );
+    let mut bridges = 0;
+    for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").unwrap().map(|e| e.unwrap()) {
+        if entry.file_name().to_string_lossy().starts_with("kemudi") {
+            let read = |f: &str| std::fs::read_to_string(entry.path().join(f)).unwrap();
+            assert_eq!((read("disable_ipv6").trim(), read("accept_ra").trim()), ("1", "0"));
+            bridges += 1;
+        }
+    }
+    assert_eq!(bridges, 1);
+}
+
+/// Where a container stayed at the root of a hierarchy, it could mount that and write the machine's own cgroups.
+fn no_cgroup_of_the_machine_is_theirs(s: &Story) {
+    let marker = format!("marker-{}", s.ns);
+    s.shell_pod("p", &format!("while :; do sleep 1; done; echo {marker}"), json!({}), json!({}));
+    s.ready("p");
+    let processes = std::fs::read_dir("/proc").unwrap().map(|e| e.unwrap().path());
+    let ours = processes
+        .filter(|p| std::fs::read(p.join("cmdline")).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&marker)));
+    let cgroups: Vec<String> = ours.filter_map(|p| std::fs::read_to_string(p.join("cgroup")).ok()).collect();
+    assert!(!cgroups.is_empty());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    for line in cgroups.iter().flat_map(|c| c.lines()) {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap(), parts.next().unwrap());
+        let mounted = |l: &str| match controllers {
+            "" => l.contains(" - cgroup2 "),
+            c => l.contains(" - cgroup ") && c.split(',').all(|c| l.contains(c)),
+        };
+        assert!(path.contains("/kemudi-") || path.starts_with("/kemudi") || !mounts.lines().any(mounted), "{line}");
+    }
+}
+
+/// A hook that never ends, and an error as long as the agent will not read.
+fn nothing_that_hangs_keeps_a_pod(s: &Story) {
+    let hook = json!({"postStart": {"exec": {"command": ["sleep", "100000"]}}});
+    s.shell_pod("hook", "while :; do sleep 1; done", json!({}), json!({"lifecycle": hook}));
+    s.event("hook", "Created");
+    s.ok(&["delete", "pod", "hook", "--grace-period=1"]);
+    let long = format!("/{}", "\u{1}".repeat(16_000));
+    s.shell_pod("long", "while :; do sleep 1; done", json!({}), json!({"workingDir": long}));
+    s.container("long", |c| !c["state"]["waiting"]["message"].is_null() || !c["lastState"]["terminated"].is_null());
+    let uid = s.get("pods/long")["metadata"]["uid"].as_str().unwrap().to_owned();
+    s.ok(&["delete", "pod", "long", "--grace-period=1"]);
+    let shims = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path().join("cmdline"));
+        all.filter(|p| std::fs::read(p).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&uid))).count()
+    };
+    s.eventually("its shims are gone", || (shims() == 0).then_some(()));
 }

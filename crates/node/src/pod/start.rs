@@ -232,7 +232,14 @@ impl Worker {
     async fn post_start(&mut self, hook: k8s_openapi::api::core::v1::LifecycleHandler, spec: &Spec, id: &str) {
         let options = &self.shared.options;
         let (ip, ns) = (self.probe_ip(), options.node_namespace.clone());
-        if let Err(why) = hooks::run(&hook, &options.runtime, id, spec, ip, ns).await {
+        // A hook may take for ever; the pod's end does not wait for it.
+        let mut inbox = self.inbox.clone();
+        let ends = inbox.wait_for(|p| p.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some()));
+        let done = tokio::select! {
+            done = hooks::run(&hook, &options.runtime, id, spec, ip, ns) => done,
+            _ = ends => Err("the pod is being deleted".into()),
+        };
+        if let Err(why) = done {
             let name = &spec.name;
             tracing::debug!(pod = %self.name(), container = name, why, "postStart failed");
             self.event(Some(name), Severity::Warning, "FailedPostStartHook", "PostStartHook failed");

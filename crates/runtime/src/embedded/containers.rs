@@ -7,10 +7,10 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::pods::retry;
+use super::pods::{STOP_TIMEOUT, retry};
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
-use crate::cgroup::Usage;
+use crate::cgroup::{self, Usage};
 use crate::image::{Image, hex};
 use crate::spec::{self, Call, ContainerRecord, PodRecord, StateRecord, VERSION};
 use crate::{beneath, image, seccomp};
@@ -244,13 +244,25 @@ impl Inner {
         let Ok(link) = self.link(&entry.record.pod) else { return Ok(()) };
         let signal = |signal, all| link.call(Call::Signal { container: id.to_owned(), signal, all });
         if !grace.is_zero() {
-            signal(entry.record.stop_signal, false).await; // one that ended meanwhile is what we want
+            // One that ended meanwhile is what we want; a shim that does not listen is ended below.
+            let _ = tokio::time::timeout(STOP_TIMEOUT, signal(entry.record.stop_signal, false)).await;
             if tokio::time::timeout(grace, wait_ended(entry.state.subscribe())).await.is_ok() {
                 return Ok(());
             }
         }
-        signal(libc::SIGKILL, true).await;
-        wait_ended(entry.state.subscribe()).await;
+        let killed = async {
+            signal(libc::SIGKILL, true).await;
+            wait_ended(entry.state.subscribe()).await;
+        };
+        if tokio::time::timeout(STOP_TIMEOUT, killed).await.is_err()
+            && let Ok(pod) = self.pod(&entry.record.pod)
+        {
+            cgroup::kill_all(&entry.record.cgroups);
+            if let Some(shim) = &pod.shim {
+                shim.kill();
+            }
+            let _ = tokio::time::timeout(STOP_TIMEOUT, wait_ended(entry.state.subscribe())).await;
+        }
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::{cgroup, shim, sysctl};
 /// A shim that does not stand by then is taken for stuck.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// A shim that was told to end and has not is killed; its containers die with it.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where shims live: neither in the agent's cgroup, whose end must not end them, nor in the pod's, whose limits are the
 /// user's.
 const SHIM_CGROUP: &str = "shims";
@@ -314,7 +314,7 @@ impl Inner {
     async fn listen(self: &Arc<Self>, record: &Arc<PodRecord>, shim: Option<ShimRecord>, peer: Peer) -> Result<()> {
         let pod = record.config.id.clone();
         let link = Arc::new(Link::new(peer));
-        let (inner, reader, name) = (self.clone(), link.clone(), pod.clone());
+        let (inner, reader, name, process) = (self.clone(), link.clone(), pod.clone(), shim.clone());
         tokio::spawn(async move {
             loop {
                 match reader.peer.receive().await {
@@ -323,7 +323,10 @@ impl Inner {
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::warn!(pod = name, %error, "lost the connection to a shim");
+                        tracing::warn!(pod = name, %error, "lost the connection to a shim; it is ended");
+                        if let Some(process) = &process {
+                            process.kill();
+                        }
                         break;
                     }
                 }

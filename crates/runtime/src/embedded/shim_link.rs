@@ -43,7 +43,7 @@ impl Peer {
 
     /// The next message with its descriptors; `None` when the shim is gone.
     pub async fn receive(&self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
-        let mut buffer = vec![0; 64 * 1024];
+        let mut buffer = vec![0; wire::MAX_PACKET];
         let received = self
             .0
             .async_io(tokio::io::Interest::READABLE, |fd| {

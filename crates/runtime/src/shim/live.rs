@@ -19,6 +19,8 @@ use crate::spec::{self, ContainerRecord, StateRecord};
 use crate::{cgroup, wire};
 
 const CHUNK: usize = 16 * 1024;
+/// Of a process that has ended, a few times what a pipe may hold is read.
+const MOST_CHUNKS: usize = 256;
 /// The error of a process that ended before its program ran, and said nothing.
 pub const KILLED: &str = "killed while it was started";
 
@@ -211,7 +213,12 @@ impl Live {
     /// The first process has ended: the rest of the output is read, then the state is final.
     pub fn exited(&mut self, exit_code: i32, signal: Option<i32>) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            while self.output[stream as usize].is_some() && self.copy_output(stream) {}
+            // Another process may hold the pipe and go on writing: no more than it can hold is taken.
+            for _ in 0..MOST_CHUNKS {
+                if self.output[stream as usize].is_none() || !self.copy_output(stream) {
+                    break;
+                }
+            }
             self.close_output(stream);
         }
         self.input = None;

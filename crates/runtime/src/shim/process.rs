@@ -121,7 +121,8 @@ fn exit(code: i32) -> ! {
 
 fn fail(report: BorrowedFd, error: &str) -> ! {
     let mut packet = vec![REPORT_ERROR];
-    packet.extend_from_slice(error.as_bytes());
+    // It goes on in larger packets of JSON, in which a byte may take six.
+    packet.extend_from_slice(&error.as_bytes()[..error.floor_char_boundary(MOST_ERROR)]);
     let _ = wire::send(report, &packet, &[], MsgFlags::empty());
     exit(128)
 }
@@ -483,6 +484,9 @@ fn c_environment(pairs: &[(String, String)]) -> Result<Vec<CString>, String> {
         .map(|(k, v)| CString::new(format!("{k}={v}")).map_err(|_| format!("variable {k:?} contains a NUL byte")))
         .collect()
 }
+
+/// Bytes of an error that are told.
+const MOST_ERROR: usize = 4096;
 
 /// Bytes of /etc/passwd and of /etc/group that are read.
 const MAX_ACCOUNTS: u64 = 8 << 20;
