@@ -52,13 +52,14 @@ impl Target {
         t.group_version = Some(GroupVersion { group, version: read(version) });
         let mut rest: Vec<(&str, usize)> = segments.collect();
         t.resource_request = !rest.is_empty();
-        if rest.first().is_some_and(|(s, _)| *s == "watch") {
+        if rest.first().is_some_and(|(s, _)| read(s) == "watch") {
             rest.remove(0);
             t.watch = true;
         }
         // `namespaces/x/pods` is pods in x; `namespaces/x/status` and `…/finalize` are the namespace itself.
-        if let [("namespaces", _), (ns, _), (third, _), ..] = rest[..]
-            && !matches!(third, "status" | "finalize")
+        if let [(first, _), (ns, _), (third, _), ..] = rest[..]
+            && read(first) == "namespaces"
+            && !matches!(&*read(third), "status" | "finalize")
         {
             t.namespace = read(ns);
             rest.drain(..2);
