@@ -1,5 +1,6 @@
 //! Questions over UDP and TCP.
 
+use crate::places::Places;
 use crate::zone::{Answer, Kind, Record as Rr, ServiceView, SliceView, Zone};
 use client::{ApiResource, Informer, Informers, Scope, Shutdown};
 use hickory_proto::op::{Message, OpCode, ResponseCode};
@@ -22,8 +23,10 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 const TTL: u32 = 30;
 /// The largest answer over UDP when the client does not say.
 const UDP_MAX: usize = 512;
-/// How long a TCP client may stay quiet.
+/// How long a TCP client may take for a question to begin, for the rest of it, and for its answer.
 const QUIET: Duration = Duration::from_secs(10);
+/// How long the server waits for a descriptor when there is none for another connection.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(50);
 
 pub struct Options {
     /// As the service account of the DNS server.
@@ -86,10 +89,23 @@ async fn serve(options: Options) -> Result<(), Error> {
         }
     };
     let streams = async move {
+        let places = Arc::new(Places::default());
         loop {
-            if let Ok((stream, _)) = tcp.accept().await {
-                let s = server.clone();
-                tokio::spawn(async move { s.stream(stream).await });
+            match tcp.accept().await {
+                Ok((stream, from)) => {
+                    // Without a place the connection is closed at once.
+                    let Some(place) = places.take(from.ip()) else { continue };
+                    let s = server.clone();
+                    tokio::spawn(async move {
+                        s.stream(stream).await;
+                        drop(place);
+                    });
+                }
+                // Out of file descriptors, most likely.
+                Err(e) => {
+                    tracing::warn!("accepting a connection of the DNS server: {e}");
+                    tokio::time::sleep(NO_DESCRIPTOR).await;
+                }
             }
         }
     };
@@ -129,15 +145,11 @@ impl Server {
         loop {
             let Ok(Ok(n)) = tokio::time::timeout(QUIET, stream.read_u16()).await else { return };
             let mut buffer = vec![0; n.into()];
-            if stream.read_exact(&mut buffer).await.is_err() {
-                return;
-            }
+            let Ok(Ok(_)) = tokio::time::timeout(QUIET, stream.read_exact(&mut buffer)).await else { return };
             let Some(answer) = self.answer(&buffer, Carrier::Tcp) else { return };
             let mut out = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes().to_vec();
             out.extend_from_slice(&answer);
-            if stream.write_all(&out).await.is_err() {
-                return;
-            }
+            let Ok(Ok(())) = tokio::time::timeout(QUIET, stream.write_all(&out)).await else { return };
         }
     }
 
