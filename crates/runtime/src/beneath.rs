@@ -137,7 +137,9 @@ impl Directory {
             let last = i + 1 == parts.len();
             match make_entry(at.as_fd(), name, if last { leaf } else { Leaf::Directory }, mode) {
                 Ok(fd) => at = fd,
-                Err(Errno::EEXIST) if self.links != Links::Refuse => {
+                // Somebody was faster, or it is a link, which the next walk refuses.
+                Err(Errno::EEXIST) if self.links == Links::Refuse => return Ok(Made::Link(path.to_owned())),
+                Err(Errno::EEXIST) => {
                     // A link to nothing, or somebody was faster.
                     let before = known.parent().unwrap_or(Path::new(""));
                     let mut instead = match readlinkat(&at, name) {
@@ -160,7 +162,7 @@ impl Directory {
 
 enum Made {
     Entry(OwnedFd),
-    /// Nothing was made: the path goes through a link and continues here.
+    /// The walk begins again: the path goes through a link and continues here, or somebody else made an entry meanwhile.
     Link(PathBuf),
 }
 
@@ -508,6 +510,28 @@ mod tests {
     #[test]
     fn paths_of_mounts_are_read_as_they_are() {
         assert_eq!(unescape(br"/a\040b\011\134040/c\9"), Path::new("/a b\t\\040/c\\9"));
+    }
+
+    /// Pods that start at once make the same directory for their logs.
+    #[test]
+    fn many_may_make_the_same_directory() {
+        let root = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let path = PathBuf::from(format!("{round}/a/b/c"));
+            std::thread::scope(|scope| {
+                for links in [Links::Refuse, Links::Inside, Links::Root, Links::Refuse] {
+                    let (root, path) = (root.path(), &path);
+                    scope.spawn(move || {
+                        Directory::open(root, links).unwrap().make(path, Leaf::Directory, MODE).unwrap();
+                    });
+                }
+            });
+        }
+        symlink("/etc", root.path().join("link")).unwrap();
+        let refuse = Directory::open(root.path(), Links::Refuse).unwrap();
+        assert_eq!(code(refuse.make(Path::new("link/x"), Leaf::Directory, MODE)), Some(libc::ELOOP));
+        symlink("nowhere", root.path().join("dangling")).unwrap();
+        assert_eq!(code(refuse.make(Path::new("dangling/x"), Leaf::Directory, MODE)), Some(libc::ELOOP));
     }
 
     #[test]
