@@ -18,6 +18,7 @@ mod man;
 mod pki;
 mod privileges;
 mod reload;
+mod signals;
 mod system;
 mod tokens;
 mod up;

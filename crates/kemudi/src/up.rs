@@ -3,6 +3,7 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::pki;
+use crate::signals::Stop;
 use crate::system::SystemClock;
 use crate::{access, agent, behind, bootstrap, data_dir, lock, privileges};
 use base64::Engine;
@@ -19,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 #[derive(Args)]
@@ -160,16 +160,13 @@ pub fn up(options: Options) -> Result<(), Error> {
 /// What was answered is stored.
 fn end_in_time(bound: Duration) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = {
+    let mut stop = {
         let _runtime = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        Stop::listen()?
     };
     std::thread::Builder::new().name("end-in-time".into()).spawn(move || {
         runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
+            stop.requested().await;
             tokio::time::sleep(bound).await;
         });
         eprintln!("error: did not stop within {} s; requests were cut off", bound.as_secs());
@@ -205,6 +202,8 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         ..options.api.server().await?
     };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
+    // Before anything takes long: a signal that comes during the start is acted on at its end.
+    let mut signals = Stop::listen().map_err(Error::Runtime)?;
     end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
     data_dir::prepare(&options.data_dir).map_err(directory)?;
@@ -272,19 +271,12 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
             tracing::debug!("the program's code: {e}");
         }
     });
-    let file = |source| Error::File { path: PathBuf::from("signals"), source };
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(file)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(file)?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    signals.requested().await;
     plane.server.leave();
     // Whoever asks twice does not want to wait.
     tokio::select! {
         () = tokio::time::sleep(options.api.shutdown_delay_duration) => {}
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = signals.requested() => {}
     }
     trigger.trigger();
     let _ = stop.send(true);

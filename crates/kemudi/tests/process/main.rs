@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -112,6 +112,22 @@ async fn the_end_is_told_first_and_requests_are_written_down() {
     assert_eq!(plane.call("GET", MAPS, &Value::Null).await.0, StatusCode::OK, "it still serves");
     assert_eq!(plane.stop(), Some(0), "who asks twice does not wait");
     assert!(begun.elapsed() < Duration::from_secs(25), "it took {:?}", begun.elapsed());
+}
+
+/// Whoever starts a cluster and stops it at once: the signal is kept until the start is done.
+#[test]
+fn a_signal_during_the_start_is_not_lost() {
+    let d = directory();
+    let data = d.path().join("data");
+    let mut child = up(&data).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !data.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "it was ended for being late: {status}");
+    assert!(!data.join("kemudi.pid").exists(), "it says that it runs");
 }
 
 #[tokio::test]
