@@ -50,6 +50,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The kernel parameters that pods may set.
     pub sysctls: Allowlist,
+    /// Processes and threads of a pod; -1 for no limit.
+    pub pod_max_pids: i64,
     pub node_name: String,
     pub pod_range: Cidr,
     pub service_range: Cidr,
@@ -105,6 +107,10 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
 
 /// Starts everything of the node.
 pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informers: &Informers) -> Result<(), Error> {
+    // As kubelet does: when memory runs out, pods go first. What it starts inherits the score, and containers get their own.
+    if let Err(e) = std::fs::write("/proc/self/oom_score_adj", "-999") {
+        tracing::debug!("the out-of-memory score stays: {e}");
+    }
     let clock = runtime_clock(parts);
     let embedded = Embedded::open(config.runtime(clock)).await?;
     let exe = std::env::current_exe().map_err(|source| Error::File { path: "/proc/self/exe".into(), source })?;
@@ -142,7 +148,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         pod_cidr: Some(config.pod_range.to_string()),
         max_pods: 110,
         sysctls: config.sysctls.clone(),
-        pod_pids_limit: None,
+        pod_pids_limit: Some(config.pod_max_pids),
         port: 10250,
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
@@ -192,6 +198,7 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     let config = Config {
         data_dir: data_dir.to_owned(),
         sysctls: Allowlist::default(),
+        pod_max_pids: -1,
         node_name: String::new(),
         pod_range,
         service_range,

@@ -46,6 +46,9 @@ pub struct Options {
     /// that the kernel keeps per namespace can be allowed.
     #[arg(long, value_delimiter = ',')]
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// How many processes and threads a pod may have; -1 for no limit of its own.
+    #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub pod_max_pids: i64,
     /// The range of service addresses, or two: one of each family. Services are of the first one's, unless they say more.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<Cidr>,
@@ -215,6 +218,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     let node = of_node.map(|(service_range, dns)| agent::Config {
         data_dir: options.data_dir.clone(),
         sysctls,
+        pod_max_pids: options.pod_max_pids,
         node_name: options.node_name.clone().unwrap_or_else(host_name),
         pod_range: options.cluster_cidr,
         service_range,

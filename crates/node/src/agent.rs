@@ -196,7 +196,10 @@ impl Agent {
         }
         // Best-effort pods get what the others leave.
         let least = Resources { cpu_shares: Some(2), ..Resources::default() };
-        for (path, resources) in [("kubepods/burstable", Resources::default()), ("kubepods/besteffort", least)] {
+        let all = Resources { pids_limit: crate::node::pids_for_pods(), ..Resources::default() };
+        for (path, resources) in
+            [("kubepods", all), ("kubepods/burstable", Resources::default()), ("kubepods/besteffort", least)]
+        {
             if let Err(error) = options.host.set_cgroup(path, &resources) {
                 tracing::warn!(path, %error, "a cgroup cannot be set up");
             }

@@ -124,10 +124,21 @@ impl Pressure {
             s.blocks_available() * 100 < s.blocks() * LEAST_DISK_PERCENT
                 || s.files_available() * 100 < s.files() * LEAST_INODES_PERCENT
         });
-        let most = file("/proc/sys/kernel/pid_max").parse::<u64>().unwrap_or(u64::MAX);
+        let most = most_pids().unwrap_or(u64::MAX);
         let now = file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
         Self { memory, disk, pids: now > most / 10 * 9 }
     }
+}
+
+/// How many processes and threads the machine can have.
+fn most_pids() -> Option<u64> {
+    ["pid_max", "threads-max"].iter().filter_map(|f| file(&format!("/proc/sys/kernel/{f}")).parse().ok()).min()
+}
+
+/// How many processes and threads all pods together may have: what they leave lets the machine and the node agent go on beside a
+/// pod that forks without end. `None` where the machine does not tell its own limit.
+pub fn pids_for_pods() -> Option<i64> {
+    i64::try_from(most_pids()? / 10 * 9).ok()
 }
 
 /// `(type, status, reason, message)`, in kubelet's order and words.

@@ -4,6 +4,7 @@ use crate::cluster::KEMUDI;
 use crate::runner::Case;
 use crate::story::Story;
 use serde_json::json;
+use std::path::{Path, PathBuf};
 
 pub const TESTS: &[Case] = &[
     ("containers::programs_inherit_three_descriptors", programs_inherit_three_descriptors),
@@ -14,6 +15,7 @@ pub const TESTS: &[Case] = &[
     ("containers::pods_become_nobodys_router", pods_become_nobodys_router),
     ("containers::no_cgroup_of_the_machine_is_theirs", no_cgroup_of_the_machine_is_theirs),
     ("containers::nothing_that_hangs_keeps_a_pod", nothing_that_hangs_keeps_a_pod),
+    ("containers::a_pod_forks_up_to_its_limit", a_pod_forks_up_to_its_limit),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -336,4 +338,40 @@ fn nothing_that_hangs_keeps_a_pod(s: &Story) {
         all.filter(|p| std::fs::read(p).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&uid))).count()
     };
     s.eventually("its shims are gone", || (shims() == 0).then_some(()));
+}
+
+/// A pod takes as many processes as it may have, and no more; the node, other pods and its own removal go on.
+fn a_pod_forks_up_to_its_limit(s: &Story) {
+    s.shell_pod("other", FOREVER, json!({}), json!({}));
+    let marker = "1000000";
+    let bomb = format!("(i=0; while [ $i -lt 700 ]; do sleep {marker} & i=$((i+1)); done); exec sleep {marker}");
+    s.shell_pod("bomb", &bomb, json!({}), json!({}));
+    s.ready("other");
+    let uid = s.get("pods/bomb")["metadata"]["uid"].as_str().unwrap().to_owned();
+    let group = s.eventually("the control group of the pod", || pids_group(&uid));
+    let number = |group: &Path, file: &str| -> u64 {
+        std::fs::read_to_string(group.join(file)).unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(number(&group, "pids.max"), 512);
+    s.eventually("the pod has all it may have", || (number(&group, "pids.current") == 512).then_some(()));
+    let all = group.ancestors().find(|g| g.ends_with("kubepods")).unwrap();
+    let machine: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
+    assert!(number(all, "pids.max") <= machine / 10 * 9, "all pods together may take what the node needs");
+    assert_eq!(s.sh("other", "echo works"), "works\n");
+    s.ok(&["delete", "pod", "bomb", "--grace-period=1"]);
+    assert!(!group.exists(), "its processes are still there");
+}
+
+/// The control group of a pod in the hierarchy that counts processes.
+fn pids_group(uid: &str) -> Option<PathBuf> {
+    let below = |directory: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+    };
+    let v1 = Path::new("/sys/fs/cgroup/pids");
+    let mut groups = below(if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") });
+    groups.retain(|g| g.file_name().is_some_and(|n| n.to_string_lossy().starts_with("kemudi-")));
+    let kubepods = groups.iter().map(|g| g.join("kubepods"));
+    let levels = kubepods.flat_map(|g| [g.join("besteffort"), g.join("burstable"), g]);
+    levels.map(|l| l.join(format!("pod{uid}"))).find(|g| g.exists())
 }

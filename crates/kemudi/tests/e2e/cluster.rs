@@ -125,6 +125,7 @@ fn spawn(directory: &Path) -> Result<Child, String> {
     Command::new(KEMUDI)
         .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
         .arg(directory.join("kubeconfig"))
+        .args(["--pod-max-pids", "512"])
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)
