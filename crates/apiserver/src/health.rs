@@ -33,7 +33,7 @@ impl Readiness {
 }
 
 /// The version this server speaks.
-pub const VERSION: &str = "v1.36.2";
+pub const VERSION: &str = meta::KUBERNETES_VERSION;
 
 /// As Go calls it.
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };

@@ -1,5 +1,6 @@
 //! The command line: global flags, and which command is meant.
 
+mod order;
 mod refusal;
 mod shared;
 
@@ -236,7 +237,8 @@ commands! {
 pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let with = |c: clap::Command| {
-        let m = c.try_get_matches_from(&args)?;
+        let ordered = order::subcommands_first(&args, &c);
+        let m = c.try_get_matches_from(ordered)?;
         shared::withheld(&m, &words)?;
         let mut global = GlobalFlags::from_arg_matches(&m)?;
         let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);

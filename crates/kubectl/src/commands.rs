@@ -38,6 +38,7 @@ pub mod pods;
 pub mod port_forward;
 pub mod proxy;
 pub mod raw;
+pub mod recreate;
 pub mod replace;
 pub mod rollout;
 pub mod run;

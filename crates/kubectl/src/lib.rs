@@ -30,7 +30,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// What this kubectl says it is.
-pub const VERSION: &str = "v1.36.0";
+pub const VERSION: &str = meta::KUBERNETES_VERSION;
 
 /// Runs a command line of this process, the program's name first, on a runtime of its own, on this thread.
 pub fn main(args: Vec<OsString>) -> ExitCode {

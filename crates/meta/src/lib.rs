@@ -16,6 +16,9 @@ pub mod selector;
 pub mod status;
 pub mod time;
 
+/// The version of Kubernetes that client, server and node speak and say they are.
+pub const KUBERNETES_VERSION: &str = "v1.36.2";
+
 pub use field::{FieldError, FieldPath};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use object::{Map, Object, Value};

@@ -30,16 +30,17 @@ impl Registry {
             admit.validate(Operation::Create, Some(&object), None).await?;
             return f.create(self.env(), request, object, options).await.map(Written::from);
         }
+        let versioned = names_a_version(&object);
         self.stamp(request, &mut object);
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
         if !generated {
-            return self.create_once(request, object, options, admit).await;
+            return self.create_once(request, object, versioned, options, admit).await;
         }
         let mut tries = NAME_TRIES;
         loop {
             let mut attempt = object.clone();
             attempt.set_name(&self.generate_name(object.generate_name()));
-            match self.create_once(request, attempt, options, admit).await {
+            match self.create_once(request, attempt, versioned, options, admit).await {
                 Err(s) if s.is(meta::Reason::AlreadyExists) && tries > 1 => tries -= 1,
                 other => return other,
             }
@@ -73,6 +74,7 @@ impl Registry {
         &self,
         request: &Request,
         mut object: Object,
+        versioned: bool,
         options: &WriteOptions,
         admit: &dyn Admit,
     ) -> Result<Written, Status> {
@@ -119,6 +121,10 @@ impl Registry {
                 // Allocations are made to be seen, and forgotten.
                 return Ok(candidate.into());
             }
+            if versioned {
+                let why = "resourceVersion should not be set on objects to be created";
+                return Err(Status::new(500, meta::Reason::Unknown, why));
+            }
             let bytes = self.to_stored(row, &candidate).await?;
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Put(bytes) }];
             ops.extend(with);
@@ -159,6 +165,11 @@ impl Registry {
         }
         Ok(())
     }
+}
+
+/// Whether an object names a version that it has on some server. A number is one, but for zero; other texts are ignored.
+pub(crate) fn names_a_version(object: &Object) -> bool {
+    object.resource_version().parse::<u64>().is_ok_and(|v| v != 0)
 }
 
 /// What only the server says of a new object.

@@ -83,7 +83,10 @@ impl Registry {
                 return match change(None)? {
                     // What must have a revision is there.
                     _ if preconditions.resource_version.is_some() => Err(Status::not_found(&gr, &request.name)),
-                    Target::Create(o) => self.create(request, *o, options, admit).await.map(Updated::Created),
+                    Target::Create(mut o) => {
+                        o.remove(&["metadata", "resourceVersion"]);
+                        self.create(request, *o, options, admit).await.map(Updated::Created)
+                    }
                     Target::Object(_) => Err(Status::not_found(&gr, &request.name)),
                 };
             };
@@ -93,9 +96,13 @@ impl Registry {
             while self.ask_noted(request).await {
                 made = change(Some(&old));
             }
-            let new = match made? {
+            let mut new = match made? {
                 Target::Object(o) | Target::Create(o) => *o,
             };
+            if new.resource_version().parse() == Ok(0) {
+                // An update of whatever version there is.
+                new.remove(&["metadata", "resourceVersion"]);
+            }
             if !new.resource_version().is_empty() && new.resource_version() != old.resource_version() {
                 return Err(Status::modified(&gr, &request.name));
             }

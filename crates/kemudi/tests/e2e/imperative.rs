@@ -2,7 +2,7 @@
 
 use crate::handover::editor;
 use crate::runner::Case;
-use crate::story::{Story, text};
+use crate::story::{Story, Tool, text};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -14,6 +14,8 @@ pub const TESTS: &[Case] = &[
     ("imperative::patch_has_its_kinds", patch_has_its_kinds),
     ("imperative::labels_and_annotations", labels_and_annotations),
     ("imperative::replace_minds_versions", replace_minds_versions),
+    ("imperative::forced_replacements_lose_nothing", forced_replacements_lose_nothing),
+    ("imperative::flags_stand_anywhere", flags_stand_anywhere),
     ("imperative::create_by_way_of_an_editor", create_by_way_of_an_editor),
     ("imperative::create_makes_every_kind", create_makes_every_kind),
 ];
@@ -256,6 +258,63 @@ fn replace_minds_versions(s: &Story) {
     s.ok(&["delete", "-f", "c.yaml"]);
     let said = s.fails(&["replace", "-f", "c.yaml"]);
     assert!(said.contains("configmaps \"c\" not found"), "{said}");
+}
+
+/// What is read from a server can be created, replaced by force and applied by force; what the server would refuse deletes nothing.
+/// Clauses: A14.replace-force A14.create-file
+fn forced_replacements_lose_nothing(s: &Story) {
+    s.file("c.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: \"1\"}\nimmutable: true\n");
+    s.ok(&["apply", "-f", "c.yaml"]);
+    s.file("live.json", &s.ok(&["get", "configmap", "c", "-o", "json"]));
+    let first = s.get("configmaps/c")["metadata"]["uid"].clone();
+    s.ok(&["replace", "--force", "-f", "live.json"]);
+    let second = s.get("configmaps/c")["metadata"]["uid"].clone();
+    assert_ne!(first, second);
+    assert_eq!(s.get("configmaps/c")["data"], json!({"a": "1"}));
+    s.file("c.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: \"2\"}\nimmutable: true\n");
+    s.fails(&["apply", "-f", "c.yaml"]);
+    s.ok(&["apply", "--force", "-f", "c.yaml"]);
+    let third = s.get("configmaps/c")["metadata"]["uid"].clone();
+    assert_ne!(second, third);
+    assert_eq!(s.get("configmaps/c")["data"], json!({"a": "2"}));
+    s.ok(&["delete", "configmap", "c"]);
+    assert_eq!(s.ok(&["create", "-f", "live.json"]), "configmap/c created\n");
+    assert_eq!(s.get("configmaps/c")["data"], json!({"a": "1"}));
+    // Ours asks the server first.
+    if s.tool == Tool::Kemudi {
+        let there = s.get("configmaps/c")["metadata"]["uid"].clone();
+        let bad =
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {\"not a key\": \"2\"}\nimmutable: true\n";
+        s.file("bad.yaml", bad);
+        for command in ["replace", "apply"] {
+            let said = s.fails(&[command, "--force", "-f", "bad.yaml"]);
+            assert!(said.contains("is invalid"), "{command}: {said}");
+            assert_eq!(s.get("configmaps/c")["metadata"]["uid"], there, "{command}");
+        }
+    }
+    let mut live = s.get("configmaps/c");
+    live["metadata"]["name"] = "d".into();
+    s.file("versioned.json", &live.to_string());
+    let said =
+        s.fails(&["create", "--raw", &format!("/api/v1/namespaces/{}/configmaps", s.ns), "-f", "versioned.json"]);
+    assert!(said.contains("resourceVersion should not be set on objects to be created"), "{said}");
+    // Version 0 is whatever there is.
+    live = s.get("configmaps/c");
+    live["metadata"]["resourceVersion"] = "0".into();
+    live["metadata"]["labels"] = json!({"any": "version"});
+    s.file("zero.json", &live.to_string());
+    assert_eq!(s.ok(&["replace", "-f", "zero.json"]), "configmap/c replaced\n");
+    assert_eq!(s.get("configmaps/c")["metadata"]["labels"]["any"], "version");
+}
+
+/// Clauses: A14.create-role
+fn flags_stand_anywhere(s: &Story) {
+    let role = ["create", "-n", &s.ns, "role", "r", "--verb=get", "--resource=pods"];
+    assert_eq!(s.ok(&role), "role.rbac.authorization.k8s.io/r created\n");
+    let dry = ["create", "--dry-run=client", "-o", "name", "namespace", "q"];
+    assert_eq!(s.ok(&dry), "namespace/q\n");
+    assert_eq!(s.ok(&["--v", "0", "create", "secret", "-o", "name", "generic", "q"]), "secret/q\n");
+    assert_eq!(s.ok(&["auth", "-n", "default", "can-i", "get", "pods"]), "yes\n");
 }
 
 /// Clauses: A14.create-edit

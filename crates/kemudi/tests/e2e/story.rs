@@ -52,7 +52,7 @@ pub fn minor(program: impl AsRef<OsStr>) -> Option<u32> {
 pub struct Story {
     pub cluster: Arc<Cluster>,
     pub ns: String,
-    tool: Tool,
+    pub tool: Tool,
     pub dir: PathBuf,
 }
 

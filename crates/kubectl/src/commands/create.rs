@@ -10,6 +10,7 @@ mod simple;
 mod token;
 pub mod workload;
 
+use super::recreate::create;
 use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
@@ -267,7 +268,7 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
     } else {
         o.namespace()
     };
-    let made = k.api(&r, namespace).await?.create(&w.options()?, &o).await;
+    let made = create(&k.api(&r, namespace).await?, &w.options()?, &o).await;
     let word = match gvk.kind.as_str() {
         "PodDisruptionBudget" => "poddisruptionbudgets".to_owned(),
         "ResourceQuota" => "quota".to_owned(),
@@ -346,7 +347,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             }
             if dry != crate::flags::Dry::Client {
                 let api = k.api(&i.resource, &i.namespace).await?;
-                o = api.create(&options, &o).await.map_err(|e| Error::from(e).about("creating", &i.source))?;
+                o = create(&api, &options, &o).await.map_err(|e| Error::from(e).about("creating", &i.source))?;
             }
             printer.print(k, &o, "created")
         };

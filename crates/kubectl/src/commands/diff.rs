@@ -9,6 +9,7 @@ mod unified;
 use super::apply::object::warn_if_deleting;
 use super::apply::{CLIENT_SIDE, patch, prune};
 use super::create::LAST_APPLIED;
+use super::recreate::create;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
@@ -141,7 +142,7 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
     }
     let mut attempt = 0;
     loop {
-        let Some(current) = &live else { return Ok((None, api.create(&options, &local).await?)) };
+        let Some(current) = &live else { return Ok((None, create(&api, &options, &local).await?)) };
         let made = patch::three_way(i, current, &modified, true)?;
         if made.text == "{}" {
             return Ok((live.clone(), current.clone()));

@@ -2,6 +2,7 @@
 
 use super::create::{LAST_APPLIED, annotate, done};
 use super::delete::{cascade, gone, tell, uid};
+use super::recreate::Replacement;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
@@ -92,14 +93,29 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         if count == 0 {
             k.say("No resources found");
         }
-        // Nothing is made anew before everything is gone.
-        delete(&a, k, &found, propagation, timeout.unwrap_or(PATIENCE)).await?;
+        let mut accepted = Vec::new();
+        for i in found {
+            let api = k.api(&i.resource, &i.namespace).await?;
+            let rehearsed =
+                async { Replacement::rehearse(&api, api.get_opt(&i.name).await?, &options, configured(&a, &i)).await };
+            match rehearsed.await {
+                Ok(replacement) => accepted.push((i, replacement)),
+                Err(e) => errors.push(Error::from(e).about("replacing", &i.source)),
+            }
+        }
+        // Nothing is created before everything is gone.
+        let all = accepted.iter().map(|(i, _)| i);
+        delete(&a, k, all, propagation, timeout.unwrap_or(PATIENCE)).await?;
+        for (i, replacement) in accepted {
+            match replacement.create(&k.api(&i.resource, &i.namespace).await?).await {
+                Ok(o) => printer.print(k, &o, "replaced")?,
+                Err(e) => errors.push(e.about("replacing", &i.source)),
+            }
+        }
+        found = Vec::new();
     }
     for i in found {
-        let mut o = i.object.clone().unwrap_or_default();
-        if a.save_config || o.annotation(LAST_APPLIED).is_some() {
-            annotate(&mut o);
-        }
+        let mut o = configured(&a, &i);
         if dry != Dry::Client {
             match put(&a, k, &i, o, &options).await {
                 Ok(answer) => o = answer,
@@ -115,11 +131,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     done(count, "replace", errors)
 }
 
+/// The object of a file, with its configuration in an annotation where that is kept.
+fn configured(a: &Arguments, i: &Info) -> Object {
+    let mut o = i.object.clone().unwrap_or_default();
+    if a.save_config || o.annotation(LAST_APPLIED).is_some() {
+        annotate(&mut o);
+    }
+    o
+}
+
 async fn put(a: &Arguments, k: &mut Kube, i: &Info, mut o: Object, options: &WriteOptions) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
-    if a.force {
-        return Ok(api.create(options, &o).await?);
-    }
     // Kinds that are updated only at a version are updated at the newest.
     if o.resource_version().is_empty()
         && let Some(live) = api.get_opt(&i.name).await?
@@ -132,7 +154,13 @@ async fn put(a: &Arguments, k: &mut Kube, i: &Info, mut o: Object, options: &Wri
     })
 }
 
-async fn delete(a: &Arguments, k: &mut Kube, all: &[Info], propagation: Propagation, patience: Duration) -> Result {
+async fn delete<'a>(
+    a: &Arguments,
+    k: &mut Kube,
+    all: impl Iterator<Item = &'a Info>,
+    propagation: Propagation,
+    patience: Duration,
+) -> Result {
     // A grace period of nothing would lose data, as upstream has it.
     let grace = if a.grace_period == 0 { 1 } else { a.grace_period };
     let mut options = DeleteOptions::propagation(propagation);
@@ -178,6 +206,9 @@ mod tests {
             |n: &str| json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}});
         let post = format!("POST {path}?fieldManager=kubectl-replace&fieldValidation=Strict");
         let s = Server::new()
+            .on(&format!("GET {path}/a"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
+            .on(&format!("GET {path}/b"), 200, cm("b"))
+            .on(&rehearsal(&post), 409, json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}))
             .on(&format!("DELETE {path}/a"), 200, json!({}))
             .on(&format!("DELETE {path}/b"), 200, json!({}))
             .on(&format!("GET {path}?fieldSelector=metadata.name%3Da"), 200, json!({"items": []}))
@@ -190,8 +221,60 @@ mod tests {
             "configmap \"a\" deleted from default namespace\nconfigmap \"b\" deleted from default namespace\nconfigmap/a replaced\nconfigmap/b replaced\n"
         );
         assert_eq!(s.body_of(&format!("DELETE {path}/a"))["gracePeriodSeconds"], 1);
-        let verbs: Vec<String> =
-            s.asked().iter().filter_map(|l| l.split(' ').next()).filter(|v| *v != "GET").map(str::to_owned).collect();
-        assert_eq!(verbs, ["DELETE", "DELETE", "POST", "POST"]);
+        let writes: Vec<String> = s.asked().into_iter().filter(|l| !l.starts_with("GET")).collect();
+        let (a, b) = (format!("DELETE {path}/a"), format!("DELETE {path}/b"));
+        assert_eq!(writes, [rehearsal(&post), a, b, post.clone(), post]);
+    }
+
+    /// The query of a creation in which the server only rehearses.
+    fn rehearsal(post: &str) -> String {
+        post.replace("&fieldValidation", "&dryRun=All&fieldValidation")
+    }
+
+    #[tokio::test]
+    async fn what_the_server_would_refuse_replaces_nothing() {
+        let path = "/api/v1/namespaces/default/configmaps";
+        let cm = |version: &str| {
+            let metadata = json!({"name": "a", "namespace": "default", "resourceVersion": version});
+            json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata})
+        };
+        let status = |code: u16, reason: &str, message: &str, causes: serde_json::Value| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": message, "details": {"causes": causes}});
+        let post = format!("POST {path}?fieldManager=kubectl-replace&fieldValidation=Strict");
+        let line = "replace --force -f -";
+        let server = || {
+            Server::new().on(&format!("GET {path}/a"), 200, cm("7")).on(&format!("DELETE {path}/a"), 200, json!({})).on(
+                &format!("GET {path}?fieldSelector=metadata.name%3Da"),
+                200,
+                json!({"items": []}),
+            )
+        };
+        let wrong = status(422, "Invalid", "ConfigMap \"a\" is invalid", json!([{"message": "no", "field": "data"}]));
+        let s = server().on(&rehearsal(&post), 422, wrong.clone());
+        assert!(snapshot(&s, line, &cm("7").to_string()).await.ends_with("exit 1\n"));
+        assert!(!s.asked().iter().any(|l| l.starts_with("DELETE")), "{:?}", s.asked());
+        // What the old object takes is free when it is gone.
+        for refused in [
+            status(409, "AlreadyExists", "configmaps \"a\" already exists", json!([])),
+            status(403, "Forbidden", "configmaps \"a\" is forbidden: exceeded quota: q", json!([])),
+            status(
+                422,
+                "Invalid",
+                "",
+                json!([{"message": "Invalid value: 30000: provided port is already allocated"}]),
+            ),
+            status(400, "BadRequest", "admission webhook \"w\" does not support dry run", json!([])),
+        ] {
+            let code = u16::try_from(refused["code"].as_u64().unwrap()).unwrap();
+            let s = server().on(&rehearsal(&post), code, refused.clone()).on(&post, 201, cm(""));
+            let said = snapshot(&s, line, &cm("7").to_string()).await;
+            assert!(said.ends_with("configmap/a replaced\n"), "{refused}: {said}");
+            assert_eq!(s.body_of(&post)["metadata"]["resourceVersion"], json!(null), "{refused}");
+        }
+        // Refused all the same: the old one is created again.
+        let restore = format!("POST {path}?fieldManager=kubectl-replace");
+        let exists = status(409, "AlreadyExists", "", json!([]));
+        let s = server().on(&rehearsal(&post), 409, exists).on(&post, 422, wrong).on(&restore, 201, cm("9"));
+        assert!(snapshot(&s, line, &cm("").to_string()).await.ends_with("exit 1\n"));
+        assert_eq!(s.asked().last(), Some(&restore));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::create::{LAST_APPLIED, annotate};
 use super::super::delete::{cascade, gone, uid};
+use super::super::recreate::{Replacement, create};
 use super::{ATTEMPTS, Arguments, conflict, migrate, patch};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, duration};
@@ -81,7 +82,7 @@ impl Apply {
             if self.dry == Dry::Client {
                 return Ok((modified, "created"));
             }
-            let made = api.create(&self.options, &modified).await;
+            let made = create(&api, &self.options, &modified).await;
             return match made {
                 Ok(o) => {
                     if i.resource.group == "apiextensions.k8s.io" || i.resource.group == "apiregistration.k8s.io" {
@@ -120,7 +121,8 @@ impl Apply {
             if failed.is_conflict() && attempt < ATTEMPTS {
                 current = api.get(&i.name).await?;
             } else if self.a.force && (failed.is_conflict() || failed.is_invalid()) {
-                return self.replace(k, i, &modified).await;
+                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
+                return self.replace(k, i, current, modified).await.map_err(|e| e.about(doing, &i.source));
             } else {
                 let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
                 return Err(Error::from(failed).about("patching", &i.source).about(doing, &i.source));
@@ -129,8 +131,9 @@ impl Apply {
     }
 
     /// Deletes the object and creates it anew.
-    async fn replace(&self, k: &mut Kube, i: &Info, modified: &Object) -> Result<(Object, &'static str)> {
+    async fn replace(&self, k: &mut Kube, i: &Info, live: Object, modified: Object) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
+        let replacement = Replacement::rehearse(&api, Some(live), &self.options, modified).await?;
         let mut options = DeleteOptions::propagation(cascade(&self.a.cascade)?);
         if self.a.grace_period >= 0 {
             options.grace_period_seconds = Some(self.a.grace_period);
@@ -139,7 +142,7 @@ impl Apply {
         let timeout = duration("timeout", &self.a.timeout)?.filter(|d| !d.is_zero());
         let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(300));
         gone(k, i, &uid(&answer), limit).await?;
-        Ok((api.create(&self.options, modified).await?, "configured"))
+        Ok((replacement.create(&api).await?, "configured"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `kubectl auth reconcile`: roles hold at least the rules of a file, bindings at least its subjects
 //! (`k8s.io/component-helpers/auth/rbac/reconciliation`).
 
+use crate::commands::recreate::{Replacement, create};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
@@ -94,7 +95,7 @@ async fn one(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> R
         let protected = wanted.annotation(OPT_OUT) == Some("false");
         if dry == Dry::None && !protected {
             ensure_namespace(k, &i.namespace).await?;
-            wanted = api.create(&WriteOptions::default(), &wanted).await?;
+            wanted = create(&api, &WriteOptions::default(), &wanted).await?;
         }
         return Ok(Outcome { object: wanted, need: Need::Create, protected, missing, extra: Vec::new() });
     };
@@ -103,8 +104,10 @@ async fn one(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> R
         match done.need {
             Need::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
             Need::Recreate => {
+                let options = WriteOptions::default();
+                let replacement = Replacement::rehearse(&api, Some(there.clone()), &options, done.object).await?;
                 api.delete(&i.name, &DeleteOptions::uid(there.uid())).await?;
-                done.object = api.create(&WriteOptions::default(), &done.object).await?;
+                done.object = replacement.create(&api).await?;
             }
             Need::Nothing | Need::Create => {}
         }
@@ -354,6 +357,11 @@ mod tests {
         let s = Server::new()
             .on(&format!("GET {path}/r"), 200, there.clone())
             .on(&format!("DELETE {path}/r"), 200, json!({}))
+            .on(
+                &format!("POST {path}?dryRun=All"),
+                409,
+                json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}),
+            )
             .on(&format!("POST {path}"), 201, there);
         assert_eq!(
             snapshot(&s, "auth reconcile -f -", file).await,

@@ -1,6 +1,7 @@
 //! `kubectl create --edit`: each object of the files goes through an editor before it is made. What is saved unchanged is not made.
 
 use super::super::edit::editor::{Draft, Form, page};
+use super::super::recreate;
 use super::{Arguments, annotate};
 use crate::error::{Error, Result};
 use crate::flags::Dry;
@@ -52,7 +53,7 @@ async fn create(
         annotate(&mut o);
     }
     if a.write.dry.strategy()? != Dry::Client {
-        o = k.api(&i.resource, &i.namespace).await?.create(&a.write.options()?, &o).await?;
+        o = recreate::create(&k.api(&i.resource, &i.namespace).await?, &a.write.options()?, &o).await?;
     }
     printer.print(k, &o, "created")
 }

@@ -1,0 +1,93 @@
+//! Flags may stand anywhere, also between a command and its subcommand, as upstream's parser (cobra) has it.
+
+use clap::{Arg, ArgAction, Command};
+use std::ffi::OsString;
+
+/// The same words with the names of command and subcommands in front, which is where clap wants them. `args` begins with the
+/// program's name. Without a command nothing changes.
+///
+/// A word is a value if the flag before it takes one. Flags that nobody knows at that place (those of the subcommand) count as such, as
+/// upstream's do.
+pub fn subcommands_first(args: &[OsString], top: &Command) -> Vec<OsString> {
+    let Some((program, rest)) = args.split_first() else { return Vec::new() };
+    let (mut names, mut rest) = (vec![program.clone()], rest.to_vec());
+    let (mut command, mut global) = (top, Vec::new());
+    loop {
+        let known: Vec<&Arg> = global.iter().copied().chain(command.get_arguments()).collect();
+        let Some(at) = first_word(&rest, &known) else { break };
+        let Some(next) = rest[at].to_str().and_then(|w| command.find_subcommand(w)) else { break };
+        names.push(rest.remove(at));
+        global.extend(command.get_arguments().filter(|a| a.is_global_set()));
+        command = next;
+    }
+    names.append(&mut rest);
+    names
+}
+
+/// Where the first word is that is neither a flag nor its value.
+fn first_word(args: &[OsString], known: &[&Arg]) -> Option<usize> {
+    let mut i = 0;
+    while i < args.len() {
+        let word = args[i].to_string_lossy();
+        if word == "--" {
+            return None;
+        }
+        let takes_next = match word.strip_prefix('-') {
+            None if word.is_empty() => false,
+            None => return Some(i),
+            Some(_) if word.contains('=') => false,
+            Some(rest) => match rest.strip_prefix('-') {
+                Some(long) => takes_next(known.iter().find(|a| a.get_long() == Some(long)), long == "help"),
+                None if rest.chars().count() == 1 => {
+                    takes_next(known.iter().find(|a| a.get_short() == rest.chars().next()), rest == "h")
+                }
+                None => false,
+            },
+        };
+        i += if takes_next { 2 } else { 1 };
+    }
+    None
+}
+
+fn takes_next(flag: Option<&&Arg>, is_help: bool) -> bool {
+    match flag {
+        Some(a) => matches!(a.get_action(), ArgAction::Set | ArgAction::Append) && !a.is_require_equals_set(),
+        None => !is_help,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_may_stand_between_a_command_and_its_subcommand() {
+        let top = crate::command();
+        for (line, want) in [
+            ("create -n default namespace q", "create namespace -n default q"),
+            ("-n default create namespace q", "create namespace -n default q"),
+            ("create -n default clusterrole r --verb=get", "create clusterrole -n default r --verb=get"),
+            ("create --dry-run=client ns q", "create ns --dry-run=client q"),
+            ("create --save-config ns q", "create ns --save-config q"),
+            ("create -f ns secret generic q", "create secret generic -f ns q"),
+            (
+                "create secret -o yaml generic q --from-literal=a=b",
+                "create secret generic -o yaml q --from-literal=a=b",
+            ),
+            ("--context c -v 3 rollout -n x status deploy/y", "rollout status --context c -v 3 -n x deploy/y"),
+            ("config --kubeconfig=f set a b", "config set --kubeconfig=f a b"),
+            ("-f file apply", "apply -f file"),
+            ("exec -it p -- create ns", "exec -it p -- create ns"),
+            ("create -- ns q", "create -- ns q"),
+            ("-h create", "create -h"),
+            ("get pods create", "get pods create"),
+            ("unknown create ns", "unknown create ns"),
+        ] {
+            let args: Vec<OsString> = ["kubectl"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            let ordered: Vec<String> =
+                subcommands_first(&args, &top).iter().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
+            assert_eq!(ordered.join(" "), want, "{line}");
+        }
+        assert_eq!(subcommands_first(&["kubectl".into()], &top), ["kubectl"]);
+    }
+}
