@@ -251,7 +251,9 @@ mod tests {
         ] {
             let mut s = server(&format!("GET /api/v1/namespaces/default/{path}"), o);
             let about = |kind: &str, name: &str| {
-                format!("GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3Ddefault%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3Du")
+                format!(
+                    "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3Ddefault%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3Du"
+                )
             };
             let event = json!({"type": bad, "reason": bad, "message": bad, "count": 1, "source": {"component": bad}});
             s = s.on(&about("Pod", "p"), 200, json!({"items": [event]}));

@@ -52,13 +52,13 @@ impl Arguments {
     }
 
     fn row(&self, o: &Object, now: jiff::Timestamp) -> Vec<String> {
-        let at = |p: &[&str]| escape(o.str_at(p).unwrap_or_default().trim());
+        let at = |p: &[&str]| escape(o.str_at(p).unwrap_or_default());
         let mut row = vec![
             interval(o, now),
             at(&["type"]),
             at(&["reason"]),
             format!("{}/{}", at(&["involvedObject", "kind"]), at(&["involvedObject", "name"])),
-            at(&["message"]),
+            escape(o.str_at(&["message"]).unwrap_or_default().trim()),
         ];
         if self.all_namespaces {
             row.insert(0, o.namespace().to_owned());
@@ -151,10 +151,7 @@ mod tests {
         let event = json!({"metadata": {"name": "e", "namespace": "default"}, "type": "\x1b[T", "reason": "\x1b[R", "message": "one\r\x1b[2J ",
             "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "\x1b[K", "name": "\x1b[N"}});
         let s = Server::new().on("GET /api/v1/namespaces/default/events?limit=500", 200, json!({"items": [event]}));
-        assert_eq!(
-            snapshot(&s, "events --no-headers", "").await,
-            "60s   ^[[T   ^[[R   ^[[K/^[[N   one\\r^[[2J\n"
-        );
+        assert_eq!(snapshot(&s, "events --no-headers", "").await, "60s   ^[[T   ^[[R   ^[[K/^[[N   one\\r^[[2J\n");
     }
 
     #[tokio::test]

@@ -106,7 +106,8 @@ mod tests {
             c.render(&items).unwrap(),
             "NAME   IMAGES   X\na      i,j      <none>\nb      <none>   map[k:[1 true]]\n"
         );
-        let hostile = Columns::parse("X:.x", false).unwrap().render(&[json!({"x": {"k\x1b": ["v\r\x1b[2J"]}})]).unwrap();
+        let hostile =
+            Columns::parse("X:.x", false).unwrap().render(&[json!({"x": {"k\x1b": ["v\r\x1b[2J"]}})]).unwrap();
         assert_eq!(hostile, "map[k^[:[v\\r^[[2J]]\n", "keys are written by others, too");
         assert!(Columns::parse("NAME", true).is_err());
         let f = Columns::from_file("A B\n.a .b\n", false).unwrap();
