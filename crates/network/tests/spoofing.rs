@@ -3,6 +3,7 @@
 
 mod node;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -82,10 +83,14 @@ async fn attack(node: &Node, network: &PodNetwork) {
         .chain(&friends)
         .map(|r| {
             let all = r.lock().unwrap();
-            all.iter().filter(|(_, text)| text == FALSE).map(|(from, _)| *from).collect::<Vec<_>>()
+            all.iter().filter(|(_, text)| text == FALSE).map(|(from, _)| *from).collect::<BTreeSet<_>>()
         })
         .collect();
-    assert_eq!((lost, overheard, false_ones), (0, 0, vec![vec![]; 4]), "lost, overheard, and who was believed");
+    assert_eq!(
+        (lost, overheard, false_ones),
+        (0, 0, vec![BTreeSet::new(); 4]),
+        "lost, overheard, and who was believed"
+    );
     namespace::set(Some(&node.node), &[("ipv4/conf/all/route_localnet".into(), "0")]).unwrap();
 }
 

@@ -6,6 +6,7 @@ use crate::runner::Case;
 use crate::story::Story;
 use ::network::namespace::run_in;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -30,15 +31,15 @@ fn pod(s: &Story, name: &str) -> Place {
 }
 
 /// A server that sends back what it gets, and the datagrams from false addresses that it has got.
-fn echo(place: &Place) -> Arc<Mutex<Vec<SocketAddr>>> {
+fn echo(place: &Place) -> Arc<Mutex<BTreeSet<SocketAddr>>> {
     let socket = run_in(place.namespace.as_deref(), || UdpSocket::bind((place.address, PORT))).unwrap();
-    let believed = Arc::new(Mutex::new(Vec::new()));
+    let believed = Arc::new(Mutex::new(BTreeSet::new()));
     let seen = believed.clone();
     std::thread::spawn(move || {
         let mut buffer = [0; 100];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             if &buffer[..length] == FALSE {
-                seen.lock().unwrap().push(from);
+                seen.lock().unwrap().insert(from);
             }
             let _ = socket.send_to(&buffer[..length], from);
         }
