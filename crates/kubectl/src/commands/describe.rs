@@ -240,14 +240,10 @@ mod tests {
             "kind": "ConfigMap", "apiVersion": "v1", "data": {"key": bad, "other": bad},
             "metadata": {"name": "m", "namespace": "default", "uid": "u"},
         });
-        let custom = json!({
-            "kind": "Endpoints", "apiVersion": "v1", "metadata": {"name": "e", "namespace": "default", "uid": "u", "labels": {"a": bad}},
-        });
         for (line, path, o, times) in [
             ("describe pod p", "pods/p", pod(ended.clone()), 14),
             ("describe pod p", "pods/p", pod(waiting), 13),
             ("describe configmap m", "configmaps/m", map, 2),
-            ("describe endpoints e", "endpoints/e", custom, 1),
         ] {
             let mut s = server(&format!("GET /api/v1/namespaces/default/{path}"), o);
             let about = |kind: &str, name: &str| {
