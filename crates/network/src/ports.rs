@@ -23,7 +23,8 @@ use crate::{Result, namespace, nft};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
     Active,
-    /// Pods can send from false source addresses, of which only their hardware address is checked.
+    /// Only hardware addresses are checked: pods can send from false source addresses and, where ports are not isolated, tell their
+    /// neighbours false hardware addresses.
     Missing,
 }
 
@@ -60,7 +61,7 @@ pub async fn apply(
     nft::apply(node, more).await?;
     tracing::warn!(
         error = %missing,
-        "this kernel cannot filter frames on bridges (CONFIG_NF_TABLES_BRIDGE): pods with NET_RAW can send packets with false source addresses"
+        "this kernel cannot filter frames on bridges (CONFIG_NF_TABLES_BRIDGE): pods with NET_RAW can send from false source addresses"
     );
     Ok(Rules::Missing)
 }
