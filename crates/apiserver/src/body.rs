@@ -4,6 +4,7 @@ use crate::compress::Gzip;
 use crate::joined::Joined;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -35,6 +36,27 @@ impl Pieces {
 impl Body {
     pub fn stream(receiver: mpsc::Receiver<Bytes>) -> Self {
         Self::Stream(Pieces { receiver, held: Vec::new() })
+    }
+
+    /// A body that arrives from another server. Once nobody wants it, nothing more of it is waited for.
+    pub fn relay(mut body: impl HttpBody<Data = Bytes, Error: Send> + Send + Unpin + 'static) -> Self {
+        let (sender, receiver) = mpsc::channel(16);
+        tokio::spawn(async move {
+            let relay = async {
+                // What breaks off ends here as well.
+                while let Some(Ok(frame)) = body.frame().await {
+                    let Ok(data) = frame.into_data() else { continue };
+                    if sender.send(data).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = relay => {}
+                () = sender.closed() => {}
+            }
+        });
+        Self::stream(receiver)
     }
 
     /// Keeps something until the last of the body has come or nobody wants it any more. What is there already is over.

@@ -117,7 +117,7 @@ impl Server {
         let metrics = Metrics::new();
         // A registry that several servers share is counted by the first.
         let _ = registry.witness.set(metrics.clone());
-        let webhooks = Arc::new(webhooks::Clients::new(metrics.clone()));
+        let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), options.endpoints));
         let _ = registry.outside.set(webhooks.clone());
         let audit = options.audit.take();
         let aside = aside::Aside::new(options.aside.take());
@@ -137,7 +137,7 @@ impl Server {
             last_modes: impersonate::LastModes::default(),
             reading: inflight::InFlight::new(if governed { 0 } else { options.max_requests_in_flight }),
             mutating: inflight::InFlight::new(if governed { 0 } else { options.max_mutating_requests_in_flight }),
-            aggregator: aggregate::Aggregator::new(options.proxy_client.take()),
+            aggregator: aggregate::Aggregator::new(options.proxy_client.take(), options.endpoints),
             flow: flow::FlowControl::new(&options, &metrics),
             connections: listen::Table::new(options.max_connections),
             answers: budget::Budget::new(answer::TOTAL, answer::PER_USER),

@@ -1,7 +1,7 @@
 //! What an operator may choose of the server, with upstream's defaults.
 
 use crate::audit::Audit;
-use client::https::ClientIdentity;
+use client::https::{ClientIdentity, Reach};
 use meta::GroupResource;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,6 +21,9 @@ pub struct Options {
     pub priority_and_fairness: bool,
     /// The certificate by which other API servers know this one as their front proxy.
     pub proxy_client: Option<ClientIdentity>,
+    /// Where endpoints of services may be that webhooks and API services lead to: whoever writes those need not be who is trusted
+    /// with this machine.
+    pub endpoints: Reach,
     /// The flags that were given, or would have been, with their values (`/flagz`).
     pub flags: BTreeMap<String, String>,
     /// What is written down of requests; nothing without it.
@@ -43,6 +46,7 @@ impl Default for Options {
             max_connections: 8192,
             priority_and_fairness: true,
             proxy_client: None,
+            endpoints: Reach::Network,
             flags: BTreeMap::new(),
             audit: None,
             not_carried_out: BTreeMap::new(),

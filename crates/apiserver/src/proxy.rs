@@ -1,6 +1,8 @@
 //! The `proxy` subresource: a request goes on to a pod, an endpoint of a service, or a node, and the answer comes back
 //! (`k8s.io/apimachinery/pkg/util/proxy`). Connections that turn into something else are joined end to end.
 //!
+//! **Invariant**: no task and no connection to the other side outlives the client's, however silent the other side is.
+//!
 //! Left out: rewriting links in HTML.
 
 use crate::Server;
@@ -10,7 +12,7 @@ use crate::handle::Call;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, HOST, LOCATION, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
@@ -20,13 +22,15 @@ use registry::{Place, Request, Upstream};
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 /// How long it may take to reach somebody.
 const CONNECT: Duration = Duration::from_secs(30);
+
+/// How long a connection may take to say that it ends.
+const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
@@ -155,28 +159,31 @@ fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str)
         if let Some(ours) = ours {
             tokio::spawn(async move {
                 let (Ok(a), Ok(b)) = tokio::join!(ours, theirs) else { return };
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(a), &mut TokioIo::new(b)).await;
+                carry(TokioIo::new(a), TokioIo::new(b)).await;
             });
         }
         return response.map(|_| Body::empty());
     }
-    let (mut parts, mut body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     drop_hop_by_hop(&mut parts.headers);
     // A path of theirs is below ours.
     let location = parts.headers.get(LOCATION).and_then(|l| l.to_str().ok()).filter(|l| l.starts_with('/'));
     if let Some(v) = location.and_then(|l| HeaderValue::from_str(&format!("{root}{l}")).ok()) {
         parts.headers.insert(LOCATION, v);
     }
-    let (sender, receiver) = mpsc::channel(16);
-    tokio::spawn(async move {
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(data) = frame.into_data() else { continue };
-            if sender.send(data).await.is_err() {
-                return;
-            }
-        }
-    });
-    Response::from_parts(parts, Body::stream(receiver))
+    Response::from_parts(parts, Body::relay(body))
+}
+
+/// Carries bytes both ways until one side has ended; the other, which may be silent for ever, is not waited for.
+pub(crate) async fn carry(ours: impl AsyncRead + AsyncWrite, theirs: impl AsyncRead + AsyncWrite) {
+    let (mut from_us, mut to_us) = tokio::io::split(ours);
+    let (mut from_them, mut to_them) = tokio::io::split(theirs);
+    // Either may have broken: both end, whatever the reason.
+    tokio::select! {
+        _ = tokio::io::copy(&mut from_us, &mut to_them) => {}
+        _ = tokio::io::copy(&mut from_them, &mut to_us) => {}
+    }
+    let _ = tokio::time::timeout(CLOSE, async { tokio::join!(to_us.shutdown(), to_them.shutdown()) }).await;
 }
 
 /// Headers that are about one connection only.

@@ -1,5 +1,8 @@
 //! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service, as whom a
 //! kubeconfig says.
+//!
+//! **Invariant**: who writes a service or its endpoints leads this server to no address of its own machine ([`Reach::Network`]); a URL,
+//! which an administrator writes, may.
 
 use crate::Metrics;
 use crate::admit::{Decoded, Stored};
@@ -8,7 +11,7 @@ use async_trait::async_trait;
 use auth::remote::refusal;
 use auth::{Caller, Endpoint, Place};
 use bytes::Bytes;
-use client::https::{Config, Https, Roots};
+use client::https::{Config, Https, Reach, Roots};
 use client::{Error, Transport};
 use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
@@ -34,6 +37,8 @@ type To = (String, Vec<u8>, Option<String>, Option<String>);
 pub(crate) struct Clients {
     kept: Mutex<HashMap<To, Arc<dyn Transport>>>,
     metrics: Arc<Metrics>,
+    /// Where endpoints of services may be.
+    endpoints: Reach,
 }
 
 /// Where a call goes.
@@ -44,6 +49,7 @@ struct Target {
     host: String,
     path: String,
     name: Option<String>,
+    reach: Reach,
 }
 
 #[async_trait]
@@ -66,8 +72,8 @@ impl Outside for Clients {
 }
 
 impl Clients {
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { kept: Mutex::default(), metrics }
+    pub fn new(metrics: Arc<Metrics>, endpoints: Reach) -> Self {
+        Self { kept: Mutex::default(), metrics, endpoints }
     }
 
     /// Errors are told as Go's HTTP client tells them.
@@ -89,7 +95,7 @@ impl Clients {
                 let address = resolve(registry, namespace, name, *port);
                 let address = address.map_err(|e| sending(format!("{}: {e}", shown(&host, path))))?;
                 let (server, path) = (format!("https://{address}"), path.to_owned());
-                Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")) }
+                Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")), reach: self.endpoints }
             }
         };
         let what = shown(&target.host, &target.path);
@@ -114,14 +120,20 @@ impl Clients {
         caller: Option<&Arc<Caller>>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Arc<dyn Transport>, Error> {
+        // Only services have a name here, so they share no connection with a URL, which may lead anywhere.
         let key = (to.server.clone(), ca.to_vec(), to.name.clone(), caller.map(|c| c.name.clone()));
         if let Some(c) = self.kept.lock().get(&key) {
             return Ok(c.clone());
         }
         let roots = if ca.is_empty() { Roots::System } else { Roots::Pem(ca.to_vec()) };
         // HTTP/2 would send all requests to one of several backends.
-        let config =
-            Config { roots, server_name: to.name.clone(), disable_http2: true, ..Config::new(to.server.clone()) };
+        let config = Config {
+            roots,
+            server_name: to.name.clone(),
+            disable_http2: true,
+            reach: to.reach,
+            ..Config::new(to.server.clone())
+        };
         let client: Arc<dyn Transport> = match caller {
             Some(c) => c.user.transport(config, clock).await?,
             None => Arc::new(Https::new(&config)?),
@@ -191,7 +203,7 @@ fn by_url(url: &str) -> Result<Target, String> {
     };
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let host = authority.to_string();
-    Ok(Target { server: format!("https://{host}"), host, path: path.to_owned(), name: None })
+    Ok(Target { server: format!("https://{host}"), host, path: path.to_owned(), name: None, reach: Reach::Anywhere })
 }
 
 /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
@@ -210,7 +222,9 @@ pub(crate) fn resolve(registry: &Registry, namespace: &str, name: &str, port: u1
     };
     let port = port["name"].as_str().unwrap_or_default();
     let mut slices = stored.list("discovery.k8s.io", "endpointslices", Some(namespace));
-    slices.retain(|s| s.label("kubernetes.io/service-name") == Some(name));
+    // A name that looks like an address is a name.
+    slices
+        .retain(|s| s.label("kubernetes.io/service-name") == Some(name) && s.str_at(&["addressType"]) != Some("FQDN"));
     let ready: Vec<SocketAddr> = slices.iter().flat_map(|s| ready(s, port)).collect();
     if ready.is_empty() {
         return Err(format!("no endpoints available for service {name:?}"));

@@ -44,6 +44,15 @@ pub enum Credentials {
     },
 }
 
+/// Which addresses a name may lead to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    #[default]
+    Anywhere,
+    /// Not this machine's loopback, nor the link, nor a group ([`meta::address::is_special`]): for servers that users of a cluster name.
+    Network,
+}
+
 /// Where the server is and how to talk to it.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -56,6 +65,8 @@ pub struct Config {
     pub server_name: Option<String>,
     pub insecure: bool,
     pub proxy: Option<Proxy>,
+    /// Looked at after names are resolved, for each address that is dialled. A proxy resolves names itself.
+    pub reach: Reach,
     pub connect_timeout: Duration,
     pub disable_http2: bool,
 }
@@ -70,6 +81,7 @@ impl Config {
             server_name: None,
             insecure: false,
             proxy: None,
+            reach: Reach::Anywhere,
             connect_timeout: Duration::from_secs(30),
             disable_http2: false,
         }

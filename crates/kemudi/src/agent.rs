@@ -7,7 +7,6 @@ use auth::User;
 use bytes::Bytes;
 use client::Informers;
 use http::{Request, Response};
-use http_body_util::BodyExt;
 use meta::{GroupResource, Status};
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
 use node::{Agent, Allowlist, DnsOptions, Handle};
@@ -18,7 +17,6 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
@@ -225,16 +223,6 @@ impl NodeConnector for InProcess {
         if node != self.node {
             return Err(Status::unavailable(format!("no way to the agent of node {node:?}")));
         }
-        let (parts, mut body) = self.handle.handle(request).await.into_parts();
-        let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(async move {
-            while let Some(Ok(frame)) = body.frame().await {
-                let Ok(data) = frame.into_data() else { continue };
-                if sender.send(data).await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::from_parts(parts, Body::stream(receiver)))
+        Ok(self.handle.handle(request).await.map(Body::relay))
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: everything here is data to data. No I/O, no clock, no async; time and randomness appear only as the traits
 //! ([`Clock`], [`Rng`]) that the edge implements.
 
+pub mod address;
 pub mod depth;
 pub mod field;
 pub mod gvk;

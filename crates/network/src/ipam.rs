@@ -1,6 +1,6 @@
 //! Which pod has which address, kept in a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use crate::address::Cidr;
 use crate::{Error, Result};
 
 const VERSION: u32 = 1;
+/// Pods get addresses from so many at the beginning of the range: enough for any node, and few enough to be listed in packet rules.
+const MOST: u32 = 4094;
 
 /// **Invariant**: an address that was given out is in the file before anyone uses it.
 pub struct Ipam {
@@ -53,6 +55,13 @@ impl Ipam {
         range.nth(1).filter(|_| range.size() >= 4).ok_or(Error::Exhausted(range))
     }
 
+    /// The addresses that pods may get or have.
+    pub fn addresses(&self) -> BTreeSet<Ipv4Addr> {
+        let range = self.state.range;
+        let usable = (0..usable(range)).filter_map(|index| range.nth(index + 2));
+        usable.chain(self.state.pods.values().copied()).collect()
+    }
+
     pub fn get(&self, pod: &str) -> Option<Ipv4Addr> {
         self.state.pods.get(pod).copied()
     }
@@ -67,9 +76,8 @@ impl Ipam {
             return Ok(address);
         }
         let range = self.state.range;
-        // Without the network address, the gateway and the broadcast address.
-        let usable = u32::try_from(range.size().saturating_sub(3)).unwrap_or(u32::MAX);
-        let used: std::collections::BTreeSet<Ipv4Addr> = self.state.pods.values().copied().collect();
+        let usable = usable(range);
+        let used: BTreeSet<Ipv4Addr> = self.state.pods.values().copied().collect();
         for step in 0..usable {
             let index = (self.state.next + step) % usable;
             let Some(address) = range.nth(index + 2) else { continue };
@@ -100,6 +108,11 @@ impl Ipam {
     }
 }
 
+/// How many pods a range has addresses for: without the network address, the gateway and the broadcast address.
+fn usable(range: Cidr) -> u32 {
+    u32::try_from(range.size().saturating_sub(3)).unwrap_or(u32::MAX).min(MOST)
+}
+
 fn write(path: &Path, state: &State) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
@@ -110,6 +123,21 @@ fn write(path: &Path, state: &State) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_large_range_the_beginning_is_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ipam.json");
+        let far = r#"{"version":1,"range":"10.0.0.0/8","pods":{"old":"10.9.9.9"},"next":592000}"#;
+        std::fs::write(&path, far).unwrap();
+        let mut ipam = Ipam::open(path, "10.0.0.0/8".parse().unwrap()).unwrap();
+        assert_eq!(ipam.allocate("old").unwrap(), Ipv4Addr::new(10, 9, 9, 9), "what an earlier version gave stays");
+        let new = ipam.allocate("new").unwrap();
+        let all = ipam.addresses();
+        assert!(all.contains(&new) && all.contains(&Ipv4Addr::new(10, 9, 9, 9)));
+        assert_eq!(all.len(), MOST as usize + 1);
+        assert_eq!(all.first(), Some(&Ipv4Addr::new(10, 0, 0, 2)));
+    }
 
     #[test]
     fn addresses_are_unique_remembered_and_reused_late() {

@@ -1,9 +1,10 @@
 //! Pod network and packet rules on plain Linux: a bridge and a pair of interfaces per pod by netlink, services by nftables.
 //!
 //! **Invariants.** Packets for pod or service addresses never leave by a device that is not ours, whatever rules are being
-//! changed or gone: [`guard`] is put up before anything else and taken down last. Everything made in the kernel carries the
-//! network's id in its name, and `purge` removes exactly that. All of it lives in one network namespace (the machine's, or
-//! one given by path), so that several nodes fit on one machine.
+//! changed or gone: [`guard`] is put up before anything else and taken down last. A pod sends as itself or not at all, and its
+//! neighbours on the bridge hear nothing that the node has not routed (`ports`). Everything made in the kernel carries the
+//! network's id in its name or is a port of its bridge, and `purge` removes exactly that. All of it lives in one network namespace
+//! (the machine's, or one given by path), so that several nodes fit on one machine.
 //!
 //! Left out: Kubernetes kinds; IPv6; the tunnel between nodes.
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
@@ -15,6 +16,7 @@ mod link;
 pub mod namespace;
 mod nft;
 mod pods;
+mod ports;
 mod services;
 
 pub use address::Cidr;

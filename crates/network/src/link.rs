@@ -6,7 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use futures::TryStreamExt;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
@@ -23,6 +27,13 @@ pub struct Device {
     pub name: String,
     pub alias: Option<String>,
     pub controller: Option<u32>,
+}
+
+/// Whether a bridge port may exchange frames with others of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbours {
+    Reachable,
+    Isolated,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,13 +122,64 @@ impl Netlink {
             outer = outer.mtu(mtu);
         }
         let outer = outer.set_info_data(InfoData::Veth(InfoVeth::Peer(inner.build())));
-        let fail = || Error::netlink(format!("making interface {name}"));
-        self.0.link().add(outer.build()).execute().await.map_err(fail())?;
-        // Where `br_netfilter` is on, a packet whose destination a rule has changed is bridged, not routed, and may have to
-        // go out where it came in: a pod that reaches itself through a service.
-        let index = self.index(name).await?;
-        let port = LinkBridgePort::new(index).hairpin(true).build();
-        self.0.link().set_port(port).execute().await.map_err(fail())
+        let fail = Error::netlink(format!("making interface {name}"));
+        self.0.link().add(outer.build()).execute().await.map_err(fail)
+    }
+
+    /// Makes a bridge port that of one hardware address: nothing is learnt there, frames from another address are dropped
+    /// (`locked`, Linux 5.16; older kernels ignore it), frames to the address go there and those to nobody in particular do not.
+    pub async fn lock_port(&self, index: u32, address: [u8; 6], neighbours: Neighbours) -> Result<()> {
+        let port = LinkBridgePort::new(index)
+            // Where `br_netfilter` is on, a packet whose destination a rule has changed is bridged, not routed, and may have
+            // to go out where it came in: a pod that reaches itself through a service.
+            .hairpin(true)
+            .isolated(neighbours == Neighbours::Isolated)
+            .learning(false)
+            .locked(true)
+            .flood(false)
+            .mcast_flood(false)
+            .bcast_flood(false)
+            .fdb_flush()
+            .build();
+        let fail = || Error::netlink(format!("securing bridge port {index}"));
+        self.0.link().set_port(port).execute().await.map_err(fail())?;
+        // A permanent entry would be the bridge's own address; this one is static.
+        let entry = self.0.neighbours().add_bridge(index, &address).state(NeighbourState::Noarp);
+        entry.flags(NeighbourFlags::Controller).replace().execute().await.map_err(fail())
+    }
+
+    /// Says for good which hardware address an IP address has behind a device: no answer of anybody changes it.
+    pub async fn set_neighbour(&self, device: u32, address: Ipv4Addr, hardware: [u8; 6]) -> Result<()> {
+        let request = self.0.neighbours().add(device, IpAddr::V4(address)).link_layer_address(&hardware);
+        request.replace().execute().await.map_err(Error::netlink(format!("neighbour {address}")))
+    }
+
+    /// Fine if it is gone.
+    pub async fn delete_neighbour(&self, device: u32, address: Ipv4Addr) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.ifindex = device;
+        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+        match self.0.neighbours().del(message).execute().await {
+            Err(e) if !matches!(errno(&e), Some(libc::ENOENT | libc::ENODEV)) => {
+                Err(Error::netlink(format!("deleting neighbour {address}"))(e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives an interface another name. It is down for a moment where the kernel renames no interface that is up.
+    pub async fn rename(&self, index: u32, name: &str) -> Result<()> {
+        let renamed = || LinkUnspec::new_with_index(index).name(name);
+        let fail = || Error::netlink(format!("renaming an interface to {name}"));
+        match self.0.link().set(renamed().build()).execute().await {
+            Err(e) if errno(&e) == Some(libc::EBUSY) => {}
+            done => return done.map_err(fail()),
+        }
+        self.0.link().set(LinkUnspec::new_with_index(index).down().build()).execute().await.map_err(fail())?;
+        let done = self.0.link().set(renamed().build()).execute().await.map_err(fail());
+        self.up(index).await?;
+        done
     }
 
     pub async fn up(&self, index: u32) -> Result<()> {

@@ -3,7 +3,8 @@
 //! A pod has one interface, `eth0`, with a /32 address; everything, pods of the same node too, is reached through the node
 //! (the bridge's address), so that every packet passes the node's rules and answers take the way back that connection
 //! tracking expects, without `br_netfilter`. Hardware addresses, the bridge's too, are made from IP addresses, so nobody's memory
-//! of an address that is used again is wrong, and the node's does not change when pods come and go.
+//! of an address that is used again is wrong, and the node's does not change when pods come and go. What a pod may send is in
+//! [`crate::ports`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +17,8 @@ use tokio::sync::Mutex;
 
 use crate::address::Cidr;
 use crate::ipam::Ipam;
-use crate::link::{Netlink, RouteKind};
+use crate::link::{Device, Neighbours, Netlink, RouteKind};
+use crate::ports::{self, Rules, hardware_address};
 use crate::{Error, Result, check_id, guard, namespace, nft};
 
 /// How a node's pod network is laid out.
@@ -81,11 +83,13 @@ struct Inner {
     gateway: Ipv4Addr,
     netlink: Netlink,
     bridge: u32,
+    neighbours: Neighbours,
     ipam: Mutex<Ipam>,
 }
 
 impl PodNetwork {
-    /// Puts up the guard, then the bridge, or takes over what an earlier process left. Pods that were attached stay so.
+    /// Puts up the guard, then the bridge, or takes over what an earlier process left. Pods that were attached stay so, and get what
+    /// an earlier version did not give them.
     pub async fn open(options: Options) -> Result<PodNetwork> {
         check_id(&options.id)?;
         let gateway = Ipam::gateway(options.pod_range)?;
@@ -103,7 +107,8 @@ impl PodNetwork {
         let mut devices = options.more_devices.clone();
         devices.push(bridge_name.clone());
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
-        nft::apply(node, &script(&options)).await?;
+        let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
+        let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &script(&options)).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
             // Made by a version that gave it no address of its own.
@@ -127,14 +132,22 @@ impl PodNetwork {
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
             (format!("ipv4/conf/{bridge_name}/accept_redirects"), "0"),
+            // Pods reach what listens on the node's loopback addresses by no way of writing a packet.
+            (format!("ipv4/conf/{bridge_name}/route_localnet"), "0"),
+            (format!("ipv4/conf/{bridge_name}/accept_source_route"), "0"),
         ];
         settings.extend(no_ipv6(&bridge_name));
         if options.forward {
             settings.insert(0, ("ipv4/ip_forward".into(), "1"));
         }
         namespace::set(node, &settings)?;
-        let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
-        let inner = Inner { options, gateway, netlink, bridge, ipam: Mutex::new(ipam) };
+        // Without rules only the bridge can keep ports apart, where it is not to deliver from one to the other itself.
+        let neighbours = match rules {
+            Rules::Missing if !ports::bridged_packets_are_filtered(node) => Neighbours::Isolated,
+            _ => Neighbours::Reachable,
+        };
+        let inner = Inner { options, gateway, netlink, bridge, neighbours, ipam: Mutex::new(ipam) };
+        inner.adopt().await?;
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
@@ -161,10 +174,10 @@ impl PodNetwork {
             (ipam.allocate(pod)?, known)
         };
         let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
-        if known && inner.netlink.device(&interface(pod)).await?.is_some() {
+        if known && inner.port(pod, address).await?.is_some() {
             return Ok(attachment);
         }
-        match inner.connect(pod, &attachment, namespace).await {
+        match inner.connect(&attachment, namespace).await {
             Ok(()) => Ok(attachment),
             Err(e) => {
                 let _ = self.detach(pod).await; // the first error is the one to tell
@@ -176,8 +189,12 @@ impl PodNetwork {
     /// Takes the pod's interface, namespace and address away; fine if it has none.
     pub async fn detach(&self, pod: &str) -> Result<()> {
         let inner = &self.inner;
-        if let Some(device) = inner.netlink.device(&interface(pod)).await? {
-            inner.netlink.delete(device.index).await?;
+        let address = inner.ipam.lock().await.get(pod);
+        if let Some(address) = address {
+            if let Some(port) = inner.port(pod, address).await? {
+                inner.netlink.delete(port.index).await?;
+            }
+            inner.netlink.delete_neighbour(inner.bridge, address).await?;
         }
         namespace::remove(&inner.options.namespace_directory.join(pod))?;
         inner.ipam.lock().await.release(pod)
@@ -215,6 +232,7 @@ impl PodNetwork {
         }
         let table = options.table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        ports::remove(node, &table).await?;
         let _ = std::fs::remove_dir(&options.namespace_directory); // stays if someone put something else there
         let _ = std::fs::remove_file(options.state_directory.join("addresses.json"));
         let _ = std::fs::remove_dir(&options.state_directory);
@@ -223,16 +241,64 @@ impl PodNetwork {
 }
 
 impl Inner {
-    async fn connect(&self, pod: &str, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
-        let name = interface(pod);
-        if let Some(stale) = self.netlink.device(&name).await? {
-            self.netlink.delete(stale.index).await?;
+    /// Brings ports of an earlier process up to date: their names, what passes them, and the node's memory of who is there. A port that
+    /// no pod in the table has is removed, since nothing says what may pass it.
+    async fn adopt(&self) -> Result<()> {
+        let devices = self.netlink.devices().await?;
+        let ports = devices.iter().filter(|d| d.controller == Some(self.bridge));
+        let mut ports: BTreeMap<&str, u32> = ports.map(|d| (d.name.as_str(), d.index)).collect();
+        for (pod, address) in self.ipam.lock().await.pods() {
+            let name = ports::interface(*address);
+            let mut index = ports.remove(name.as_str());
+            if index.is_none() {
+                index = ports.remove(ports::former_interface(pod).as_str());
+                if let Some(index) = index {
+                    self.netlink.rename(index, &name).await?;
+                }
+            }
+            if let Some(index) = index {
+                self.secure(index, *address).await?;
+            }
+        }
+        for (name, index) in ports.into_iter().filter(|(name, _)| name.starts_with("km")) {
+            tracing::info!(interface = name, "removing a port of no pod");
+            self.netlink.delete(index).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a port that of the pod with this address, and the pod the one that the node knows under it.
+    async fn secure(&self, port: u32, address: Ipv4Addr) -> Result<()> {
+        let hardware = hardware_address(address);
+        self.netlink.lock_port(port, hardware, self.neighbours).await?;
+        self.netlink.set_neighbour(self.bridge, address, hardware).await
+    }
+
+    /// The node's side of a pod's pair, if it is there.
+    async fn port(&self, pod: &str, address: Ipv4Addr) -> Result<Option<Device>> {
+        for name in [ports::interface(address), ports::former_interface(pod)] {
+            let found = self.netlink.device(&name).await?;
+            if let Some(device) = found.filter(|d| d.controller == Some(self.bridge)) {
+                return Ok(Some(device));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn connect(&self, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
+        let name = ports::interface(attachment.address);
+        match self.netlink.device(&name).await? {
+            Some(stale) if stale.controller == Some(self.bridge) => self.netlink.delete(stale.index).await?,
+            Some(_) => return Err(Error::Foreign(name)),
+            None => {}
         }
         namespace::remove(&attachment.namespace)?;
         let runtime = tokio::runtime::Handle::current();
         // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
-        let mut settings: Vec<_> =
-            ["all", "default"].map(|c| (format!("ipv4/conf/{c}/accept_redirects"), "0")).into_iter().collect();
+        let mut settings: Vec<_> = ["accept_redirects", "accept_source_route"]
+            .into_iter()
+            .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0")))
+            .collect();
         settings.extend(no_ipv6("default"));
         let inside = namespace::bind(&attachment.namespace, namespace, move || {
             namespace::write_settings(&settings)?;
@@ -242,6 +308,7 @@ impl Inner {
         let file = File::open(&attachment.namespace).map_err(Error::io(attachment.namespace.display().to_string()))?;
         let (address, mtu) = (hardware_address(attachment.address), self.options.mtu);
         self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), address, mtu).await?;
+        self.secure(self.netlink.index(&name).await?, attachment.address).await?;
         inside.up(1).await?; // lo is the first device of every namespace
         let eth0 = inside.index("eth0").await?;
         inside.add_address(eth0, attachment.address, 32).await?;
@@ -265,18 +332,6 @@ fn no_ipv6(device: &str) -> Vec<(String, &'static str)> {
         .collect()
 }
 
-/// A hardware address made from an IP address: the same for everyone who has that address after one another.
-fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
-    [0x0a, 0x58, a, b, c, d]
-}
-
-/// The node's side of a pod's pair: `km` and a hash, as the id may be too long.
-fn interface(pod: &str) -> String {
-    let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    format!("km{:013x}", hash & 0xf_ffff_ffff_ffff)
-}
-
 /// Who may talk to the outside, and how.
 fn script(options: &Options) -> String {
     let Options { pod_range, cluster_range, service_range, masquerade, .. } = options;
@@ -297,15 +352,4 @@ fn script(options: &Options) -> String {
         ));
     }
     script
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interface_names_fit_and_differ() {
-        assert_ne!(interface("a"), interface("b"));
-        assert!(interface(&"x".repeat(200)).len() <= 15);
-    }
 }

@@ -265,3 +265,48 @@ async fn containers_end_restart_and_outlive_the_agent() {
     assert_eq!(body(&m, "/containerLogs/default/none/c").await.0, 404);
     m.finish().await;
 }
+
+/// A pod whose shim is killed whenever there is one was given a new sandbox at once, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_that_is_lost_again_waits() {
+    use runtime::Runtime;
+    let m = Machine::new().await;
+    m.pod(
+        "lost",
+        json!({"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "nowhere.example/x:1"}]}),
+    );
+    let mut events = m.embedded.subscribe();
+    let ready = async |attempt: u32| {
+        let wait = async {
+            loop {
+                let pods = m.embedded.list_pods().await.unwrap();
+                let pod = pods.into_iter().find(|p| p.config.attempt == attempt);
+                if let Some(shim) = pod.and_then(|p| p.shim_pid) {
+                    return shim;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), wait).await.expect("a new sandbox")
+    };
+    for attempt in [0, 1] {
+        let shim = nix::unistd::Pid::from_raw(ready(attempt).await);
+        nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).unwrap();
+        let gone = async { while !matches!(events.recv().await, Ok(runtime::Event::PodStopped { .. })) {} };
+        tokio::time::timeout(std::time::Duration::from_secs(30), gone).await.unwrap();
+    }
+    let told = |e: &Value| e["message"] == "Back-off 10s re-creating the lost sandbox of pod default/lost";
+    let begun = tokio::time::Instant::now();
+    while !m.api.list("api/v1/events").iter().any(told) {
+        assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let attempts = |pods: Vec<runtime::Pod>| pods.iter().map(|p| p.config.attempt).max();
+    assert_eq!(attempts(m.embedded.list_pods().await.unwrap()), Some(1));
+    // It comes back, later.
+    let _ = ready(2).await;
+    assert!(begun.elapsed().as_secs() >= 5, "after {:?}", begun.elapsed());
+    m.api.delete_gracefully(PODS, "default", "lost", 1);
+    m.gone("lost").await;
+    m.finish().await;
+}

@@ -68,6 +68,27 @@ async fn containers_die_with_their_shim() {
     host.finish().await;
 }
 
+/// An agent that could not take up the connection to a shim knows it from its record only.
+#[tokio::test]
+async fn a_shim_without_a_connection_is_ended_by_its_record() {
+    let mut host = Host::new().await;
+    let pod = host.pod("a").await;
+    let shim = pod.shim_pid.unwrap();
+    let id = host.start("a", shell("main", "while :; do sleep 0.1; done")).await;
+    let options = host.options.clone();
+    drop(std::mem::replace(&mut host.runtime, Embedded::open(other_root(&options)).await.unwrap()));
+    let record = options.root.join("pods/a/containers").join(&id).join("config.json");
+    std::fs::write(&record, "{").unwrap();
+    host.runtime = Embedded::open(options.clone()).await.unwrap();
+    assert_eq!(host.runtime.pod_status("a").await.unwrap().state, PodState::NotReady);
+    assert!(std::path::Path::new(&format!("/proc/{shim}")).exists());
+    host.runtime.stop_pod("a").await.unwrap();
+    wait(|| !std::path::Path::new(&format!("/proc/{shim}")).exists()).await;
+    host.runtime.remove_pod("a").await.unwrap();
+    Embedded::purge(&other_root(&options)).await.unwrap();
+    host.finish().await;
+}
+
 #[tokio::test]
 async fn fifty_pods_at_once() {
     let mut host = Host::new().await;

@@ -198,7 +198,9 @@ impl Cluster {
             issuer: Some(accounts.documents("https://test.local/openid/v1/jwks")),
             ..Authenticators::default()
         };
-        let server = Server::new(registry, authenticators, authorizer, admission);
+        // Tests talk to loopback only.
+        let options = apiserver::Options { endpoints: client::https::Reach::Anywhere, ..apiserver::Options::default() };
+        let server = Server::with(registry, authenticators, authorizer, admission, options);
         let cluster = Self { server, clock, rng, definitions, rbac, accounts };
         for ns in ["default", "kube-system", "golden"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;

@@ -3,7 +3,8 @@
 //!
 //! `services` keeps the objects and the table of who serves what, `check` asks whether a server is there, `documents` puts its
 //! discovery and OpenAPI beside our own. Invariant: only a request that was authenticated and authorized here is sent on, and
-//! never with the caller's credentials. Left out: following redirects.
+//! never with the caller's credentials; a service leads to no address of this machine ([`Reach::Network`]); nothing of a request
+//! outlives its client's connection. Left out: following redirects.
 
 mod check;
 mod documents;
@@ -21,12 +22,11 @@ use crate::path::Target;
 use crate::webhooks::resolve;
 use auth::User;
 use bytes::Bytes;
-use client::https::{ClientIdentity, Config, Https, Roots};
+use client::https::{ClientIdentity, Config, Https, Reach, Roots};
 use client::{Transport, Upgrade};
 use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::request::Parts;
 use http::{Request, Response, Version};
-use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use meta::GroupVersion;
@@ -34,7 +34,6 @@ use parking_lot::{Mutex, RwLock};
 use registry::Registry;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// Connections are kept to so many servers; with more, all are made anew.
 const KEPT: usize = 64;
@@ -70,6 +69,7 @@ pub(crate) struct Aggregator {
     table: RwLock<Arc<Table>>,
     kept: Mutex<HashMap<To, Arc<Https>>>,
     identity: Option<ClientIdentity>,
+    endpoints: Reach,
 }
 
 /// A server's address, its name, whom to trust, and whether to trust anybody.
@@ -86,8 +86,8 @@ enum Unreached {
 }
 
 impl Aggregator {
-    pub fn new(identity: Option<ClientIdentity>) -> Self {
-        Self { identity, ..Self::default() }
+    pub fn new(identity: Option<ClientIdentity>, endpoints: Reach) -> Self {
+        Self { identity, endpoints, ..Self::default() }
     }
 
     pub fn table(&self) -> Arc<Table> {
@@ -155,10 +155,10 @@ impl Aggregator {
         match client.upgrade(request).await {
             Err(e) => failed(e),
             Ok(Upgrade::Refused(r)) => relay(r),
-            Ok(Upgrade::Switched(parts, mut theirs)) => {
+            Ok(Upgrade::Switched(parts, theirs)) => {
                 tokio::spawn(async move {
                     if let Some(Ok(ours)) = async { Some(ours?.await) }.await {
-                        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(ours), &mut theirs).await;
+                        crate::proxy::carry(TokioIo::new(ours), theirs).await;
                     }
                 });
                 Response::from_parts(parts, Body::empty())
@@ -180,6 +180,7 @@ impl Aggregator {
             identity: self.identity.clone(),
             server_name: Some(name),
             insecure: remote.insecure,
+            reach: self.endpoints,
             ..Config::new(format!("https://{address}"))
         };
         let client = Arc::new(Https::new(&config).map_err(|e| Unreached::Transport(e.why()))?);
@@ -200,24 +201,10 @@ fn plain(code: u16, text: &str) -> Response<Body> {
 
 /// An answer as ours.
 fn relay(response: Response<client::Body>) -> Response<Body> {
-    let mut r = response.map(forward);
+    let mut r = response.map(Body::relay);
     crate::proxy::drop_hop_by_hop(r.headers_mut());
     *r.version_mut() = Version::default();
     r
-}
-
-/// A body that still arrives.
-fn forward(mut body: client::Body) -> Body {
-    let (sender, receiver) = mpsc::channel(16);
-    tokio::spawn(async move {
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(data) = frame.into_data() else { continue };
-            if sender.send(data).await.is_err() {
-                return;
-            }
-        }
-    });
-    Body::stream(receiver)
 }
 
 /// The headers of a request that is sent on: what says who asks is ours alone.

@@ -1,6 +1,6 @@
 //! Connections: TCP, a CONNECT proxy if there is one, TLS.
 
-use super::{Config, tls};
+use super::{Config, Reach, tls};
 use crate::error::{BoxError, Error};
 use base64::Engine;
 use http::Uri;
@@ -49,6 +49,7 @@ pub(super) struct Connector {
     tls: TlsConnector,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
+    reach: Reach,
     timeout: Duration,
 }
 
@@ -64,6 +65,7 @@ impl Connector {
             tls: TlsConnector::from(tls::config(c, http2)?),
             server_name,
             proxy: c.proxy.clone(),
+            reach: c.reach,
             timeout: c.connect_timeout,
         })
     }
@@ -74,6 +76,7 @@ impl Connector {
         let port = to.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let plain_host = host.trim_start_matches('[').trim_end_matches(']');
         let tcp = match &self.proxy {
+            None if self.reach == Reach::Network => dial(plain_host, port).await?,
             None => TcpStream::connect((plain_host, port)).await?,
             Some(p) => through(p, &format!("{host}:{port}")).await?,
         };
@@ -87,6 +90,22 @@ impl Connector {
         };
         Ok(Stream::Tls(Box::new(TokioIo::new(self.tls.connect(name, tcp).await?))))
     }
+}
+
+/// Connects to the first address of a host that answers and is not special.
+async fn dial(host: &str, port: u16) -> Result<TcpStream, BoxError> {
+    let mut last: BoxError = "it has no address".into();
+    for address in tokio::net::lookup_host((host, port)).await? {
+        if meta::address::is_special(address.ip()) {
+            last = "address not allowed".into();
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(tcp) => return Ok(tcp),
+            Err(e) => last = e.into(),
+        }
+    }
+    Err(last)
 }
 
 async fn through(proxy: &Proxy, target: &str) -> Result<TcpStream, BoxError> {

@@ -200,7 +200,7 @@ async fn ready(server: &Running) {
     timeout(PATIENCE, made).await.unwrap();
 }
 
-fn admin(directory: &Path) -> String {
+pub(crate) fn admin(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("admin.token")).unwrap().trim().to_owned()
 }
 
@@ -218,11 +218,11 @@ async fn handshake(tcp: TcpStream, protocol: &[u8]) -> std::io::Result<TlsStream
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-async fn tls(port: u16, protocol: &[u8]) -> TlsStream<TcpStream> {
+pub(crate) async fn tls(port: u16, protocol: &[u8]) -> TlsStream<TcpStream> {
     handshake(TcpStream::connect(("127.0.0.1", port)).await.unwrap(), protocol).await.unwrap()
 }
 
-fn head(method: &str, path: &str, token: &str, length: usize) -> String {
+pub(crate) fn head(method: &str, path: &str, token: &str, length: usize) -> String {
     format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"

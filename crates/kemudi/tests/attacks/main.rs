@@ -1,14 +1,16 @@
 //! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
 //!
-//! One file per class of attacker. `containers`, `paths` and `users` start from inside a pod, `requests` and `connections` from a
-//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `client` from
-//! what the user's own client talks to and runs.
+//! One file per class of attacker. `containers`, `paths`, `users` and `network` start from inside a pod, `requests` and `connections`
+//! from a client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `backends`
+//! from what the server is led to, `client` from what the user's own client talks to and runs.
 //! `docs/security.md` lists the promises that these tests hold.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 #[path = "../e2e/cluster.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod cluster;
+#[path = "../../../network/tests/node/frames.rs"]
+mod frames;
 #[path = "../e2e/runner.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod runner;
@@ -19,10 +21,12 @@ mod running;
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod story;
 
+mod backends;
 mod client;
 mod connections;
 mod containers;
 mod entry;
+mod network;
 mod paths;
 mod requests;
 mod users;
@@ -31,8 +35,8 @@ use runner::{Test, own};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
-    let inside = [containers::TESTS, paths::TESTS, users::TESTS];
-    let outside = [requests::TESTS, connections::TESTS, entry::TESTS, client::TESTS];
+    let inside = [containers::TESTS, paths::TESTS, users::TESTS, network::TESTS];
+    let outside = [requests::TESTS, connections::TESTS, entry::TESTS, backends::TESTS, client::TESTS];
     inside.into_iter().chain(outside).flat_map(own).collect()
 }
 

@@ -220,6 +220,45 @@ mod tests {
         Server::new().on(path, 200, o).on(&events, 200, json!({"items": items}))
     }
 
+    /// Whoever writes an object does not command the terminal of those who look at it.
+    #[tokio::test]
+    async fn nothing_reaches_the_terminal_but_text() {
+        let bad = "\x1b]0;mine\x07\x1b[2Jone\rtwo";
+        let shown = "^[]0;mine\x07^[[2Jone\\rtwo";
+        let ended = json!({"terminated": {"reason": bad, "message": bad, "exitCode": 3}});
+        let waiting = json!({"waiting": {"reason": "Error", "message": bad}});
+        let status = |state| json!([{"name": "c", "state": state, "lastState": ended, "imageID": bad}]);
+        let pod = |state| {
+            json!({
+                "kind": "Pod", "apiVersion": "v1",
+                "metadata": {"name": "p", "namespace": "default", "uid": "u", "annotations": {"short": bad, "long": bad.repeat(20)}},
+                "spec": {"containers": [{"name": "c", "image": bad, "args": [bad], "env": [{"name": "E", "value": bad}]}]},
+                "status": {"phase": "Failed", "reason": bad, "message": bad, "containerStatuses": status(state)},
+            })
+        };
+        let map = json!({
+            "kind": "ConfigMap", "apiVersion": "v1", "data": {"key": bad, "other": bad},
+            "metadata": {"name": "m", "namespace": "default", "uid": "u"},
+        });
+        for (line, path, o, times) in [
+            ("describe pod p", "pods/p", pod(ended.clone()), 14),
+            ("describe pod p", "pods/p", pod(waiting), 13),
+            ("describe configmap m", "configmaps/m", map, 2),
+        ] {
+            let mut s = server(&format!("GET /api/v1/namespaces/default/{path}"), o);
+            let about = |kind: &str, name: &str| {
+                format!(
+                    "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3Ddefault%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3Du"
+                )
+            };
+            let event = json!({"type": bad, "reason": bad, "message": bad, "count": 1, "source": {"component": bad}});
+            s = s.on(&about("Pod", "p"), 200, json!({"items": [event]}));
+            let text = snapshot(&s, line, "").await;
+            assert!(!text.contains(['\x1b', '\r']), "{line}: {text:?}");
+            assert!(text.matches(shown).count() >= times, "{line}: {text}");
+        }
+    }
+
     #[tokio::test]
     async fn a_pod() {
         let pod = json!({

@@ -5,7 +5,7 @@ use crate::error::{Result, text};
 use crate::flags::{Dry, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::shape::Order;
-use crate::printer::table::Aligner;
+use crate::printer::table::{Aligner, escape};
 use crate::printer::{Formats, Output, Printer, ordered};
 use crate::resource::Collection;
 use crate::resource::select::{Selection, list};
@@ -52,13 +52,13 @@ impl Arguments {
     }
 
     fn row(&self, o: &Object, now: jiff::Timestamp) -> Vec<String> {
-        let at = |p: &[&str]| o.str_at(p).unwrap_or_default().to_owned();
+        let at = |p: &[&str]| escape(o.str_at(p).unwrap_or_default());
         let mut row = vec![
             interval(o, now),
             at(&["type"]),
             at(&["reason"]),
             format!("{}/{}", at(&["involvedObject", "kind"]), at(&["involvedObject", "name"])),
-            at(&["message"]).trim().to_owned(),
+            escape(o.str_at(&["message"]).unwrap_or_default().trim()),
         ];
         if self.all_namespaces {
             row.insert(0, o.namespace().to_owned());
@@ -145,6 +145,14 @@ async fn watch(a: &Arguments, k: &mut Kube, c: &Collection, fields: String, outp
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn messages_do_not_command_the_terminal() {
+        let event = json!({"metadata": {"name": "e", "namespace": "default"}, "type": "\x1b[T", "reason": "\x1b[R", "message": "one\r\x1b[2J ",
+            "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "\x1b[K", "name": "\x1b[N"}});
+        let s = Server::new().on("GET /api/v1/namespaces/default/events?limit=500", 200, json!({"items": [event]}));
+        assert_eq!(snapshot(&s, "events --no-headers", "").await, "60s   ^[[T   ^[[R   ^[[K/^[[N   one\\r^[[2J\n");
+    }
 
     #[tokio::test]
     async fn events_are_listed_and_watched() {

@@ -62,7 +62,7 @@ impl Columns {
                 }
                 let one = |v: &Value| match v {
                     Value::Null => "<nil>".to_owned(),
-                    v => go(v),
+                    v => super::table::escape(&go(v)),
                 };
                 Ok(found.iter().map(one).collect::<Vec<_>>().join(","))
             })
@@ -86,7 +86,7 @@ fn go(v: &Value) -> String {
         }
         Value::Array(a) => format!("[{}]", a.iter().map(go).collect::<Vec<_>>().join(" ")),
         Value::Null => "<nil>".into(),
-        other => super::table::escape(&codec::jsonpath::text(std::slice::from_ref(other))),
+        other => codec::jsonpath::text(std::slice::from_ref(other)),
     }
 }
 
@@ -106,6 +106,9 @@ mod tests {
             c.render(&items).unwrap(),
             "NAME   IMAGES   X\na      i,j      <none>\nb      <none>   map[k:[1 true]]\n"
         );
+        let hostile =
+            Columns::parse("X:.x", false).unwrap().render(&[json!({"x": {"k\x1b": ["v\r\x1b[2J"]}})]).unwrap();
+        assert_eq!(hostile, "map[k^[:[v\\r^[[2J]]\n", "keys are written by others, too");
         assert!(Columns::parse("NAME", true).is_err());
         let f = Columns::from_file("A B\n.a .b\n", false).unwrap();
         assert_eq!(f.render(&[json!({"a": 1})]).unwrap(), "1     <none>\n");

@@ -2,6 +2,8 @@
 //! that a packet which leaves by it is seen there and never reaches the machine's network.
 #![allow(dead_code, clippy::unwrap_used)] // every test binary uses its part; a broken setup is a failed test
 
+pub mod frames;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};

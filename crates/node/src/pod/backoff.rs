@@ -1,4 +1,4 @@
-//! How long a container that ended waits before it is started again.
+//! How long a container that ended, or a sandbox that was lost, waits before it is started again.
 //!
 //! The first restart comes at once, the next after 10 s, 20 s, … 5 min; a container that ran for ten minutes starts anew
 //! (client-go `flowcontrol.Backoff` as the kubelet uses it).

@@ -16,7 +16,7 @@ use super::{container, files, hooks, security};
 use crate::resources;
 use crate::{env, volumes};
 
-/// The name under which a failing sandbox is held.
+/// The name under which a failing sandbox is held, and a lost one backs off.
 pub(super) const SANDBOX: &str = "";
 const VOLUMES: &str = "\u{1}volumes";
 /// Between tries of what has failed: doubled up to the last.
@@ -60,6 +60,9 @@ impl Worker {
         match self.try_sandbox(attempt).await {
             Ok(()) => {
                 self.holds.remove(SANDBOX);
+                if let Some((_, lost)) = self.lost.take() {
+                    self.backoffs.started(SANDBOX, lost, self.now());
+                }
                 true
             }
             Err(why) => {

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
+use super::start::SANDBOX;
 use super::status::{self, Facts, Waiting};
 use super::{container, messages, security};
 use crate::agent::Shared;
@@ -82,6 +83,8 @@ pub(crate) struct Worker {
     pub(super) waiting: BTreeMap<String, Waiting>,
     pub(super) holds: BTreeMap<String, Hold>,
     pub(super) backoffs: Backoffs,
+    /// The sandbox that was lost last, and when that was seen.
+    pub(super) lost: Option<(String, Timestamp)>,
     pub(super) probes: Probes,
     pub(super) messages: BTreeMap<String, String>,
     pub(super) ip: Option<IpAddr>,
@@ -115,6 +118,7 @@ impl Worker {
             waiting: BTreeMap::new(),
             holds: BTreeMap::new(),
             backoffs: Backoffs::default(),
+            lost: None,
             probes: Probes::default(),
             messages: BTreeMap::new(),
             ip: None,
@@ -373,9 +377,10 @@ impl Worker {
                 now,
             },
         );
+        self.back_off_sandbox(&mut plan, seen, now);
         let held: Vec<String> = self.holds.iter().filter(|(_, h)| h.until > now).map(|(n, _)| n.clone()).collect();
         plan.start.retain(|s| !held.contains(&s.name));
-        if held.iter().any(|n| n == super::start::SANDBOX) {
+        if held.iter().any(|n| n == SANDBOX) {
             plan.new_sandbox = false;
             plan.start.clear();
         }
@@ -404,6 +409,25 @@ impl Worker {
             }
         }
         plan
+    }
+
+    /// Makes a sandbox that is lost again and again wait as containers do that end again and again: the first new one comes at once.
+    /// (Upstream leaves this to its sandboxes being hard to kill.)
+    fn back_off_sandbox(&mut self, plan: &mut Plan, seen: &Observed, now: Timestamp) {
+        let Some(dead) = seen.sandbox.as_ref().filter(|_| plan.new_sandbox) else { return };
+        let known = self.lost.as_ref().filter(|(id, _)| *id == dead.id).map(|(_, at)| *at);
+        let lost = known.unwrap_or(now);
+        self.lost = Some((dead.id.clone(), lost));
+        let Some((delay, left)) = self.backoffs.waiting(SANDBOX, lost, now) else { return };
+        plan.new_sandbox = false;
+        let waiting = plan.start.drain(..).filter(|s| seen.newest.contains_key(&s.name));
+        plan.backing_off.extend(waiting.map(|s| (s.name, delay)));
+        plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
+        if known.is_none() {
+            let message =
+                format!("Back-off {} re-creating the lost sandbox of pod {}", go_duration(delay), self.name());
+            self.event(None, Severity::Warning, "BackOff", message);
+        }
     }
 
     /// Does what the plan says. Whether anything was done.

@@ -155,8 +155,14 @@ impl Embedded {
             let procs = directory.directory.join("cgroup.procs");
             std::fs::write(&procs, pid.to_string()).map_err(|e| fail(format!("{}: {e}", procs.display())))?;
         }
-        // It is our child only as long as we live; collecting it needs no thread.
-        tokio::spawn(async move { child.wait().await });
+        // It is our child only as long as we live; collecting it needs no thread. One that nobody gets to know ends.
+        let (keep, kept) = tokio::sync::oneshot::channel::<()>();
+        tokio::spawn(async move {
+            if kept.await.is_err() {
+                let _ = child.start_kill(); // it may have ended
+            }
+            child.wait().await
+        });
         let peer = Peer::new(ours).map_err(|e| fail(e.to_string()))?;
         let first = tokio::time::timeout(START_TIMEOUT, peer.receive()).await;
         match first.map_err(|_| fail("the shim did not answer".into()))?.map_err(|e| fail(e.to_string()))? {
@@ -166,7 +172,9 @@ impl Embedded {
         }
         let shim = spec::read(&directory.join("shim.json"))
             .map_err(|message| Error::Corrupt { path: directory.join("shim.json"), message })?;
-        self.inner.listen(record, shim, peer).await
+        self.inner.listen(record, shim, peer).await?;
+        let _ = keep.send(()); // somebody waits for it, always
+        Ok(())
     }
 
     /// Reads every pod of the root directory and connects to the shims that live.
@@ -186,15 +194,22 @@ impl Embedded {
 
     pub(super) async fn stop_pod(&self, id: &str) -> Result<()> {
         let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
-        if let Some(link) = entry.link {
-            let ended = async {
-                let _ = link.call(Call::Shutdown).await;
-                link.wait_gone().await;
-            };
-            if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
-                if let Some(shim) = &entry.shim {
-                    shim.kill();
-                }
+        let told = async |link: &Link| {
+            let _ = link.call(Call::Shutdown).await;
+            link.wait_gone().await;
+        };
+        let ended = match &entry.link {
+            Some(link) => tokio::time::timeout(STOP_TIMEOUT, told(link)).await.is_ok(),
+            None => false,
+        };
+        if !ended {
+            let (inner, record, shim) = (self.inner.clone(), entry.record.clone(), entry.shim);
+            blocking(move || {
+                inner.end_shim(&record.config.id, shim);
+                Ok(())
+            })
+            .await?;
+            if let Some(link) = &entry.link {
                 let _ = tokio::time::timeout(STOP_TIMEOUT, link.wait_gone()).await;
             }
         }
@@ -251,6 +266,17 @@ impl Inner {
             self.hierarchies.create(&cgroup, &Resources::default()).map_err(Error::io(format!("cgroup {cgroup}")))?;
         }
         spec::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
+    }
+
+    /// Ends the shim of a pod with which there is no connection (any more), by what is recorded of it.
+    fn end_shim(&self, pod: &str, known: Option<ShimRecord>) {
+        let recorded = || spec::read::<ShimRecord>(&self.pod_directory(pod).join("shim.json")).ok().flatten();
+        let Some(shim) = known.or_else(recorded) else { return };
+        shim.kill();
+        let ended = || if shim.alive() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(()) };
+        if retry(ended).is_err() {
+            tracing::warn!(pod, pid = shim.pid, "a shim does not end");
+        }
     }
 
     fn clean_pod(&self, record: &PodRecord, what: CleanUp) -> Result<()> {

@@ -64,30 +64,9 @@ pub fn node(o: &Object, place: &Place) -> Result<Upstream, Status> {
     address(internal.map_or("", |a| text(a, "address")), Some(port), place)
 }
 
-/// Neither this machine's own loopback nor the link, in whichever form they are written: also as an IPv4 address inside of one of
-/// IPv6 (mapped, compatible, translated, 6to4).
-fn is_proxyable(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(a) => {
-            !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_broadcast() || a.octets()[0] == 0)
-        }
-        IpAddr::V6(a) => {
-            let inner = match a.segments() {
-                [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => Some((high, low)),
-                [0x64, 0xff9b, 0 | 1, .., high, low] => Some((high, low)),
-                [0x2002, high, low, ..] => Some((high, low)),
-                _ => None,
-            };
-            let inner = inner.map(|(high, low)| IpAddr::from((u32::from(high) << 16 | u32::from(low)).to_be_bytes()));
-            let own = a.is_loopback() || a.is_unicast_link_local() || a.is_multicast() || a.is_unspecified();
-            !own && inner.is_none_or(is_proxyable)
-        }
-    }
-}
-
 /// Nobody is led to this machine's own loopback or to the link.
 fn address(ip: &str, port: Option<u16>, place: &Place) -> Result<Upstream, Status> {
-    let Some(ip) = ip.parse().ok().map(|a: IpAddr| a.to_canonical()).filter(|a| is_proxyable(*a)) else {
+    let Some(ip) = ip.parse().ok().map(|a: IpAddr| a.to_canonical()).filter(|a| !meta::address::is_special(*a)) else {
         return Err(Status::bad_request("address not allowed"));
     };
     let tls = place.scheme == "https";

@@ -4,7 +4,9 @@ use crate::extension::{Extension, GROUP};
 use crate::socket::server;
 use apiserver::{Options, Server};
 use bytes::Bytes;
+use client::https::Reach;
 use http::{HeaderMap, Request};
+use http_body_util::BodyExt;
 use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -25,8 +27,13 @@ struct Aggregated {
 
 impl Aggregated {
     async fn start(seed: u64) -> Self {
+        Self::reaching(seed, Reach::Anywhere).await
+    }
+
+    async fn reaching(seed: u64, endpoints: Reach) -> Self {
         let (cluster, extension) = (Cluster::start(seed).await, Extension::start().await);
-        let server = server(&cluster, Options { proxy_client: Some(extension.proxy.clone()), ..Options::default() });
+        let options = Options { proxy_client: Some(extension.proxy.clone()), endpoints, ..Options::default() };
+        let server = server(&cluster, options);
         tokio::spawn(apiserver::aggregate::run(server.clone()));
         Self { cluster, server, extension }
     }
@@ -147,6 +154,39 @@ async fn requests_go_on_under_the_callers_name() {
     assert!(
         metrics.as_str().unwrap().contains("aggregator_unavailable_apiservice{name=\"v1.wardle.example.com\"} 0\n")
     );
+}
+
+/// A server that says no more, and a client that has left: the answer was waited for, for ever.
+#[tokio::test]
+async fn nothing_outlives_the_client_that_asked() {
+    let a = Aggregated::ready(8).await;
+    let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders?silent=1");
+    let request = Request::get(path).header("authorization", format!("Bearer {ADMIN}")).body(Bytes::new()).unwrap();
+    let mut answer = a.server.handle(request).await;
+    let first = answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!((&first[..], a.extension.open.load(Ordering::Relaxed)), (&b"hello"[..], 1));
+    drop(answer);
+    let begun = Instant::now();
+    while a.extension.open.load(Ordering::Relaxed) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the server behind still answers");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whoever can write the endpoints of a service that an APIService names is not led to this machine's own addresses.
+#[tokio::test]
+async fn services_lead_to_no_address_of_this_machine() {
+    let a = Aggregated::reaching(9, Reach::Network).await;
+    a.service(443).await;
+    a.slice(true).await;
+    a.register(json!({"caBundle": a.extension.ca})).await;
+    let (status, message) = a.available("FailedDiscoveryCheck").await;
+    assert_eq!(status, "False");
+    let to = format!("connecting to 127.0.0.1:{}: address not allowed", a.extension.port);
+    assert!(message.ends_with(&to), "{message}");
+    let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders");
+    assert_eq!(a.send(ADMIN, "GET", &path, &[], "").await.0, 503);
+    assert!(a.extension.heard.lock().is_empty());
 }
 
 #[tokio::test]

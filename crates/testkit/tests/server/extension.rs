@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use client::https::ClientIdentity;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;
@@ -19,7 +19,8 @@ use rustls::server::WebPkiClientVerifier;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -35,6 +36,24 @@ pub struct Extension {
     pub heard: Arc<Mutex<Vec<(String, http::HeaderMap, Bytes)>>>,
     /// It answers 500 to everything.
     pub broken: Arc<AtomicBool>,
+    /// Answers that say nothing more and are waited for (`?silent=1`).
+    pub open: Arc<AtomicUsize>,
+}
+
+/// Counts one answer for as long as it is there.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Extension {
@@ -58,21 +77,23 @@ impl Extension {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (heard, broken) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let open: Arc<AtomicUsize> = Arc::default();
+        let answers = open.clone();
         let (log, bad): (Arc<Mutex<Vec<_>>>, _) = (Arc::clone(&heard), broken.clone());
         tokio::spawn(async move {
             loop {
                 let Ok((tcp, _)) = listener.accept().await else { return };
-                let (acceptor, log, bad) = (acceptor.clone(), log.clone(), bad.clone());
+                let (acceptor, log, bad, open) = (acceptor.clone(), log.clone(), bad.clone(), answers.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(tcp).await else { return };
-                    let service = service_fn(move |r| serve(r, log.clone(), bad.clone()));
+                    let service = service_fn(move |r| serve(r, log.clone(), bad.clone(), open.clone()));
                     let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
                 });
             }
         });
-        Self { port, ca: STANDARD.encode(cert.pem()), proxy, heard, broken }
+        Self { port, ca: STANDARD.encode(cert.pem()), proxy, heard, broken, open }
     }
 }
 
@@ -104,6 +125,7 @@ async fn serve(
     request: Request<Incoming>,
     log: Arc<Mutex<Vec<(String, http::HeaderMap, Bytes)>>>,
     broken: Arc<AtomicBool>,
+    open: Arc<AtomicUsize>,
 ) -> Result<Answer, Infallible> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -147,6 +169,15 @@ async fn serve(
                 json,
                 &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/v1"), "resources": resources}),
             )
+        }
+        p if p == flunders && query.contains("silent=1") => {
+            let first = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("hello")))]);
+            let counted = Open::new(&open);
+            let silence = stream::poll_fn(move |_| {
+                let _ = &counted;
+                Poll::Pending
+            });
+            Response::new(BodyExt::boxed(StreamBody::new(first.chain(silence))))
         }
         p if p == flunders && query.contains("watch=1") => {
             let events = ["a", "b"].map(|n| format!("{}\n", json!({"type": "ADDED", "object": flunder(n)})));

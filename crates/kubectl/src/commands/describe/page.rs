@@ -1,5 +1,9 @@
 //! Lines of a description, with tabs where columns are.
+//!
+//! **Invariant**: what objects say reaches the terminal as text. Escape characters and carriage returns are made visible here, the one
+//! place where descriptions are written (upstream's `PrefixWriter`).
 
+use crate::printer::table::escape;
 use meta::{Object, Value};
 
 /// Annotations longer than this are broken.
@@ -13,7 +17,7 @@ impl Page {
         for _ in 0..level {
             self.0.push_str("  ");
         }
-        self.0.push_str(text.as_ref());
+        self.0.push_str(&escape(text.as_ref()));
         self.0.push('\n');
     }
 

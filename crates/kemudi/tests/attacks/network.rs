@@ -1,0 +1,96 @@
+//! A pod with `NET_RAW`, which pods have by default, that wants to be another pod or the node. (In every variation, and with the
+//! rules of services: the tests of the crate `network`.)
+
+use crate::frames::{Attack, FALSE, Wire};
+use crate::runner::Case;
+use crate::story::Story;
+use ::network::namespace::run_in;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub const TESTS: &[Case] = &[("network::pods_are_nobody_else", pods_are_nobody_else)];
+
+const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+const PORT: u16 = 5999;
+
+struct Place {
+    namespace: Option<PathBuf>,
+    address: Ipv4Addr,
+}
+
+fn pod(s: &Story, name: &str) -> Place {
+    s.shell_pod(name, FOREVER, json!({}), json!({}));
+    let pod = s.ready(name);
+    let uid = pod["metadata"]["uid"].as_str().unwrap();
+    let namespace = s.cluster.directory.join("data/netns").join(uid);
+    Place { namespace: Some(namespace), address: pod["status"]["podIP"].as_str().unwrap().parse().unwrap() }
+}
+
+/// A server that sends back what it gets, and the datagrams from false addresses that it has got.
+fn echo(place: &Place) -> Arc<Mutex<BTreeSet<SocketAddr>>> {
+    let socket = run_in(place.namespace.as_deref(), || UdpSocket::bind((place.address, PORT))).unwrap();
+    let believed = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = believed.clone();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            if &buffer[..length] == FALSE {
+                seen.lock().unwrap().insert(from);
+            }
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+    believed
+}
+
+fn pods_are_nobody_else(s: &Story) {
+    let [attacker, server, friend] = ["attacker", "server", "friend"].map(|name| pod(s, name));
+    let raw = s.sh("attacker", "grep CapBnd /proc/self/status");
+    let bounds = u64::from_str_radix(raw.split_ascii_whitespace().last().unwrap(), 16).unwrap();
+    assert!(bounds & (1 << 13) != 0, "a pod has NET_RAW by default");
+    let node = s.get_at("/api/v1/nodes/e2e");
+    let addresses = node["status"]["addresses"].as_array().unwrap();
+    let own = addresses.iter().find(|a| a["type"] == "InternalIP").unwrap();
+    let gateway = Place { namespace: None, address: own["address"].as_str().unwrap().parse().unwrap() };
+    let believed = [&server, &friend, &gateway].map(echo);
+    let client = |place: &Place| {
+        let socket = run_in(place.namespace.as_deref(), || UdpSocket::bind((place.address, 0))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        socket
+    };
+    let (mine, theirs) = (client(&attacker), client(&friend));
+    let exchange = |socket: &UdpSocket, to: Ipv4Addr, text: &str| {
+        socket.send_to(text.as_bytes(), (to, PORT)).unwrap();
+        let mut buffer = [0; 100];
+        u32::from(!socket.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == text.as_bytes()))
+    };
+    let wire = run_in(attacker.namespace.as_deref(), || Wire::open("eth0")).unwrap();
+    let attack =
+        Attack { own: attacker.address, gateway: gateway.address, victims: vec![server.address, friend.address] };
+    let (mut lost, mut overheard) = (0, 0);
+    for round in 0..20 {
+        attack.takeover().iter().for_each(|f| wire.send(f));
+        for to in [server.address, gateway.address] {
+            lost += exchange(&theirs, to, &format!("secret {round}"));
+        }
+        attack.false_sources(PORT).iter().for_each(|f| wire.send(f));
+        // Heard after everything else, and under its own name.
+        for to in [server.address, friend.address, gateway.address] {
+            lost += exchange(&mine, to, "own");
+        }
+        overheard += wire.overheard(attacker.address).len();
+    }
+    let believed = believed.map(|b| b.lock().unwrap().clone());
+    assert_eq!((lost, overheard, believed), (0, 0, Default::default()), "lost, overheard, and who was believed");
+    // The cluster's own traffic goes on.
+    s.sh("friend", "nslookup kubernetes.default.svc.cluster.local > /dev/null");
+    // What was known of a pod goes with it.
+    s.ok(&["delete", "pod", "server", "--grace-period=1"]);
+    s.gone("pods/server");
+    let neighbours = std::process::Command::new("ip").args(["neigh", "show", "nud", "permanent"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&neighbours.stdout).contains(&format!("{} ", server.address)));
+}

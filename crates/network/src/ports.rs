@@ -1,0 +1,130 @@
+//! What a pod may send and receive on the bridge: frames between its own addresses and the node, and nothing else.
+//!
+//! A pod reaches everything through the node, so its port takes frames only from the pod's hardware address with the pod's IP
+//! address, and only for the bridge itself. **Invariant**: no frame of a pod reaches another pod's port unrouted, none changes which
+//! port or hardware address the node takes for a pod's, and no packet of a pod has another source address than its own.
+//!
+//! A port's name and its hardware address are made of the pod's IP address. So what may pass is known before any pod exists: one set of
+//! (port, hardware address, IP address) for the whole range, loaded once, looked up per frame before `br_netfilter` and connection
+//! tracking see it. Ports are not `isolated` from each other: where `br_netfilter` is on, the bridge itself delivers packets whose
+//! destination a service rule has changed.
+//!
+//! The settings of the port (`locked`, no learning, no flooding, a static entry) and the permanent neighbour entry of the node hold
+//! without the rules, too. Where the kernel has no packet filter for bridges, they are all there is: see [`Rules::Missing`].
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use crate::{Result, namespace, nft};
+
+/// Whether the kernel filters frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    Active,
+    /// Only hardware addresses are checked: pods can send from false source addresses and, where ports are not isolated, tell their
+    /// neighbours false hardware addresses.
+    Missing,
+}
+
+/// A hardware address made from an IP address: the same for everyone who has that address after one another.
+pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x0a, 0x58, a, b, c, d]
+}
+
+/// The node's side of the pair of the pod with this address.
+pub fn interface(address: Ipv4Addr) -> String {
+    format!("km{:08x}", u32::from(address))
+}
+
+/// The name that earlier versions gave it: `km` and a hash of the pod's id.
+pub fn former_interface(pod: &str) -> String {
+    let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("km{:013x}", hash & 0xf_ffff_ffff_ffff)
+}
+
+/// Replaces the rules for the pods that may have one of `addresses`, together with `more` (rules of other tables).
+pub async fn apply(
+    node: Option<&Path>,
+    table: &str,
+    gateway: Ipv4Addr,
+    addresses: &BTreeSet<Ipv4Addr>,
+    more: &str,
+) -> Result<Rules> {
+    let script = format!("{more}{}", script(table, gateway, addresses));
+    let Err(error) = nft::apply(node, &script).await else { return Ok(Rules::Active) };
+    // An error in rules that the kernel could have is none to go on with.
+    let probe = format!("add table bridge {table}\ndelete table bridge {table}\n");
+    let Err(missing) = nft::apply(node, &probe).await else { return Err(error) };
+    nft::apply(node, more).await?;
+    tracing::warn!(
+        error = %missing,
+        "this kernel cannot filter frames on bridges (CONFIG_NF_TABLES_BRIDGE): pods with NET_RAW can send from false source addresses"
+    );
+    Ok(Rules::Missing)
+}
+
+/// Removes the rules, if there are any.
+pub async fn remove(node: Option<&Path>, table: &str) -> Result<()> {
+    if nft::tables(node).await?.iter().any(|(family, name)| family == "bridge" && name == table) {
+        nft::apply(node, &format!("delete table bridge {table}\n")).await?;
+    }
+    Ok(())
+}
+
+/// Whether packets on bridges pass the rules for routed packets (`br_netfilter`), as far as can be seen now.
+pub fn bridged_packets_are_filtered(node: Option<&Path>) -> bool {
+    let read = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
+    namespace::run_in(node, read).is_ok_and(|value| value.trim() == "1")
+}
+
+fn script(table: &str, gateway: Ipv4Addr, addresses: &BTreeSet<Ipv4Addr>) -> String {
+    let bridge = written(hardware_address(gateway));
+    let mut ports = String::new();
+    let mut senders = String::new();
+    for address in addresses {
+        let (port, hardware) = (interface(*address), written(hardware_address(*address)));
+        let _ = write!(ports, "\"{port}\", ");
+        let _ = write!(senders, "\"{port}\" . {hardware} . {address}, ");
+    }
+    let elements = |list: &str| if list.is_empty() { String::new() } else { format!(" elements = {{ {list} }}") };
+    let (ports, senders) = (elements(&ports), elements(&senders));
+    // Before `br_netfilter`, which sees frames at priority 0. Frames for the reserved multicast addresses are no bridge's and would be
+    // the port's own input.
+    format!(
+        "add table bridge {table}\n\
+         delete table bridge {table}\n\
+         add table bridge {table}\n\
+         add set bridge {table} ports {{ type ifname;{ports} }}\n\
+         add set bridge {table} senders {{ type ifname . ether_addr . ipv4_addr;{senders} }}\n\
+         add chain bridge {table} from-pods {{ type filter hook prerouting priority -300; policy accept; }}\n\
+         add rule bridge {table} from-pods iifname != @ports accept\n\
+         add rule bridge {table} from-pods ether type ip ether daddr {bridge} ip daddr != 127.0.0.0/8 \
+           iifname . ether saddr . ip saddr @senders accept\n\
+         add rule bridge {table} from-pods ether type arp ether daddr {{ {bridge}, ff:ff:ff:ff:ff:ff }} \
+           iifname . ether saddr . arp saddr ip @senders accept\n\
+         add rule bridge {table} from-pods counter drop\n\
+         add chain bridge {table} to-ports {{ type filter hook input priority -300; policy accept; }}\n\
+         add rule bridge {table} to-ports ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 \
+           iifname @ports counter drop\n"
+    )
+}
+
+fn written(address: [u8; 6]) -> String {
+    address.map(|b| format!("{b:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_ports_fit_and_differ() {
+        let [a, b] = [Ipv4Addr::new(10, 244, 0, 2), Ipv4Addr::new(10, 244, 0, 3)];
+        assert_eq!(interface(a), "km0af40002");
+        assert_ne!(interface(a), interface(b));
+        assert!(former_interface(&"x".repeat(200)).len() == 15 && former_interface("a") != former_interface("b"));
+    }
+}

@@ -1,0 +1,185 @@
+//! A pod with `NET_RAW` that wants to be somebody else: hardware addresses, ARP, source addresses.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod node;
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kemudi_network::*;
+use node::frames::{Attack, FALSE, Wire};
+use node::{Node, ask, serve};
+
+const PORT: u16 = 5999;
+
+/// Datagrams as a server in a namespace has got them. It sends each back.
+type Received = Arc<Mutex<Vec<(Ipv4Addr, Vec<u8>)>>>;
+
+fn echo(namespace: &Path, on: Ipv4Addr) -> Received {
+    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((on, PORT))).unwrap();
+    let all = Received::default();
+    let seen = all.clone();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let std::net::SocketAddr::V4(v4) = from else { continue };
+            seen.lock().unwrap().push((*v4.ip(), buffer[..length].to_vec()));
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+    all
+}
+
+/// Sends a datagram and waits for it to come back.
+fn exchange(socket: &UdpSocket, to: Ipv4Addr, text: &[u8]) -> bool {
+    socket.send_to(text, (to, PORT)).unwrap();
+    let mut buffer = [0; 100];
+    socket.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == text)
+}
+
+fn client(namespace: &Path) -> UdpSocket {
+    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket
+}
+
+/// Two pods talk to each other and to the node, while a third does what it can.
+async fn attack(node: &Node, network: &PodNetwork) {
+    let [attacker, server, friend] =
+        [network.attach("evil").await, network.attach("server").await, network.attach("friend").await]
+            .map(Result::unwrap);
+    let gateway = network.gateway();
+    // Another program of the machine may have allowed it for all devices.
+    namespace::set(Some(&node.node), &[("ipv4/conf/all/route_localnet".into(), "1")]).unwrap();
+    serve(&server.namespace, 80, "server");
+    let received =
+        [(&server.namespace, Ipv4Addr::UNSPECIFIED), (&node.node, gateway), (&node.node, Ipv4Addr::LOCALHOST)]
+            .map(|(namespace, on)| echo(namespace, on));
+    let everybody = Ipv4Addr::UNSPECIFIED;
+    let friends = [echo(&friend.namespace, everybody)];
+    let wire = namespace::run_in(Some(&attacker.namespace), || Wire::open("eth0")).unwrap();
+    let plan = Attack { own: attacker.address, gateway, victims: vec![server.address, friend.address] };
+    let (own, theirs) = (client(&attacker.namespace), client(&friend.namespace));
+    let (mut lost, mut overheard) = (0, 0);
+    for round in 0..20 {
+        plan.takeover().iter().for_each(|f| wire.send(f));
+        for to in [server.address, gateway] {
+            lost += u32::from(!exchange(&theirs, to, format!("secret {round}").as_bytes()));
+        }
+        let asked = ask(&friend.namespace, server.address, 80);
+        lost += u32::from(asked.ok() != Some(format!("server {}", friend.address)));
+        plan.false_sources(PORT).iter().for_each(|f| wire.send(f));
+        // What the attacker may: it is heard under its own name, after everything else.
+        for to in [server.address, friend.address, gateway] {
+            lost += u32::from(!exchange(&own, to, b"own"));
+        }
+        overheard += wire.overheard(attacker.address).len();
+    }
+    let false_ones: Vec<_> = received
+        .iter()
+        .chain(&friends)
+        .map(|r| {
+            let all = r.lock().unwrap();
+            all.iter().filter(|(_, text)| text == FALSE).map(|(from, _)| *from).collect::<BTreeSet<_>>()
+        })
+        .collect();
+    assert_eq!(
+        (lost, overheard, false_ones),
+        (0, 0, vec![BTreeSet::new(); 4]),
+        "lost, overheard, and who was believed"
+    );
+    namespace::set(Some(&node.node), &[("ipv4/conf/all/route_localnet".into(), "0")]).unwrap();
+}
+
+/// What is bridged passes the rules for routed packets, or not (`br_netfilter`).
+async fn with_bridge_filter(value: &'static str) {
+    let node = Node::new();
+    if Path::new("/proc/sys/net/bridge").exists() {
+        namespace::set(Some(&node.node), &[("bridge/bridge-nf-call-iptables".into(), value)]).unwrap();
+    }
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    attack(&node, &network).await;
+    // The service rules work as before, also for a pod that reaches itself.
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let [server, friend] = [network.attach("server").await, network.attach("friend").await].map(Result::unwrap);
+    let ip = Ipv4Addr::new(10, 96, 0, 10);
+    let endpoint = Endpoint { address: server.address, port: 80, local: true };
+    let service = ServicePort {
+        name: "default/web:http".into(),
+        cluster_ip: ip,
+        protocol: Protocol::Tcp,
+        port: 8080,
+        node_port: None,
+        external_ips: vec![],
+        endpoints: vec![endpoint],
+        affinity: Affinity::None,
+        internal_policy: Policy::Cluster,
+        external_policy: Policy::Cluster,
+    };
+    rules.apply(&[service]).await.unwrap();
+    assert_eq!(ask(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.address));
+    assert!(ask(&server.namespace, ip, 8080).unwrap().starts_with("server "));
+    assert!(ask(&node.node, ip, 8080).unwrap().starts_with("server "));
+    // An address that is used again is its new owner's.
+    network.detach("server").await.unwrap();
+    assert!(!node.ip(&node.node, "neigh show nud permanent").contains(&server.address.to_string()));
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_nobody_else() {
+    with_bridge_filter("0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_nobody_else_where_bridges_are_filtered() {
+    with_bridge_filter("1").await;
+}
+
+/// Ports as they were before: named by the pod's id, learning, open to all.
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_of_earlier_versions_are_brought_up_to_date() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let attachments = [network.attach("evil").await, network.attach("server").await].map(Result::unwrap);
+    drop(network);
+    let table = format!("kemudi-pods-{}", node.options.id);
+    node.nft(&format!("delete table bridge {table}"));
+    let mut names = Vec::new();
+    for (pod, attachment) in ["evil", "server"].into_iter().zip(&attachments) {
+        let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        let former = format!("km{:013x}", hash & 0xf_ffff_ffff_ffff);
+        let name = format!("km{:08x}", u32::from(attachment.address));
+        for change in [
+            format!("link set {name} down"),
+            format!("link set {name} name {former}"),
+            format!("link set {former} up"),
+            format!(
+                "link set {former} type bridge_slave learning on locked off flood on mcast_flood on bcast_flood on"
+            ),
+            format!("neigh flush dev {} nud permanent", node.options.bridge()),
+        ] {
+            node.ip(&node.node, &change);
+        }
+        names.push(name);
+    }
+    node.ip(&node.node, "link add kmlost type veth peer name other");
+    node.ip(&node.node, &format!("link set kmlost master {}", node.options.bridge()));
+
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    for (name, attachment) in names.iter().zip(&attachments) {
+        let port = node.ip(&node.node, &format!("-d link show {name}"));
+        for setting in ["learning off", "locked on", " flood off", "mcast_flood off", "bcast_flood off", "hairpin on"] {
+            assert!(port.contains(setting), "{setting}:\n{port}");
+        }
+        let known = node.ip(&node.node, &format!("neigh show {}", attachment.address));
+        assert!(known.contains("PERMANENT"), "{known}");
+    }
+    assert!(!node.ip(&node.node, "-o link").contains("kmlost"), "a port of no pod stayed");
+    assert_eq!(network.attach("evil").await.unwrap(), attachments[0], "its namespace is the same");
+    attack(&node, &network).await;
+    node.finish().await;
+}
