@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use meta::{GroupResource, Status};
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
-use node::{Agent, Allowlist, DnsOptions, Handle};
+use node::{Agent, Allowlist, DnsOptions, Handle, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use sha2::{Digest, Sha256};
@@ -50,6 +50,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The kernel parameters that pods may set.
     pub sysctls: Allowlist,
+    /// The seccomp profile of containers that name none.
+    pub seccomp_default: SeccompDefault,
     pub node_name: String,
     pub pod_range: Cidr,
     pub service_range: Cidr,
@@ -142,6 +144,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         pod_cidr: Some(config.pod_range.to_string()),
         max_pods: 110,
         sysctls: config.sysctls.clone(),
+        seccomp_default: config.seccomp_default,
         pod_pids_limit: None,
         port: 10250,
         version: apiserver::VERSION.into(),
@@ -192,6 +195,7 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     let config = Config {
         data_dir: data_dir.to_owned(),
         sysctls: Allowlist::default(),
+        seccomp_default: SeccompDefault::default(),
         node_name: String::new(),
         pod_range,
         service_range,

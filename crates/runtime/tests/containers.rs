@@ -212,6 +212,50 @@ async fn privileges_are_what_was_asked_for() {
     host.finish().await;
 }
 
+/// Profiles that deny what the runtime itself does after a filter is installed.
+#[tokio::test]
+async fn profiles_may_be_narrow() {
+    let mut host = Host::new().await;
+    for mode in [PidMode::Container, PidMode::Pod] {
+        let pod = format!("{mode:?}").to_lowercase();
+        let mut config = host.pod_config(&pod);
+        config.pid = mode;
+        host.runtime.run_pod(config).await.unwrap();
+        let deny = |calls: &str| {
+            Seccomp::Oci(format!(
+                r#"{{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{{"names":[{calls}],"action":"SCMP_ACT_KILL_PROCESS"}}]}}"#
+            ))
+        };
+        // What a program that is alone never calls.
+        let narrow = deny(r#""clone","setsid","capset","sendmsg","close_range""#);
+        let script = "grep Seccomp: /proc/self/status; exec sleep 1000";
+        let mut config = shell("narrow", "exec sleep 1000");
+        config.security.seccomp = narrow.clone();
+        config.security.no_new_privileges = true;
+        let id = host.start(&pod, config).await;
+        let command = ["cat", "/proc/self/status"].map(str::to_owned).to_vec();
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap();
+        assert!(String::from_utf8_lossy(&result.stdout).contains("Seccomp:\t2\n"), "{result:?}");
+
+        // The filter has to go in earlier, since installing it is a privilege.
+        let mut config = shell("privileged-filter", script);
+        config.security.seccomp = deny(r#""setsid""#);
+        let id = host.runtime.create_container(&pod, config).await.unwrap();
+        let started = host.runtime.start_container(&id).await;
+        let expected = "the seccomp profile denies setsid, which starting this process takes unless allowPrivilegeEscalation is false";
+        let error = match mode {
+            PidMode::Pod => started.unwrap_err().to_string(),
+            _ => {
+                started.unwrap();
+                let command = vec!["true".to_owned()];
+                host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap_err().to_string()
+            }
+        };
+        assert!(error.contains(expected), "{error}");
+    }
+    host.finish().await;
+}
+
 #[tokio::test]
 async fn limits_hold_and_running_out_of_memory_is_told() {
     let mut host = Host::new().await;
