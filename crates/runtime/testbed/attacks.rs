@@ -83,6 +83,14 @@ pub fn steal(count: usize, secret: &str) {
         let _ = ptrace(libc::PTRACE_DETACH, pid, 0);
     }
     println!("over");
+    park()
+}
+
+/// Stays, with what it holds.
+pub fn park() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 /// What a stopped process may do.
@@ -118,9 +126,7 @@ pub fn hold(lies: &[&str]) {
             let sockets = sockets(victim);
             let sent = lies.iter().filter(|lie| sockets.iter().any(|s| send(s, lie))).count();
             println!("holds {victim}, {sent} lies");
-            loop {
-                std::thread::park();
-            }
+            park();
         }
         let _ = ptrace(libc::PTRACE_DETACH, victim, 0);
     }

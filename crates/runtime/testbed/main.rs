@@ -18,9 +18,8 @@ fn main() -> ExitCode {
         }
         ["demo-app", words @ ..] => println!("demo {}", words.join(" ")),
         ["steal", count, secret] => attacks::steal(count.parse().unwrap(), secret),
-        ["park"] => loop {
-            std::thread::park();
-        },
+        ["park"] => attacks::park(),
+        ["cat", file] => print!("{}", std::fs::read_to_string(file).unwrap()),
         ["hold", lies @ ..] => attacks::hold(lies),
         ["raise-limits", megabytes] => attacks::raise_limits(megabytes.parse().unwrap()),
         _ => return ExitCode::from(2),

@@ -114,6 +114,11 @@ impl Report {
         self.socket.as_fd()
     }
 
+    /// Whether the helper has yet to report its child.
+    pub fn awaits_child(&self) -> bool {
+        self.child.is_none()
+    }
+
     /// Reads what has been reported; `pid` becomes the child's as soon as it is known.
     pub fn read(&mut self, pid: &mut Option<i32>) -> Progress {
         let mut buffer = vec![0; 16 * 1024];

@@ -487,14 +487,25 @@ impl Shim {
         }
     }
 
+    /// A child that has ended and may be collected. Looks before reaping: until then the number cannot be given to another process.
+    fn next_ended(&self) -> Option<Pid> {
+        let look = |id| match waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
+            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => Some(pid),
+            _ => None,
+        };
+        let mut reports = self.containers.values().filter_map(|c| c.report.as_ref());
+        let mut of_extras = self.extras.values().filter_map(|e| e.report.as_ref().map(|(report, _)| report));
+        if !reports.any(Report::awaits_child) && !of_extras.any(Report::awaits_child) {
+            return look(Id::All);
+        }
+        // One that we do not know may be the child that a helper is about to report. When that helper ends, we are called again.
+        let known = self.containers.values().map(|c| c.pid).chain(self.extras.values().map(|e| e.pid));
+        known.flatten().find_map(|pid| look(Id::Pid(Pid::from_raw(pid))))
+    }
+
     /// Collects every child that has ended. Containers are reported with their output complete.
     fn reap(&mut self) {
-        loop {
-            // Look before reaping: until then the number cannot be given to another process.
-            let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
-                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => pid,
-                _ => return,
-            };
+        while let Some(ended) = self.next_ended() {
             // What it said before it ended comes first; a helper is not its child's process any more then.
             self.all_reports();
             let pid = Some(ended.as_raw());
