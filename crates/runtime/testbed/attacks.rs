@@ -188,3 +188,22 @@ pub fn raise_limits(megabytes: usize) {
     memory.iter_mut().step_by(4096).for_each(|b| *b = 1);
     println!("took {} bytes", std::hint::black_box(memory).len());
 }
+
+/// Makes files and directories that nobody may remove, in each of the directories.
+pub fn immutable(directories: &[&str]) {
+    const IMMUTABLE: libc::c_int = 0x10;
+    for directory in directories {
+        let below = format!("{directory}/below");
+        fs::create_dir(&below).unwrap();
+        fs::write(format!("{below}/file"), "x").unwrap();
+        std::os::unix::fs::symlink("/", format!("{below}/link")).unwrap();
+        for path in [&format!("{below}/file"), &below, &(*directory).to_owned()] {
+            let file = File::open(path).unwrap();
+            // SAFETY: reads an int, which lives through the call.
+            check(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const IMMUTABLE) }.into())
+                .unwrap();
+        }
+        assert!(fs::remove_file(format!("{below}/file")).is_err() && fs::write(format!("{below}/new"), "").is_err());
+    }
+    println!("done");
+}

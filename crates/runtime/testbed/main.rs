@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         }
         ["demo-app", words @ ..] => println!("demo {}", words.join(" ")),
         ["steal", count, secret] => attacks::steal(count.parse().unwrap(), secret),
+        ["immutable", directories @ ..] => attacks::immutable(directories),
         ["park"] => attacks::park(),
         ["cat", file] => print!("{}", std::fs::read_to_string(file).unwrap()),
         ["hold", lies @ ..] => attacks::hold(lies),

@@ -314,6 +314,30 @@ async fn a_report_names_nobody_else() {
     host.finish().await;
 }
 
+/// Files that CAP_LINUX_IMMUTABLE lets nobody remove, in a volume and in the container's own layer, kept their pod.
+#[tokio::test]
+async fn immutable_files_keep_no_container() {
+    let mut host = Host::new().await;
+    host.runtime.images().ensure_builtin("demo", &host.options.shim_program).unwrap();
+    host.pod("a").await;
+    let volume = host.directory.path().join("volume");
+    std::fs::create_dir(&volume).unwrap();
+    let mut config = shell("main", "");
+    config.image = "demo".into();
+    config.command = ["/kemudi", "immutable", "/volume", "/root", "/tmp"].map(str::to_owned).to_vec();
+    config.security.add_capabilities = vec!["LINUX_IMMUTABLE".into()];
+    config.mounts = vec![Mount::bind(&volume, "/volume")];
+    let id = host.start("a", config).await;
+    let status = host.ended(&id).await;
+    assert_eq!(host::log(&status), "done\n");
+    host.runtime.remove_container(&id).await.unwrap();
+    host.runtime.stop_pod("a").await.unwrap();
+    host.runtime.remove_pod("a").await.unwrap();
+    assert!(!host.options.root.join("pods/a").exists());
+    beneath::remove_tree(&volume).unwrap();
+    host.finish().await;
+}
+
 /// Root of the container owns the files of its control group wherever it mounts them.
 #[tokio::test]
 async fn limits_cannot_be_raised_from_inside() {

@@ -14,7 +14,6 @@ pub const TESTS: &[Case] = &[
     ("containers::pods_become_nobodys_router", pods_become_nobodys_router),
     ("containers::no_cgroup_of_the_machine_is_theirs", no_cgroup_of_the_machine_is_theirs),
     ("containers::nothing_that_hangs_keeps_a_pod", nothing_that_hangs_keeps_a_pod),
-    ("containers::immutable_files_keep_no_pod", immutable_files_keep_no_pod),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -337,25 +336,4 @@ fn nothing_that_hangs_keeps_a_pod(s: &Story) {
         all.filter(|p| std::fs::read(p).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&uid))).count()
     };
     s.eventually("its shims are gone", || (shims() == 0).then_some(()));
-}
-
-/// Files that CAP_LINUX_IMMUTABLE lets nobody remove, in a volume and in the container's own layer.
-fn immutable_files_keep_no_pod(s: &Story) {
-    let script = format!(
-        "for d in /v /etc; do busybox mkdir -p $d/grows/below; touch $d/fixed $d/grows/below/file
-            busybox chattr +i $d/fixed && busybox chattr +a $d/grows/below $d/grows && ! rm -f $d/fixed && echo kept $d
-        done; busybox chattr +i /v; {FOREVER}"
-    );
-    let context = json!({"capabilities": {"add": ["LINUX_IMMUTABLE"]}});
-    let mounts = json!([{"name": "v", "mountPath": "/v"}]);
-    let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
-    s.shell_pod("p", &script, volumes, json!({"securityContext": context, "volumeMounts": mounts}));
-    s.logged("p", "kept /v");
-    s.logged("p", "kept /etc");
-    let uid = s.get("pods/p")["metadata"]["uid"].as_str().unwrap().to_owned();
-    s.ok(&["delete", "pod", "p", "--grace-period=1"]);
-    for left in ["node/pods", "runtime/pods"] {
-        let left = s.cluster.directory.join("data").join(left).join(&uid);
-        s.eventually("the pod's directory is gone", || (!left.exists()).then_some(()));
-    }
 }

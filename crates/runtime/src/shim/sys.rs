@@ -157,15 +157,16 @@ pub fn allow_changes(parent: BorrowedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Like [`allow_changes`], for what is open.
-pub fn allow_changes_of(file: BorrowedFd) -> io::Result<()> {
-    const IMMUTABLE: libc::c_int = 0x10;
-    const APPEND: libc::c_int = 0x20;
+/// Flags of a file, as `chattr` has them.
+pub const IMMUTABLE: libc::c_int = 0x10;
+pub const APPEND_ONLY: libc::c_int = 0x20;
+
+pub fn change_flags(file: BorrowedFd, change: impl FnOnce(libc::c_int) -> libc::c_int) -> io::Result<()> {
     let mut flags: libc::c_int = 0;
     // SAFETY: both operations take a pointer to an int, which lives through the calls.
     unsafe {
         check(libc::ioctl(file.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags).into())?;
-        flags &= !(IMMUTABLE | APPEND);
+        flags = change(flags);
         check(libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags).into()).map(drop)
     }
 }
