@@ -199,9 +199,13 @@ pub fn immutable(directories: &[&str]) {
         std::os::unix::fs::symlink("/", format!("{below}/link")).unwrap();
         for path in [&format!("{below}/file"), &below, &(*directory).to_owned()] {
             let file = File::open(path).unwrap();
-            // SAFETY: reads an int, which lives through the call.
-            check(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const IMMUTABLE) }.into())
-                .unwrap();
+            let mut flags: libc::c_int = 0;
+            // SAFETY: both operations take a pointer to an int, which lives through the calls.
+            unsafe {
+                check(libc::ioctl(file.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags).into()).unwrap();
+                flags |= IMMUTABLE;
+                check(libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags).into()).unwrap();
+            }
         }
         assert!(fs::remove_file(format!("{below}/file")).is_err() && fs::write(format!("{below}/new"), "").is_err());
     }
