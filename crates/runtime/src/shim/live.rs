@@ -13,7 +13,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, setsockopt, 
 use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
-use super::process::{REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL};
+use super::process::{MOST_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL};
 use super::streams::Streams;
 use super::sys;
 use crate::api::ContainerState;
@@ -121,7 +121,7 @@ impl Report {
 
     /// Reads what has been reported; `pid` becomes the child's as soon as it is known.
     pub fn read(&mut self, pid: &mut Option<i32>) -> Progress {
-        let mut buffer = vec![0; 16 * 1024];
+        let mut buffer = vec![0; 1 + MOST_ERROR];
         for _ in 0..MOST_PACKETS {
             // The helper opens the terminal before it makes a child that others see.
             let expected = self.wants_terminal && self.terminal.is_none() && (self.alone || self.child.is_none());

@@ -41,8 +41,8 @@ pub const REPORT_CHILD: u8 = b'P';
 pub const REPORT_TERMINAL: u8 = b'T';
 pub const REPORT_ERROR: u8 = b'E';
 
-/// Bytes of an error that are told.
-const MOST_ERROR: usize = 4096;
+/// Bytes of an error that are reported.
+pub const MOST_ERROR: usize = 4096;
 
 /// Privileges that it takes, besides the container's own, to read files of the container and to become the user.
 const CHANGE_USER: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << SETGID | 1 << SETUID;
@@ -64,8 +64,7 @@ const AFTER_FILTER: &[(&str, libc::c_long, [u64; 6])] = &[
     ("write", libc::SYS_write, [0; 6]),
 ];
 /// Besides, for a terminal.
-const FOR_TERMINAL: (&str, libc::c_long, [u64; 6]) =
-    ("ioctl", libc::SYS_ioctl, [0, libc::TIOCSCTTY as u64, 0, 0, 0, 0]);
+const FOR_TERMINAL: (&str, libc::c_long, [u64; 6]) = ("ioctl", libc::SYS_ioctl, [0, libc::TIOCSCTTY, 0, 0, 0, 0]);
 /// Besides, without no_new_privs: what installed the filter is given away after it.
 const WITHOUT_NO_NEW_PRIVS: (&str, libc::c_long, [u64; 6]) = ("capset", libc::SYS_capset, [0; 6]);
 
@@ -325,13 +324,13 @@ impl Start<'_> {
         let more = [terminal.then_some(&FOR_TERMINAL), (!no_new_privileges).then_some(&WITHOUT_NO_NEW_PRIVS)];
         let mut calls = AFTER_FILTER.iter().chain(more.into_iter().flatten());
         let denied = if alone { None } else { calls.find(|(_, call, arguments)| !filter.allows(*call, *arguments)) };
-        match (denied, no_new_privileges) {
-            (None, false) => Ok((Some(filter), None)),
-            (None, true) if !alone => Ok((Some(filter), None)),
-            (_, true) => Ok((None, Some(filter))),
-            (Some((name, ..)), false) => Err(format!(
+        match denied {
+            Some((name, ..)) if !no_new_privileges => Err(format!(
                 "the seccomp profile denies {name}, which starting this process takes unless allowPrivilegeEscalation is false"
             )),
+            // What is alone needs nothing to be permitted.
+            None if !(alone && no_new_privileges) => Ok((Some(filter), None)),
+            _ => Ok((None, Some(filter))),
         }
     }
 
