@@ -3,11 +3,11 @@
 //! A cgroup is named by a path relative to the hierarchies' roots (`PREFIX/burstable/pod1`); on v1 it is one directory per
 //! controller. Controllers that a host lacks are skipped: what is missing is told by [`Hierarchies::controllers`].
 //!
-//! **Invariant.** A container's limits are those of a cgroup that its processes are not in: they live in [`PROCESSES`] below it, which is the root
-//! of their cgroup namespace. A container that makes a user namespace may mount the hierarchies from that root downwards, as the owner
-//! of its files (root of the container is root of the host where the pod has no user namespace), and on v2 only the mount option
-//! `nsdelegate` of the host would stop it. What it changes there holds for itself, below limits that it does not reach. The cgroup below has
-//! the same limits, for programs that read them.
+//! **Invariant.** A container's limits are those of a cgroup that its processes are not in: they live in [`PROCESSES`] below it,
+//! which is the root of their cgroup namespace. A container that makes a user namespace may mount the hierarchies from that root
+//! downwards, as the owner of its files (root of the container is root of the host where the pod has no user namespace), and on v2
+//! only the mount option `nsdelegate` of the host would stop it. What it changes there holds for itself, below limits that it does
+//! not reach. The cgroup below has the same limits, for programs that read them.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -50,8 +50,9 @@ fn is_shim(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == "kemudi-shim")
 }
 
-/// Seizes `count` processes on their way into a container as early as it can and follows each to its program: prints, in lines, what they hold
-/// at every system call before (`before`) and after (`after`), and whether `secret`, which is given backwards, is in their memory.
+/// Seizes `count` processes on their way into a container as early as it can and follows each to its program: prints, in lines,
+/// what they hold at every system call before (`before`) and after (`after`), and whether `secret`, which is given backwards, is in
+/// their memory.
 pub fn steal(count: usize, secret: &str) {
     let secret: Vec<u8> = secret.bytes().rev().collect();
     println!("ready");

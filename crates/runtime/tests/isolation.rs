@@ -211,7 +211,8 @@ async fn the_way_into_a_container_shows_nothing() {
         let attacker = host.start("a", tracer(&format!("hold-{start}"), &["hold"])).await;
         host.said(&attacker, "ready").await;
         let path = host.runtime.container_status(&attacker).await.unwrap().log_path;
-        let held = async {
+        // Goes on until one is held, which stays as long as its attacker.
+        let starts = async {
             for number in 0.. {
                 if start {
                     let config = tracer(&format!("started-{number}"), &["demo-app"]);
@@ -232,27 +233,28 @@ async fn the_way_into_a_container_shows_nothing() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        // Goes on until one is held, which waits until the end of this round.
-        let mut held = std::pin::pin!(held);
-        let found = tokio::time::timeout(Duration::from_secs(60), found);
-        let pid =
-            tokio::select! { found = found => found.expect("nothing was held"), () = &mut held => unreachable!() };
-        tokio::select! { () = &mut held => unreachable!(), () = async {
-        let (_, text) = sh(&host, &plain, &format!("P={pid}; cat /proc/$P/comm; {PROBE}")).await;
-        assert_eq!(text, "kemudi-shim\n", "start: {start}");
-        let look = format!(
-            "P={pid}; {PROBE}; ls /proc/$P/root/; for f in /proc/$P/fd/*; do readlink $f | cut -d: -f1; done | sort | uniq -c"
-        );
-        let (_, text) = sh(&host, &debugger, &look).await;
-        assert!(text.contains("enters root") && text.contains("bin\n") && !text.contains("boot\n"), "{text}");
-        assert!(!text.contains("writes exe"), "{text}");
-        // Its streams, the pipe it waits at (both ends, at first), and the socket it reports errors to.
-        let links: Vec<&str> = text.lines().filter(|l| l.starts_with(' ')).map(str::trim).collect();
-        let count = |kind| links.iter().find_map(|l| l.strip_suffix(kind)?.trim().parse::<u32>().ok()).unwrap_or(0);
-        assert_eq!(count(" socket"), 1, "{text}");
-        assert_eq!(links.len() as u32, 1 + u32::from(count(" pipe") > 0) + u32::from(count(" /dev/null") > 0), "{text}");
-        assert!(count(" pipe") + count(" /dev/null") <= 5, "{text}");
-        } => {} }
+        let look = async {
+            let pid = tokio::time::timeout(Duration::from_secs(60), found).await.expect("nothing was held");
+            let (_, text) = sh(&host, &plain, &format!("P={pid}; cat /proc/$P/comm; {PROBE}")).await;
+            assert_eq!(text, "kemudi-shim\n", "start: {start}");
+            let look = format!(
+                "P={pid}; {PROBE}; ls /proc/$P/root/; for f in /proc/$P/fd/*; do readlink $f | cut -d: -f1; done | sort | uniq -c"
+            );
+            let (_, text) = sh(&host, &debugger, &look).await;
+            assert!(text.contains("enters root") && text.contains("bin\n") && !text.contains("boot\n"), "{text}");
+            assert!(!text.contains("writes exe"), "{text}");
+            // Its streams, the pipe it waits at (both ends, at first), and the socket it reports errors to.
+            let links: Vec<&str> = text.lines().filter(|l| l.starts_with(' ')).map(str::trim).collect();
+            let count = |kind| links.iter().find_map(|l| l.strip_suffix(kind)?.trim().parse::<u32>().ok()).unwrap_or(0);
+            assert_eq!(count(" socket"), 1, "{text}");
+            assert_eq!(
+                links.len() as u32,
+                1 + u32::from(count(" pipe") > 0) + u32::from(count(" /dev/null") > 0),
+                "{text}"
+            );
+            assert!(count(" pipe") + count(" /dev/null") <= 5, "{text}");
+        };
+        tokio::select! { () = starts => unreachable!(), () = look => {} }
         host.runtime.stop_container(&attacker, Duration::ZERO).await.unwrap();
     }
     host.finish().await;

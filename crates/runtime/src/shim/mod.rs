@@ -1,8 +1,8 @@
 //! The process that stands for a pod: holds its namespaces, is the parent of its containers, writes their logs and states.
 //!
 //! **Invariants.** One thread, no async runtime: it forks. It inherits nothing but the socket that is its standard input, and
-//! it is not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is non-blocking or known to
-//! be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
+//! it is not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is
+//! non-blocking or known to be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
 //! (parent death signal). It never writes outside the pod's directory but to log files and cgroups. What it reads of a container's secrets
 //! (variables, output, commands) does not stay in its memory, since its copies enter other containers; and of what a process on its way
 //! into a container reports it believes only what that process cannot have been made to say ([`live::Report`]).

@@ -30,7 +30,8 @@ pub struct Reaper {
     pub pid: i32,
     /// The pid namespace.
     pub pids: OwnedFd,
-    /// A mount namespace that no process is in. Its root is the /proc of the pid namespace, which only a process in there could have mounted.
+    /// A mount namespace that no process is in. Its root is the /proc of the pid namespace, which only a process in there could have
+    /// mounted.
     pub proc: OwnedFd,
 }
 

@@ -131,8 +131,8 @@ fn change_mount(tree: BorrowedFd, attr: &MountAttr, recursive: bool) -> io::Resu
     check(result).map(drop)
 }
 
-/// Lets an entry of a directory, of whatever kind, be changed and removed that was made immutable or append-only (`chattr +i`, `+a`). `ENOSYS`
-/// on kernels before 6.17.
+/// Lets an entry of a directory, of whatever kind, be changed and removed that was made immutable or append-only (`chattr +i`,
+/// `+a`). `ENOSYS` on kernels before 6.17.
 pub fn allow_changes(parent: BorrowedFd, name: &CStr) -> io::Result<()> {
     #[repr(C)]
     #[derive(Default)]
