@@ -133,6 +133,20 @@ pub fn hold(lies: &[&str]) {
     }
 }
 
+/// Kills every process on its way into a container, as early as it can.
+pub fn kill() {
+    println!("ready");
+    loop {
+        let victim = seize_next(0);
+        if wait(victim).is_some() && is_shim(victim) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(victim), nix::sys::signal::Signal::SIGKILL);
+            while wait(victim).is_some() {}
+            println!("killed {victim}");
+        }
+        let _ = ptrace(libc::PTRACE_DETACH, victim, 0);
+    }
+}
+
 fn sockets(pid: i32) -> Vec<OwnedFd> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let sockets = entries.filter(|e| fs::read_link(e.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")));

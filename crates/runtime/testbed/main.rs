@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         ["immutable", directories @ ..] => attacks::immutable(directories),
         ["park"] => attacks::park(),
         ["cat", file] => print!("{}", std::fs::read_to_string(file).unwrap()),
+        ["kill"] => attacks::kill(),
         ["hold", lies @ ..] => attacks::hold(lies),
         ["raise-limits", megabytes] => attacks::raise_limits(megabytes.parse().unwrap()),
         _ => return ExitCode::from(2),

@@ -316,6 +316,29 @@ async fn a_report_names_nobody_else() {
     host.finish().await;
 }
 
+/// A process that ends before the shim knows of it is missed by nobody, and its number stays its own until then.
+#[tokio::test]
+async fn commands_that_are_killed_at_birth_are_answered() {
+    let mut host = Host::new().await;
+    host.runtime.images().ensure_builtin("demo", &host.options.shim_program).unwrap();
+    host.pod("a").await;
+    let neighbour = host.start("a", shell("neighbour", FOREVER)).await;
+    let id = host.start("a", tracer("main", &["kill"])).await;
+    host.said(&id, "ready").await;
+    let limit = tokio::time::Instant::now() + Duration::from_secs(60);
+    let path = host.runtime.container_status(&id).await.unwrap().log_path;
+    while std::fs::read_to_string(&path).unwrap().matches("killed").count() < 20 {
+        assert!(tokio::time::Instant::now() < limit, "too few were killed");
+        let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
+        match host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await {
+            Ok(result) => assert!([0, 137].contains(&result.exit_code), "{result:?}"),
+            Err(e) => assert!(e.to_string().contains("killed while it was started"), "{e}"),
+        }
+    }
+    assert_eq!(sh(&host, &neighbour, "echo 0").await, (0, "0\n".into()));
+    host.finish().await;
+}
+
 /// Files that CAP_LINUX_IMMUTABLE lets nobody remove, in a volume and in the container's own layer, kept their pod.
 #[tokio::test]
 async fn immutable_files_keep_no_container() {
