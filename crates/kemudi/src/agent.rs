@@ -9,7 +9,7 @@ use client::Informers;
 use http::{Request, Response};
 use meta::{GroupResource, Status};
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
-use node::{Agent, Allowlist, DnsOptions, Handle};
+use node::{Agent, Allowlist, DnsOptions, Handle, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use sha2::{Digest, Sha256};
@@ -50,6 +50,8 @@ pub struct Config {
     pub sysctls: Allowlist,
     /// Processes and threads of a pod; -1 for no limit.
     pub pod_max_pids: i64,
+    /// The seccomp profile of containers that name none.
+    pub seccomp_default: SeccompDefault,
     pub node_name: String,
     pub pod_range: Cidr,
     pub service_range: Cidr,
@@ -147,6 +149,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         max_pods: 110,
         sysctls: config.sysctls.clone(),
         pod_pids_limit: Some(config.pod_max_pids),
+        seccomp_default: config.seccomp_default,
         port: 10250,
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
@@ -197,6 +200,7 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
         data_dir: data_dir.to_owned(),
         sysctls: Allowlist::default(),
         pod_max_pids: -1,
+        seccomp_default: SeccompDefault::default(),
         node_name: String::new(),
         pod_range,
         service_range,

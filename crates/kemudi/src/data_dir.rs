@@ -1,6 +1,6 @@
 //! The data directory: secrets of pods, tokens, keys and programs of images lie in it, so nobody but its owner may enter.
 
-use runtime::beneath::make_private;
+use runtime::beneath::{make_private, remove_tree};
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -9,9 +9,26 @@ use std::path::Path;
 /// What a cluster keeps in directories of its data directory, as far as it exists.
 const DIRECTORIES: [&str; 7] = ["store", "keys", "runtime", "node", "logs", "network", "netns"];
 
+/// Every cluster makes it first.
+const MARK: &str = "lock";
+
 /// Whether a cluster has been here.
 pub fn is_ours(directory: &Path) -> bool {
-    ["admin.token", "store", "network", "runtime", "lock"].iter().any(|f| directory.join(f).exists())
+    ["admin.token", "store", "network", "runtime", MARK].iter().any(|f| directory.join(f).exists())
+}
+
+/// Removes the data directory. What tells that it is one goes last, so that an interrupted removal can be repeated.
+pub fn remove(directory: &Path) -> io::Result<()> {
+    fs::File::options().create(true).truncate(false).write(true).open(directory.join(MARK))?;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => remove_tree(&entry.path())?,
+            false if entry.file_name() == MARK => {}
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    remove_tree(directory)
 }
 
 /// Makes the data directory, or takes the permissions of others from it and from what is in it. A directory that holds other
@@ -63,5 +80,24 @@ mod tests {
         open(&shared);
         prepare(&shared).unwrap();
         assert_eq!(mode(&shared), 0o755, "what others keep there stays theirs");
+    }
+
+    #[test]
+    fn an_interrupted_removal_can_be_repeated() {
+        let base = tempfile::tempdir().unwrap();
+        let data = base.path().join("data");
+        let held = data.join("node/held");
+        fs::create_dir_all(&held).unwrap();
+        for name in ["admin.token", "lock"] {
+            fs::write(data.join(name), "").unwrap();
+        }
+        // Something that is in use.
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), &held, Some("tmpfs"), flags, None::<&str>).unwrap();
+        remove(&data).unwrap_err();
+        assert!(is_ours(&data));
+        nix::mount::umount(&held).unwrap();
+        remove(&data).unwrap();
+        assert!(!data.exists());
     }
 }

@@ -49,6 +49,10 @@ pub struct Options {
     /// How many processes and threads a pod may have; -1 for no limit of its own.
     #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub pod_max_pids: i64,
+    /// Give containers that name no seccomp profile the one of the container runtime (`RuntimeDefault`) instead of none. Privileged
+    /// containers have none in any case.
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub seccomp_default: bool,
     /// The range of service addresses, or two: one of each family. Services are of the first one's, unless they say more.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<Cidr>,
@@ -219,6 +223,10 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         data_dir: options.data_dir.clone(),
         sysctls,
         pod_max_pids: options.pod_max_pids,
+        seccomp_default: match options.seccomp_default {
+            true => node::SeccompDefault::RuntimeDefault,
+            false => node::SeccompDefault::Unconfined,
+        },
         node_name: options.node_name.clone().unwrap_or_else(host_name),
         pod_range: options.cluster_cidr,
         service_range,
@@ -382,8 +390,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
         runtime.block_on(agent::purge(&options.data_dir, pods, pods))?;
-        runtime::beneath::remove_tree(&options.data_dir)
-            .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
+        data_dir::remove(&options.data_dir).map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     }
     Ok(())
 }

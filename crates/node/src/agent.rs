@@ -17,6 +17,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use crate::node::{Capacity, Reporter};
 use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
+use crate::pod::container::SeccompDefault;
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
 use crate::pod::users::Users;
@@ -90,6 +91,8 @@ pub struct Options {
     pub max_pods: u32,
     /// The kernel parameters that pods may set.
     pub sysctls: Allowlist,
+    /// The seccomp profile of containers that name none.
+    pub seccomp_default: SeccompDefault,
     /// Most processes of a pod; `None` for no limit.
     pub pod_pids_limit: Option<i64>,
     /// Port at which the kubelet's service is reached, told in the node's status.

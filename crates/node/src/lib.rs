@@ -22,6 +22,7 @@ mod spdy;
 mod volumes;
 
 pub use agent::{Agent, Error, Host, Options};
+pub use pod::container::SeccompDefault;
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use server::{Body, Handle};

@@ -41,6 +41,7 @@ struct Machine {
     network: network::Options,
     embedded: Embedded,
     node: PathBuf,
+    seccomp_default: kemudi_node::SeccompDefault,
     agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
     handle: Option<Handle>,
 }
@@ -86,6 +87,7 @@ impl Machine {
             network,
             embedded,
             node,
+            seccomp_default: kemudi_node::SeccompDefault::default(),
             agent: None,
             handle: None,
         };
@@ -110,6 +112,7 @@ impl Machine {
             pod_cidr: Some("10.201.0.0/24".into()),
             max_pods: 110,
             sysctls: kemudi_node::Allowlist::default(),
+            seccomp_default: self.seccomp_default,
             pod_pids_limit: None,
             port: 10250,
             version: "v1.36.0".into(),
@@ -198,6 +201,32 @@ async fn a_pod_runs_is_probed_and_goes() {
     let left = m.embedded.clone();
     use runtime::Runtime;
     assert!(left.list_pods().await.unwrap().is_empty());
+    m.finish().await;
+}
+
+/// `--seccomp-default`: containers without a profile have a filter, unless they are privileged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_have_the_default_profile() {
+    let mut m = Machine::new().await;
+    m.stop().await;
+    m.seccomp_default = kemudi_node::SeccompDefault::RuntimeDefault;
+    m.start().await;
+    let unconfined = json!({"seccompProfile": {"type": "Unconfined"}});
+    for (name, context, expected) in [
+        ("none", json!({}), "Seccomp:\t2\n"),
+        ("named", unconfined, "Seccomp:\t0\n"),
+        ("privileged", json!({"privileged": true}), "Seccomp:\t0\n"),
+    ] {
+        let mut c = demo("c", json!(["grep", "Seccomp:", "/proc/self/status"]));
+        c["command"] = json!(["/busybox"]);
+        c["securityContext"] = context;
+        c["volumeMounts"] = json!([{"name": "tool", "mountPath": "/busybox"}]);
+        let volumes = json!([{"name": "tool", "hostPath": {"path": "/bin/busybox"}}]);
+        m.pod(name, json!({"restartPolicy": "Never", "containers": [c], "volumes": volumes}));
+        m.until(name, |p| p["status"]["phase"] == "Succeeded").await;
+        let (_, log) = body(&m, &format!("/containerLogs/default/{name}/c")).await;
+        assert_eq!(log, expected, "{name}");
+    }
     m.finish().await;
 }
 

@@ -6,10 +6,10 @@
 //!
 //! The path of the directory itself is trusted: nobody but root may write in its parents.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -19,6 +19,8 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, re
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::shim::sys;
 
 /// Links that one path may follow, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -308,8 +310,8 @@ impl Walk {
     }
 }
 
-/// Removes a directory and everything in it; nothing happens if it is not there. A mount point below is an error (`EXDEV`): what
-/// is mounted stays untouched.
+/// Removes a directory and everything in it, immutable or not; nothing happens if it is not there. A mount point below is an error
+/// (`EXDEV`): what is mounted stays untouched.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL.into()) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -327,18 +329,15 @@ pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
         other => other?,
     }
-    let gone = |result: nix::Result<()>| match result {
-        Err(Errno::ENOENT) => Ok(()),
-        other => other,
-    };
     while !walk.above.is_empty() {
         let mut below = walk.entries(PENDING, &mut |at, name, directory| match directory {
             true => Ok(()),
-            false => gone(unlinkat(at, name, UnlinkatFlags::NoRemoveDir)),
+            false => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
         })?;
         if below.is_empty() {
             let Some(above) = walk.up()? else { break };
-            gone(unlinkat(&walk.at, above.name.as_os_str(), UnlinkatFlags::RemoveDir))?;
+            let parent = if walk.above.is_empty() { Parent::OfTree } else { Parent::InTree };
+            remove_entry(walk.at.as_fd(), &above.name, UnlinkatFlags::RemoveDir, parent)?;
             below = above.pending;
         }
         // Without a neighbour the parent is read again: it may hold more than was remembered.
@@ -347,6 +346,48 @@ pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a directory is to be removed too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parent {
+    InTree,
+    OfTree,
+}
+
+/// Removes an entry; nothing happens if it is not there. Flags that keep it, or its directory, from being changed (which a container with
+/// CAP_LINUX_IMMUTABLE may set) are taken away.
+fn remove_entry(parent: BorrowedFd, name: &OsStr, how: UnlinkatFlags, kind: Parent) -> nix::Result<()> {
+    let gone = |result: nix::Result<()>| match result {
+        Err(Errno::ENOENT) => Ok(()),
+        other => other,
+    };
+    let result = gone(unlinkat(parent, name, how));
+    if result != Err(Errno::EPERM) {
+        return result;
+    }
+    // If it does not help, the next try says so.
+    if kind == Parent::InTree {
+        let _ = allow_changes(parent, OsStr::new("."));
+    }
+    let _ = allow_changes(parent, name);
+    gone(unlinkat(parent, name, how))
+}
+
+fn allow_changes(parent: BorrowedFd, name: &OsStr) -> io::Result<()> {
+    match sys::allow_changes(parent, &CString::new(name.as_bytes())?) {
+        // An older kernel, on which only files and directories have these flags.
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => {}
+        result => return result,
+    }
+    let found = openat(parent, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+    let kind = SFlag::from_bits_truncate(fstat(&found)?.st_mode) & SFlag::S_IFMT;
+    if kind != SFlag::S_IFREG && kind != SFlag::S_IFDIR {
+        return Ok(());
+    }
+    // What was found, whatever has its name by now.
+    let opened = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    sys::change_flags(opened.as_fd(), |flags| flags & !(sys::IMMUTABLE | sys::APPEND_ONLY))
 }
 
 /// Bytes on disk and number of entries below a directory. What vanishes meanwhile is not counted, nor what is mounted there.
@@ -568,5 +609,33 @@ mod tests {
         assert!(!tree.exists());
         remove_tree(&tree).unwrap();
         remove_tree(Path::new("/nonexistent/tree")).unwrap();
+    }
+
+    /// A container with CAP_LINUX_IMMUTABLE kept its pod from being removed.
+    #[test]
+    fn nothing_in_a_tree_keeps_it() {
+        let root = tempfile::tempdir().unwrap();
+        let tree = root.path().join("tree");
+        std::fs::create_dir_all(tree.join("grows/below")).unwrap();
+        std::fs::create_dir_all(tree.join("fixed/empty")).unwrap();
+        for file in ["file", "grows/below/file", "fixed/log"] {
+            std::fs::write(tree.join(file), "x").unwrap();
+        }
+        symlink("/", tree.join("fixed/link")).unwrap();
+        for (path, flag) in [
+            ("file", sys::IMMUTABLE),
+            ("fixed/log", sys::APPEND_ONLY),
+            ("fixed/empty", sys::IMMUTABLE),
+            ("grows/below", sys::APPEND_ONLY),
+            ("grows", sys::APPEND_ONLY),
+            ("fixed", sys::IMMUTABLE),
+            (".", sys::IMMUTABLE),
+        ] {
+            sys::change_flags(File::open(tree.join(path)).unwrap().as_fd(), |flags| flags | flag).unwrap();
+        }
+        std::fs::remove_file(tree.join("file")).unwrap_err();
+        std::fs::write(tree.join("fixed/new"), "").unwrap_err();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
     }
 }

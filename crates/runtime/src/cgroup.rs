@@ -2,6 +2,12 @@
 //!
 //! A cgroup is named by a path relative to the hierarchies' roots (`PREFIX/burstable/pod1`); on v1 it is one directory per
 //! controller. Controllers that a host lacks are skipped: what is missing is told by [`Hierarchies::controllers`].
+//!
+//! **Invariant.** A container's limits are those of a cgroup that its processes are not in: they live in [`PROCESSES`] below it,
+//! which is the root of their cgroup namespace. A container that makes a user namespace may mount the hierarchies from that root
+//! downwards, as the owner of its files (root of the container is root of the host where the pod has no user namespace), and on v2
+//! only the mount option `nsdelegate` of the host would stop it. What it changes there holds for itself, below limits that it does
+//! not reach. The cgroup below has the same limits, for programs that read them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,6 +36,17 @@ const V1_CONTROLLERS: &[&str] = &[
     "misc",
 ];
 const NAMED: &str = "name=";
+/// Controllers that limits are set for.
+const LIMITING: &[&str] = &["cpu", "cpuset", "memory", "pids", "hugetlb"];
+/// The cgroup below a container's, where its processes live, in hierarchies that limit.
+const PROCESSES: &str = "processes";
+
+/// The devices that the processes of a cgroup may open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Devices {
+    Any,
+    Plain,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
@@ -37,6 +54,58 @@ struct Hierarchy {
     /// `cpu`, `memory`, …
     controllers: Vec<String>,
     v2: bool,
+}
+
+impl Hierarchy {
+    fn limits(&self) -> bool {
+        self.controllers.iter().any(|c| LIMITING.contains(&c.as_str()))
+    }
+
+    /// Makes a directory below an existing cgroup, unless it is there.
+    fn make_below(&self, parent: &Path, name: &str) -> io::Result<PathBuf> {
+        if self.v2 {
+            enable_controllers(parent);
+        }
+        let directory = parent.join(name);
+        match std::fs::create_dir(&directory) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        if !self.v2 && self.controllers.iter().any(|c| c == "cpuset") {
+            // v1: a new cpuset is empty and takes no process until it has processors and memory. Who made it may not have
+            // come to that yet.
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let own = directory.join(file);
+                if std::fs::read(&own)?.trim_ascii().is_empty() {
+                    std::fs::write(own, std::fs::read(parent.join(file))?)?;
+                }
+            }
+        }
+        Ok(directory)
+    }
+
+    /// Sets limits of a cgroup and of the one where its processes live, if it has one.
+    fn set(&self, directory: &Path, resources: &Resources) -> io::Result<()> {
+        let settings = if self.v2 { v2_settings(resources) } else { v1_settings(resources) };
+        let below = Some(directory.join(PROCESSES)).filter(|d| d.exists());
+        for (controller, file, value) in settings {
+            if !self.controllers.iter().any(|c| c == controller) {
+                continue;
+            }
+            let write = |directory: &Path| {
+                let target = directory.join(&file);
+                std::fs::write(&target, value.as_bytes())
+                    .map_err(|e| io::Error::new(e.kind(), format!("writing {value:?} to {}: {e}", target.display())))
+            };
+            match (write(directory), &below) {
+                (Ok(()), Some(below)) => write(below)?,
+                // v1 takes less processor than the cgroup below has only after that one has been limited.
+                (Err(_), Some(below)) => write(below).and_then(|()| write(directory))?,
+                (result, None) => result?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The hierarchies of this host that containers are placed in.
@@ -101,31 +170,37 @@ impl Hierarchies {
         self.0.iter().map(|h| CgroupDirectory { name: name(h), directory: h.mount.join(path) }).collect()
     }
 
+    /// The directories that a container's processes are in, whether they exist or not.
+    pub fn process_directories(&self, path: &str) -> Vec<CgroupDirectory> {
+        let mut directories = self.directories(path);
+        for (at, hierarchy) in directories.iter_mut().zip(&self.0) {
+            if hierarchy.limits() {
+                at.directory.push(PROCESSES);
+            }
+        }
+        directories
+    }
+
     /// Makes a cgroup and its parents, and sets limits.
     pub fn create(&self, path: &str, resources: &Resources) -> io::Result<()> {
         for hierarchy in &self.0 {
             let mut directory = hierarchy.mount.clone();
             for part in path.split('/').filter(|p| !p.is_empty()) {
-                if hierarchy.v2 {
-                    enable_controllers(&directory);
-                }
-                match std::fs::create_dir(directory.join(part)) {
-                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-                    _ => {}
-                }
-                let parent = directory.clone();
-                directory.push(part);
-                if !hierarchy.v2 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
-                    // v1: a new cpuset is empty and takes no process until it has processors and memory. Who made it may not have
-                    // come to that yet.
-                    for file in ["cpuset.cpus", "cpuset.mems"] {
-                        let own = directory.join(file);
-                        if std::fs::read(&own)?.trim_ascii().is_empty() {
-                            std::fs::write(own, std::fs::read(parent.join(file))?)?;
-                        }
-                    }
-                }
+                directory = hierarchy.make_below(&directory, part)?;
             }
+        }
+        self.update(path, resources)
+    }
+
+    /// Makes the cgroup of a container whose processes may open the devices of a plain container only, or any.
+    pub(crate) fn create_container(&self, path: &str, resources: &Resources, devices: Devices) -> io::Result<()> {
+        self.create(path, &Resources::default())?;
+        if devices == Devices::Plain {
+            // Before there is a cgroup below it: v1 does not take everything away later.
+            self.restrict_devices(path)?;
+        }
+        for hierarchy in self.0.iter().filter(|h| h.limits()) {
+            hierarchy.make_below(&hierarchy.mount.join(path), PROCESSES)?;
         }
         self.update(path, resources)
     }
@@ -136,7 +211,7 @@ impl Hierarchies {
     }
 
     /// Lets processes of an existing cgroup open the devices of a plain container only.
-    pub(crate) fn restrict_devices(&self, path: &str) -> io::Result<()> {
+    fn restrict_devices(&self, path: &str) -> io::Result<()> {
         let v1 = self.0.iter().find(|h| h.controllers.iter().any(|c| c == "devices"));
         match v1.or(self.0.iter().find(|h| h.v2)) {
             Some(h) if h.v2 => devices::restrict_v2(&h.mount.join(path)),
@@ -147,19 +222,7 @@ impl Hierarchies {
 
     /// Sets limits of an existing cgroup. Limits for controllers that the host lacks are skipped.
     pub fn update(&self, path: &str, resources: &Resources) -> io::Result<()> {
-        for hierarchy in &self.0 {
-            let directory = hierarchy.mount.join(path);
-            let settings = if hierarchy.v2 { v2_settings(resources) } else { v1_settings(resources) };
-            for (controller, file, value) in settings {
-                if hierarchy.controllers.iter().any(|c| c == controller) {
-                    let target = directory.join(&file);
-                    std::fs::write(&target, value.as_bytes()).map_err(|e| {
-                        io::Error::new(e.kind(), format!("writing {value:?} to {}: {e}", target.display()))
-                    })?;
-                }
-            }
-        }
-        Ok(())
+        self.0.iter().try_for_each(|h| h.set(&h.mount.join(path), resources))
     }
 
     /// Removes a cgroup with everything below it; processes must have gone.

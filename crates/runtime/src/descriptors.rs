@@ -1,8 +1,8 @@
 //! Descriptors that a program inherits: its three streams, and nothing else.
 //!
 //! **Invariant.** Nothing of ours is passed on by accident. The server marks what its parent left open, the shim closes
-//! everything but its socket before it does anything else, and the child that becomes a container's program closes what it does
-//! not need before it enters a namespace of the container, and marks the rest before it runs the program.
+//! everything but its socket before it does anything else, and the helper of a start closes what it does not need before it enters
+//! a namespace of the container, and all but the streams, the report and what the child waits at before it makes the child.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -4,6 +4,13 @@ use nix::sys::mman::{MmapAdvise, madvise};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
+/// Overwrites what has served its purpose, so that a copy of this process does not hold it.
+pub(crate) fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    // Nobody reads them again, which the compiler is not to know.
+    std::hint::black_box(bytes);
+}
+
 /// Unmaps this program's code, most of which only the start has run. What is run again is mapped again from the page cache,
 /// and the rest no longer counts as resident. Gives back how many mappings were let go.
 pub fn let_go_of_code() -> std::io::Result<usize> {

@@ -29,6 +29,44 @@ impl Program {
     pub(crate) fn install(&self) -> std::io::Result<()> {
         crate::shim::install_seccomp(&self.0)
     }
+
+    /// Whether a system call with these arguments is carried out under the filter.
+    pub(crate) fn allows(&self, call: libc::c_long, arguments: [u64; 6]) -> bool {
+        let number = u32::try_from(call).ok();
+        let action = number.and_then(|number| self.action(number, arguments));
+        matches!(action, Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG))
+    }
+
+    /// Interprets the filter as the kernel does. `None` if it is not one that [`compile`] makes.
+    fn action(&self, number: u32, arguments: [u64; 6]) -> Option<u32> {
+        let mut data = [0u8; 64];
+        data[..4].copy_from_slice(&number.to_le_bytes());
+        data[4..8].copy_from_slice(&AUDIT_ARCH.to_le_bytes());
+        for (index, value) in arguments.iter().enumerate() {
+            data[ARGUMENTS as usize + 8 * index..][..8].copy_from_slice(&value.to_le_bytes());
+        }
+        let (mut at, mut accumulator) = (0, 0u32);
+        loop {
+            let i = self.0.get(at)?;
+            let (code, jt, jf, k) = ((i >> 48) as u16, (i >> 40) as u8, (i >> 32) as u8, *i as u32);
+            // Jumps go forwards only.
+            at += 1;
+            let branch = |condition: bool| usize::from(if condition { jt } else { jf });
+            match code {
+                LOAD => {
+                    let word = data.get(k as usize..)?.first_chunk::<4>()?;
+                    accumulator = u32::from_le_bytes(*word);
+                }
+                AND => accumulator &= k,
+                RETURN => return Some(k),
+                JUMP => at += k as usize,
+                IF_EQUAL => at += branch(accumulator == k),
+                IF_GREATER => at += branch(accumulator > k),
+                IF_NOT_LESS => at += branch(accumulator >= k),
+                _ => return None,
+            }
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -328,31 +366,8 @@ fn compare(c: &Comparison, rest: usize) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// A small interpreter of the instructions that filters use.
     fn run(program: &Program, number: u32, arguments: [u64; 6]) -> u32 {
-        let mut data = [0u8; 64];
-        data[..4].copy_from_slice(&number.to_le_bytes());
-        data[4..8].copy_from_slice(&AUDIT_ARCH.to_le_bytes());
-        for (index, value) in arguments.iter().enumerate() {
-            data[16 + 8 * index..][..8].copy_from_slice(&value.to_le_bytes());
-        }
-        let (mut at, mut accumulator) = (0, 0u32);
-        loop {
-            let i = program.0[at];
-            let (code, jt, jf, k) = ((i >> 48) as u16, (i >> 40) as u8, (i >> 32) as u8, i as u32);
-            at += 1;
-            let branch = |condition: bool| usize::from(if condition { jt } else { jf });
-            match code {
-                LOAD => accumulator = u32::from_le_bytes(data[k as usize..][..4].try_into().unwrap()),
-                AND => accumulator &= k,
-                RETURN => return k,
-                JUMP => at += k as usize,
-                IF_EQUAL => at += branch(accumulator == k),
-                IF_GREATER => at += branch(accumulator > k),
-                IF_NOT_LESS => at += branch(accumulator >= k),
-                other => panic!("instruction {other:#x}"),
-            }
-        }
+        program.action(number, arguments).unwrap()
     }
 
     const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
@@ -411,6 +426,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_a_filter_allows_is_known_beforehand() {
+        let profile = r#"{"defaultAction":"SCMP_ACT_KILL","syscalls":[
+            {"names":["read"],"action":"SCMP_ACT_LOG"},
+            {"names":["clone"],"action":"SCMP_ACT_ALLOW","args":[{"index":0,"value":17,"op":"SCMP_CMP_EQ"}]}]}"#;
+        let program = compile(&Seccomp::Oci(profile.into()), &[]).unwrap().unwrap();
+        assert!(program.allows(libc::SYS_read, [0; 6]) && program.allows(libc::SYS_clone, [17, 0, 0, 0, 0, 0]));
+        assert!(!program.allows(libc::SYS_clone, [0; 6]) && !program.allows(libc::SYS_write, [0; 6]));
+        assert!(!Program(Vec::new()).allows(libc::SYS_read, [0; 6]), "a damaged one");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerConfig, ContainerState, IdRange, Mount, PodConfig, Timestamp};
+use crate::memory::wipe;
 use crate::seccomp::Program;
 
 pub const VERSION: u32 = 1;
@@ -86,6 +87,23 @@ pub struct ContainerRecord {
     pub stop_signal: i32,
     pub log_path: PathBuf,
     pub termination_message_file: Option<PathBuf>,
+}
+
+/// What the shim itself needs of a [`ContainerRecord`]. It keeps no more: every process that enters a container is a copy of it, and what
+/// it knew of other containers could be found there.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ShimContainer {
+    pub id: String,
+    pub config: ShimStreams,
+    pub cgroups: Vec<CgroupDirectory>,
+    pub log_path: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct ShimStreams {
+    pub tty: bool,
+    pub stdin: bool,
+    pub stdin_once: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -186,22 +204,28 @@ pub enum Notice {
     },
 }
 
-/// Reads a versioned record. `Ok(None)` if the file does not exist.
+/// Reads a versioned record. `Ok(None)` if the file does not exist. Nothing of the file stays in memory but the record.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
-    let bytes = match std::fs::read(path) {
+    let mut bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),
     };
+    let record = parse(&bytes);
+    wipe(&mut bytes);
+    record.map(Some)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
     }
-    let Version { version } = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+    let Version { version } = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     if version > VERSION {
         return Err(format!("has version {version}, this program knows up to {VERSION}"));
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(|e| e.to_string())
+    serde_json::from_slice(bytes).map_err(|e| e.to_string())
 }
 
 /// Replaces a file in one step. Not synced: after a crash of the machine the containers are gone anyway.

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::cmsg_space;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, sendmsg};
 
 /// Largest packet either side sends.
 pub const MAX_PACKET: usize = 160 * 1024;
@@ -47,5 +47,57 @@ pub fn receive(socket: BorrowedFd, buffer: &mut [u8], flags: MsgFlags) -> io::Re
             return Err(io::Error::new(io::ErrorKind::InvalidData, "packet too large"));
         }
         return Ok((message.bytes, fds));
+    }
+}
+
+/// A packet, and who sent it.
+pub struct Signed {
+    pub length: usize,
+    pub fds: Vec<OwnedFd>,
+    /// The sender's process id as this process knows it. The kernel says it. `None` when the other side is gone.
+    pub sender: Option<i32>,
+}
+
+/// Whether a packet may bring a descriptor with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    ForOne,
+    ForNone,
+}
+
+/// Receives one packet on a socket with `SO_PASSCRED`, in which anybody may write. `None` for one that is too large or brings what there is
+/// no room for: nothing of it is taken.
+pub fn receive_signed(
+    socket: BorrowedFd,
+    buffer: &mut [u8],
+    flags: MsgFlags,
+    room: Room,
+) -> io::Result<Option<Signed>> {
+    let mut control = match room {
+        Room::ForOne => cmsg_space!(UnixCredentials, RawFd),
+        Room::ForNone => cmsg_space!(UnixCredentials),
+    };
+    loop {
+        let mut iov = [IoSliceMut::new(buffer)];
+        let message =
+            match recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut control), flags | MsgFlags::MSG_CMSG_CLOEXEC) {
+                Ok(message) => message,
+                Err(nix::Error::EINTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+        let mut packet = Signed { length: message.bytes, fds: Vec::new(), sender: None };
+        // Fails if there was no room: then the kernel has installed nothing. (Where there is room for one, only those send who send one.)
+        let Ok(items) = message.cmsgs() else { return Ok(None) };
+        for item in items {
+            match item {
+                ControlMessageOwned::ScmCredentials(credentials) => packet.sender = Some(credentials.pid()),
+                // SAFETY: the kernel has just installed these descriptors for us; nobody else knows them.
+                ControlMessageOwned::ScmRights(raw) => {
+                    packet.fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+                _ => {}
+            }
+        }
+        return Ok((!message.flags.contains(MsgFlags::MSG_TRUNC)).then_some(packet));
     }
 }

@@ -1,23 +1,30 @@
 //! The process that the tests start as shim, and whose file is their demo image.
-#![allow(unsafe_code)] // one system call
+#![allow(unsafe_code, clippy::unwrap_used)] // system calls; what fails here fails its test
+
+mod attacks;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.first().map(String::as_str) {
-        Some(kemudi_runtime::shim::COMMAND) => kemudi_runtime::shim::main(&args[1..]),
-        Some("keyring") => {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [kemudi_runtime::shim::COMMAND, ..] => return kemudi_runtime::shim::main(&args[1..]),
+        ["keyring"] => {
             const GET_KEYRING_ID: libc::c_long = 0;
             const SESSION_KEYRING: libc::c_long = -3;
             // SAFETY: takes numbers only.
             println!("{}", unsafe { libc::syscall(libc::SYS_keyctl, GET_KEYRING_ID, SESSION_KEYRING, 0) });
-            ExitCode::SUCCESS
         }
-        Some("demo-app") => {
-            println!("demo {}", args[1..].join(" "));
-            ExitCode::SUCCESS
-        }
-        _ => ExitCode::from(2),
+        ["demo-app", words @ ..] => println!("demo {}", words.join(" ")),
+        ["steal", count, secret] => attacks::steal(count.parse().unwrap(), secret),
+        ["immutable", directories @ ..] => attacks::immutable(directories),
+        ["park"] => attacks::park(),
+        ["cat", file] => print!("{}", std::fs::read_to_string(file).unwrap()),
+        ["kill"] => attacks::kill(),
+        ["hold", lies @ ..] => attacks::hold(lies),
+        ["raise-limits", megabytes] => attacks::raise_limits(megabytes.parse().unwrap()),
+        _ => return ExitCode::from(2),
     }
+    ExitCode::SUCCESS
 }

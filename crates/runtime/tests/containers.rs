@@ -212,6 +212,86 @@ async fn privileges_are_what_was_asked_for() {
     host.finish().await;
 }
 
+/// Files of a container's control group on the host, by name.
+fn control(host: &Host, id: &str, name: &str) -> Vec<String> {
+    let all = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|e| e.path());
+    let hierarchies = all.chain([std::path::PathBuf::from("/sys/fs/cgroup")]);
+    let of_container = hierarchies.map(|h| h.join(&host.options.cgroup_prefix).join("burstable/poda").join(id));
+    of_container.filter_map(|d| Some(std::fs::read_to_string(d.join(name)).ok()?.trim().to_owned())).collect()
+}
+
+/// Where the processes are, and in the group above, which they cannot reach.
+#[tokio::test]
+async fn limits_change_up_and_down() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let limits = |quota: i64, memory: i64| Resources {
+        cpu_quota: Some(quota),
+        cpu_period: Some(100_000),
+        memory_limit: Some(memory),
+        pids_limit: Some(50),
+        ..Resources::default()
+    };
+    let mut config = shell("main", FOREVER);
+    config.resources = limits(50_000, 64 << 20);
+    let id = host.start("a", config).await;
+    for (quota, memory) in [(20_000, 32 << 20), (80_000, 128 << 20), (30_000, 64 << 20)] {
+        host.runtime.update_container(&id, limits(quota, memory)).await.unwrap();
+        let found = |v1: &str, v2: &str| [control(&host, &id, v1), control(&host, &id, v2)].concat();
+        let (quotas, memories) = (found("cpu.cfs_quota_us", "cpu.max"), found("memory.limit_in_bytes", "memory.max"));
+        assert!(quotas == [quota.to_string()] || quotas == [format!("{quota} 100000")], "{quotas:?}");
+        assert_eq!(memories, [memory.to_string()]);
+        let script = "cd /sys/fs/cgroup; cat cpu/cpu.cfs_quota_us cpu.max 2> /dev/null | cut -d' ' -f1; \
+                      cat memory/memory.limit_in_bytes memory.max 2> /dev/null; true";
+        assert_eq!(sh(&host, &id, script).await, (0, format!("{quota}\n{memory}\n")));
+    }
+    host.finish().await;
+}
+
+/// Profiles that deny what the runtime itself does after a filter is installed.
+#[tokio::test]
+async fn profiles_may_be_narrow() {
+    let mut host = Host::new().await;
+    for mode in [PidMode::Container, PidMode::Pod] {
+        let pod = format!("{mode:?}").to_lowercase();
+        let mut config = host.pod_config(&pod);
+        config.pid = mode;
+        host.runtime.run_pod(config).await.unwrap();
+        let deny = |calls: &str| {
+            Seccomp::Oci(format!(
+                r#"{{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{{"names":[{calls}],"action":"SCMP_ACT_KILL_PROCESS"}}]}}"#
+            ))
+        };
+        // What a program that is alone never calls.
+        let narrow = deny(r#""clone","setsid","capset","sendmsg","close_range""#);
+        let script = "grep Seccomp: /proc/self/status; exec sleep 1000";
+        let mut config = shell("narrow", "exec sleep 1000");
+        config.security.seccomp = narrow.clone();
+        config.security.no_new_privileges = true;
+        let id = host.start(&pod, config).await;
+        let command = ["cat", "/proc/self/status"].map(str::to_owned).to_vec();
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap();
+        assert!(String::from_utf8_lossy(&result.stdout).contains("Seccomp:\t2\n"), "{result:?}");
+
+        // The filter has to go in earlier, since installing it is a privilege.
+        let mut config = shell("privileged-filter", script);
+        config.security.seccomp = deny(r#""setsid""#);
+        let id = host.runtime.create_container(&pod, config).await.unwrap();
+        let started = host.runtime.start_container(&id).await;
+        let expected = "the seccomp profile denies setsid, which starting this process takes unless allowPrivilegeEscalation is false";
+        let error = match mode {
+            PidMode::Pod => started.unwrap_err().to_string(),
+            _ => {
+                started.unwrap();
+                let command = vec!["true".to_owned()];
+                host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap_err().to_string()
+            }
+        };
+        assert!(error.contains(expected), "{error}");
+    }
+    host.finish().await;
+}
+
 #[tokio::test]
 async fn limits_hold_and_running_out_of_memory_is_told() {
     let mut host = Host::new().await;

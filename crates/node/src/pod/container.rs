@@ -35,6 +35,14 @@ pub enum Error {
     Refused(String),
 }
 
+/// The seccomp profile where neither container nor pod names one, as kubelet's `seccompDefault` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SeccompDefault {
+    #[default]
+    Unconfined,
+    RuntimeDefault,
+}
+
 /// What [`config`] needs besides the pod.
 pub struct Parts<'a> {
     pub pod: &'a Pod,
@@ -47,6 +55,8 @@ pub struct Parts<'a> {
     pub node_memory: u64,
     /// Where `localhost` seccomp profiles lie.
     pub seccomp_root: PathBuf,
+    /// The seccomp profile of containers that name none.
+    pub seccomp_default: SeccompDefault,
     pub host: super::security::Host,
 }
 
@@ -179,7 +189,12 @@ fn security(parts: &Parts<'_>) -> Result<Security, Error> {
 }
 
 fn seccomp(profile: Option<&SeccompProfile>, parts: &Parts<'_>) -> Result<Seccomp, Error> {
-    let Some(profile) = profile else { return Ok(Seccomp::Unconfined) };
+    let Some(profile) = profile else {
+        return Ok(match parts.seccomp_default {
+            SeccompDefault::Unconfined => Seccomp::Unconfined,
+            SeccompDefault::RuntimeDefault => Seccomp::RuntimeDefault,
+        });
+    };
     match profile.type_.as_str() {
         "RuntimeDefault" => Ok(Seccomp::RuntimeDefault),
         "Localhost" => {
@@ -198,6 +213,15 @@ mod tests {
     use serde_json::json;
 
     fn check(pod: serde_json::Value, container: serde_json::Value, image_user: &str) -> Result<Security, Error> {
+        check_with(pod, container, image_user, SeccompDefault::Unconfined)
+    }
+
+    fn check_with(
+        pod: serde_json::Value,
+        container: serde_json::Value,
+        image_user: &str,
+        seccomp_default: SeccompDefault,
+    ) -> Result<Security, Error> {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
             "spec": {"containers": [], "securityContext": pod}}))
         .unwrap();
@@ -211,6 +235,7 @@ mod tests {
             image_user,
             node_memory: 1,
             seccomp_root: "/nonexistent".into(),
+            seccomp_default,
             host: super::super::security::Host::default(),
         })
     }
@@ -220,6 +245,23 @@ mod tests {
         let s = check(json!({"runAsUser": 1, "fsGroup": 7, "supplementalGroups": [8]}), json!({"runAsUser": 2}), "")
             .unwrap();
         assert_eq!((s.run_as_user, s.supplemental_groups), (Some(2), vec![8, 7]));
+    }
+
+    #[test]
+    fn the_default_profile_is_for_containers_that_name_none() {
+        let named = |t: &str| json!({"seccompProfile": {"type": t}});
+        let profile = |pod, container, default| check_with(pod, container, "", default).unwrap().seccomp;
+        let (off, on) = (SeccompDefault::Unconfined, SeccompDefault::RuntimeDefault);
+        for (pod, container, default, expected) in [
+            (json!({}), json!({}), off, Seccomp::Unconfined),
+            (json!({}), json!({}), on, Seccomp::RuntimeDefault),
+            (named("Unconfined"), json!({}), on, Seccomp::Unconfined),
+            (json!({}), named("Unconfined"), on, Seccomp::Unconfined),
+            (named("Unconfined"), named("RuntimeDefault"), off, Seccomp::RuntimeDefault),
+            (json!({}), json!({"privileged": true}), on, Seccomp::Unconfined),
+        ] {
+            assert_eq!(profile(pod.clone(), container.clone(), default), expected, "{pod} {container} {default:?}");
+        }
     }
 
     #[test]

@@ -339,6 +339,7 @@ impl Worker {
             image_user,
             node_memory: self.shared.memory,
             seccomp_root: options.data_dir.join("seccomp"),
+            seccomp_default: options.seccomp_default,
             host: security::Host::read(options),
         })
         .map_err(|e| (CONFIG, e.to_string()))?;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::pods::{STOP_TIMEOUT, retry};
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
-use crate::cgroup::{self, Usage};
+use crate::cgroup::{self, Devices, Usage};
 use crate::image::{Image, hex};
 use crate::spec::{self, Call, ContainerRecord, PodRecord, StateRecord, VERSION};
 use crate::{beneath, image, seccomp};
@@ -109,16 +109,12 @@ impl Inner {
             std::fs::set_permissions(path, everyone).map_err(Error::io(path.display().to_string()))?;
         }
         let cgroup = self.container_cgroup(record)?;
-        self.hierarchies
-            .create(&cgroup, &record.config.resources)
-            .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
         // Root of a user namespace may take back mount options, and has no use for other devices.
         let restricted = !record.config.security.privileged || record.user_namespace.is_some();
-        if restricted && self.limits.device_rules {
-            self.hierarchies
-                .restrict_devices(&cgroup)
-                .map_err(Error::io(format!("devices of container {:?}", record.config.name)))?;
-        }
+        let devices = if restricted && self.limits.device_rules { Devices::Plain } else { Devices::Any };
+        self.hierarchies
+            .create_container(&cgroup, &record.config.resources, devices)
+            .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
         spec::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
     }
 
@@ -199,7 +195,7 @@ impl Inner {
             mounts,
             shm: if pod.config.host_ipc { "/dev/shm".into() } else { directory.join("shm") },
             user_namespace: pod.config.user_namespace,
-            cgroups: self.hierarchies.directories(&format!("{}/{id}", pod.cgroup)),
+            cgroups: self.hierarchies.process_directories(&format!("{}/{id}", pod.cgroup)),
             capabilities,
             oom_score_adj: config.oom_score_adj.clamp(self.limits.lowest_oom_score_adj, 1000),
             seccomp,

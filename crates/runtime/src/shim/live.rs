@@ -8,15 +8,19 @@ use std::path::PathBuf;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::PollFlags;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
+use nix::sys::socket::sockopt::PassCred;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, setsockopt, socketpair};
 use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
-use super::process::{REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL, Streams};
+use super::process::{MOST_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL};
+use super::streams::Streams;
 use super::sys;
 use crate::api::ContainerState;
-use crate::spec::{self, ContainerRecord, StateRecord};
-use crate::{cgroup, wire};
+use crate::cgroup;
+use crate::memory::wipe;
+use crate::spec::{self, ShimContainer, StateRecord};
+use crate::wire::{self, Room};
 
 const CHUNK: usize = 16 * 1024;
 /// Of a process that has ended, a few times what a pipe may hold is read.
@@ -41,13 +45,26 @@ pub enum Progress {
     Failed(String),
 }
 
+/// Packets that are taken at a time, and before the child is known at all. Only an attacker sends more.
+const MOST_PACKETS: usize = 1024;
+
 /// The receiving end of what helper and child report of a start.
+///
+/// **Invariant.** A container that may trace can write into the socket as soon as the child exists. The child's process id and terminal
+/// are taken from the helper alone, whom the kernel names as the sender; afterwards an error is all that is taken.
 pub struct Report {
     socket: OwnedFd,
+    /// The process id of the helper.
+    pub helper: Option<i32>,
     /// The child's process id, once the helper has made it.
     child: Option<i32>,
+    /// Nobody but us sees the child before it runs the program.
+    alone: bool,
+    wants_terminal: bool,
     /// The master of its terminal.
     pub terminal: Option<OwnedFd>,
+    /// Packets that nobody was to send.
+    ignored: usize,
 }
 
 /// What the child needs of its side.
@@ -68,7 +85,7 @@ struct Pending {
 }
 
 pub struct Live {
-    pub record: ContainerRecord,
+    pub record: ShimContainer,
     pub directory: PathBuf,
     pub state: StateRecord,
     /// The first process; that of the helper until it has made it. `None` when it has ended.
@@ -85,36 +102,64 @@ pub struct Live {
 }
 
 impl Report {
-    /// Gives also the sending end.
-    pub fn new() -> nix::Result<(Report, OwnedFd)> {
+    /// Gives also the sending end. The helper's number is to be set before anything is read.
+    pub fn new(wants_terminal: bool, alone: bool) -> nix::Result<(Report, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        Ok((Report { socket: ours, child: None, terminal: None }, theirs))
+        setsockopt(&ours, PassCred, &true)?;
+        let (helper, child, terminal) = (None, None, None);
+        Ok((Report { socket: ours, helper, child, alone, wants_terminal, terminal, ignored: 0 }, theirs))
     }
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
+    /// Whether the helper has yet to report its child.
+    pub fn awaits_child(&self) -> bool {
+        self.child.is_none()
+    }
+
     /// Reads what has been reported; `pid` becomes the child's as soon as it is known.
     pub fn read(&mut self, pid: &mut Option<i32>) -> Progress {
-        let mut buffer = vec![0; 16 * 1024];
-        loop {
-            match wire::receive(self.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        let mut buffer = vec![0; 1 + MOST_ERROR];
+        for _ in 0..MOST_PACKETS {
+            // The helper opens the terminal before it makes a child that others see.
+            let expected = self.wants_terminal && self.terminal.is_none() && (self.alone || self.child.is_none());
+            let room = if expected { Room::ForOne } else { Room::ForNone };
+            match wire::receive_signed(self.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT, room) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Waiting,
                 Err(e) => return Progress::Failed(e.to_string()),
-                Ok((0, _)) if self.child.is_none() => return Progress::Failed(KILLED.into()),
-                Ok((0, _)) => return Progress::Runs,
-                Ok((length, fds)) => match read_report(&buffer[..length]) {
-                    ReportPacket::Child(child) => {
-                        self.child = child;
-                        *pid = self.child.or(*pid);
+                Ok(Some(packet)) => {
+                    let Some(sender) = packet.sender else {
+                        return if self.child.is_some() { Progress::Runs } else { Progress::Failed(KILLED.into()) };
+                    };
+                    let report = read_report(&buffer[..packet.length]);
+                    if let Some(failure) = self.take(report, sender, packet.fds) {
+                        return Progress::Failed(failure);
                     }
-                    ReportPacket::Terminal => self.terminal = fds.into_iter().next(),
-                    ReportPacket::Error(message) => return Progress::Failed(message),
-                    ReportPacket::Unknown => {}
-                },
+                    *pid = self.child.or(*pid);
+                }
+                Ok(None) => self.ignored += 1,
+            }
+            if self.ignored > MOST_PACKETS {
+                return Progress::Failed("its start reported what it must not".into());
             }
         }
+        Progress::Waiting // the rest keeps the socket ready
+    }
+
+    /// Gives why the start failed, if that is what was reported.
+    fn take(&mut self, report: ReportPacket, sender: i32, fds: Vec<OwnedFd>) -> Option<String> {
+        let (helper, child) = (Some(sender) == self.helper, Some(sender) == self.child);
+        match report {
+            ReportPacket::Child(Some(number)) if helper && self.child.is_none() => self.child = Some(number),
+            ReportPacket::Terminal if self.terminal.is_none() && (helper || child && self.alone) => {
+                self.terminal = fds.into_iter().next();
+            }
+            ReportPacket::Error(message) if helper || child => return Some(message),
+            _ => self.ignored += 1,
+        }
+        None
     }
 }
 
@@ -147,8 +192,9 @@ fn nonblocking(fd: OwnedFd) -> io::Result<File> {
 }
 
 impl Live {
-    pub fn new(record: ContainerRecord, asked_by: (u64, u64)) -> io::Result<(Live, Child)> {
-        let (ours, theirs) = Report::new()?;
+    /// `alone`: nobody sees the first process before it runs the program.
+    pub fn new(record: ShimContainer, alone: bool, asked_by: (u64, u64)) -> io::Result<(Live, Child)> {
+        let (ours, theirs) = Report::new(record.config.tty, alone)?;
         let (mut output, mut input) = ([None, None], None);
         let streams = if record.config.tty {
             Streams::Terminal
@@ -180,6 +226,21 @@ impl Live {
             error: None,
         };
         Ok((live, Child { streams, report: theirs }))
+    }
+
+    /// The helper of the first process has this process id.
+    pub fn began(&mut self, helper: i32) {
+        self.pid = Some(helper);
+        if let Some(report) = &mut self.report {
+            report.helper = Some(helper);
+        }
+    }
+
+    /// Forgets what programs have written and were sent: for a copy of this process that goes into another container.
+    pub fn wipe(&mut self) {
+        self.log.wipe();
+        let outputs = self.clients.values_mut().flat_map(|c| c.output.iter_mut().flatten());
+        outputs.chain(&mut self.input).for_each(|pending| wipe(&mut pending.rest));
     }
 
     /// `None` if the child has reported before.
@@ -236,7 +297,7 @@ impl Live {
         state.pid = None;
         state.finished_at = Some(sys::now());
         state.exit_code = Some(exit_code);
-        state.signal = signal;
+        state.signal = signal.filter(|_| self.error.is_none());
         state.reason = Some(match &self.error {
             Some(message) => {
                 state.message = Some(message.clone());
@@ -351,6 +412,7 @@ impl Live {
                         *output = None;
                     }
                 }
+                wipe(&mut buffer[..length]);
                 true
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
@@ -394,26 +456,90 @@ impl Live {
                 if self.input.as_mut().is_some_and(|i| i.write(&buffer[..length]).is_err()) {
                     self.input = None;
                 }
+                wipe(&mut buffer[..length]);
             }
         }
     }
 }
 
 impl Pending {
-    /// Writes what waits and then `data`, keeping what does not fit.
+    /// Writes what waits and then `data`, keeping what does not fit. What was written stays nowhere in memory.
     fn write(&mut self, data: &[u8]) -> io::Result<()> {
-        self.rest.extend_from_slice(data);
-        while !self.rest.is_empty() {
-            match self.file.write(&self.rest) {
-                Ok(length) => drop(self.rest.drain(..length)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+        let mut all = [self.rest.as_slice(), data].concat();
+        wipe(&mut self.rest);
+        let mut written = 0;
+        let result = loop {
+            if written == all.len() {
+                break Ok(());
             }
+            match self.file.write(&all[written..]) {
+                Ok(length) => written += length,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break Err(e),
+            }
+        };
+        self.rest = all[written..].to_vec();
+        wipe(&mut all);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::wait::waitpid;
+    use nix::unistd::Pid;
+
+    /// Sends packets as another process; gives its number.
+    fn send_as_other(socket: &OwnedFd, packets: &[&[u8]]) -> i32 {
+        let pid = sys::fork_into(0).unwrap();
+        if pid == 0 {
+            for packet in packets {
+                let _ = wire::send(socket.as_fd(), packet, &[], MsgFlags::empty());
+            }
+            // SAFETY: a copy of one thread of the test ends at once.
+            unsafe { libc::_exit(0) }
         }
-        if self.rest.is_empty() {
-            self.rest = Vec::new();
-        }
-        Ok(())
+        waitpid(Pid::from_raw(pid), None).unwrap();
+        pid
+    }
+
+    fn send(socket: &OwnedFd, packet: &[u8], fds: &[i32]) {
+        wire::send(socket.as_fd(), packet, fds, MsgFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn reports_are_believed_by_their_sender() {
+        use std::os::fd::AsRawFd;
+        let own = std::process::id() as i32;
+        let (mut report, theirs) = Report::new(true, false).unwrap();
+        report.helper = Some(own);
+        let mut pid = Some(own);
+        send(&theirs, &[REPORT_TERMINAL], &[theirs.as_raw_fd()]);
+        // Before the helper comes to it, its child is made to say that it is somebody else, and that it failed.
+        let child = send_as_other(&theirs, &[b"P77", b"Eno", b"", b"T"]);
+        assert!(matches!(report.read(&mut pid), Progress::Waiting));
+        assert!(report.terminal.is_some() && pid == Some(own) && report.ignored == 4);
+        send(&theirs, format!("P{child}").as_bytes(), &[]);
+        send(&theirs, b"P78", &[theirs.as_raw_fd()]);
+        send(&theirs, b"P79", &[]);
+        assert!(matches!(report.read(&mut pid), Progress::Waiting));
+        assert_eq!((pid, report.ignored), (Some(child), 6));
+        send(&theirs, b"Ewhy", &[]);
+        assert!(matches!(report.read(&mut pid), Progress::Failed(why) if why == "why"));
+
+        // Who goes on and on is not listened to.
+        let (mut report, theirs) = Report::new(false, false).unwrap();
+        report.helper = Some(own);
+        report.ignored = MOST_PACKETS;
+        send_as_other(&theirs, &[b"X"]);
+        assert!(matches!(report.read(&mut pid), Progress::Failed(_)));
+
+        let (mut report, theirs) = Report::new(false, false).unwrap();
+        report.helper = Some(own);
+        send(&theirs, b"P99", &[]);
+        drop(theirs);
+        assert!(matches!(report.read(&mut pid), Progress::Runs) && pid == Some(99));
     }
 }

@@ -12,6 +12,7 @@ use nix::sys::stat::Mode;
 
 use crate::api::Timestamp;
 use crate::beneath::{Directory, Leaf, Links};
+use crate::memory::wipe;
 
 const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
 const FILE_MODE: Mode = Mode::from_bits_truncate(0o640);
@@ -72,6 +73,12 @@ impl LogFile {
         }
         cut(&mut out, &head, partial, rest);
         let _ = file.write_all(&out);
+        wipe(&mut out);
+    }
+
+    /// Forgets lines that have not ended yet: for a copy of this process.
+    pub fn wipe(&mut self) {
+        self.partial.iter_mut().for_each(|line| wipe(line));
     }
 
     /// The stream ended: what is left is a line.

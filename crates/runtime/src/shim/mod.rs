@@ -1,17 +1,22 @@
 //! The process that stands for a pod: holds its namespaces, is the parent of its containers, writes their logs and states.
 //!
 //! **Invariants.** One thread, no async runtime: it forks. It inherits nothing but the socket that is its standard input, and
-//! it is not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is non-blocking or known to
-//! be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
-//! (parent death signal). It never writes outside the pod's directory but to log files and cgroups.
+//! it is not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is
+//! non-blocking or known to be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
+//! (parent death signal). It never writes outside the pod's directory but to log files and cgroups. What it reads of a container's secrets
+//! (variables, output, commands) does not stay in its memory, since its copies enter other containers; and of what a process on its way
+//! into a container reports it believes only what that process cannot have been made to say ([`live::Report`]).
 
+mod command;
 mod live;
 mod log;
 mod namespaces;
 mod process;
 mod reaper;
 mod rootfs;
+mod streams;
 pub(crate) mod sys;
+mod user;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,12 +35,17 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, setsid};
 
 use crate::api::{ContainerState, PidMode};
-use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimRecord, VERSION};
+use crate::memory::wipe;
+use crate::spec::{
+    self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord, VERSION,
+};
 use crate::{cgroup, descriptors, wire};
 use live::{Live, Progress, Report};
 pub use live::{ReportPacket, read_report};
 pub use log::rfc3339;
-use process::{PidNamespace, PodNamespaces, Role, Streams};
+use process::{PidNamespace, PodNamespaces, Role};
+use reaper::Reaper;
+use streams::Streams;
 pub(crate) use sys::{install_seccomp, set_terminal_size};
 
 /// The word after the program's name that makes it a shim.
@@ -97,8 +107,8 @@ struct Shim {
     containers: BTreeMap<String, Live>,
     extras: BTreeMap<ExtraId, Extra>,
     next_extra: ExtraId,
-    /// Process 1 of the pod's own pid namespace, and that namespace.
-    reaper: Option<(i32, OwnedFd)>,
+    /// Process 1 of the pod's own pid namespace.
+    reaper: Option<Reaper>,
     /// The pod's own user namespace.
     users: Option<OwnedFd>,
     stopping: bool,
@@ -189,9 +199,9 @@ impl Shim {
                 self.handle(token, events)?;
             }
         }
-        if let Some((reaper, _)) = self.reaper.take() {
-            let _ = kill(Pid::from_raw(reaper), Signal::SIGKILL);
-            let _ = waitpid(Pid::from_raw(reaper), None);
+        if let Some(Reaper { pid, .. }) = self.reaper.take() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            let _ = waitpid(Pid::from_raw(pid), None);
         }
         let _ = std::fs::remove_file(self.directory.join(SOCKET));
         Ok(())
@@ -267,10 +277,14 @@ impl Shim {
         match wire::receive(connection.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Ok((0, _)) | Err(_) => self.disconnect(id),
-            Ok((length, fds)) => match serde_json::from_slice::<Request>(&buffer[..length]) {
-                Ok(request) => self.call(id, request, fds),
-                Err(e) => self.reply(id, 0, Err(format!("bad request: {e}"))),
-            },
+            Ok((length, fds)) => {
+                let request = serde_json::from_slice::<Request>(&buffer[..length]);
+                wipe(&mut buffer[..length]);
+                match request {
+                    Ok(request) => self.call(id, request, fds),
+                    Err(e) => self.reply(id, 0, Err(format!("bad request: {e}"))),
+                }
+            }
         }
     }
 
@@ -302,10 +316,14 @@ impl Shim {
                 .live(&container)
                 .and_then(|live| live.log.reopen().map_err(|e| format!("log of container {container}: {e}"))),
             Call::Resize { container, rows, columns } => self.live(&container).map(|l| l.resize(rows, columns)),
-            Call::Exec { container, argv, tty } => match self.exec(&container, &argv, tty, fds, from, seq) {
-                Ok(()) => return, // answered when the program runs
-                Err(e) => Err(e),
-            },
+            Call::Exec { container, argv, tty } => {
+                let made = self.exec(&container, &argv, tty, fds, from, seq);
+                argv.into_iter().for_each(|word| wipe(&mut word.into_bytes()));
+                match made {
+                    Ok(()) => return, // answered when the program runs
+                    Err(e) => Err(e),
+                }
+            }
             Call::KillExec => {
                 for pid in self.extras.values().filter(|e| e.connection == from).filter_map(|e| e.pid) {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -343,24 +361,37 @@ impl Shim {
             return Err("the pod is being stopped".into());
         }
         let directory = self.directory.join("containers").join(id);
-        let record: ContainerRecord = spec::read(&directory.join("config.json"))?
+        let record: ShimContainer = spec::read(&directory.join("config.json"))?
             .ok_or_else(|| format!("container {id} has not been created"))?;
-        let (mut live, child) = Live::new(record, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
-        let users = self.users.as_ref();
-        let pids = match (&self.reaper, self.pod.config.pid) {
-            (Some((_, namespace)), _) => PidNamespace::Join(namespace),
-            (None, PidMode::Host) => PidNamespace::Host,
-            (None, _) => PidNamespace::New,
-        };
+        let alone = self.reaper.is_none() && self.pod.config.pid != PidMode::Host;
+        let (mut live, child) = Live::new(record, alone, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
         let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
         if pid == 0 {
-            let role = Role::First { state: &directory };
-            process::launch(&live.record, &role, &PodNamespaces { pids, users }, child.streams, child.report.as_fd());
+            let report = child.report.as_fd();
+            let record = self.become_helper(id, report);
+            let pids = match &self.reaper {
+                Some(reaper) => PidNamespace::Join { pids: &reaper.pids, proc: Some(&reaper.proc) },
+                None if alone => PidNamespace::New,
+                None => PidNamespace::Host,
+            };
+            let pod = PodNamespaces { pids, users: self.users.as_ref() };
+            process::launch(&record, &Role::First { state: &directory }, &pod, child.streams, report);
         }
-        live.pid = Some(pid);
+        live.began(pid);
         live.directory = directory;
         self.containers.insert(id.to_owned(), live);
         Ok(())
+    }
+
+    /// In a copy of this process that enters a container: forgets what it knows of others, and reads that one's record.
+    fn become_helper(&mut self, id: &str, report: BorrowedFd) -> ContainerRecord {
+        self.containers.values_mut().for_each(Live::wipe);
+        let file = self.directory.join("containers").join(id).join("config.json");
+        match spec::read(&file) {
+            Ok(Some(record)) => record,
+            Ok(None) => process::fail(report, &format!("container {id} has been removed")),
+            Err(error) => process::fail(report, &format!("container {id}: {error}")),
+        }
     }
 
     fn report(&mut self, id: &str) {
@@ -375,8 +406,13 @@ impl Shim {
                 self.publish(&Message::Notice(Notice::State(state)));
                 self.reply(from, seq, Ok(()));
             }
-            // Its end is what finishes it; see `reap`.
-            Progress::Failed(message) => self.reply(from, seq, Err(message)),
+            Progress::Failed(message) => {
+                // Its end is what finishes it; see `reap`. What says that it failed might go on.
+                if let Some(pid) = live.pid {
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                }
+                self.reply(from, seq, Err(message));
+            }
         }
     }
 
@@ -392,7 +428,6 @@ impl Shim {
         let mode = self.pod.config.pid;
         let live = self.containers.get(id).filter(|l| l.pid.is_some());
         let live = live.ok_or_else(|| format!("container {id} is not running"))?;
-        let users = self.users.as_ref();
         let Some(pid) = live.pid.filter(|_| live.state.state == ContainerState::Running) else {
             return Err(format!("container {id} is not running"));
         };
@@ -402,20 +437,22 @@ impl Shim {
         };
         let namespaces = [namespace("cgroup")?, namespace("mnt")?];
         let pid_namespace = if mode == PidMode::Host { None } else { Some(namespace("pid")?) };
-        let pids = pid_namespace.as_ref().map_or(PidNamespace::Host, PidNamespace::Join);
         let mut fds = fds.into_iter();
         let streams = if tty {
             Streams::Terminal
         } else {
             Streams::Pipes { stdin: fds.next(), stdout: fds.next(), stderr: fds.next() }
         };
-        let (report, theirs) = Report::new().map_err(|e| format!("socket: {e}"))?;
-        let record = &live.record;
+        let (mut report, theirs) = Report::new(tty, false).map_err(|e| format!("socket: {e}"))?;
         let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
         if pid == 0 {
-            let role = Role::Another { argv, namespaces: &namespaces };
-            process::launch(record, &role, &PodNamespaces { pids, users }, streams, theirs.as_fd());
+            let record = self.become_helper(id, theirs.as_fd());
+            let pids =
+                pid_namespace.as_ref().map_or(PidNamespace::Host, |pids| PidNamespace::Join { pids, proc: None });
+            let pod = PodNamespaces { pids, users: self.users.as_ref() };
+            process::launch(&record, &Role::Another { argv, namespaces: &namespaces }, &pod, streams, theirs.as_fd());
         }
+        report.helper = Some(pid);
         self.extras.insert(self.next_extra, Extra { connection: from, pid: Some(pid), report: Some((report, seq)) });
         self.next_extra += 1;
         Ok(())
@@ -427,7 +464,13 @@ impl Shim {
         let result = match report.read(&mut extra.pid) {
             Progress::Waiting => return,
             Progress::Runs => Ok(()),
-            Progress::Failed(message) => Err(message),
+            Progress::Failed(message) => {
+                // What says that it failed might go on.
+                if let Some(pid) = extra.pid {
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                }
+                Err(message)
+            }
         };
         if let Some((report, seq)) = extra.report.take() {
             let (to, fds) = (extra.connection, report.terminal.iter().map(AsRawFd::as_raw_fd).collect::<Vec<RawFd>>());
@@ -446,14 +489,25 @@ impl Shim {
         }
     }
 
+    /// A child that has ended and may be collected. Looks before reaping: until then the number cannot be given to another process.
+    fn next_ended(&self) -> Option<Pid> {
+        let look = |id| match waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
+            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => Some(pid),
+            _ => None,
+        };
+        let mut reports = self.containers.values().filter_map(|c| c.report.as_ref());
+        let mut of_extras = self.extras.values().filter_map(|e| e.report.as_ref().map(|(report, _)| report));
+        if !reports.any(Report::awaits_child) && !of_extras.any(Report::awaits_child) {
+            return look(Id::All);
+        }
+        // One that we do not know may be the child that a helper is about to report. When that helper ends, we are called again.
+        let known = self.containers.values().map(|c| c.pid).chain(self.extras.values().map(|e| e.pid));
+        known.flatten().find_map(|pid| look(Id::Pid(Pid::from_raw(pid))))
+    }
+
     /// Collects every child that has ended. Containers are reported with their output complete.
     fn reap(&mut self) {
-        loop {
-            // Look before reaping: until then the number cannot be given to another process.
-            let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
-                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => pid,
-                _ => return,
-            };
+        while let Some(ended) = self.next_ended() {
             // What it said before it ended comes first; a helper is not its child's process any more then.
             self.all_reports();
             let pid = Some(ended.as_raw());

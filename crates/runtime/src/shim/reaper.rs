@@ -3,56 +3,104 @@
 //! Every container of the pod sees it, and one with CAP_SYS_PTRACE may do with it what it wants. **Invariant.** There is nothing to
 //! be had: it has no descriptors, no capabilities, an empty root, a cgroup of the pod's, and is not dumpable.
 
+use std::convert::Infallible;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
+use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 
 use super::sys;
 use crate::spec::PodRecord;
-use crate::{cgroup, descriptors, user_namespace};
+use crate::{cgroup, descriptors, user_namespace, wire};
 
-/// Gives its process id and the namespace, which belongs to the user namespace `users`. `SIGCHLD` must be blocked.
-pub fn start(pod: &PodRecord, users: Option<&OwnedFd>) -> Result<(i32, OwnedFd), String> {
-    let (report, theirs) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
+/// Packets of the start: the reaper's process id (as text), its mount namespace while /proc is its root, or what failed.
+const REPORT_PID: u8 = b'P';
+const REPORT_PROC: u8 = b'M';
+const REPORT_ERROR: u8 = b'E';
+
+pub struct Reaper {
+    pub pid: i32,
+    /// The pid namespace.
+    pub pids: OwnedFd,
+    /// A mount namespace that no process is in. Its root is the /proc of the pid namespace, which only a process in there could have
+    /// mounted.
+    pub proc: OwnedFd,
+}
+
+/// Starts the reaper. The pid namespace belongs to the user namespace `users`. `SIGCHLD` must be blocked.
+pub fn start(pod: &PodRecord, users: Option<&OwnedFd>) -> Result<Reaper, String> {
+    let (report, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|e| format!("socket: {e}"))?;
     // A process that makes the reaper a child of ours.
     let helper = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
     if helper == 0 {
         drop(report);
-        if let Err(error) = make(pod, users, &theirs) {
-            let _ = nix::unistd::write(&theirs, error.as_bytes());
-        }
-        // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
-        unsafe { libc::_exit(128) }
+        let Err(error) = make(pod, users, &theirs);
+        let _ = wire::send(theirs.as_fd(), &[&[REPORT_ERROR], error.as_bytes()].concat(), &[], MsgFlags::empty());
+        exit()
     }
     drop(theirs);
-    let mut text = String::new();
-    let read = File::from(report).read_to_string(&mut text);
+    let (mut pid, mut proc, mut error) = (None, None, None);
+    let mut buffer = vec![0; 4096];
+    loop {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match wire::receive(report.as_fd(), &mut buffer, MsgFlags::empty()) {
+            Ok((0, _)) => break,
+            Ok((length, fds)) => match (buffer[0], &buffer[1..length]) {
+                (REPORT_PID, number) => pid = text(number).parse::<i32>().ok(),
+                (REPORT_PROC, _) => proc = fds.into_iter().next(),
+                (_, message) => error = Some(text(message)),
+            },
+            Err(e) => {
+                error = Some(e.to_string());
+                break;
+            }
+        }
+    }
     let _ = waitpid(Pid::from_raw(helper), None);
-    read.map_err(|e| e.to_string())?;
-    // Its number comes first, then what failed.
-    let Some((pid, error)) = text.split_once('\n').and_then(|(pid, error)| Some((pid.parse().ok()?, error))) else {
-        return Err(text);
-    };
-    let error = error.to_owned();
+    let pid = pid.ok_or_else(|| error.clone().unwrap_or_else(|| "its process was killed".into()))?;
     let path = format!("/proc/{pid}/ns/pid");
-    match File::open(&path) {
-        Ok(namespace) if error.is_empty() => Ok((pid, namespace.into())),
-        opened => {
+    let pids = File::open(&path).map_err(|e| format!("{path}: {e}"));
+    match (error, pids, proc) {
+        (None, Ok(pids), Some(proc)) => Ok(Reaper { pid, pids: pids.into(), proc }),
+        (error, pids, _) => {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             let _ = waitpid(Pid::from_raw(pid), None);
-            Err(opened.err().map_or(error, |e| format!("{path}: {e}")))
+            Err(error.or(pids.err()).unwrap_or_else(|| "there is no /proc of it".into()))
         }
     }
 }
 
-/// Makes the reaper, which does not return, and reports its number.
-fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<(), String> {
+fn exit() -> ! {
+    // SAFETY: leaves at once, without the exit handlers of the process this one was forked from.
+    unsafe { libc::_exit(128) }
+}
+
+/// A detached copy of the /proc that is the root of a mount namespace ([`Reaper::proc`]). The caller has one thread, the privileges of the
+/// host's root, and / as its working directory.
+pub fn clone_proc(mounts: BorrowedFd) -> io::Result<OwnedFd> {
+    let here = |path| open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
+    let own = File::open("/proc/thread-self/ns/mnt")?;
+    let root = here("/")?;
+    setns(mounts, CloneFlags::CLONE_NEWNS)?;
+    let tree = here("/").map_err(Into::into).and_then(|proc| sys::clone_mount(proc.as_fd(), false));
+    setns(own, CloneFlags::CLONE_NEWNS)?;
+    // To the root of before, which need not be that of the namespace.
+    nix::unistd::fchdir(&root)?;
+    nix::unistd::chroot(".")?;
+    tree
+}
+
+/// Makes the reaper, which does not return; nor does the process that calls this, but for an error.
+fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<Infallible, String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     let mut keep = vec![report.as_raw_fd()];
     keep.extend(users.map(AsRawFd::as_raw_fd));
@@ -71,24 +119,36 @@ fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<()
     let pid = sys::fork_sibling(libc::CLONE_NEWPID | libc::CLONE_NEWNS).map_err(say("fork"))?;
     if pid == 0 {
         drop(go);
-        let told = nix::unistd::read(&ready, &mut [0]) == Ok(1);
+        let known = nix::unistd::read(&ready, &mut [0]) == Ok(1);
         drop(ready);
-        let settled = if told { settle(report) } else { Err("its number could not be told".into()) };
-        let Err(error) = settled else {
-            let _ = descriptors::close_all_but(&[]);
-            reap()
-        };
-        return Err(error);
+        if !known {
+            return Err("its process id could not be reported".into());
+        }
+        settle(report)?;
+        let _ = descriptors::close_all_but(&[]);
+        reap()
     }
-    nix::unistd::write(report, format!("{pid}\n").as_bytes()).map_err(|e| format!("reporting: {e}"))?;
-    nix::unistd::write(&go, &[0]).map(drop).map_err(|e| format!("reporting: {e}"))
+    let packet = [&[REPORT_PID], pid.to_string().as_bytes()].concat();
+    wire::send(report.as_fd(), &packet, &[], MsgFlags::empty()).map_err(say("reporting"))?;
+    nix::unistd::write(&go, &[0]).map_err(|e| format!("reporting: {e}"))?;
+    exit()
 }
 
 /// Gives away everything. The report is kept for errors.
 fn settle(report: &OwnedFd) -> Result<(), String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     descriptors::close_all_but(&[report.as_raw_fd()]).map_err(say("closing descriptors"))?;
-    empty_root().map_err(|e| format!("empty root: {e}"))?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        .map_err(|e| format!("detaching the mount namespace: {e}"))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    new_root("proc", "/proc", flags, "").map_err(|e| format!("/proc: {e}"))?;
+    let proc = File::open("/thread-self/ns/mnt").map_err(say("mount namespace"))?;
+    wire::send(report.as_fd(), &[REPORT_PROC], &[proc.as_raw_fd()], MsgFlags::empty()).map_err(say("reporting"))?;
+    drop(proc);
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("mount namespace: {e}"))?;
+    // Any directory will do: the mount is seen by this process alone.
+    new_root("tmpfs", "/sys", flags | MsFlags::MS_RDONLY, "size=4k,nr_inodes=1,mode=555")
+        .map_err(|e| format!("empty root: {e}"))?;
     sys::limit_bounding_set(0).map_err(say("capability bounding set"))?;
     sys::set_capabilities(0).map_err(say("capabilities"))?;
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(say("no_new_privs"))?;
@@ -96,12 +156,10 @@ fn settle(report: &OwnedFd) -> Result<(), String> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong).map_err(say("parent death signal"))
 }
 
-fn empty_root() -> nix::Result<()> {
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
-    // Any directory will do: the mount is seen by this process alone.
-    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("tmpfs"), "/proc", Some("tmpfs"), flags, Some("size=4k,nr_inodes=1,mode=555"))?;
-    nix::unistd::chdir("/proc")?;
+/// Mounts a file system and makes it all that this process sees.
+fn new_root(kind: &str, at: &str, flags: MsFlags, options: &str) -> nix::Result<()> {
+    mount(Some(kind), at, Some(kind), flags, Some(options))?;
+    nix::unistd::chdir(at)?;
     sys::pivot_root_here().map_err(|e| e.raw_os_error().map_or(nix::Error::UnknownErrno, nix::Error::from_raw))?;
     umount2(".", MntFlags::MNT_DETACH)?;
     nix::unistd::chdir("/")

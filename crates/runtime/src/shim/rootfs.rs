@@ -129,7 +129,7 @@ impl Bind {
         let target = &self.target;
         let leaf = if self.kind == FileKind::Directory { Leaf::Directory } else { Leaf::File };
         let at = root.make(target, leaf, MODE).map_err(stage(format_args!("mount point {}", target.display())))?;
-        refuse_proc(at.as_fd(), target, Some(self.tree.as_fd()))?;
+        refuse_proc(root, at.as_fd(), target, Some(self.tree.as_fd()))?;
         sys::move_mount(self.tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting on {}", target.display())))
     }
 
@@ -146,14 +146,18 @@ impl Bind {
 }
 
 /// Refuses a mount in or over the kernel's /proc: later steps of the start, and programs, trust what is there.
-fn refuse_proc(at: BorrowedFd, target: &Path, tree: Option<BorrowedFd>) -> Result<()> {
+fn refuse_proc(root: &Directory, at: BorrowedFd, target: &Path, tree: Option<BorrowedFd>) -> Result<()> {
     let is_proc = |fd: BorrowedFd| fstatfs(fd).is_ok_and(|s| s.filesystem_type() == PROC_SUPER_MAGIC);
     if !is_proc(at) {
         return Ok(());
     }
-    let found = std::fs::read_link(format!("/proc/self/fd/{}", at.as_raw_fd())).unwrap_or_default();
-    let whole = found == Path::new("/proc") && tree.is_some_and(is_proc);
-    if whole || MOUNTABLE_IN_PROC.iter().any(|p| found == Path::new(p)) {
+    // By identity: the links of /proc that say where a descriptor leads are not there for a process of another pid namespace.
+    let found = fstat(at).map_err(|e| format!("{}: {e}", target.display()))?;
+    let is = |path: &str| {
+        let known = root.resolve(Path::new(path)).ok().and_then(|fd| fstat(fd).ok());
+        known.is_some_and(|known| (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino))
+    };
+    if tree.is_some_and(is_proc) && is("/proc") || MOUNTABLE_IN_PROC.iter().any(|path| is(path)) {
         return Ok(());
     }
     Err(format!("{:?} cannot be mounted because it is inside /proc", target.display().to_string()))
@@ -233,21 +237,22 @@ impl Prepared {
         trees.chain([self.root.as_raw_fd()]).collect()
     }
 
-    /// Enters the root. The caller is root of the container's user namespace, and in a fresh mount namespace of it.
-    pub fn enter(self, record: &ContainerRecord) -> Result<()> {
+    /// Enters the root. The caller is root of the container's user namespace, and in a fresh mount namespace of it. About `proc` see
+    /// [`enter`].
+    pub fn enter(self, record: &ContainerRecord, proc: Option<&OwnedFd>) -> Result<()> {
         detach_from_host()?;
         // The kernel gives them to a user namespace only as long as it sees those of the host.
         let kernel = |kind: &CStr, attributes| {
             sys::detached_mount(kind, attributes).map_err(stage(format_args!("mounting {}", kind.to_string_lossy())))
         };
         let read_only = if record.config.security.privileged { 0 } else { MOUNT_ATTR_RDONLY };
-        let proc = kernel(c"proc", MOUNT_ATTR_NOEXEC)?;
+        let own_proc = proc.is_none().then(|| kernel(c"proc", MOUNT_ATTR_NOEXEC)).transpose()?;
         let sys = kernel(c"sysfs", MOUNT_ATTR_NOEXEC | read_only)?;
         let over = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| format!("opening /: {e}"))?;
         sys::move_mount(self.root.as_fd(), over.as_fd()).map_err(stage("mounting the root file system"))?;
         nix::unistd::fchdir(&self.root).map_err(|e| format!("root file system: {e}"))?;
         change_root()?;
-        fill(record, &self.sources, Some(&proc), Some(&sys))
+        fill(record, &self.sources, proc.or(own_proc.as_ref()), Some(&sys))
     }
 }
 
@@ -399,7 +404,7 @@ fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bo
         let target = request.target.to_string_lossy();
         let at =
             root.make(&request.target, Leaf::Directory, MODE).map_err(stage(format_args!("mount point {target}")))?;
-        refuse_proc(at.as_fd(), &request.target, None)?;
+        refuse_proc(root, at.as_fd(), &request.target, None)?;
         return attach_to(at.as_fd(), "tmpfs", &target, flags, &options);
     };
     bind.place(root)?;

@@ -52,29 +52,6 @@ pub fn clone_mount(file: BorrowedFd, recursive: bool) -> io::Result<OwnedFd> {
     }
 }
 
-/// A detached /proc (nosuid, nodev, noexec) of a pid namespace that the caller is not in. `None` on kernels before 6.17.
-pub fn proc_of(pid_namespace: BorrowedFd) -> io::Result<Option<OwnedFd>> {
-    const FSCONFIG_SET_FD: libc::c_uint = 5;
-    const FSCONFIG_CREATE: libc::c_uint = 6;
-    const CLOSE_ON_EXEC: libc::c_uint = 1;
-    let attributes = (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC) as libc::c_uint;
-    let null = std::ptr::null::<libc::c_char>();
-    // SAFETY: strings are constants, null where the kernel takes none; descriptors are open, and the results are ours.
-    unsafe {
-        let context = check(libc::syscall(libc::SYS_fsopen, c"proc".as_ptr(), CLOSE_ON_EXEC))?;
-        let context = OwnedFd::from_raw_fd(context as RawFd);
-        let (fd, key) = (context.as_raw_fd(), c"pidns".as_ptr());
-        let set = libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FD, key, null, pid_namespace.as_raw_fd());
-        match check(set) {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
-            result => result?,
-        };
-        check(libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CREATE, null, null, 0))?;
-        let mount = check(libc::syscall(libc::SYS_fsmount, fd, CLOSE_ON_EXEC, attributes))?;
-        Ok(Some(OwnedFd::from_raw_fd(mount as RawFd)))
-    }
-}
-
 /// A detached file system of the kernel, nosuid, nodev and more `attributes`, as the caller's namespaces see it.
 pub fn detached_mount(kind: &CStr, attributes: u64) -> io::Result<OwnedFd> {
     const FSCONFIG_CREATE: libc::c_uint = 6;
@@ -152,6 +129,46 @@ fn change_mount(tree: BorrowedFd, attr: &MountAttr, recursive: bool) -> io::Resu
         )
     };
     check(result).map(drop)
+}
+
+/// Lets an entry of a directory, of whatever kind, be changed and removed that was made immutable or append-only (`chattr +i`,
+/// `+a`). `ENOSYS` on kernels before 6.17.
+pub fn allow_changes(parent: BorrowedFd, name: &CStr) -> io::Result<()> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct FileAttr {
+        flags: u64,
+        extent_size: u32,
+        extents: u32,
+        project: u32,
+        copy_on_write_extent_size: u32,
+    }
+    const FILE_GETATTR: libc::c_long = 468;
+    const FILE_SETATTR: libc::c_long = 469;
+    const IMMUTABLE_OR_APPEND: u64 = 0x8 | 0x10;
+    let mut attributes = FileAttr::default();
+    let (fd, name, size) = (parent.as_raw_fd(), name.as_ptr(), size_of::<FileAttr>());
+    // SAFETY: `attributes` has the layout of the kernel's struct file_attr, its true size is passed, and it and the name live through the
+    // calls.
+    unsafe {
+        check(libc::syscall(FILE_GETATTR, fd, name, &raw mut attributes, size, libc::AT_SYMLINK_NOFOLLOW))?;
+        attributes.flags &= !IMMUTABLE_OR_APPEND;
+        check(libc::syscall(FILE_SETATTR, fd, name, &raw const attributes, size, libc::AT_SYMLINK_NOFOLLOW)).map(drop)
+    }
+}
+
+/// Flags of a file, as `chattr` has them.
+pub const IMMUTABLE: libc::c_int = 0x10;
+pub const APPEND_ONLY: libc::c_int = 0x20;
+
+pub fn change_flags(file: BorrowedFd, change: impl FnOnce(libc::c_int) -> libc::c_int) -> io::Result<()> {
+    let mut flags: libc::c_int = 0;
+    // SAFETY: both operations take a pointer to an int, which lives through the calls.
+    unsafe {
+        check(libc::ioctl(file.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags).into())?;
+        flags = change(flags);
+        check(libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags).into()).map(drop)
+    }
 }
 
 pub fn pivot_root_here() -> io::Result<()> {
