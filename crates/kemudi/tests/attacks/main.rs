@@ -1,8 +1,8 @@
 //! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
 //!
-//! One file per class of attacker. `containers`, `paths` and `users` start from inside a pod, `requests` and `connections` from a
-//! client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `client` from
-//! what the user's own client talks to and runs.
+//! One file per class of attacker. `containers`, `paths` and `users` start from inside a pod; `requests`, `connections`, `frames` and
+//! `audit` from a client without any role or without any credentials; `streams` from one that may look into a pod; `entry` from
+//! credentials that allow less than what is tried; `client` from what the user's own client talks to and runs.
 //! `docs/security.md` lists the promises that these tests hold.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
@@ -19,12 +19,15 @@ mod running;
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod story;
 
+mod audit;
 mod client;
 mod connections;
 mod containers;
 mod entry;
+mod frames;
 mod paths;
 mod requests;
+mod streams;
 mod users;
 
 use runner::{Test, own};
@@ -32,7 +35,8 @@ use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
     let inside = [containers::TESTS, paths::TESTS, users::TESTS];
-    let outside = [requests::TESTS, connections::TESTS, entry::TESTS, client::TESTS];
+    let outside =
+        [requests::TESTS, connections::TESTS, frames::TESTS, streams::TESTS, audit::TESTS, entry::TESTS, client::TESTS];
     inside.into_iter().chain(outside).flat_map(own).collect()
 }
 
