@@ -77,7 +77,11 @@ impl<'s> Positions<'s> {
             return Some(position).filter(|p| *p <= self.text.len());
         }
         work::count(position.min(self.text.len()));
-        self.text.char_indices().map(|(i, _)| i).chain([self.text.len()]).nth(position)
+        let mut rest = self.text.chars();
+        if let Some(last) = position.checked_sub(1) {
+            rest.nth(last)?;
+        }
+        Some(self.text.len() - rest.as_str().len())
     }
 
     /// The same of a position that an expression names.

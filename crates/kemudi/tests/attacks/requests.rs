@@ -277,11 +277,6 @@ fn dear() -> Vec<(&'static str, Vec<String>, Value)> {
         ),
         ("patterns", each(&|i| format!("self.p.all(x, 'a{i}'.matches(x) || true)")), json!({"p": patterns})),
         (
-            "ranges",
-            each(&|i| format!("self.l.all(x, lists.range(1000000).size() > {i})")),
-            json!({"l": numbers(20_000)}),
-        ),
-        (
             "texts",
             each(&|i| format!("self.l.all(x, '%s'.format([[self.p]]) != '{i}')")),
             json!({"l": numbers(9000), "p": patterns}),
