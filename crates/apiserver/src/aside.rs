@@ -9,7 +9,7 @@
 
 use crate::body::Body;
 use crate::budget::{Budget, Room};
-use crate::content::{Encoding, Shape};
+use crate::content::{CBOR, Encoding, PROTOBUF, Shape};
 use crate::handle::Call;
 use crate::{Server, verbs};
 use http::{Method, Response};
@@ -31,6 +31,8 @@ const AT_A_TIME: usize = 16 << 10;
 /// How long a request waits to be read for the audit log.
 const TURN_PATIENCE: Duration = Duration::from_secs(30);
 const TOO_MANY: &str = "too many large requests of this user are being worked on";
+/// What an object or a list within a body counts, in bytes: a body of nothing but empty ones takes hundreds of times its size.
+const PART: usize = 32;
 /// What a write counts that takes long though it is small.
 const SLOW: usize = 1 << 20;
 
@@ -154,6 +156,20 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
         return (count >= MANY).then_some(count << 10);
     }
     let size = call.body.len() + stored().unwrap_or_default();
-    let slow = row.strategy.slow_from().is_some_and(|from| size >= from);
-    if slow { Some(size.max(SLOW)) } else { Some(size).filter(|s| *s >= LARGE) }
+    if row.strategy.slow_from().is_some_and(|from| size >= from) {
+        return Some((size + parts(call)).max(SLOW));
+    }
+    (size >= LARGE).then(|| size + parts(call))
+}
+
+/// What the objects and lists within a body add to its size: each takes far more memory than its few characters.
+fn parts(call: &Call) -> usize {
+    let count = match call.media_type() {
+        PROTOBUF | CBOR => call.body.len() / 4,
+        media => {
+            let lines = media.ends_with("yaml").then(|| memchr::memchr_iter(b'\n', &call.body).count());
+            memchr::memchr2_iter(b'{', b'[', &call.body).count() + lines.unwrap_or_default()
+        }
+    };
+    count * PART
 }

@@ -49,6 +49,9 @@ fn out_of_range(i: i64) -> Fault {
     format!("index out of range: {i}").into()
 }
 
+/// Bytes of a text whose characters are counted at once.
+const BLOCK: usize = 256;
+
 /// A text whose characters have positions.
 struct Positions<'s> {
     text: &'s str,
@@ -76,12 +79,21 @@ impl<'s> Positions<'s> {
         if self.ascii {
             return Some(position).filter(|p| *p <= self.text.len());
         }
-        work::count(position.min(self.text.len()));
-        let mut rest = self.text.chars();
-        if let Some(last) = position.checked_sub(1) {
-            rest.nth(last)?;
+        // Characters are counted in blocks, which is far faster than one after the other.
+        let (mut at, mut left) = (0, position);
+        loop {
+            let end = self.text.floor_char_boundary(at + BLOCK);
+            let block = &self.text[at..end];
+            work::scan(block.len());
+            let count = block.chars().count();
+            if left < count {
+                return block.char_indices().nth(left).map(|(i, _)| at + i);
+            }
+            (at, left) = (end, left - count);
+            if at == self.text.len() {
+                return Some(at).filter(|_| left == 0);
+            }
         }
-        Some(self.text.len() - rest.as_str().len())
     }
 
     /// The same of a position that an expression names.
