@@ -26,9 +26,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How long the process takes to stop while it works on such bodies.
 const STOP: Duration = Duration::from_secs(40);
 /// What it may take of memory for several bodies of 3 MB at a time, in MB. One body alone could take any amount.
-const PEAK: usize = 3000;
+const PEAK: usize = 1200;
 /// The same for objects with rules.
-const RULES_PEAK: usize = 1000;
+const RULES_PEAK: usize = 300;
 /// What a large request waits behind those of another namespace: the few that are worked on, and no line of them.
 const TURN: Duration = Duration::from_secs(15);
 /// How long one body is worked on, at most.
