@@ -27,10 +27,11 @@ pub(super) const ROWS: &[Row] = &[
 /// The largest program of a pattern, and the largest table that is made of it while it runs, in bytes.
 const LARGEST: usize = 1 << 20;
 const LARGEST_TABLE: usize = 512 << 10;
-/// Patterns that one budget keeps compiled, and the work to make them; others make room for those that come.
+/// Patterns of expressions that a thread keeps compiled; patterns of the data that one budget keeps, and the work to make these.
+/// Others make room for those that come.
 const KEPT: usize = 256;
 const KEPT_WORK: usize = 20_000_000;
-/// Patterns of other budgets that a thread keeps.
+/// Patterns of the data of other budgets that a thread keeps.
 const KEPT_FOR_OTHERS: usize = 64;
 /// Work to parse a byte of a pattern, to make a part of its program, and what is beyond that; and the parts that fit.
 const PARSE: usize = 100;
@@ -80,6 +81,9 @@ struct Compiled {
 
 #[derive(Default)]
 struct Kept {
+    /// Those that are written in expressions.
+    written: HashMap<Box<str>, Rc<Compiled>>,
+    /// Those of the data.
     patterns: HashMap<Box<str>, Rc<Compiled>>,
     /// The budget that is spent, the patterns that were used with it, and the work to make these.
     budget: u64,
@@ -116,6 +120,17 @@ pub(crate) fn with_pattern<T>(written: bool, call: impl FnOnce() -> T) -> T {
 /// Compiles a pattern, or takes it from those this thread has used before.
 fn compiled(pattern: &str) -> Rc<Compiled> {
     PATTERNS.with_borrow_mut(|k| {
+        if FREE.get() {
+            if let Some(c) = k.written.get(pattern) {
+                return c.clone();
+            }
+            if k.written.len() >= KEPT {
+                k.written.clear();
+            }
+            let c = Rc::new(compile(pattern));
+            k.written.insert(pattern.into(), c.clone());
+            return c;
+        }
         let found = k.patterns.get(pattern).cloned();
         let c = found.unwrap_or_else(|| {
             let c = Rc::new(compile(pattern));
@@ -128,9 +143,7 @@ fn compiled(pattern: &str) -> Rc<Compiled> {
             c
         });
         if !k.used.contains(pattern) {
-            if !FREE.get() {
-                work::count(c.making);
-            }
+            work::count(c.making);
             if k.used.len() >= KEPT || k.used_work + c.making > KEPT_WORK {
                 k.forget();
             }
