@@ -339,9 +339,12 @@ mod tests {
         };
         for _ in 0..3000 {
             let mut any = || {
+                let key = ["", "a", "b"][next(3)];
+                let operator = ["", "Equal", "Exists", "Other"][next(4)];
+                let value = ["", "x", "y"][next(3)];
+                let effect = ["", "NoSchedule", "NoExecute"][next(3)];
                 let seconds = [None, Some(1), Some(5), Some(9)][next(4)];
-                json!({"key": ["", "a", "b"][next(3)], "operator": ["", "Equal", "Exists", "Other"][next(4)],
-                    "value": ["", "x", "y"][next(3)], "effect": ["", "NoSchedule", "NoExecute"][next(3)], "tolerationSeconds": seconds})
+                json!({"key": key, "operator": operator, "value": value, "effect": effect, "tolerationSeconds": seconds})
             };
             let all: Vec<Value> = (0..7).map(|_| any()).collect();
             assert_eq!(merged(&all), merged_simply(&all), "{all:?}");

@@ -177,9 +177,9 @@ fn below<'a>(old: Option<&'a Value>, name: &str) -> Option<&'a Value> {
 
 /// The keys of an item of a list that is a map, as one text; none where the list is none.
 fn keys(item: &Value, names: &[Box<str>]) -> Option<String> {
-    let part = |name: &Box<str>| item.get(&**name).map_or_else(String::new, Value::to_string);
+    let part = |name: &str| item.get(name).map_or_else(String::new, Value::to_string);
     // JSON has no line breaks but those it escapes.
-    (!names.is_empty()).then(|| names.iter().map(part).collect::<Vec<_>>().join("\n"))
+    (!names.is_empty()).then(|| names.iter().map(|n| part(n)).collect::<Vec<_>>().join("\n"))
 }
 
 /// What the items were, by their keys. Of equal ones the first.
