@@ -127,9 +127,12 @@ fn a_place_that_takes_nothing(s: &Story) {
             let before = memory(&server);
             let mut written_down = Vec::new();
             for _ in 0..300 {
-                let mut c = tls(port, b"http/1.1").await;
-                get(&mut c, "/api/v1/namespaces/default/secrets", &token).await;
-                written_down.push(c);
+                let ask = async {
+                    let mut c = tls(port, b"http/1.1").await;
+                    get(&mut c, "/api/v1/namespaces/default/secrets", &token).await;
+                    c
+                };
+                written_down.push(timeout(PATIENCE, ask).await.expect("connections are taken"));
             }
             let mut longest = Duration::ZERO;
             for _ in 0..20 {
