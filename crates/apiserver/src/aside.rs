@@ -3,12 +3,13 @@
 //!
 //! A request goes there for its size, or because its resource says that its writes are slow. How many bytes are worked on at
 //! a time is bounded, since a decoded object takes many times the memory of its text. Without such threads (in tests with
-//! virtual time) every request is worked on where it arrives. One user takes half of the room at most, so that two users do not
-//! wait for each other. Left out: fairness among many users, which is what priority levels are for.
+//! virtual time) every request is worked on where it arrives. One flow ([`crate::budget`]) takes half of the room at most, and
+//! those that wait are served in a fair order: whatever many service accounts of one namespace send, a large request of somebody
+//! else is next or nearly so. Left out: taking a thread away from what is being worked on.
 
 use crate::body::Body;
-use crate::budget::Budget;
-use crate::content::{Encoding, Shape};
+use crate::budget::{Budget, Room};
+use crate::content::{CBOR, Encoding, PROTOBUF, Shape};
 use crate::handle::Call;
 use crate::{Server, verbs};
 use http::{Method, Response};
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use registry::Resource;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::task::JoinHandle;
 
@@ -26,6 +28,13 @@ const LARGE: usize = 64 << 10;
 const MANY: usize = 500;
 /// What is worked on at a time, in KiB: a few bodies of the largest size.
 const AT_A_TIME: usize = 16 << 10;
+/// How long a request waits to be read for the audit log.
+const TURN_PATIENCE: Duration = Duration::from_secs(30);
+const TOO_MANY: &str = "too many large requests of this user are being worked on";
+/// What an object or a list within a body counts, in bytes: a body of nothing but empty ones takes hundreds of times its size.
+const PART: usize = 32;
+/// What a write counts that takes long though it is small.
+const SLOW: usize = 1 << 20;
 
 thread_local! {
     /// Whether this thread is one of those that work aside.
@@ -61,16 +70,29 @@ pub(crate) fn in_place<T>(size: usize, work: impl FnOnce() -> T) -> T {
 pub(crate) struct Aside {
     threads: Option<Handle>,
     room: Budget,
+    /// What is read in place at a time, in KiB.
+    turns: Budget,
 }
 
 impl Aside {
     pub fn new(threads: Option<Handle>) -> Self {
-        Self { threads, room: Budget::new(AT_A_TIME, AT_A_TIME / 2) }
+        let turns = Budget::new(AT_A_TIME / 2, AT_A_TIME / 4);
+        Self { threads, room: Budget::new(AT_A_TIME, AT_A_TIME / 2), turns }
+    }
+
+    /// A user's turn to have something large read with [`in_place`]: few do so at a time, so that few threads wait there.
+    pub async fn turn(&self, user: &str, size: usize) -> Result<Option<Room>, Status> {
+        if size < LARGE {
+            return Ok(None);
+        }
+        let turn = self.turns.take(user, (size >> 10).min(AT_A_TIME / 4), TURN_PATIENCE).await;
+        turn.map(Some).ok_or_else(|| Status::too_many_requests(TOO_MANY, 1))
     }
 
     /// Those that wait are refused from now on.
     pub fn end(&self) {
         self.room.close();
+        self.turns.close();
     }
 }
 
@@ -89,12 +111,12 @@ pub(crate) async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource
     let Some((threads, size)) = threads.zip(size(server, &call, &row)) else {
         return verbs::dispatch(server, call, row).await;
     };
-    let kib = u32::try_from((size >> 10).clamp(1, AT_A_TIME / 2)).unwrap_or(u32::MAX);
+    let kib = (size >> 10).clamp(1, AT_A_TIME / 2);
     let room = &server.aside.room;
     let Some(room) = room.take(&call.user.name, kib, server.options.request_timeout).await else {
         return Err(match room.is_closed() {
             true => Status::unavailable("the server is shutting down"),
-            false => Status::too_many_requests("too many large requests of this user are being worked on", 1),
+            false => Status::too_many_requests(TOO_MANY, 1),
         });
     };
     let server = server.clone();
@@ -134,5 +156,20 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
         return (count >= MANY).then_some(count << 10);
     }
     let size = call.body.len() + stored().unwrap_or_default();
-    (size >= LARGE || row.strategy.is_slow_to_write()).then_some(size)
+    if row.strategy.slow_from().is_some_and(|from| size >= from) {
+        return Some((size + parts(call)).max(SLOW));
+    }
+    (size >= LARGE).then(|| size + parts(call))
+}
+
+/// What the objects and lists within a body add to its size: each takes far more memory than its few characters.
+fn parts(call: &Call) -> usize {
+    let count = match call.media_type() {
+        PROTOBUF | CBOR => call.body.len() / 4,
+        media => {
+            let lines = media.ends_with("yaml").then(|| memchr::memchr_iter(b'\n', &call.body).count());
+            memchr::memchr2_iter(b'{', b'[', &call.body).count() + lines.unwrap_or_default()
+        }
+    };
+    count * PART
 }

@@ -1,70 +1,239 @@
-//! Bounds on the bytes that requests hold in memory, for each user and in total.
+//! Bounds on the bytes that requests hold in memory, for each flow and in total, and a fair line of those that wait for room.
 //!
-//! Invariant: what is granted never exceeds either bound. Who waits is served in order, so a large request is not passed by
-//! small ones for ever. Users share a few hundred accounts by hash: a collision shares a bound, and nothing is ever removed.
+//! A flow is a user; the service accounts of one namespace are one flow together, since whoever owns the namespace makes as
+//! many of them as they like. Those of `kube-system` belong to the cluster, and each is a flow of its own.
+//!
+//! Invariants: what is granted never exceeds either bound. Flows that wait are served in the order in which they would be done
+//! if each got an equal share (fair queuing by virtual finish times): somebody with little to do passes those with much, and
+//! nobody is passed for ever. A flow that has reached its own bound holds up no other. The number of those that wait is bounded,
+//! for each flow and in total; when all places are taken, the flow with the most of them gives one up.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 
-const ACCOUNTS: usize = 256;
+/// Requests of one flow that wait, and those of all.
+const WAITING: usize = 256;
+const WAITING_TOTAL: usize = 2048;
+/// Flows without anything granted that are remembered.
+const IDLE: usize = 1024;
+
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 pub(crate) struct Budget {
-    total: Arc<Semaphore>,
-    accounts: Vec<Arc<Semaphore>>,
-    per_user: usize,
-    hash: RandomState,
+    line: Arc<Mutex<Line>>,
+    per_flow: usize,
 }
 
 /// Bytes that are granted until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Room {
-    _user: OwnedSemaphorePermit,
-    _total: OwnedSemaphorePermit,
+    line: Arc<Mutex<Line>>,
+    flow: Arc<str>,
+    size: usize,
+}
+
+struct Line {
+    free: usize,
+    per_flow: usize,
+    closed: bool,
+    flows: HashMap<Arc<str>, Flow>,
+    /// How many wait.
+    waiting: usize,
+    /// How many came so far.
+    came: u64,
+    /// Virtual time: where the flow that was served last began.
+    clock: u64,
+}
+
+#[derive(Default)]
+struct Flow {
+    granted: usize,
+    /// The virtual time at which all that was granted would be done.
+    done: u64,
+    waiting: VecDeque<Waiter>,
+}
+
+struct Waiter {
+    number: u64,
+    size: usize,
+    grant: oneshot::Sender<()>,
+}
+
+/// Somebody in the line.
+struct Ticket {
+    line: Arc<Mutex<Line>>,
+    flow: Arc<str>,
+    number: u64,
+    size: usize,
+    /// Empty: it waits. Closed: it was sent away.
+    granted: oneshot::Receiver<()>,
+}
+
+/// The flow of a user.
+fn flow(user: &str) -> &str {
+    match user.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':')) {
+        Some((namespace, _)) if namespace != "kube-system" => &user[..SERVICE_ACCOUNT.len() + namespace.len()],
+        _ => user,
+    }
 }
 
 impl Budget {
-    pub fn new(total: usize, per_user: usize) -> Self {
-        Self {
-            total: Arc::new(Semaphore::new(total)),
-            accounts: (0..ACCOUNTS).map(|_| Arc::new(Semaphore::new(per_user))).collect(),
-            per_user,
-            hash: RandomState::new(),
-        }
+    pub fn new(total: usize, per_flow: usize) -> Self {
+        let line = Line { free: total, per_flow, closed: false, flows: HashMap::new(), waiting: 0, came: 0, clock: 0 };
+        Self { line: Arc::new(Mutex::new(line)), per_flow }
     }
 
-    /// As [`Self::take`]; what is larger than a quarter of a user's bound takes that much.
+    /// As [`Self::take`]; what is larger than a quarter of a flow's bound takes that much.
     pub async fn take_part(&self, user: &str, bytes: usize, patience: Duration) -> Option<Room> {
-        self.take(user, u32::try_from(bytes.min(self.per_user / 4)).unwrap_or(u32::MAX), patience).await
+        self.take(user, bytes.min(self.per_flow / 4), patience).await
     }
 
     /// Nothing is granted from now on.
     pub fn close(&self) {
-        self.total.close();
-        self.accounts.iter().for_each(|a| a.close());
+        let mut line = self.line.lock();
+        line.closed = true;
+        line.waiting = 0;
+        line.flows.values_mut().for_each(|f| f.waiting.clear());
     }
 
     pub fn is_closed(&self) -> bool {
-        self.total.is_closed()
+        self.line.lock().closed
     }
 
-    /// Waits at most `patience` for room; none when there was none in that time.
-    pub async fn take(&self, user: &str, bytes: u32, patience: Duration) -> Option<Room> {
-        let account = &self.accounts[self.hash.hash_one(user) as usize % ACCOUNTS];
-        if let (Ok(u), Ok(t)) =
-            (account.clone().try_acquire_many_owned(bytes), self.total.clone().try_acquire_many_owned(bytes))
-        {
-            return Some(Room { _user: u, _total: t });
-        }
-        let wait = async {
-            // The user's own bound first: who has used it up does not stand in the line of all.
-            let user = account.clone().acquire_many_owned(bytes).await.ok()?;
-            let total = self.total.clone().acquire_many_owned(bytes).await.ok()?;
-            Some(Room { _user: user, _total: total })
+    /// Waits at most `patience` for room; none when there was none in that time, or too many wait already.
+    pub async fn take(&self, user: &str, bytes: usize, patience: Duration) -> Option<Room> {
+        let mut ticket = {
+            let mut line = self.line.lock();
+            let flow = line.flow(flow(user));
+            if line.closed || bytes > self.per_flow {
+                return None;
+            }
+            if line.waiting == 0 && line.fits(&flow, bytes) {
+                line.grant(&flow, bytes);
+                return Some(Room { line: self.line.clone(), flow, size: bytes });
+            }
+            let (number, granted) = line.wait(&flow, bytes)?;
+            line.serve();
+            Ticket { line: self.line.clone(), flow, number, size: bytes, granted }
         };
-        tokio::time::timeout(patience, wait).await.ok().flatten()
+        tokio::time::timeout(patience, &mut ticket.granted).await.ok()?.ok()?;
+        Some(Room { line: ticket.line.clone(), flow: ticket.flow.clone(), size: ticket.size })
+    }
+}
+
+impl Line {
+    /// The name of a flow that is among those that are known from now on.
+    fn flow(&mut self, name: &str) -> Arc<str> {
+        if let Some((known, _)) = self.flows.get_key_value(name) {
+            return known.clone();
+        }
+        if self.flows.len() >= IDLE {
+            self.flows.retain(|_, f| f.granted > 0 || !f.waiting.is_empty());
+        }
+        let name: Arc<str> = name.into();
+        self.flows.insert(name.clone(), Flow::default());
+        name
+    }
+
+    fn fits(&self, flow: &str, size: usize) -> bool {
+        let granted = self.flows.get(flow).map_or(0, |f| f.granted);
+        size <= self.free && granted + size <= self.per_flow
+    }
+
+    fn grant(&mut self, flow: &str, size: usize) {
+        let Some(f) = self.flows.get_mut(flow) else { return };
+        self.clock = self.clock.max(f.done);
+        f.done = self.clock + size as u64;
+        f.granted += size;
+        self.free -= size;
+    }
+
+    /// A place at the end of the flow's line; none if there is none.
+    fn wait(&mut self, flow: &str, size: usize) -> Option<(u64, oneshot::Receiver<()>)> {
+        let own = self.flows.get(flow)?.waiting.len();
+        if own >= WAITING {
+            return None;
+        }
+        if self.waiting >= WAITING_TOTAL {
+            let longest = self.flows.values_mut().max_by_key(|f| f.waiting.len())?;
+            if longest.waiting.len() <= own + 1 {
+                return None;
+            }
+            longest.waiting.pop_back();
+            self.waiting -= 1;
+        }
+        let (grant, granted) = oneshot::channel();
+        self.came += 1;
+        self.waiting += 1;
+        let (number, clock) = (self.came, self.clock);
+        let f = self.flows.get_mut(flow)?;
+        if f.waiting.is_empty() {
+            // Who was away has saved nothing up.
+            f.done = f.done.max(clock);
+        }
+        f.waiting.push_back(Waiter { number, size, grant });
+        Some((number, granted))
+    }
+
+    /// Grants what there is room for to those that are next.
+    fn serve(&mut self) {
+        while self.waiting > 0 {
+            let able = self.flows.iter().filter_map(|(name, f)| {
+                let next = f.waiting.front().filter(|w| f.granted + w.size <= self.per_flow)?;
+                Some((f.done + next.size as u64, next.number, name.clone(), next.size))
+            });
+            let Some((_, _, name, size)) = able.min_by_key(|(done, number, ..)| (*done, *number)) else { return };
+            if size > self.free {
+                return;
+            }
+            let Some(w) = self.flows.get_mut(&name).and_then(|f| f.waiting.pop_front()) else { return };
+            self.waiting -= 1;
+            // Who has stopped waiting gives back what was granted.
+            let _ = w.grant.send(());
+            if let Some(f) = self.flows.get_mut(&name) {
+                self.clock = self.clock.max(f.done);
+                f.done += size as u64;
+                f.granted += size;
+            }
+            self.free -= size;
+        }
+    }
+
+    fn give_back(&mut self, flow: &str, size: usize) {
+        if let Some(f) = self.flows.get_mut(flow) {
+            f.granted -= size;
+        }
+        self.free += size;
+        self.serve();
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.line.lock().give_back(&self.flow, self.size);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut line = self.line.lock();
+        match self.granted.try_recv() {
+            // It was granted, and nobody has taken it.
+            Ok(()) => line.give_back(&self.flow, self.size),
+            Err(oneshot::error::TryRecvError::Closed) => {}
+            Err(oneshot::error::TryRecvError::Empty) => {
+                let number = self.number;
+                let Some(f) = line.flows.get_mut(&self.flow) else { return };
+                let before = f.waiting.len();
+                f.waiting.retain(|w| w.number != number);
+                let gone = before - f.waiting.len();
+                line.waiting -= gone;
+                // It may have stood before others.
+                line.serve();
+            }
+        }
     }
 }
 
@@ -73,31 +242,138 @@ mod tests {
     use super::*;
 
     const AT_ONCE: Duration = Duration::ZERO;
+    const LONG: Duration = Duration::from_secs(5);
 
     #[tokio::test(start_paused = true)]
     async fn a_user_takes_no_more_than_a_share_and_all_no_more_than_there_is() {
         let b = Arc::new(Budget::new(25, 10));
-        // Two names of different accounts.
-        let other = (0..).map(|i| format!("u{i}")).find(|n| account(&b, n) != account(&b, "a")).unwrap();
         let first = b.take("a", 10, AT_ONCE).await.unwrap();
         assert!(b.take("a", 1, AT_ONCE).await.is_none(), "the user's bound");
-        let second = b.take(&other, 10, AT_ONCE).await.unwrap();
-        let third =
-            (0..).map(|i| format!("v{i}")).find(|n| ![account(&b, "a"), account(&b, &other)].contains(&account(&b, n)));
-        let third = third.unwrap();
-        assert!(b.take(&third, 6, AT_ONCE).await.is_none(), "the bound of all");
-        let waiting = tokio::spawn({
-            let (b, third) = (b.clone(), third.clone());
-            async move { b.take(&third, 6, Duration::from_secs(5)).await.is_some() }
-        });
-        tokio::task::yield_now().await;
+        assert!(b.take("a", 1, LONG).await.is_none(), "in vain");
+        let second = b.take("b", 10, AT_ONCE).await.unwrap();
+        assert!(b.take("c", 6, AT_ONCE).await.is_none(), "the bound of all");
+        assert!(b.take("c", 11, LONG).await.is_none(), "more than a user may ever have");
+        let waiting = wait(&b, "c", 6).await;
         drop(first);
-        assert!(waiting.await.unwrap(), "room that becomes free is given to who waits");
+        assert!(waiting.await.unwrap().is_some(), "room that becomes free is given to who waits");
         drop(second);
         assert!(b.take("a", 10, AT_ONCE).await.is_some());
+        let line = b.line.lock();
+        assert!(line.free == 25 && line.waiting == 0 && line.flows.values().all(|f| f.granted == 0));
     }
 
-    fn account(b: &Budget, user: &str) -> usize {
-        b.hash.hash_one(user) as usize % ACCOUNTS
+    /// Stands in the line, surely.
+    async fn wait(b: &Arc<Budget>, user: &str, bytes: usize) -> tokio::task::JoinHandle<Option<Room>> {
+        let before = b.line.lock().came;
+        let task = tokio::spawn({
+            let (b, user) = (b.clone(), user.to_owned());
+            async move { b.take(&user, bytes, LONG).await }
+        });
+        while b.line.lock().came == before {
+            tokio::task::yield_now().await;
+        }
+        task
+    }
+
+    /// Who is served in turn, when each gives back what it has before the next is.
+    async fn order(b: &Arc<Budget>, waiting: Vec<(&str, usize)>) -> Vec<String> {
+        let held = b.take("holder", b.per_flow, AT_ONCE).await.unwrap();
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for (user, bytes) in waiting {
+            let task = wait(b, user, bytes).await;
+            let (served, user) = (served.clone(), user.to_owned());
+            tasks.push(tokio::spawn(async move {
+                let room = task.await.unwrap();
+                if room.is_some() {
+                    served.lock().push(user);
+                }
+            }));
+        }
+        drop(held);
+        for t in tasks {
+            t.await.unwrap();
+        }
+        Arc::try_unwrap(served).unwrap().into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everybody_gets_a_turn() {
+        let b = Arc::new(Budget::new(10, 10));
+        let many = [("a", 10); 20].into_iter().chain([("b", 10), ("c", 1), ("c", 1)]).collect();
+        let served = order(&b, many).await;
+        let turn = |user: &str| served.iter().position(|u| u == user).unwrap();
+        assert!(turn("b") <= 4 && turn("c") <= 1, "{served:?}");
+        assert_eq!(served.len(), 23);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_service_accounts_of_one_namespace_are_one() {
+        let b = Arc::new(Budget::new(10, 10));
+        let names: Vec<String> = (0..50).map(|i| format!("system:serviceaccount:evil:sa{i}")).collect();
+        let waiting = names.iter().map(|n| (&**n, 10)).chain([("honest", 10)]).collect();
+        let served = order(&b, waiting).await;
+        assert!(served.iter().position(|u| u == "honest").unwrap() <= 1, "{served:?}");
+        let own = ["system:serviceaccount:kube-system:a", "system:serviceaccount:kube-system:b", "system:node:a"];
+        assert!(own.iter().all(|u| flow(u) == *u) && flow("system:serviceaccount:a:b") == "system:serviceaccount:a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_one_is_not_passed_for_ever_and_a_full_flow_holds_up_nobody() {
+        let b = Arc::new(Budget::new(10, 8));
+        let held = b.take("a", 8, AT_ONCE).await.unwrap();
+        let large = wait(&b, "b", 8).await;
+        // The own bound of `a` is reached: it stands in nobody's way, and what comes later passes nobody.
+        let own = wait(&b, "a", 1).await;
+        let passed = Arc::new(Mutex::new(0));
+        let mut small = Vec::new();
+        for i in 0..30 {
+            let (task, passed) = (wait(&b, ["c", "d"][i % 2], 2).await, passed.clone());
+            small.push(tokio::spawn(async move {
+                assert!(task.await.unwrap().is_some());
+                *passed.lock() += 1;
+            }));
+        }
+        drop(held);
+        assert!(large.await.unwrap().is_some());
+        assert!(*passed.lock() <= 10, "{} passed it", passed.lock());
+        for s in small {
+            s.await.unwrap();
+        }
+        assert!(own.await.unwrap().is_some());
+        assert_eq!(b.line.lock().free, 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_line_is_bounded_and_has_a_place_for_a_newcomer() {
+        let b = Arc::new(Budget::new(10, 10));
+        let held = b.take("a", 10, AT_ONCE).await.unwrap();
+        let mut waiting = Vec::new();
+        for u in 0..WAITING_TOTAL / WAITING {
+            for _ in 0..WAITING {
+                let task = wait(&b, &format!("u{u}"), 1).await;
+                waiting.push(tokio::spawn(async move { task.await.unwrap().is_some() }));
+            }
+            assert!(b.take(&format!("u{u}"), 1, LONG).await.is_none(), "a flow has no more places");
+        }
+        let newcomer = wait(&b, "new", 1).await;
+        assert_eq!(b.line.lock().waiting, WAITING_TOTAL);
+        let begun = tokio::time::Instant::now();
+        drop(held);
+        assert!(newcomer.await.unwrap().is_some());
+        let mut refused = 0;
+        for w in waiting {
+            refused += usize::from(!w.await.unwrap());
+        }
+        assert_eq!((refused, begun.elapsed()), (1, Duration::ZERO), "the last one of the longest line went at once");
+        // Who stops waiting leaves nothing behind.
+        let held = b.take("a", 10, AT_ONCE).await.unwrap();
+        wait(&b, "b", 1).await.abort();
+        let last = wait(&b, "c", 1).await;
+        b.close();
+        assert!(last.await.unwrap().is_none() && b.take("d", 1, LONG).await.is_none());
+        drop(held);
+        let line = b.line.lock();
+        assert_eq!((line.free, line.waiting), (10, 0));
     }
 }

@@ -1,4 +1,6 @@
 //! Discovery: aggregated (`apidiscovery.k8s.io/v2`) and legacy, both derived from the rows.
+//!
+//! Everybody may ask for it, so each document is made once per change of the rows and kept ([`crate::documents`]).
 
 use crate::Server;
 use crate::answer::{bytes, json};
@@ -20,35 +22,58 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
     let rows = server.registry.rows();
     let path = parts.uri.path().trim_end_matches('/');
     let accept = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kept = |key: &str, make: &dyn Fn() -> Value| {
+        let document = server.documents.get(key, change(server, &rows), make);
+        bytes(200, "application/json", Body::Full(document.text))
+    };
     match path {
         "/api" | "/apis" => {
             if let Some(version) = aggregated_version(accept) {
                 return Ok(aggregated(server, parts, &rows, path == "/api", version));
             }
-            Ok(json(200, &if path == "/api" { core_versions() } else { groups(server, &rows) }))
+            Ok(if path == "/api" { json(200, &core_versions()) } else { kept(path, &|| groups(server, &rows)) })
         }
-        "" => Ok(json(200, &paths(server, &rows))),
+        "" => Ok(kept("/", &|| paths(server, &rows))),
         _ => {
             let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
             if let (Some(gv), true) = (&target.group_version, target.resource.is_empty()) {
-                let list: Vec<&Arc<Resource>> =
-                    rows.iter().filter(|r| *r.kind.group == *gv.group && *r.kind.version == *gv.version).collect();
+                let is_of = |r: &&Arc<Resource>| *r.kind.group == *gv.group && *r.kind.version == *gv.version;
                 let is_core = segments[0] == "api";
-                if !list.is_empty() && is_core == gv.group.is_empty() {
-                    return Ok(json(200, &resources(&gv.to_string(), &list)));
+                if is_core == gv.group.is_empty() && rows.iter().any(|r| is_of(&r)) {
+                    let make = || resources(&gv.to_string(), &rows.iter().filter(is_of).collect::<Vec<_>>());
+                    let document = server.documents.get(path, rows.change(Some(gv)), make);
+                    return Ok(bytes(200, "application/json", Body::Full(document.text)));
                 }
             }
             if let ["apis", group] = segments[..]
-                && let Some(g) = group_list(server, &rows).into_iter().find(|g| g["name"] == group)
+                && is_group(server, &rows, group)
             {
-                let mut g = g;
-                g["kind"] = "APIGroup".into();
-                g["apiVersion"] = "v1".into();
-                return Ok(json(200, &g));
+                return Ok(kept(path, &|| {
+                    let found = group_list(server, &rows).into_iter().find(|g| g["name"] == group);
+                    let mut g = found.unwrap_or_default();
+                    g["kind"] = "APIGroup".into();
+                    g["apiVersion"] = "v1".into();
+                    g
+                }));
             }
             Err(Status::no_such_path())
         }
     }
+}
+
+/// Which change of the rows and of other servers' versions documents are made of. The bits above are the others'.
+pub(crate) fn change(server: &Server, rows: &Rows) -> u64 {
+    rows.change(None) | server.aggregator.table().change << 40
+}
+
+/// Whether there is such a group.
+fn is_group(server: &Server, rows: &Rows, name: &str) -> bool {
+    let is = || {
+        let mut others = Vec::new();
+        server.aggregator.table().add_groups(&mut others);
+        others.iter().any(|g| g["name"] == name)
+    };
+    rows.iter().any(|r| *r.kind.group == *name) || is()
 }
 
 /// Which version of aggregated discovery is asked for, if any is before plain JSON.
@@ -192,6 +217,24 @@ fn storage_hash(r: &Resource) -> String {
 }
 
 fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
+    let key = format!("{} aggregated {version}", if core { "/api" } else { "/apis" });
+    let document = server.documents.get(&key, change(server, rows), || group_discovery(server, rows, core, version));
+    let etag = format!("\"{}\"", document.hash.to_lowercase());
+    let same = parts.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == etag.as_bytes());
+    let media = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    let mut r =
+        bytes(if same { 304 } else { 200 }, media, if same { Body::empty() } else { Body::Full(document.text) });
+    if let Ok(t) = HeaderValue::from_str(&etag) {
+        r.headers_mut().insert(ETAG, t);
+    }
+    r.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    r
+}
+
+fn group_discovery(server: &Server, rows: &Rows, core: bool, version: &str) -> Value {
     let mut items: Vec<Value> = grouped(rows)
         .into_iter()
         .filter(|(g, _)| g.is_empty() == core)
@@ -212,21 +255,8 @@ fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: 
     if !core {
         server.aggregator.table().add_aggregated(&mut items);
     }
-    let v = json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
-        "metadata": {}, "items": items});
-    let text = v.to_string();
-    let etag = format!("\"{}\"", hex(&Sha256::digest(text.as_bytes())));
-    let same = parts.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == etag.as_bytes());
-    let media = match version {
-        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
-    let mut r = bytes(if same { 304 } else { 200 }, media, if same { String::new() } else { text });
-    if let Ok(t) = HeaderValue::from_str(&etag) {
-        r.headers_mut().insert(ETAG, t);
-    }
-    r.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
-    r
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {}, "items": items})
 }
 
 fn described(r: &Resource) -> Value {
@@ -262,8 +292,4 @@ fn described(r: &Resource) -> Value {
         v["subresources"] = subs.into();
     }
     v
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -3,15 +3,16 @@
 use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::{Identity, Peer};
 use crate::body::Body;
+use crate::budget::Room;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
 use crate::info::Info;
 use crate::listen::Connection;
 use crate::metrics::Authentication;
 use crate::path::{Query, Target};
-use crate::request_body::{RequestBody, head_size};
+use crate::request_body::{LARGE_HEAD, RequestBody, head_size};
 use crate::trace::Trace;
-use crate::{Server, aside, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
+use crate::{Server, aside, audit, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
 use auth::{Attributes, User};
 use bytes::Bytes;
 use http::request::Parts;
@@ -20,6 +21,7 @@ use meta::Status;
 use registry::{Resource, Warnings};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// A request on its way down.
@@ -100,6 +102,8 @@ impl Server {
         let mut response =
             self.in_time(parts, body, wanted, info, &trace).await.unwrap_or_else(|s| failure_in(&told, &s));
         if let Some(record) = trace.audit.get() {
+            // What was done is written down, in whatever turn.
+            let _turn = self.aside.turn(&record.user, audit::size_of(&response)).await.ok();
             record.response(verb, is_resource, &response);
         }
         if let Some(threshold) = compressed {
@@ -146,13 +150,16 @@ impl Server {
         info: Info,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
+        let head = head_size(&parts);
+        let large_head = self.room_for_head(&parts, head).await?;
         let user = match self.authenticate(&mut parts, &info, trace).await {
             Ok(user) => user,
             Err(s) => {
-                body.discard(head_size(&parts)).await;
+                body.discard(head).await;
                 return Err(s);
             }
         };
+        drop(large_head);
         self.write_down(&user, &parts, &info, trace);
         if let Some(record) = trace.audit.get().filter(|r| r.is_due())
             && !Box::pin(record.settle()).await
@@ -161,8 +168,9 @@ impl Server {
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
         }
         // Before there is a seat: who sends slowly takes none from others. A body that cannot be had is told after authorization.
-        let body = body.read(self, &user.name, head_size(&parts)).await;
+        let body = body.read(self, &user.name, head).await;
         if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
+            let _turn = self.aside.turn(&user.name, bytes.len()).await?;
             record.request(info.verb, content::media_type(&parts.headers), bytes);
         }
         let user = self.impersonate(user, &mut parts, &info, trace).await?;
@@ -242,6 +250,18 @@ impl Server {
             }
         }
         Ok(answer)
+    }
+
+    /// Room for a large head while it is not known who sends it, for each address.
+    async fn room_for_head(&self, parts: &Parts, head: usize) -> Result<Option<Room>, Status> {
+        let Some(audit::Address(address)) = parts.extensions.get::<audit::Address>().filter(|_| head > LARGE_HEAD)
+        else {
+            return Ok(None);
+        };
+        let room = self.heads.take(&address.to_string(), head, Duration::ZERO).await;
+        room.map(Some).ok_or_else(|| {
+            Status::too_many_requests("too many bytes of request headers are being read from this address", 1)
+        })
     }
 
     async fn authenticate(&self, parts: &mut Parts, info: &Info, trace: &Trace) -> Result<User, Status> {

@@ -17,6 +17,7 @@ mod connect;
 mod content;
 mod deadline;
 pub mod discovery;
+mod documents;
 mod elsewhere;
 mod encoded;
 mod events;
@@ -82,7 +83,7 @@ pub struct Server {
     pub(crate) mutating: Arc<inflight::InFlight>,
     pub(crate) aggregator: aggregate::Aggregator,
     pub(crate) flow: flow::FlowControl,
-    pub(crate) documents: openapi::Documents,
+    pub(crate) documents: documents::Documents,
     pub(crate) decoded: admit::Decoded,
     pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
@@ -90,6 +91,8 @@ pub struct Server {
     pub(crate) connections: Arc<listen::Table>,
     /// Room for the bodies of requests.
     pub(crate) bodies: budget::Budget,
+    /// Room for large heads of requests that are not authenticated yet.
+    pub(crate) heads: budget::Budget,
     /// Room for large answers.
     pub(crate) answers: budget::Budget,
     /// Room for watches that are behind.
@@ -144,9 +147,10 @@ impl Server {
             watches: budget::Budget::new(answer::TOTAL / 2, answer::PER_USER / 2),
             encoded: encoded::Encoded::default(),
             bodies: budget::Budget::new(request_body::TOTAL, request_body::PER_USER),
+            heads: budget::Budget::new(request_body::HEADS, request_body::HEADS_PER_ADDRESS),
             metrics,
             options,
-            documents: openapi::Documents::default(),
+            documents: documents::Documents::default(),
             decoded: admit::Decoded::default(),
             webhooks,
             turns: admit::Turns::default(),

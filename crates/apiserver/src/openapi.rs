@@ -3,57 +3,21 @@
 mod custom;
 mod protobuf;
 
-use crate::answer::{bytes, json};
+use crate::Server;
+use crate::answer::bytes;
 use crate::body::Body;
-use crate::discovery::hex;
+use crate::discovery::change;
+use crate::documents::Document;
 use crate::path::Query;
-use crate::{Server, aside};
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
 use http::{HeaderValue, Response};
 use meta::{Status, Value};
-use parking_lot::Mutex;
 use registry::{Resource, Rows};
 use schema::{Field, ListType, Presence, Schema, SchemaRef, Type};
 use serde_json::{Map, json};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Documents that were made, by path.
-#[derive(Default)]
-pub struct Documents(Mutex<BTreeMap<String, Document>>);
-
-#[derive(Clone)]
-struct Document {
-    text: Bytes,
-    hash: Arc<str>,
-    /// The change of the rows it was made of.
-    change: u64,
-}
-
-impl Documents {
-    fn get(&self, path: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
-        self.get_bytes(path, change, || make().to_string().into())
-    }
-
-    /// Makes a document once per change, whoever asks meanwhile: one at a time, beside the threads that answer.
-    fn get_bytes(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
-        let kept = || self.0.lock().get(key).filter(|d| d.change == change).cloned();
-        kept().unwrap_or_else(|| {
-            aside::in_place(usize::MAX, || {
-                kept().unwrap_or_else(|| {
-                    let text = make();
-                    let hash = hex(&Sha256::digest(&text)).to_uppercase().into();
-                    let document = Document { text, hash, change };
-                    self.0.lock().insert(key.to_owned(), document.clone());
-                    document
-                })
-            })
-        })
-    }
-}
 
 /// Under which the document of v2 in protobuf is kept; no path.
 const PROTOBUF: &str = "v2 as protobuf";
@@ -62,8 +26,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     let path = parts.uri.path().trim_end_matches('/');
     let rows = server.registry.rows();
     let others = server.aggregator.table();
-    // The bits above are the others'.
-    let change = rows.change(None) | others.change << 40;
+    let change = change(server, &rows);
     let v2 = || {
         let mut v = v2(server, &rows);
         others.add_v2(&mut v);
@@ -75,9 +38,12 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     }
     match path {
         "/openapi/v3" => {
-            let mut index = index(server, &rows);
-            others.add_v3(&mut index);
-            Some(Ok(json(200, &index)))
+            let make = || {
+                let mut index = index(server, &rows);
+                others.add_v3(&mut index);
+                index
+            };
+            Some(Ok(bytes(200, "application/json", Body::Full(server.documents.get_list(path, change, make).text))))
         }
         "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, change, v2)))),
         _ => {

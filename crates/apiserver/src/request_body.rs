@@ -21,7 +21,10 @@ pub(crate) const TOTAL: usize = 256 << 20;
 pub(crate) const PER_USER: usize = 32 << 20;
 
 /// A head of more than this takes room.
-const LARGE_HEAD: usize = 8 << 10;
+pub(crate) const LARGE_HEAD: usize = 8 << 10;
+/// Room for large heads whose senders are not known yet, of all addresses and of one.
+pub(crate) const HEADS: usize = 64 << 20;
+pub(crate) const HEADS_PER_ADDRESS: usize = 16 << 20;
 
 /// The size of a request's line and headers, about.
 pub(crate) fn head_size(parts: &Parts) -> usize {
@@ -67,7 +70,8 @@ impl RequestBody {
         };
         let mut reading = Reading { server, user, rooms: Vec::new(), granted: 0 };
         if head > LARGE_HEAD {
-            reading.grant(head).await?;
+            // Nothing waits with a large head in its hands.
+            reading.grant(head, Duration::ZERO).await?;
             reading.granted = 0;
         }
         if body.is_end_stream() {
@@ -78,11 +82,11 @@ impl RequestBody {
             discard(body, MAX_BODY, GRACE).await;
             return Err(too_large());
         }
-        reading.grant(declared.unwrap_or(STEP)).await?;
+        reading.grant(declared.unwrap_or(STEP), PATIENCE).await?;
         reading.run(body, declared).await.map(|bytes| (bytes, reading.rooms))
     }
 
-    /// Throws the body of a refused request away, within limits. Nothing waits with a large head in its hands.
+    /// Throws the body of a refused request away, within limits, unless its head is large.
     pub async fn discard(self, head: usize) {
         if let Self::Socket(body) = self
             && !body.is_end_stream()
@@ -114,9 +118,8 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    async fn grant(&mut self, bytes: usize) -> Result<(), Status> {
-        let n = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let room = self.server.bodies.take(self.user, n, PATIENCE).await.ok_or_else(no_room)?;
+    async fn grant(&mut self, bytes: usize, patience: Duration) -> Result<(), Status> {
+        let room = self.server.bodies.take(self.user, bytes, patience).await.ok_or_else(no_room)?;
         self.rooms.push(room);
         self.granted += bytes;
         Ok(())
@@ -143,7 +146,7 @@ impl Reading<'_> {
                 return Err(too_large());
             }
             while length > self.granted {
-                self.grant(self.granted.min(MAX_BODY)).await?;
+                self.grant(self.granted.min(MAX_BODY), PATIENCE).await?;
             }
             // Most bodies come in one piece, which is taken as it is.
             if length == data.len() {

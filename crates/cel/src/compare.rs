@@ -1,21 +1,25 @@
 //! Equality and order of values.
 
 use crate::value::{List, ListKind, Opaque, Val};
+use crate::work;
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
 /// CEL's equality: numbers by value, whatever their types; values of different types are not equal.
 pub fn equal(a: &Val<'_>, b: &Val<'_>) -> bool {
+    work::count(PAIR);
     match (a, b) {
         (Val::Null, Val::Null) => true,
         (Val::Bool(a), Val::Bool(b)) => a == b,
-        (Val::Str(a), Val::Str(b)) | (Val::Type(a), Val::Type(b)) => a.as_str() == b.as_str(),
-        (Val::Bytes(a), Val::Bytes(b)) => a == b,
+        (Val::Str(a), Val::Str(b)) | (Val::Type(a), Val::Type(b)) => {
+            equal_bytes(a.as_str().as_bytes(), b.as_str().as_bytes())
+        }
+        (Val::Bytes(a), Val::Bytes(b)) => equal_bytes(a, b),
         (Val::Timestamp(a), Val::Timestamp(b)) => a == b,
         (Val::Duration(a), Val::Duration(b)) => a == b,
         (Val::List(a), Val::List(b)) => equal_lists(a, b),
         (Val::Map(a), Val::Map(b)) => {
-            a.len() == b.len() && a.iter().all(|(k, v)| b.get(&k).is_some_and(|w| equal(&v, &w)))
+            a.len() == b.len() && a.iter().all(|(k, v)| !work::is_over() && b.get(&k).is_some_and(|w| equal(&v, &w)))
         }
         (Val::Optional(a), Val::Optional(b)) => match (a, b) {
             (Some(a), Some(b)) => equal(a.borrow(), b.borrow()),
@@ -35,13 +39,26 @@ pub fn equal(a: &Val<'_>, b: &Val<'_>) -> bool {
     }
 }
 
+/// Of comparing two values, whatever they are.
+const PAIR: usize = 8;
+
+fn equal_bytes(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    work::scan(a.len());
+    a == b
+}
+
 fn equal_lists<'a>(a: &List<'a>, b: &List<'a>) -> bool {
     let kind = if *a.kind() == ListKind::Atomic { b.kind() } else { a.kind() };
     a.len() == b.len()
         && match kind {
-            ListKind::Atomic => a.iter().zip(b.iter()).all(|(x, y)| equal(&x, &y)),
-            ListKind::Set => a.iter().all(|x| b.contains(&x)),
-            ListKind::Map(keys) => a.iter().all(|x| b.with_keys_of(&x, keys).is_some_and(|y| equal(&x, &y))),
+            ListKind::Atomic => a.iter().zip(b.iter()).all(|(x, y)| !work::is_over() && equal(&x, &y)),
+            ListKind::Set => a.iter().all(|x| !work::is_over() && b.contains(&x)),
+            ListKind::Map(keys) => {
+                a.iter().all(|x| !work::is_over() && b.with_keys_of(&x, keys).is_some_and(|y| equal(&x, &y)))
+            }
         }
 }
 
@@ -73,6 +90,10 @@ fn against(d: f64, n: i128) -> Option<Ordering> {
 
 /// The order of two values of one kind; none when they have none.
 pub fn compare(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
+    work::count(PAIR);
+    if let (Val::Str(_), Val::Str(_)) | (Val::Bytes(_), Val::Bytes(_)) = (a, b) {
+        work::scan(usize::try_from(a.most().min(b.most())).unwrap_or(usize::MAX));
+    }
     match (a, b) {
         (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
         (Val::Str(a), Val::Str(b)) => Some(a.as_str().cmp(b.as_str())),

@@ -1,6 +1,9 @@
 //! What an evaluation may cost: estimates before it, and the budget while it runs
 //! (`cel-go/checker/cost.go`, `cel-go/interpreter/runtimecost.go`).
 
+use crate::work;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Of one evaluation.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
 /// Of all evaluations for one object by one definition, or one binding of a policy.
@@ -66,6 +69,10 @@ pub struct Budget {
     left: u64,
     /// For the evaluation under way.
     call: u64,
+    /// Units of work.
+    work: u64,
+    /// Tells budgets apart.
+    id: u64,
 }
 
 /// There is nothing left.
@@ -74,7 +81,26 @@ pub struct Exceeded;
 
 impl Budget {
     pub fn new(total: u64) -> Self {
-        Self { left: total, call: PER_CALL_LIMIT }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let work = total.saturating_mul(work::PER_COST).max(work::PER_CALL);
+        Self { left: total, call: PER_CALL_LIMIT, work, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Units of work that are left.
+    pub(crate) fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// Says what work is left. Without any there is nothing left at all.
+    pub(crate) fn set_work(&mut self, left: u64) {
+        self.work = left;
+        if left == 0 {
+            self.left = 0;
+        }
     }
 
     /// An evaluation of its own begins. Gives back what the one around it has left.

@@ -1,10 +1,11 @@
 //! Evaluation. Every step is paid for before it is done.
 
 use crate::cost::{self, Budget, Range, TRAVERSAL, scale};
-use crate::functions::{Fault, Price, Row, has, optional_select, select, sorted_by};
+use crate::functions::{Fault, Price, Row, has, optional_select, regexes, select, sorted_by};
 use crate::made::Made;
 use crate::node::{Const, Loop, Node, Wrap};
 use crate::value::{Key, Map, Text, Val};
+use crate::work::{self, Meter};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
@@ -74,10 +75,13 @@ impl Program {
     }
 
     pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, Error> {
-        let outer = budget.begin();
+        let (outer, work) = (budget.begin(), budget.work());
+        let meter = Meter::begin(work);
+        regexes::begin(budget.id());
         let value = Machine { vars, names: &self.names, locals: Vec::new(), budget }.eval(&self.node);
         budget.end(outer);
-        value
+        budget.set_work(work.saturating_sub(meter.done()));
+        if work::is_over() { Err(Error::Cost) } else { value }
     }
 }
 
@@ -99,23 +103,23 @@ impl<'a> Machine<'a, '_> {
         match node {
             Node::Const(c) => Ok(constant(c)),
             Node::Local(slot) => {
-                self.budget.spend(1)?;
+                self.spend(1)?;
                 self.locals.get(usize::from(*slot)).cloned().ok_or_else(|| Error::Fault("no such attribute".into()))
             }
             Node::Var(place) => {
-                self.budget.spend(1)?;
+                self.spend(1)?;
                 let name = self.names.get(usize::from(*place)).map_or("", |n| n);
                 self.vars.get(name, self.budget)
             }
             Node::TypeName(n) => Ok(Val::Type(Text::Ref(n))),
             Node::Select(s) => {
                 let of = self.eval(&s.0)?;
-                self.budget.spend(1)?;
+                self.spend(1)?;
                 Ok(select(&of, &s.1)?)
             }
             Node::OptionalSelect(s) => {
                 let of = self.eval(&s.0)?;
-                self.budget.spend(1)?;
+                self.spend(1)?;
                 Ok(optional_select(&of, &s.1)?)
             }
             Node::Has(s) => {
@@ -137,13 +141,21 @@ impl<'a> Machine<'a, '_> {
             Node::Struct(fields) => self.object(fields),
             Node::Loop(l) => self.run(l),
             Node::Bind(pair) => {
-                self.budget.spend(cost::LIST)?;
+                self.spend(cost::LIST)?;
                 let value = self.eval(&pair[0])?;
                 self.with(value, &pair[1])
             }
             Node::SortBy(pair) => self.sort_by(pair),
             Node::OptionalMap(pair, wrap) => self.optional_map(pair, *wrap),
         }
+    }
+
+    /// Pays for a step; what the last one did counts as well.
+    fn spend(&mut self, cost: u64) -> Result<(), Error> {
+        if work::is_over() {
+            return Err(Error::Cost);
+        }
+        Ok(self.budget.spend(cost)?)
     }
 
     /// Evaluates with one more variable.
@@ -160,8 +172,11 @@ impl<'a> Machine<'a, '_> {
         for n in nodes {
             args.push(self.eval(n)?);
         }
-        self.budget.spend(price(row, &args))?;
-        Ok((row.call)(&args)?)
+        self.spend(price(row, &args))?;
+        // A pattern of the expression itself was compiled when it was checked.
+        let own = matches!(nodes.get(1), Some(Node::Const(_)));
+        let value = regexes::with_pattern(own, || (row.call)(&args));
+        if work::is_over() { Err(Error::Cost) } else { Ok(value?) }
     }
 
     /// `&&` and `||`: one side may decide though the other has no value.
@@ -184,7 +199,7 @@ impl<'a> Machine<'a, '_> {
     #[inline(never)]
     fn value_or(&mut self, pair: &'a [Node; 2], wrap: Wrap) -> Result<Val<'a>, Error> {
         let first = self.eval(&pair[0])?;
-        self.budget.spend(1)?;
+        self.spend(1)?;
         match first {
             Val::Optional(Some(v)) if wrap == Wrap::Value => Ok((*v).clone()),
             v @ Val::Optional(Some(_)) => Ok(v),
@@ -195,7 +210,7 @@ impl<'a> Machine<'a, '_> {
 
     #[inline(never)]
     fn list(&mut self, items: &'a [(Node, bool)]) -> Result<Val<'a>, Error> {
-        self.budget.spend(cost::LIST)?;
+        self.spend(cost::LIST)?;
         let mut out = Vec::with_capacity(items.len());
         for (n, optional) in items {
             let v = self.eval(n)?;
@@ -206,7 +221,7 @@ impl<'a> Machine<'a, '_> {
 
     #[inline(never)]
     fn map(&mut self, entries: &'a [(Node, Node, bool)]) -> Result<Val<'a>, Error> {
-        self.budget.spend(cost::MAP)?;
+        self.spend(cost::MAP)?;
         let mut out = BTreeMap::new();
         for (k, v, optional) in entries {
             let key = self.eval(k)?;
@@ -222,7 +237,7 @@ impl<'a> Machine<'a, '_> {
 
     #[inline(never)]
     fn object(&mut self, fields: &'a [(Box<str>, Node, bool)]) -> Result<Val<'a>, Error> {
-        self.budget.spend(cost::STRUCT)?;
+        self.spend(cost::STRUCT)?;
         let mut out = BTreeMap::new();
         for (name, n, optional) in fields {
             let v = self.eval(n)?;
@@ -235,11 +250,11 @@ impl<'a> Machine<'a, '_> {
     #[inline(never)]
     fn optional_map(&mut self, pair: &'a [Node; 2], wrap: Wrap) -> Result<Val<'a>, Error> {
         let of = self.eval(&pair[0])?;
-        self.budget.spend(1)?;
+        self.spend(1)?;
         match of {
             Val::Optional(None) => Ok(Val::Optional(None)),
             Val::Optional(Some(v)) => {
-                self.budget.spend(cost::LIST)?;
+                self.spend(cost::LIST)?;
                 let made = self.with((*v).clone(), &pair[1])?;
                 Ok(if wrap == Wrap::Value { Val::some(made) } else { made })
             }
@@ -250,10 +265,10 @@ impl<'a> Machine<'a, '_> {
     #[inline(never)]
     fn sort_by(&mut self, pair: &'a [Node; 2]) -> Result<Val<'a>, Error> {
         let Val::List(list) = self.eval(&pair[0])? else { return no_overload() };
-        self.budget.spend(12)?;
+        self.spend(12)?;
         let (mut items, mut keys) = (Vec::new(), Vec::new());
         for v in list.iter() {
-            self.budget.spend(13)?;
+            self.spend(13)?;
             keys.push(self.with(v.clone(), &pair[1])?);
             items.push(v);
         }
@@ -263,7 +278,7 @@ impl<'a> Machine<'a, '_> {
     #[inline(never)]
     fn run(&mut self, l: &'a Loop) -> Result<Val<'a>, Error> {
         let range = self.eval(&l.range)?;
-        self.budget.spend(l.kind.prices().0)?;
+        self.spend(l.kind.prices().0)?;
         let depth = self.locals.len();
         let mut made = Made::new(l.kind);
         let result = self.turns(l, &range, &mut made);
@@ -300,13 +315,13 @@ impl<'a> Machine<'a, '_> {
 
     /// The rest makes no difference; that there is one was asked.
     fn stop(&mut self, l: &Loop, rest: bool) -> Result<(), Error> {
-        Ok(self.budget.spend(if rest { l.kind.stop() } else { 0 })?)
+        self.spend(if rest { l.kind.stop() } else { 0 })
     }
 
     /// False: the rest makes no difference.
     fn turn(&mut self, l: &'a Loop, first: Option<Val<'a>>, item: Val<'a>, made: &mut Made<'a>) -> Result<bool, Error> {
         let (_, each, hit) = l.kind.prices();
-        self.budget.spend(each)?;
+        self.spend(each)?;
         let depth = self.locals.len();
         let key = first.clone();
         self.locals.extend(first);
@@ -326,13 +341,13 @@ impl<'a> Machine<'a, '_> {
                 Val::Bool(true) => {}
                 // A turn without a price would be one nobody pays for.
                 Val::Bool(false) => {
-                    self.budget.spend(1)?;
+                    self.spend(1)?;
                     return Ok(None);
                 }
                 _ => return no_overload(),
             }
         }
-        self.budget.spend(hit)?;
+        self.spend(hit)?;
         self.eval(&l.body).map(Some)
     }
 }
@@ -353,7 +368,10 @@ fn constant(c: &Const) -> Val<'_> {
         Const::Uint(n) => Val::Uint(*n),
         Const::Double(d) => Val::Double(*d),
         Const::Str(s) => Val::Str(Text::Ref(s)),
-        Const::Bytes(b) => Val::Bytes(b[..].into()),
+        Const::Bytes(b) => {
+            work::count(b.len());
+            Val::Bytes(b[..].into())
+        }
     }
 }
 
@@ -386,19 +404,26 @@ fn price(row: &Row, args: &[Val<'_>]) -> u64 {
             // Where the text grows, what it becomes is paid for as well.
             let grown = args[2].size().saturating_mul(args[0].size().saturating_add(1) / args[1].size().max(1));
             let extra = if grown > 1 << 20 { scale(grown, TRAVERSAL) } else { 0 };
-            p.of(&sizes(args)).max.saturating_add(extra)
+            p.of(&sizes(p, args)).max.saturating_add(extra)
         }
         ("format", p) => {
             let values = match &args[1] {
                 Val::List(l) => l.iter().map(|v| v.size()).fold(0, u64::saturating_add),
                 _ => 0,
             };
-            p.of(&sizes(args)).max.saturating_add(scale(values, TRAVERSAL))
+            p.of(&sizes(p, args)).max.saturating_add(scale(values, TRAVERSAL))
         }
-        (_, p) => p.of(&sizes(args)).max,
+        // A long text is not walked to see that a short one is shorter.
+        (_, Price::Least) => {
+            let bound = args.iter().map(Val::most).min().unwrap_or(0);
+            let least = args.iter().map(|v| v.size_up_to(bound)).min().unwrap_or(0);
+            scale(least, TRAVERSAL)
+        }
+        (_, p) => p.of(&sizes(p, args)).max,
     }
 }
 
-fn sizes(args: &[Val<'_>]) -> Vec<Range> {
-    args.iter().map(|v| Range::fixed(v.size())).collect()
+/// The sizes of the arguments a price looks at.
+fn sizes(price: Price, args: &[Val<'_>]) -> Vec<Range> {
+    args.iter().enumerate().map(|(i, v)| Range::fixed(if price.looks_at(i) { v.size() } else { 1 })).collect()
 }

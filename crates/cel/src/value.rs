@@ -5,6 +5,7 @@ use crate::compare::equal;
 use crate::functions::authorizer::Request;
 use crate::functions::{format::Format, net::Cidr, semver::Version, url::Url};
 use crate::time;
+use crate::work;
 use meta::Quantity;
 use serde_json::{Map as JsonMap, Number, Value};
 use std::cmp::Ordering;
@@ -52,6 +53,13 @@ pub enum Text<'a> {
 }
 
 impl Text<'_> {
+    /// How many characters there are.
+    pub fn chars(&self) -> usize {
+        let s = self.as_str();
+        work::scan(s.len());
+        s.chars().count()
+    }
+
     pub fn as_str(&self) -> &str {
         match self {
             Self::Ref(s) => s,
@@ -187,10 +195,13 @@ impl<'a> Val<'a> {
     }
 
     pub fn string(s: impl Into<String>) -> Self {
-        Self::Str(Text::from(s.into()))
+        let s = s.into();
+        work::count(s.len());
+        Self::Str(Text::from(s))
     }
 
     pub fn list(items: Vec<Val<'a>>) -> Self {
+        work::items(items.len());
         Self::List(List::Own(Rc::new(items)))
     }
 
@@ -244,7 +255,7 @@ impl<'a> Val<'a> {
     /// Characters, bytes, items, entries; one for everything else.
     pub fn size(&self) -> u64 {
         let n = match self {
-            Self::Str(s) => s.as_str().chars().count(),
+            Self::Str(s) => s.chars(),
             Self::Bytes(b) => b.len(),
             Self::List(l) => l.len(),
             Self::Map(m) => m.len(),
@@ -252,6 +263,21 @@ impl<'a> Val<'a> {
             _ => 1,
         };
         n as u64
+    }
+
+    /// A bound of the size that costs nothing.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Self::Str(s) => s.as_str().len() as u64,
+            Self::Optional(Some(v)) => v.most(),
+            v => v.size(),
+        }
+    }
+
+    /// The size, or at least `bound`.
+    pub(crate) fn size_up_to(&self, bound: u64) -> u64 {
+        // No character takes more than four bytes.
+        if self.most() / 4 >= bound { bound } else { self.size() }
     }
 
     /// As JSON. What JSON does not know becomes the text it has in JSON elsewhere.
@@ -311,6 +337,9 @@ fn number<'a>(n: &Number) -> Val<'a> {
 
 /// What a text stands for; one that does not fit its format stays a text.
 fn text<'a>(s: &'a str, shape: &Shape) -> Val<'a> {
+    if matches!(shape, Shape::Timestamp | Shape::Duration | Shape::Bytes) {
+        work::count(s.len());
+    }
     let value = match shape {
         Shape::Timestamp => {
             time::timestamp(s).or_else(|| time::timestamp(&format!("{s}T00:00:00Z"))).map(Val::Timestamp)
@@ -356,12 +385,12 @@ impl<'a> List<'a> {
     }
 
     pub fn contains(&self, v: &Val<'a>) -> bool {
-        self.iter().any(|x| equal(&x, v))
+        self.iter().any(|x| work::is_over() || equal(&x, v))
     }
 
     /// Of a list that is a map: the item with the same keys.
     pub fn with_keys_of(&self, v: &Val<'a>, keys: &[Box<str>]) -> Option<Val<'a>> {
-        self.iter().find(|x| same_keys(x, v, keys))
+        self.iter().find(|x| work::is_over() || same_keys(x, v, keys))
     }
 }
 

@@ -423,3 +423,54 @@ fn stop(pid: i32) -> Result<(), Error> {
         Err(Error::Stuck(pid))
     })
 }
+
+#[cfg(test)]
+mod end_tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// Set in the process that the test starts.
+    const STUCK: &str = "KEMUDI_TEST_STUCK";
+
+    /// Every thread of its runtime is stuck, and nothing in it hears the signal.
+    fn stuck() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.spawn(async {
+            loop {
+                std::thread::park();
+            }
+        });
+        runtime.block_on(async {
+            end_in_time(Duration::from_millis(200)).unwrap();
+            println!("stuck");
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+
+    /// The program of the tests runs itself again, with this test alone.
+    #[test]
+    fn a_process_that_is_stuck_ends_in_time() {
+        if std::env::var_os(STUCK).is_some() {
+            return stuck();
+        }
+        let name = format!("{}::a_process_that_is_stuck_ends_in_time", module_path!().split_once("::").unwrap().1);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &name, "--nocapture"]).env(STUCK, "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.by_ref().map_while(Result::ok).any(|l| l.contains("stuck")), "it started");
+        let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        let output = ended.recv_timeout(Duration::from_secs(30)).inspect_err(|_| {
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        });
+        let output = output.expect("it ends").unwrap();
+        let says = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && says.contains("did not stop within"), "{}: {says}", output.status);
+    }
+}

@@ -97,21 +97,36 @@ impl ErrorType {
 const WHOLE: usize = 16 << 20;
 /// Bytes that are kept of an error beyond.
 const CUT: usize = 256;
+/// Errors of one validation that say where and what; far more than any answer shows. Further ones take no memory of their own,
+/// and are left out in the end.
+const MOST: usize = 20_000;
 
 thread_local! {
     static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+    static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Validates one object in bounded memory: when its errors have become many and long, further ones are cut short.
-pub fn bounded<T>(validate: impl FnOnce() -> T) -> T {
-    struct Before(usize);
+/// Validates one object in bounded memory: when its errors have become many and long, further ones are cut short, and at last
+/// left out.
+pub fn bounded(validate: impl FnOnce() -> ErrorList) -> ErrorList {
+    struct Before(usize, usize);
     impl Drop for Before {
         fn drop(&mut self) {
             ROOM.set(self.0);
+            LEFT.set(self.1);
         }
     }
-    let _before = Before(ROOM.replace(WHOLE));
-    validate()
+    let _before = Before(ROOM.replace(WHOLE), LEFT.replace(MOST));
+    let mut errors = validate();
+    if LEFT.get() == 0 {
+        errors.retain(|e| !(e.path.is_empty() && e.body.is_empty()));
+    }
+    errors
+}
+
+/// Whether further errors would be left out: there is no need to look for more.
+pub fn is_full() -> bool {
+    LEFT.get() == 0
 }
 
 /// One thing wrong with one field.
@@ -129,6 +144,10 @@ pub type ErrorList = Vec<FieldError>;
 
 impl FieldError {
     fn make(kind: ErrorType, path: &FieldPath, mut body: String) -> Self {
+        if is_full() {
+            return Self { kind, path: String::new(), body: String::new(), place: None };
+        }
+        LEFT.set(LEFT.get() - 1);
         let room = ROOM.get();
         if room < body.len() && body.len() > CUT {
             let end = (0..=CUT).rev().find(|i| body.is_char_boundary(*i)).unwrap_or_default();
@@ -233,9 +252,12 @@ mod tests {
     #[test]
     fn many_long_errors_are_cut() {
         let long = Value::from("é".repeat(1 << 20));
-        let error = || FieldError::invalid(&FieldPath::new("a"), long.clone(), "why").body.len();
-        let sizes: Vec<usize> = bounded(|| (0..20).map(|_| error()).collect());
-        assert!(sizes[0] > 2 << 20 && sizes[19] <= CUT && error() > 2 << 20, "{sizes:?}");
+        let error = || FieldError::invalid(&FieldPath::new("a"), long.clone(), "why");
+        let sizes: Vec<usize> = bounded(|| (0..20).map(|_| error()).collect()).iter().map(|e| e.body.len()).collect();
+        assert!(sizes[0] > 2 << 20 && sizes[19] <= CUT && error().body.len() > 2 << 20, "{sizes:?}");
+        let required = || FieldError::required(&FieldPath::root(), "");
+        let many = bounded(|| (0..3 * MOST).map(|_| required()).collect());
+        assert!(many.len() == MOST && many.iter().all(|e| *e == required()) && !is_full());
     }
 
     #[test]

@@ -407,9 +407,10 @@ pub trait Strategy: Send + Sync {
         Ok(object)
     }
 
-    /// Whether writes may take long whatever their size, since what they say is compiled (patterns, expressions).
-    fn is_slow_to_write(&self) -> bool {
-        false
+    /// The size from which writes may take long, beyond what their size says: what they contain is compiled (patterns,
+    /// expressions), or rules that may cost much are evaluated about it.
+    fn slow_from(&self) -> Option<usize> {
+        None
     }
 
     /// The schema as OpenAPI publishes it, where the description of built-in kinds does not have it. Read when it is asked for,

@@ -126,8 +126,10 @@ impl Strategy for Workload {
             // What may not change was looked at when it was made.
             errors.retain(|e| !e.path.starts_with("spec.volumeClaimTemplates") && e.path != "spec.serviceName");
             let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array).map_or(0, Vec::len);
-            let named = |i: usize| FieldPath::new("spec.template.spec.volumes").index(i).child("name");
-            let of_claim = |e: &FieldError| (0..claims).any(|i| e.path == named(i).as_str());
+            let of_claim = |e: &FieldError| {
+                let i = e.path.strip_prefix("spec.template.spec.volumes[").and_then(|p| p.strip_suffix("].name"));
+                i.and_then(|i| i.parse::<usize>().ok()).is_some_and(|i| i < claims)
+            };
             errors.retain(|e| e.kind != ErrorType::Duplicate || !of_claim(e));
             let mut allowed = old.clone();
             for k in STATEFUL_MUTABLE {

@@ -36,7 +36,8 @@ impl Function for AccessReview {
         mut o: Object,
         _: &WriteOptions,
     ) -> Result<Object, Status> {
-        let spec = o.get("spec").cloned().unwrap_or_default();
+        // Taken, not copied: it may be large.
+        let spec = o.remove(&["spec"]).unwrap_or_default();
         let user = if self.whose == Whose::Own { request.user.clone() } else { user_of(&spec) };
         let mut errors = Vec::new();
         self.validate(&o, &spec, &mut errors);
@@ -83,6 +84,9 @@ impl Function for AccessReview {
         }
         if !evaluation.is_empty() {
             status["evaluationError"] = evaluation.join("; ").into();
+        }
+        if !spec.is_null() {
+            o.set(&["spec"], spec);
         }
         o.set(&["status"], status);
         Ok(o)

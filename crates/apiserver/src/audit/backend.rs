@@ -90,7 +90,7 @@ impl Sink {
 
     async fn send(&self, events: &[Bytes]) -> Result<(), String> {
         match self {
-            Self::Log(log) => events.iter().try_for_each(|e| log.write(e)).map_err(|e| e.to_string()),
+            Self::Log(log) => log.write(events.to_vec()).await.map_err(|e| e.to_string()),
             Self::Webhook(w) => w.send(events).await,
         }
     }
@@ -144,6 +144,8 @@ pub(super) struct Backend {
 
 /// Bytes of events that wait for one sink.
 const WAITING_BYTES: usize = 64 << 20;
+/// How long an event that is delivered before the answer waits for room.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An event that waits, and the room it takes.
 struct Waiting {
@@ -193,8 +195,8 @@ impl Backend {
 
     /// Takes an event; comes back with it when it is to be delivered by [`Self::deliver`].
     pub fn take(&self, event: Bytes) -> Result<(), Bytes> {
-        match (&self.buffer, &*self.sink) {
-            (Some(buffer), _) => {
+        match &self.buffer {
+            Some(buffer) => {
                 let bytes = u32::try_from(event.len()).unwrap_or(u32::MAX);
                 let waiting = self.room.clone().try_acquire_many_owned(bytes);
                 let item = waiting.map(|_room| Item::Event(Bytes::from_owner(Waiting { event, _room })));
@@ -203,13 +205,7 @@ impl Backend {
                 }
                 Ok(())
             }
-            (None, Sink::Log(log)) if !self.is_strict() => {
-                if let Err(e) = log.write(&event) {
-                    (self.lost)(self.sink.name(), 1, &e.to_string());
-                }
-                Ok(())
-            }
-            (None, _) => Err(event),
+            None => Err(event),
         }
     }
 
@@ -219,14 +215,14 @@ impl Backend {
     }
 
     /// False: it is lost.
-    pub async fn deliver(&self, events: &[Bytes]) -> bool {
-        match self.sink.send_in(self.limits, events).await {
-            Ok(()) => true,
-            Err(e) => {
-                (self.lost)(self.sink.name(), events.len(), &e);
-                false
-            }
-        }
+    pub async fn deliver(&self, event: Bytes) -> bool {
+        let bytes = u32::try_from(event.len().min(WAITING_BYTES)).unwrap_or(u32::MAX);
+        let room = tokio::time::timeout(PATIENCE, self.room.clone().acquire_many_owned(bytes));
+        let sent = match room.await {
+            Ok(Ok(_room)) => self.sink.send_in(self.limits, &[Bytes::from_owner(Waiting { event, _room })]).await,
+            _ => Err("too many bytes of events wait".to_owned()),
+        };
+        sent.inspect_err(|e| (self.lost)(self.sink.name(), 1, e)).is_ok()
     }
 
     /// Returns when everything taken so far was delivered, or given up.

@@ -1,11 +1,16 @@
 //! The log of `--audit-log-path`: one line of JSON per event, in files that are put away when they are large.
+//!
+//! Lines are written one after the other, in the order in which they came, by a thread that answers no requests: a disk or a
+//! pipe that takes nothing holds up those who wait for their line, and nobody else.
 
+use bytes::Bytes;
 use meta::Clock;
-use parking_lot::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// `--audit-log-maxsize`, `-maxbackup`, `-maxage`; 0 for as much as there is, but files of 100 MB.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,11 +21,21 @@ pub struct Rotation {
 }
 
 const MEGABYTE: u64 = 1024 * 1024;
+/// When a file was put away, in its name.
+const TIME: &str = "%Y-%m-%dT%H-%M-%S%.3f";
 /// The size of a file when nothing is said.
 const SIZE: u64 = 100;
 
 pub struct Log {
-    out: Mutex<Out>,
+    files: Arc<Mutex<Files>>,
+}
+
+/// How long lines wait to be written, at most: longer than a disk that is busy takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The files, in the hands of the thread that writes.
+struct Files {
+    out: Out,
     rotation: Rotation,
     clock: Arc<dyn Clock>,
 }
@@ -33,6 +48,23 @@ enum Out {
 impl Log {
     /// `-` is the standard output.
     pub fn open(path: &Path, rotation: Rotation, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        Ok(Self { files: Arc::new(Mutex::new(Files::open(path, rotation, clock)?)) })
+    }
+
+    /// Writes lines. They are in the hands of the kernel when this returns.
+    pub async fn write(&self, lines: Vec<Bytes>) -> io::Result<()> {
+        let write = async {
+            let mut files = self.files.clone().lock_owned().await;
+            // Even if nobody waits for it any more, it has its turn to the end.
+            let write = move || lines.iter().try_for_each(|l| files.write(l));
+            tokio::task::spawn_blocking(write).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+        };
+        tokio::time::timeout(PATIENCE, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Files {
+    fn open(path: &Path, rotation: Rotation, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let out = if path == Path::new("-") {
             Out::Stdout
         } else {
@@ -42,13 +74,13 @@ impl Log {
             let (file, size) = append(path)?;
             Out::File { path: path.to_owned(), file, size }
         };
-        Ok(Self { out: Mutex::new(out), rotation, clock })
+        Ok(Self { out, rotation, clock })
     }
 
-    /// Writes a line. It is in the hands of the kernel when this returns.
-    pub fn write(&self, line: &[u8]) -> io::Result<()> {
-        let mut out = self.out.lock();
-        let (path, file, size) = match &mut *out {
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let mut put_away = None;
+        let now = || self.clock.now().strftime(TIME).to_string();
+        let (path, file, size) = match &mut self.out {
             Out::Stdout => {
                 let mut o = io::stdout().lock();
                 return o.write_all(line).and_then(|()| o.flush());
@@ -57,17 +89,14 @@ impl Log {
         };
         let most = if self.rotation.megabytes == 0 { SIZE } else { self.rotation.megabytes } * MEGABYTE;
         if *size > 0 && *size + line.len() as u64 > most {
-            fs::rename(&*path, backup(path, &self.now()))?;
+            fs::rename(&*path, backup(path, &now()))?;
             (*file, *size) = append(path)?;
-            self.clear(path);
+            put_away = Some(path.clone());
         }
         file.write_all(line)?;
         *size += line.len() as u64;
+        put_away.inspect(|p| self.clear(p));
         Ok(())
-    }
-
-    fn now(&self) -> String {
-        self.clock.now().strftime("%Y-%m-%dT%H-%M-%S%.3f").to_string()
     }
 
     /// Removes the oldest files. What cannot be removed is tried again next time.
@@ -85,7 +114,7 @@ impl Log {
         old.reverse();
         let age = jiff::SignedDuration::from_hours(24 * self.rotation.days);
         let oldest = self.clock.now().checked_sub(age).unwrap_or(jiff::Timestamp::MIN);
-        let oldest = oldest.strftime("%Y-%m-%dT%H-%M-%S%.3f").to_string();
+        let oldest = oldest.strftime(TIME).to_string();
         for (i, (time, path)) in old.iter().enumerate() {
             let many = self.rotation.files > 0 && i >= self.rotation.files;
             if many || (self.rotation.days > 0 && *time < oldest) {
@@ -135,7 +164,7 @@ mod tests {
         let path = d.path().join("logs/audit.log");
         let clock = Arc::new(Hours(AtomicI64::new(0)));
         let rotation = Rotation { megabytes: 1, files: 2, days: 1 };
-        let log = Log::open(&path, rotation, clock.clone()).unwrap();
+        let mut log = Files::open(&path, rotation, clock.clone()).unwrap();
         let line = vec![b'x'; 700 * 1024];
         let names = || {
             let all = fs::read_dir(d.path().join("logs")).unwrap();
@@ -152,7 +181,7 @@ mod tests {
         clock.0.store(27, Ordering::Relaxed);
         log.write(&line).unwrap();
         assert_eq!(names(), [three, "audit-1970-01-02T03-00-00.000.log", "audit.log"], "one day old stays, older goes");
-        let again = Log::open(&path, rotation, clock).unwrap();
+        let mut again = Files::open(&path, rotation, clock).unwrap();
         again.write(b"more\n").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), line.len() as u64 + 5, "a file that is there is continued");
     }

@@ -60,6 +60,8 @@ pub(crate) struct Auditor {
 /// What is written down of one request.
 pub(crate) struct Record {
     auditor: Arc<Auditor>,
+    /// Who asked.
+    pub user: Box<str>,
     verdict: Verdict,
     event: Mutex<Event>,
     /// What is to be delivered before the answer goes, and to whom.
@@ -93,6 +95,7 @@ impl Auditor {
         let event = Event::new(level, id, self.now(), parts, a, peer);
         Some(Record {
             auditor: self.clone(),
+            user: a.user.name.as_str().into(),
             verdict: verdict.clone(),
             event: Mutex::new(event),
             due: Mutex::default(),
@@ -172,8 +175,7 @@ impl Record {
 
     /// What is answered. A resource's answer is written whole where the policy says so.
     pub fn response(&self, verb: &str, resource: bool, response: &Response<Body>) {
-        let size = usize::try_from(http_body::Body::size_hint(response.body()).lower()).unwrap_or(usize::MAX);
-        aside::in_place(size, || self.read_response(verb, resource, response));
+        aside::in_place(size_of(response), || self.read_response(verb, resource, response));
     }
 
     fn read_response(&self, verb: &str, resource: bool, response: &Response<Body>) {
@@ -206,7 +208,7 @@ impl Record {
         let mut kept = true;
         for (to, event) in due {
             let backend = &self.auditor.backends[to];
-            kept &= backend.deliver(&[event]).await || !backend.is_strict();
+            kept &= backend.deliver(event).await || !backend.is_strict();
         }
         kept
     }
@@ -231,4 +233,9 @@ impl Record {
             }
         }
     }
+}
+
+/// The bytes of an answer that are known before it is sent.
+pub(crate) fn size_of(response: &Response<Body>) -> usize {
+    usize::try_from(http_body::Body::size_hint(response.body()).lower()).unwrap_or(usize::MAX)
 }

@@ -211,6 +211,10 @@ impl Connection {
     /// A request was understood: what was read of it is its own.
     pub fn begin(&self) {
         self.open.send_modify(|n| *n += 1);
+        self.understood();
+    }
+
+    fn understood(&self) {
         let partial = self.partial.swap(0, Ordering::Relaxed);
         if let Some(table) = self.table.upgrade().filter(|_| partial > 0) {
             table.partial.fetch_sub(partial, Ordering::Relaxed);
@@ -222,11 +226,13 @@ impl Connection {
             self.last.store(table.now(), Ordering::Relaxed);
         }
         self.open.send_modify(|n| *n -= 1);
+        self.understood();
     }
 
     /// Counts bytes that were read. False when the connection holds more of what is not understood than it may.
     pub fn may_read(&self, bytes: usize) -> bool {
-        if bytes == 0 || *self.open.borrow() > 0 {
+        // Of those who are known, bodies are bounded otherwise; the others may have them thrown away.
+        if bytes == 0 || (self.is_known() && *self.open.borrow() > 0) {
             return true;
         }
         let Some(table) = self.table.upgrade() else { return true };
@@ -364,6 +370,8 @@ mod tests {
         assert!(small.0.may_read(PARTIAL_SHARE), "each has a share of its own");
         assert!(!small.0.may_read(1) && !large.0.may_read(1));
         small.0.begin();
+        assert!(small.0.may_read(PARTIAL_SHARE) && !small.0.may_read(1), "a request of nobody does not end the count");
+        small.0.became_known("jane");
         assert!(small.0.may_read(PARTIAL), "the body of a request is bounded otherwise");
         drop(large);
         small.0.end();

@@ -2,6 +2,7 @@
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::{Opaque, Val};
+use crate::work;
 use meta::names;
 
 pub(super) const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
@@ -148,6 +149,10 @@ fn next<'a>(
     let (Some(r), Some(s)) = (request(&args[0]).filter(|r| r.stage == from), args[1].as_str()) else {
         return no_overload();
     };
+    let q = &r.question;
+    let parts = [&q.group, &q.resource, &q.subresource, &q.namespace, &q.name, &q.field_selector, &q.label_selector];
+    let path = q.path.as_ref().map_or(0, String::len);
+    work::count(s.len() + path + parts.iter().map(|p| p.len()).sum::<usize>());
     let mut r = Request { stage: to, ..r.clone() };
     change(&mut r.question, s)?;
     Ok(Val::opaque(Opaque::Authorizer(r)))

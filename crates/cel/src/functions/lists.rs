@@ -3,8 +3,10 @@
 use super::strings::index_of;
 use super::{Price, Result, Row, no_overload, row};
 use crate::compare::{compare, equal};
-use crate::value::{List, Val};
+use crate::value::{Key, List, Val};
+use crate::work;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 pub(super) const ROWS: &[Row] = &[
@@ -47,7 +49,10 @@ const EXTREME: &str = ".list(int):int;.list(uint):uint;.list(double):double;.lis
 
 fn items<'a>(v: &Val<'a>) -> Option<Vec<Val<'a>>> {
     match v {
-        Val::List(l) => Some(l.iter().collect()),
+        Val::List(l) => {
+            work::items(l.len());
+            Some(l.iter().collect())
+        }
         _ => None,
     }
 }
@@ -94,7 +99,7 @@ fn extreme<'a>(args: &[Val<'a>], name: &str, wanted: Ordering) -> Result<'a> {
 
 fn find<'a>(args: &[Val<'a>], last: bool) -> Result<'a> {
     let Val::List(l) = &args[0] else { return index_of(args, last) };
-    let is = |v: Val<'a>| equal(&v, &args[1]);
+    let is = |v: Val<'a>| work::is_over() || equal(&v, &args[1]);
     let found = if last { (0..l.len()).rev().find(|i| l.get(*i).is_some_and(is)) } else { l.iter().position(is) };
     Ok(Val::Int(found.and_then(|i| i64::try_from(i).ok()).unwrap_or(-1)))
 }
@@ -129,6 +134,9 @@ fn flatten<'a>(args: &[Val<'a>]) -> Result<'a> {
 
 fn pour<'a>(l: &List<'a>, depth: i64, out: &mut Vec<Val<'a>>) {
     for v in l.iter() {
+        if work::is_over() {
+            return;
+        }
         match v {
             Val::List(inner) if depth > 0 => pour(&inner, depth - 1, out),
             v => out.push(v),
@@ -141,16 +149,38 @@ fn range<'a>(args: &[Val<'a>]) -> Result<'a> {
     const MOST: i64 = 1_000_000;
     match &args[0] {
         Val::Int(n) if *n > MOST => Err(format!("range of {n} is larger than {MOST}").into()),
-        Val::Int(n) => Ok(Val::list((0..*n).map(Val::Int).collect())),
+        Val::Int(n) => {
+            // They cost one, and fill as much memory as there are.
+            work::items(usize::try_from(*n).unwrap_or_default());
+            Ok(Val::list((0..*n).map(Val::Int).collect()))
+        }
         _ => no_overload(),
     }
 }
 
 fn distinct<'a>(args: &[Val<'a>]) -> Result<'a> {
     let Some(l) = items(&args[0]) else { return no_overload() };
+    // What may be a key is found in order; what may not is compared with the others of its sort.
+    let (mut keys, mut others) = (BTreeSet::new(), Vec::new());
     let mut out: Vec<Val<'a>> = Vec::new();
     for v in l {
-        if !out.iter().any(|x| equal(x, &v)) {
+        if work::is_over() {
+            break;
+        }
+        work::count(usize::try_from(v.most()).unwrap_or(usize::MAX));
+        let new = match Key::of(&v) {
+            // Whole numbers are keys, unless they are floats beyond all integers with a sign.
+            Some(key) => {
+                let large = matches!(v, Val::Uint(_)) && others.iter().any(|x| equal(x, &v));
+                keys.insert(key) && !large
+            }
+            None if out.iter().any(|x| work::is_over() || equal(x, &v)) => false,
+            None => {
+                others.push(v.clone());
+                true
+            }
+        };
+        if new {
             out.push(v);
         }
     }

@@ -9,7 +9,7 @@ mod lists;
 pub mod net;
 mod operators;
 mod quantity;
-mod regexes;
+pub(crate) mod regexes;
 pub mod semver;
 mod sets;
 mod standard;
@@ -67,6 +67,17 @@ pub enum Price {
 }
 
 impl Price {
+    /// Whether the price depends on the size of an argument.
+    pub fn looks_at(self, i: usize) -> bool {
+        match self {
+            Self::Fixed(_) => false,
+            Self::Walk(of, _) | Self::Items(of) => i == of,
+            Self::Elements => i == 0,
+            Self::Pattern(_) | Self::Selector => i == 1,
+            Self::Least | Self::Sum | Self::Regex | Self::Within | Self::Product(_) => i < 2,
+        }
+    }
+
     pub fn of(self, sizes: &[Range]) -> Range {
         let size = |i: usize| sizes.get(i).copied().unwrap_or(Range::fixed(1));
         let one = Range::fixed(1);

@@ -4,6 +4,7 @@ use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::compare::{compare, equal};
 use crate::time;
 use crate::value::{Key, List, Map, Text, Val};
+use crate::work;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
@@ -76,7 +77,10 @@ fn add<'a>(args: &[Val<'a>]) -> Result<'a> {
         (Val::Uint(a), Val::Uint(b)) => uint(a.checked_add(*b)),
         (Val::Double(a), Val::Double(b)) => Ok(Val::Double(a + b)),
         (Val::Str(a), Val::Str(b)) => Ok(Val::string([a.as_str(), b.as_str()].concat())),
-        (Val::Bytes(a), Val::Bytes(b)) => Ok(Val::Bytes([&a[..], &b[..]].concat().into())),
+        (Val::Bytes(a), Val::Bytes(b)) => {
+            work::count(a.len() + b.len());
+            Ok(Val::Bytes([&a[..], &b[..]].concat().into()))
+        }
         (Val::List(a), Val::List(b)) => Ok(join(a, b)),
         (Val::Timestamp(t), Val::Duration(d)) | (Val::Duration(d), Val::Timestamp(t)) => timestamp(t + i128::from(*d)),
         (Val::Duration(a), Val::Duration(b)) => duration(a.checked_add(*b)),
@@ -87,19 +91,21 @@ fn add<'a>(args: &[Val<'a>]) -> Result<'a> {
 /// Lists one after the other. Of sets, what is not there yet; of maps, items take the place of those with the same keys.
 fn join<'a>(a: &List<'a>, b: &List<'a>) -> Val<'a> {
     use crate::value::ListKind;
+    work::items(a.len() + b.len());
     let mut out: Vec<Val<'a>> = a.iter().collect();
     match a.kind() {
         ListKind::Atomic => out.extend(b.iter()),
         ListKind::Set => {
             for v in b.iter() {
-                if !out.iter().any(|x| equal(x, &v)) {
+                if !work::is_over() && !out.iter().any(|x| equal(x, &v)) {
                     out.push(v);
                 }
             }
         }
         ListKind::Map(keys) => {
             for v in b.iter() {
-                let place = a.iter().position(|x| List::Own(Rc::new(vec![x])).with_keys_of(&v, keys).is_some());
+                let is = |x| work::is_over() || List::Own(Rc::new(vec![x])).with_keys_of(&v, keys).is_some();
+                let place = a.iter().position(is);
                 match place {
                     Some(i) => out[i] = v,
                     None => out.push(v),
@@ -194,7 +200,10 @@ fn whole(k: Key<'_>) -> Key<'_> {
 
 fn key_text(key: &Val<'_>) -> String {
     match key {
-        Val::Str(s) => s.as_str().to_owned(),
+        Val::Str(s) => {
+            work::count(s.as_str().len());
+            s.as_str().to_owned()
+        }
         Val::Int(n) => n.to_string(),
         Val::Uint(n) => n.to_string(),
         Val::Bool(b) => b.to_string(),

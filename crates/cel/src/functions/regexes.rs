@@ -1,10 +1,18 @@
-//! Regular expressions. Both RE2 and the `regex` crate take time linear in the text.
+//! Regular expressions. Both RE2 and the `regex` crate take time linear in the text; how much for a character depends on the
+//! pattern, and so does the time to compile it. Both count as work.
+//!
+//! A pattern that is written in the expression was compiled when that was checked, and is free. Any other counts as compiled
+//! when it is first used with a budget, whether this thread happens to have it or not, so that the same evaluation always
+//! does the same work.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::Val;
+use crate::work;
 use regex::Regex;
-use std::cell::RefCell;
-use std::collections::HashMap;
+use regex_syntax::hir::{Class, Hir, HirKind};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 pub(super) const ROWS: &[Row] = &[
     row("matches", "string,string:bool;.string,string:bool", Price::Regex, |a| {
@@ -16,10 +24,36 @@ pub(super) const ROWS: &[Row] = &[
     row("findAll", ".string,string:list(string);.string,string,int:list(string)", Price::Regex, find_all),
 ];
 
+/// The largest program of a pattern, and the largest table that is made of it while it runs, in bytes.
+const LARGEST: usize = 1 << 20;
+const LARGEST_TABLE: usize = 512 << 10;
+/// Patterns of expressions that a thread keeps compiled; patterns of the data that one budget keeps, and the work to make these.
+/// Others make room for those that come.
+const KEPT: usize = 256;
+const KEPT_WORK: usize = 20_000_000;
+/// Patterns of the data of other budgets that a thread keeps.
+const KEPT_FOR_OTHERS: usize = 64;
+/// Work to parse a byte of a pattern, to make a part of its program, and what is beyond that; and the parts that fit.
+const PARSE: usize = 100;
+const PART: usize = 30;
+const ONCE: usize = 10_000;
+const MOST_PARTS: usize = 150_000;
+
 fn with<'a>(args: &[Val<'a>], f: impl Fn(&Regex, &str) -> Result<'a>) -> Result<'a> {
-    match (args[0].as_str(), args[1].as_str()) {
-        (Some(s), Some(pattern)) => f(&compiled(pattern)?, s),
-        _ => no_overload(),
+    let (Some(s), Some(pattern)) = (args[0].as_str(), args[1].as_str()) else { return no_overload() };
+    let compiled = compiled(pattern);
+    if work::is_over() {
+        return Err("operation cancelled".into());
+    }
+    // Most patterns look at each byte once, whatever their length; those of the data may be made not to.
+    let each = if FREE.get() { 1 + compiled.each / 8 } else { compiled.each };
+    work::count(s.len().saturating_mul(each));
+    if work::is_over() {
+        return Err("operation cancelled".into());
+    }
+    match &compiled.regex {
+        Some(r) => f(r, s),
+        None => Err(invalid(pattern)),
     }
 }
 
@@ -29,27 +63,159 @@ fn find_all<'a>(args: &[Val<'a>]) -> Result<'a> {
         Some(Val::Int(n)) => usize::try_from(*n).unwrap_or(usize::MAX),
         Some(_) => return no_overload(),
     };
-    with(args, |r, s| Ok(Val::list(r.find_iter(s).take(n).map(|m| Val::string(m.as_str())).collect())))
-}
-
-/// Compiles a pattern, or takes it from those this thread has used before.
-fn compiled(pattern: &str) -> std::result::Result<Regex, Fault> {
-    const KEPT: usize = 64;
-    thread_local!(static USED: RefCell<HashMap<String, Regex>> = RefCell::default());
-    USED.with_borrow_mut(|used| {
-        if let Some(r) = used.get(pattern) {
-            return Ok(r.clone());
-        }
-        let r = check(pattern)?;
-        if used.len() >= KEPT {
-            used.clear();
-        }
-        used.insert(pattern.to_owned(), r.clone());
-        Ok(r)
+    with(args, |r, s| {
+        let found = r.find_iter(s).take(n).take_while(|_| !work::is_over());
+        Ok(Val::list(found.map(|m| Val::string(m.as_str())).collect()))
     })
 }
 
-pub(crate) fn check(pattern: &str) -> std::result::Result<Regex, Fault> {
-    let r = regex::RegexBuilder::new(&meta::re2::translate(pattern)).size_limit(1 << 20).build();
-    r.map_err(|_| format!("error parsing regexp: invalid regular expression: `{pattern}`").into())
+/// What was made of a pattern.
+struct Compiled {
+    /// None: it is no pattern, or too large.
+    regex: Option<Regex>,
+    /// Work to make it.
+    making: usize,
+    /// Work for each byte of a text.
+    each: usize,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Those that are written in expressions.
+    written: HashMap<Box<str>, Rc<Compiled>>,
+    /// Those of the data.
+    patterns: HashMap<Box<str>, Rc<Compiled>>,
+    /// The budget that is spent, the patterns that were used with it, and the work to make these.
+    budget: u64,
+    used: HashSet<Box<str>>,
+    used_work: usize,
+}
+
+thread_local! {
+    static PATTERNS: RefCell<Kept> = RefCell::default();
+    /// Whether the pattern is written in the expression.
+    static FREE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An evaluation begins, which spends this budget.
+pub(crate) fn begin(budget: u64) {
+    PATTERNS.with_borrow_mut(|k| {
+        if k.budget == budget {
+            return;
+        }
+        k.budget = budget;
+        k.forget();
+        if k.patterns.len() > KEPT_FOR_OTHERS {
+            k.patterns.clear();
+        }
+    });
+}
+
+/// Calls a function whose second argument is written in the expression, or is not.
+pub(crate) fn with_pattern<T>(written: bool, call: impl FnOnce() -> T) -> T {
+    FREE.set(written);
+    call()
+}
+
+/// Compiles a pattern, or takes it from those this thread has used before.
+fn compiled(pattern: &str) -> Rc<Compiled> {
+    PATTERNS.with_borrow_mut(|k| {
+        if FREE.get() {
+            if let Some(c) = k.written.get(pattern) {
+                return c.clone();
+            }
+            if k.written.len() >= KEPT {
+                k.written.clear();
+            }
+            let c = Rc::new(compile(pattern));
+            k.written.insert(pattern.into(), c.clone());
+            return c;
+        }
+        let found = k.patterns.get(pattern).cloned();
+        let c = found.unwrap_or_else(|| {
+            let c = Rc::new(compile(pattern));
+            // What the budget has paid for stays.
+            if k.patterns.len() >= KEPT + KEPT_FOR_OTHERS {
+                let used = &k.used;
+                k.patterns.retain(|p, _| used.contains(p));
+            }
+            k.patterns.insert(pattern.into(), c.clone());
+            c
+        });
+        if !k.used.contains(pattern) {
+            work::count(c.making);
+            if k.used.len() >= KEPT || k.used_work + c.making > KEPT_WORK {
+                k.forget();
+            }
+            k.used.insert(pattern.into());
+            k.used_work += c.making;
+        }
+        c
+    })
+}
+
+impl Kept {
+    /// What was used is paid for again. It depends on nothing but what this budget was spent for.
+    fn forget(&mut self) {
+        self.used.clear();
+        self.used_work = 0;
+    }
+}
+
+fn compile(pattern: &str) -> Compiled {
+    let text = meta::re2::translate(pattern);
+    let size = regex_syntax::parse(&text).map(|h| Size::of(&h)).unwrap_or_default();
+    let making = ONCE + PARSE * pattern.len() + PART * size.parts.min(MOST_PARTS);
+    Compiled { regex: build(&text).ok(), making, each: 1 + size.positions }
+}
+
+fn build(text: &str) -> std::result::Result<Regex, regex::Error> {
+    regex::RegexBuilder::new(text).size_limit(LARGEST).dfa_size_limit(LARGEST_TABLE).build()
+}
+
+fn invalid(pattern: &str) -> Fault {
+    format!("error parsing regexp: invalid regular expression: `{pattern}`").into()
+}
+
+pub(crate) fn check(pattern: &str) -> std::result::Result<(), Fault> {
+    build(&meta::re2::translate(pattern)).map(|_| ()).map_err(|_| invalid(pattern))
+}
+
+/// How large the program of a pattern is.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    /// States, about.
+    parts: usize,
+    /// Characters of the pattern that a character of a text may be compared with at the same time.
+    positions: usize,
+}
+
+impl Size {
+    fn of(hir: &Hir) -> Self {
+        let all = |of: &[Hir]| of.iter().map(Self::of).fold(Self::default(), Self::plus);
+        match hir.kind() {
+            HirKind::Empty | HirKind::Look(_) => Self { parts: 1, positions: 0 },
+            HirKind::Literal(l) => Self { parts: l.0.len(), positions: l.0.len() },
+            HirKind::Class(Class::Bytes(c)) => Self { parts: c.ranges().len(), positions: 1 },
+            HirKind::Class(Class::Unicode(c)) => {
+                // In UTF-8 a range beyond ASCII is a few sequences of up to four bytes.
+                let ascii = c.ranges().last().is_none_or(|r| r.end().is_ascii());
+                let each = if ascii { 1 } else { 4 };
+                Self { parts: c.ranges().len() * each, positions: each }
+            }
+            HirKind::Repetition(r) => {
+                let times = r.max.unwrap_or(r.min.saturating_add(1)).max(1) as usize;
+                let once = Self::of(&r.sub);
+                let many = |n: usize| n.saturating_add(1).saturating_mul(times);
+                Self { parts: many(once.parts), positions: once.positions.saturating_mul(times) }
+            }
+            HirKind::Capture(c) => Self::of(&c.sub),
+            HirKind::Concat(all_of) | HirKind::Alternation(all_of) => all(all_of),
+        }
+    }
+
+    fn plus(self, o: Self) -> Self {
+        let Self { parts, positions } = self;
+        Self { parts: parts.saturating_add(o.parts), positions: positions.saturating_add(o.positions) }
+    }
 }

@@ -3,6 +3,7 @@
 use super::{Price, Result, Row, no_overload, row, short};
 use crate::time;
 use crate::value::{Map, Opaque, Text, Val};
+use crate::work;
 
 pub(super) const ROWS: &[Row] = &[
     row(
@@ -55,7 +56,10 @@ fn boolean<'a>(args: &[Val<'a>]) -> Result<'a> {
         Val::Str(s) => match s.as_str() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Val::Bool(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Val::Bool(false)),
-            s => Err(format!("strconv.ParseBool: parsing {s:?}: invalid syntax").into()),
+            s => {
+                work::count(s.len());
+                Err(format!("strconv.ParseBool: parsing {s:?}: invalid syntax").into())
+            }
         },
         _ => no_overload(),
     }
@@ -118,10 +122,11 @@ fn string<'a>(args: &[Val<'a>]) -> Result<'a> {
         Val::Double(d) => Val::string(double_text(*d)),
         Val::Timestamp(t) => Val::string(time::timestamp_text(*t)),
         Val::Duration(d) => Val::string(time::duration_text(*d)),
-        Val::Bytes(b) => match std::str::from_utf8(b) {
-            Ok(s) => Val::string(s),
-            Err(_) => return Err("invalid UTF-8 in bytes, cannot convert to string".into()),
-        },
+        Val::Bytes(b) => {
+            work::count(b.len());
+            let text = std::str::from_utf8(b);
+            Val::string(text.map_err(|_| "invalid UTF-8 in bytes, cannot convert to string")?)
+        }
         Val::Opaque(o) => match &**o {
             Opaque::Ip(ip) => Val::string(ip.to_string()),
             Opaque::Cidr(c) => Val::string(c.to_string()),
@@ -151,7 +156,10 @@ pub(super) fn double_text(d: f64) -> String {
 fn bytes<'a>(args: &[Val<'a>]) -> Result<'a> {
     match &args[0] {
         v @ Val::Bytes(_) => Ok(v.clone()),
-        Val::Str(s) => Ok(Val::Bytes(s.as_str().as_bytes().into())),
+        Val::Str(s) => {
+            work::count(s.as_str().len());
+            Ok(Val::Bytes(s.as_str().as_bytes().into()))
+        }
         _ => no_overload(),
     }
 }

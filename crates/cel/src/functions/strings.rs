@@ -4,9 +4,16 @@ use super::standard::double_text;
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::time;
 use crate::value::{Opaque, Val};
+use crate::work;
+use std::ops::Range;
 
 pub(super) const ROWS: &[Row] = &[
-    row("contains", ".string,string:bool", Price::Within, |a| pair(a, |s, t| Ok(Val::Bool(s.contains(t))))),
+    row("contains", ".string,string:bool", Price::Within, |a| {
+        pair(a, |s, t| {
+            work::count(s.len());
+            Ok(Val::Bool(s.contains(t)))
+        })
+    }),
     row("startsWith", ".string,string:bool", Price::Walk(1, 1.0), |a| pair(a, |s, t| Ok(Val::Bool(s.starts_with(t))))),
     row("endsWith", ".string,string:bool", Price::Walk(1, 1.0), |a| pair(a, |s, t| Ok(Val::Bool(s.ends_with(t))))),
     row("charAt", ".string,int:string", Price::Fixed(1), char_at),
@@ -25,7 +32,10 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 fn one<'a>(args: &[Val<'a>], f: impl Fn(&str) -> Result<'a>) -> Result<'a> {
-    args[0].as_str().map_or_else(no_overload, f)
+    args[0].as_str().map_or_else(no_overload, |s| {
+        work::count(s.len());
+        f(s)
+    })
 }
 
 fn pair<'a>(args: &[Val<'a>], f: impl Fn(&str, &str) -> Result<'a>) -> Result<'a> {
@@ -39,41 +49,100 @@ fn out_of_range(i: i64) -> Fault {
     format!("index out of range: {i}").into()
 }
 
-/// A place in a text of so many characters, its end included.
-fn place(i: i64, len: usize) -> std::result::Result<usize, Fault> {
-    usize::try_from(i).ok().filter(|i| *i <= len).ok_or_else(|| out_of_range(i))
+/// Bytes of a text whose characters are counted at once.
+const BLOCK: usize = 256;
+
+/// A text whose characters have positions.
+struct Positions<'s> {
+    text: &'s str,
+    /// Positions are those of bytes.
+    ascii: bool,
+}
+
+impl<'s> Positions<'s> {
+    fn of(text: &'s str) -> Self {
+        work::scan(text.len());
+        Self { text, ascii: text.is_ascii() }
+    }
+
+    /// How many characters there are.
+    fn len(&self) -> usize {
+        if self.ascii {
+            return self.text.len();
+        }
+        work::scan(self.text.len());
+        self.text.chars().count()
+    }
+
+    /// Where a character begins; the end for the one behind the last. None beyond.
+    fn byte(&self, position: usize) -> Option<usize> {
+        if self.ascii {
+            return Some(position).filter(|p| *p <= self.text.len());
+        }
+        // Characters are counted in blocks, which is far faster than one after the other.
+        let (mut at, mut left) = (0, position);
+        loop {
+            let end = self.text.floor_char_boundary(at + BLOCK);
+            let block = &self.text[at..end];
+            work::scan(block.len());
+            let count = block.chars().count();
+            if left < count {
+                return block.char_indices().nth(left).map(|(i, _)| at + i);
+            }
+            (at, left) = (end, left - count);
+            if at == self.text.len() {
+                return Some(at).filter(|_| left == 0);
+            }
+        }
+    }
+
+    /// The same of a position that an expression names.
+    fn place(&self, position: i64) -> std::result::Result<usize, Fault> {
+        usize::try_from(position).ok().and_then(|p| self.byte(p)).ok_or_else(|| out_of_range(position))
+    }
+
+    /// Which character begins there.
+    fn position(&self, byte: usize) -> usize {
+        if self.ascii {
+            return byte;
+        }
+        work::scan(byte);
+        self.text[..byte].chars().count()
+    }
 }
 
 fn char_at<'a>(args: &[Val<'a>]) -> Result<'a> {
     let (Some(s), Val::Int(i)) = (args[0].as_str(), &args[1]) else { return no_overload() };
-    let at = place(*i, s.chars().count())?;
-    Ok(Val::string(s.chars().nth(at).map(String::from).unwrap_or_default()))
+    let at = Positions::of(s).place(*i)?;
+    Ok(Val::string(s[at..].chars().next().map(String::from).unwrap_or_default()))
 }
 
 /// The place of a part, from the front or from the back.
 pub(super) fn index_of<'a>(args: &[Val<'a>], last: bool) -> Result<'a> {
     let (Some(s), Some(part)) = (args[0].as_str(), args[1].as_str()) else { return no_overload() };
-    let s: Vec<char> = s.chars().collect();
-    let part: Vec<char> = part.chars().collect();
+    let s = Positions::of(s);
     let given = match args.get(2) {
         None => None,
         Some(Val::Int(i)) => Some(*i),
         Some(_) => return no_overload(),
     };
     if part.is_empty() {
-        let end = i64::try_from(s.len()).unwrap_or(i64::MAX);
-        return Ok(Val::Int(given.unwrap_or(if last { end } else { 0 })));
+        let end = || i64::try_from(s.len()).unwrap_or(i64::MAX);
+        return Ok(Val::Int(given.unwrap_or_else(|| if last { end() } else { 0 })));
     }
     let given =
-        given.map(|i| usize::try_from(i).ok().filter(|n| *n < s.len()).ok_or_else(|| out_of_range(i))).transpose()?;
-    let fits = |i: &usize| s[*i..].starts_with(&part);
-    let found = if last {
-        let from = s.len().checked_sub(part.len());
-        from.and_then(|from| (0..=given.unwrap_or(from).min(from)).rev().find(fits))
-    } else {
-        (given.unwrap_or(0)..s.len()).find(fits)
+        given.map(|i| s.place(i).ok().filter(|at| *at < s.text.len()).ok_or_else(|| out_of_range(i))).transpose()?;
+    work::count(s.text.len());
+    let found = match (last, given) {
+        (false, from) => s.text[from.unwrap_or(0)..].find(part).map(|at| at + from.unwrap_or(0)),
+        (true, None) => s.text.rfind(part),
+        // It may begin there, and end behind.
+        (true, Some(at)) => {
+            let end = at.saturating_add(part.len()).min(s.text.len());
+            s.text[..s.text.floor_char_boundary(end)].rfind(part)
+        }
     };
-    Ok(Val::Int(found.and_then(|i| i64::try_from(i).ok()).unwrap_or(-1)))
+    Ok(Val::Int(found.and_then(|at| i64::try_from(s.position(at)).ok()).unwrap_or(-1)))
 }
 
 fn limit(v: Option<&Val<'_>>) -> std::result::Result<i64, Fault> {
@@ -89,6 +158,7 @@ fn replace<'a>(args: &[Val<'a>]) -> Result<'a> {
         return no_overload();
     };
     let n = limit(args.get(3))?;
+    work::count(s.len());
     Ok(Val::string(match usize::try_from(n) {
         Ok(n) => s.replacen(from, to, n),
         Err(_) => s.replace(from, to),
@@ -98,6 +168,7 @@ fn replace<'a>(args: &[Val<'a>]) -> Result<'a> {
 fn split<'a>(args: &[Val<'a>]) -> Result<'a> {
     let (Some(s), Some(by)) = (args[0].as_str(), args[1].as_str()) else { return no_overload() };
     let n = usize::try_from(limit(args.get(2))?).unwrap_or(usize::MAX);
+    work::count(s.len());
     if n == 0 {
         return Ok(Val::list(Vec::new()));
     }
@@ -119,7 +190,11 @@ fn join<'a>(args: &[Val<'a>]) -> Result<'a> {
     let mut out = String::new();
     for (i, v) in l.iter().enumerate() {
         if i > 0 {
+            work::count(by.len());
             out.push_str(by);
+        }
+        if work::is_over() {
+            break;
         }
         match v.as_str() {
             Some(s) => out.push_str(s),
@@ -131,17 +206,17 @@ fn join<'a>(args: &[Val<'a>]) -> Result<'a> {
 
 fn substring<'a>(args: &[Val<'a>]) -> Result<'a> {
     let (Some(s), Val::Int(from)) = (args[0].as_str(), &args[1]) else { return no_overload() };
-    let len = s.chars().count();
     let end = match args.get(2) {
-        None => i64::try_from(len).unwrap_or(i64::MAX),
-        Some(Val::Int(n)) => *n,
+        None => None,
+        Some(Val::Int(n)) => Some(*n),
         Some(_) => return no_overload(),
     };
-    if args.len() == 3 && *from > end {
+    if let Some(end) = end.filter(|end| from > end) {
         return Err(format!("invalid substring range. start: {from}, end: {end}").into());
     }
-    let (from, end) = (place(*from, len)?, place(end, len)?);
-    Ok(Val::string(s.chars().take(end).skip(from).collect::<String>()))
+    let s = Positions::of(s);
+    let Range { start, end } = s.place(*from)?..end.map_or(Ok(s.text.len()), |n| s.place(n))?;
+    Ok(Val::string(&s.text[start..end]))
 }
 
 fn quote(s: &str) -> String {
@@ -265,6 +340,15 @@ fn exponent(text: &str) -> String {
 }
 
 fn plain(v: &Val<'_>) -> std::result::Result<String, Fault> {
+    if work::is_over() {
+        return Err("operation cancelled".into());
+    }
+    let text = plain_text(v)?;
+    work::count(8 + text.len());
+    Ok(text)
+}
+
+fn plain_text(v: &Val<'_>) -> std::result::Result<String, Fault> {
     Ok(match v {
         Val::Null => "null".into(),
         Val::Bool(b) => b.to_string(),

@@ -2,6 +2,8 @@
 
 use super::{Price, Result, Row, no_overload, row};
 use crate::value::{Opaque, Val};
+use crate::work;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
@@ -45,14 +47,12 @@ fn part<'a>(args: &[Val<'a>], f: fn(&Url) -> Val<'static>) -> Result<'a> {
 }
 
 fn query(u: &Url) -> Val<'static> {
-    let mut all: Vec<(String, Vec<Val<'static>>)> = Vec::new();
+    work::count(u.query.len());
+    let mut all: BTreeMap<String, Vec<Val<'static>>> = BTreeMap::new();
     for pair in u.query.split('&').filter(|p| !p.is_empty() && !p.contains(';')) {
         let (k, v) = pair.split_once('=').unwrap_or((pair, ""));
         let (Some(k), Some(v)) = (unescape(k), unescape(v)) else { continue };
-        match all.iter_mut().find(|(name, _)| *name == k) {
-            Some((_, values)) => values.push(Val::string(v)),
-            None => all.push((k, vec![Val::string(v)])),
-        }
+        all.entry(k).or_default().push(Val::string(v));
     }
     Val::record(all.into_iter().map(|(k, v)| (k, Val::list(v))))
 }
@@ -76,6 +76,7 @@ fn unescape(s: &str) -> Option<String> {
 impl Url {
     /// An absolute path, or a scheme with something behind it.
     pub fn parse(s: &str) -> Option<Self> {
+        work::count(s.len());
         if s.is_empty() || s.chars().any(|c| c.is_ascii_control() || c == ' ') {
             return None;
         }

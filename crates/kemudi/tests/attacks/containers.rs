@@ -353,7 +353,8 @@ fn a_pod_forks_up_to_its_limit(s: &Story) {
         std::fs::read_to_string(group.join(file)).unwrap().trim().parse().unwrap()
     };
     assert_eq!(number(&group, "pids.max"), 512);
-    s.eventually("the pod has all it may have", || (number(&group, "pids.current") == 512).then_some(()));
+    // The shell that could not fork any more has ended.
+    s.eventually("the pod has all it may have", || (number(&group, "pids.current") >= 511).then_some(()));
     let all = group.ancestors().find(|g| g.ends_with("kubepods")).unwrap();
     let machine: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
     assert!(number(all, "pids.max") <= machine / 10 * 9, "all pods together may take what the node needs");

@@ -1,8 +1,9 @@
 //! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
 //!
-//! One file per class of attacker. `containers`, `paths`, `users` and `network` start from inside a pod, `requests` and `connections`
-//! from a client without any role or without any credentials, `entry` from credentials that allow less than what is tried, `backends`
-//! from what the server is led to, `client` from what the user's own client talks to and runs.
+//! One file per class of attacker. `containers`, `paths`, `users` and `network` start from inside a pod; `requests`, `connections`,
+//! `http2` and `audit` from a client without any role or without any credentials; `streams` from one that may look into a pod; `entry`
+//! from credentials that allow less than what is tried; `backends` from what the server is led to; `client` from what the user's own
+//! client talks to and runs.
 //! `docs/security.md` lists the promises that these tests hold.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
@@ -21,14 +22,17 @@ mod running;
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod story;
 
+mod audit;
 mod backends;
 mod client;
 mod connections;
 mod containers;
 mod entry;
+mod http2;
 mod network;
 mod paths;
 mod requests;
+mod streams;
 mod users;
 
 use runner::{Test, own};
@@ -36,8 +40,9 @@ use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
     let inside = [containers::TESTS, paths::TESTS, users::TESTS, network::TESTS];
-    let outside = [requests::TESTS, connections::TESTS, entry::TESTS, backends::TESTS, client::TESTS];
-    inside.into_iter().chain(outside).flat_map(own).collect()
+    let requests = [requests::TESTS, connections::TESTS, http2::TESTS, streams::TESTS, audit::TESTS];
+    let outside = [entry::TESTS, backends::TESTS, client::TESTS];
+    inside.into_iter().chain(requests).chain(outside).flat_map(own).collect()
 }
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! Requests that cost the server more than they cost the client: duplicate keys, aliases, patterns, depth.
+//! Requests that cost the server more than they cost the client: duplicate keys, aliases, patterns, depth, rules that take longer
+//! than they cost, and one namespace that sends more than its share.
 
 use crate::runner::Case;
 use crate::running::{self, Running};
@@ -13,7 +14,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-pub const TESTS: &[Case] = &[("large_bodies_hold_nobody_up", large_bodies)];
+pub const TESTS: &[Case] = &[
+    ("requests::large_bodies_hold_nobody_up", large_bodies),
+    ("requests::rules_take_no_longer_than_they_may", rules),
+    ("requests::one_namespace_has_one_share", one_namespace),
+];
 
 /// What others wait for an answer while large bodies are worked on, on a slow and busy machine. Without threads of their own,
 /// and with quadratic decoders, it takes as long as the bodies do: minutes.
@@ -21,7 +26,11 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How long the process takes to stop while it works on such bodies.
 const STOP: Duration = Duration::from_secs(40);
 /// What it may take of memory for several bodies of 3 MB at a time, in MB. One body alone could take any amount.
-const PEAK: usize = 3000;
+const PEAK: usize = 1200;
+/// The same for objects with rules.
+const RULES_PEAK: usize = 300;
+/// What a large request waits behind those of another namespace: the few that are worked on, and no line of them.
+const TURN: Duration = Duration::from_secs(15);
 /// How long one body is worked on, at most.
 const BODY: Duration = Duration::from_secs(60);
 
@@ -49,6 +58,11 @@ fn peak_memory(server: &Running) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() >> 10
 }
 
+/// Forgets the most memory the process has taken so far; what it takes now is the most from here on.
+fn forget_peak(server: &Running) {
+    std::fs::write(format!("/proc/{}/clear_refs", server.pid()), "5").unwrap();
+}
+
 /// The code and the size of an answer; none if the connection ended.
 async fn send(client: &Client, method: Method, path: &str, media: &str, body: Vec<u8>) -> Option<(StatusCode, usize)> {
     let body = (!body.is_empty()).then_some((media, body));
@@ -59,10 +73,15 @@ async fn send(client: &Client, method: Method, path: &str, media: &str, body: Ve
 
 /// A token of a service account without any role.
 async fn token_without_role(server: &Running) -> String {
-    let path = "/api/v1/namespaces/default/serviceaccounts";
-    let made = server.call("POST", path, &json!({"metadata": {"name": "nobody"}})).await;
+    token_of(server, "default", "nobody").await
+}
+
+/// A token of a new service account.
+async fn token_of(server: &Running, namespace: &str, name: &str) -> String {
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+    let made = server.call("POST", &path, &json!({"metadata": {"name": name}})).await;
     assert_eq!(made.0, 201, "{}", made.1);
-    let (code, answer) = server.call("POST", &format!("{path}/nobody/token"), &json!({"spec": {}})).await;
+    let (code, answer) = server.call("POST", &format!("{path}/{name}/token"), &json!({"spec": {}})).await;
     assert_eq!(code, 201, "{answer}");
     answer["status"]["token"].as_str().unwrap().to_owned()
 }
@@ -165,6 +184,13 @@ async fn meanwhile<T>(client: &Client, work: impl Future<Output = T>) -> (T, Dur
     }
 }
 
+/// The most memory the process has taken for something, in MB.
+fn took(what: &str, server: &Running) -> usize {
+    let peak = peak_memory(server);
+    println!("{what}: {peak} MB");
+    peak
+}
+
 fn large_bodies(_: &Story) {
     let data = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -173,7 +199,9 @@ fn large_bodies(_: &Story) {
         let token = token_without_role(&server).await;
         let admin_token = std::fs::read_to_string(data.path().join("admin.token")).unwrap();
         let other = client_of(data.path(), admin_token.trim()).await;
+        let mut peak = 0;
         for (what, media, body) in bodies() {
+            forget_peak(&server);
             let mut attackers = Vec::new();
             for _ in 0..4 {
                 attackers.push(client_of(data.path(), &token).await);
@@ -190,17 +218,18 @@ fn large_bodies(_: &Story) {
                 );
             }
             assert!(longest < ANSWER, "{what}: others waited {longest:?}");
+            peak = peak.max(took(what, &server));
         }
         for (what, path, body, wanted) in written() {
+            forget_peak(&server);
             let writer = client_of(data.path(), admin_token.trim()).await;
             let work = timeout(BODY, send(&writer, Method::POST, path, JSON, body.to_string().into_bytes()));
             let (answer, longest) = meanwhile(&other, work).await;
             let (code, size) = answer.unwrap_or_else(|_| panic!("{what}: no answer")).unwrap();
             assert!(code.as_u16() == wanted && size < LARGEST, "{what}: {code}, {size} bytes");
             assert!(longest < ANSWER, "{what}: others waited {longest:?}");
+            peak = peak.max(took(what, &server));
         }
-        let peak = peak_memory(&server);
-        println!("the server took {peak} MB at most");
         assert!(peak < PEAK, "{peak} MB");
         // Told to stop while it works on more than it can.
         let mut attacks = JoinSet::new();
@@ -221,5 +250,138 @@ fn large_bodies(_: &Story) {
         assert_eq!(code, Some(0));
         assert!(begun.elapsed() < STOP, "it took {:?} to stop", begun.elapsed());
         attacks.shutdown().await;
+    });
+}
+
+/// Definitions with rules, and objects that make the most of them: each rule takes nearly what one evaluation may, by upstream's
+/// cost a thousandth of it.
+fn dear() -> Vec<(&'static str, Vec<String>, Value)> {
+    let each = |rule: &dyn Fn(usize) -> String| (0..10).map(rule).collect::<Vec<_>>();
+    let numbers = |n: usize| vec![1; n];
+    let patterns: Vec<String> = (0..2000).map(|i| format!("(\\pL{{{}}}x{i}){{9}}", 100 + i % 50)).collect();
+    vec![
+        (
+            "positions",
+            each(&|i| format!("self.l.all(x, self.s.charAt(19999) != 'x{i}')")),
+            json!({"l": numbers(4000), "s": "é".repeat(20_000)}),
+        ),
+        (
+            "longpositions",
+            each(&|i| format!("self.l.all(x, self.s.charAt(199999) != 'x{i}')")),
+            json!({"l": numbers(400), "s": "é".repeat(200_000)}),
+        ),
+        (
+            "sizes",
+            each(&|i| format!("self.l.all(x, size(self.s) > {i})")),
+            json!({"l": numbers(20_000), "s": "é".repeat(200_000)}),
+        ),
+        ("patterns", each(&|i| format!("self.p.all(x, 'a{i}'.matches(x) || true)")), json!({"p": patterns})),
+        (
+            "texts",
+            each(&|i| format!("self.l.all(x, '%s'.format([[self.p]]) != '{i}')")),
+            json!({"l": numbers(9000), "p": patterns}),
+        ),
+    ]
+}
+
+/// The editor of a namespace makes objects of definitions that others have made.
+fn rules(_: &Story) {
+    let data = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut server = Running::start(&mut running::up(data.path())).await.unwrap();
+        let token = token_without_role(&server).await;
+        let admin_token = std::fs::read_to_string(data.path().join("admin.token")).unwrap();
+        let other = client_of(data.path(), admin_token.trim()).await;
+        let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+        let role = json!({"metadata": {"name": "editor"}, "rules": [{"apiGroups": ["cel.example.com"], "resources": ["*"], "verbs": ["*"]}]});
+        assert_eq!(server.call("POST", &format!("{rbac}/roles"), &role).await.0, 201);
+        let binding = json!({"metadata": {"name": "editor"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "editor"},
+            "subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": "default"}]});
+        assert_eq!(server.call("POST", &format!("{rbac}/rolebindings"), &binding).await.0, 201);
+        for (what, rules, spec) in dear() {
+            let rules: Vec<Value> = rules.iter().map(|r| json!({"rule": r})).collect();
+            let properties = json!({"l": {"type": "array", "maxItems": 20_000, "items": {"type": "integer"}},
+                "s": {"type": "string", "maxLength": 200_000},
+                "p": {"type": "array", "maxItems": 2000, "items": {"type": "string", "maxLength": 60}}});
+            let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": properties,
+                "x-kubernetes-validations": rules}}});
+            let definition = json!({"metadata": {"name": format!("{what}.cel.example.com")}, "spec": {"group": "cel.example.com",
+                "scope": "Namespaced", "names": {"plural": what, "kind": what.to_uppercase()},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+            let made = server.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+            assert_eq!(made.0, 201, "{what}: {}", made.1);
+            let path = format!("/apis/cel.example.com/v1/namespaces/default/{what}");
+            while server.call("GET", &path, &Value::Null).await.0 != 200 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let object = json!({"apiVersion": "cel.example.com/v1", "kind": what.to_uppercase(), "metadata": {"name": "a"}, "spec": spec});
+            let (body, path) = (object.to_string().into_bytes(), format!("{path}?dryRun=All"));
+            let mut attackers = Vec::new();
+            for _ in 0..4 {
+                attackers.push(client_of(data.path(), &token).await);
+            }
+            let all = futures::future::join_all(
+                attackers.iter().map(|c| send(c, Method::POST, &path, JSON, body.clone())),
+            );
+            let begun = Instant::now();
+            let (answers, longest) = meanwhile(&other, timeout(BODY * 4, all)).await;
+            let answers = answers.unwrap_or_else(|_| panic!("{what}: no answer"));
+            println!("{what}: {} bytes, 4 answers after {:?}, others waited {longest:?}", body.len(), begun.elapsed());
+            for (code, size) in answers.into_iter().map(Option::unwrap) {
+                assert!((code == 422 || code == 201) && size < 1 << 20, "{what}: {code}, {size} bytes");
+            }
+            assert!(longest < ANSWER / 2, "{what}: others waited {longest:?}");
+        }
+        let peak = peak_memory(&server);
+        println!("the server took {peak} MB at most");
+        assert!(peak < RULES_PEAK, "{peak} MB");
+        let code = tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+        assert_eq!(code, Some(0));
+    });
+}
+
+/// Fifty service accounts of one namespace send large bodies, as many as are taken; somebody else sends one now and then.
+fn one_namespace(_: &Story) {
+    let data = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut server = Running::start(&mut running::up(data.path())).await.unwrap();
+        let admin_token = std::fs::read_to_string(data.path().join("admin.token")).unwrap();
+        assert_eq!(server.call("POST", "/api/v1/namespaces", &json!({"metadata": {"name": "evil"}})).await.0, 201);
+        let review = |n: usize| {
+            let list = (0..n).map(|i| format!(r#""k{i}":1"#)).collect::<Vec<_>>().join(",");
+            format!(r#"{{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{{"nonResourceAttributes":{{"path":"/","verb":"get"}}}},{list}}}"#).into_bytes()
+        };
+        let (large, modest) = (review(80_000), review(12_000));
+        let done = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let mut attacks = JoinSet::new();
+        for i in 0..50 {
+            let attacker = client_of(data.path(), &token_of(&server, "evil", &format!("sa{i}")).await).await;
+            let (large, done) = (large.clone(), done.clone());
+            attacks.spawn(async move {
+                while send(&attacker, Method::POST, REVIEWS, JSON, large.clone()).await.is_some() {
+                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+        let other = client_of(data.path(), admin_token.trim()).await;
+        let mut longest = Duration::ZERO;
+        let mut answered = 0;
+        // The attack is on its way once some of it was answered.
+        while answered < 8 || done.load(std::sync::atomic::Ordering::Relaxed) < 20 {
+            let begun = Instant::now();
+            let code = timeout(BODY, send(&other, Method::POST, REVIEWS, JSON, modest.clone())).await.expect("an answer");
+            assert_eq!(code.unwrap().0, StatusCode::CREATED);
+            longest = longest.max(begun.elapsed());
+            answered += 1;
+        }
+        println!("{answered} large requests of somebody else, {} of the others: {longest:?} at most",
+            done.load(std::sync::atomic::Ordering::Relaxed));
+        assert!(longest < TURN, "a large request of somebody else took {longest:?}");
+        attacks.shutdown().await;
+        let code = tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+        assert_eq!(code, Some(0));
     });
 }

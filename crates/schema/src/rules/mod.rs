@@ -47,7 +47,8 @@ fn descend(v: &Value, schema: &Schema, path: &FieldPath, errors: &mut ErrorList)
         (Value::Object(m), Type::Struct) => fields(m, schema, path, errors),
         (Value::Array(a), Type::Array) => {
             if let Some(s) = schema.items.as_deref().filter(|s| s.ty == Type::Struct) {
-                a.iter().enumerate().for_each(|(i, v)| descend(v, s, &path.index(i), errors));
+                let wanted = a.iter().enumerate().take_while(|_| !meta::field::is_full());
+                wanted.for_each(|(i, v)| descend(v, s, &path.index(i), errors));
             }
         }
         (Value::Object(m), Type::Map) => {

@@ -7,6 +7,7 @@ use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, nam
 use registry::{Converter, Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
 use schema::Schema;
 use serde_json::json;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub struct Custom {
@@ -107,6 +108,12 @@ impl Strategy for Custom {
         self.check_scale(o, false, errors);
     }
 
+    fn slow_from(&self) -> Option<usize> {
+        // A smaller object has too little for loops within loops.
+        const LEAST: usize = 4 << 10;
+        self.rules.as_ref().filter(|r| r.slow).map(|_| LEAST)
+    }
+
     /// The rules of the schema.
     fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let Some(r) = &self.rules else { return };
@@ -144,7 +151,8 @@ impl Strategy for Custom {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let new = o.finalizers().filter(|f| !old.is_some_and(|old| old.finalizers().any(|x| x == *f)));
+        let before: HashSet<&str> = old.into_iter().flat_map(|o| o.finalizers()).collect();
+        let new = o.finalizers().filter(|f| !before.contains(f));
         new.flat_map(finalizer_warnings).collect()
     }
 

@@ -86,8 +86,8 @@ impl Strategy for CustomResourceDefinition {
         spec::warnings(o).into_iter().filter(|w| !before.contains(w)).collect()
     }
 
-    fn is_slow_to_write(&self) -> bool {
-        true
+    fn slow_from(&self) -> Option<usize> {
+        Some(0)
     }
 
     fn keeps_alive(&self, o: &Object) -> bool {

@@ -70,10 +70,11 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
         ended(old, of, &list(o, key), &list(old, key), &status.child(key), errors);
     }
     let mut seen = HashSet::new();
+    let claims: HashSet<&str> = items(o, "resourceClaims").iter().map(|c| text(c, "name")).collect();
     for (i, c) in list(o, "resourceClaimStatuses").iter().enumerate() {
         let at = status.child("resourceClaimStatuses").index(i).child("name");
         let name = text(c, "name");
-        if !items(o, "resourceClaims").iter().any(|c| text(c, "name") == name) {
+        if !claims.contains(name) {
             let why = "must match the name of an entry in `spec.resourceClaims`";
             errors.push(FieldError::invalid(&at, name, why));
         }

@@ -6,6 +6,7 @@ use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use serde_json::json;
+use std::collections::{HashMap, HashSet};
 
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -103,10 +104,9 @@ fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
 
 /// Tolerations are added; of one that is there, only how long it holds may change. Those of an update are looked at once more.
 fn tolerations(o: &Object, old: &Object, errors: &mut ErrorList) {
-    let same_but_seconds =
-        |a: &Value, b: &Value| ["key", "operator", "value", "effect"].iter().all(|k| a.get(k) == b.get(k));
-    let now = items(o, "tolerations");
-    if items(old, "tolerations").iter().any(|t| !now.iter().any(|n| same_but_seconds(n, t))) {
+    let but_seconds = |t: &Value| ["key", "operator", "value", "effect"].map(|k| t.get(k).map(Value::to_string));
+    let now: HashSet<_> = items(o, "tolerations").iter().map(but_seconds).collect();
+    if items(old, "tolerations").iter().any(|t| !now.contains(&but_seconds(t))) {
         let why = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(FieldError::forbidden(&FieldPath::new("spec.tolerations"), why));
         return;
@@ -117,8 +117,8 @@ fn tolerations(o: &Object, old: &Object, errors: &mut ErrorList) {
 
 fn gates(o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.schedulingGates");
-    let was = items(old, "schedulingGates");
-    for (i, g) in items(o, "schedulingGates").iter().enumerate().filter(|(_, g)| !was.contains(g)) {
+    let was: HashSet<String> = items(old, "schedulingGates").iter().map(Value::to_string).collect();
+    for (i, g) in items(o, "schedulingGates").iter().enumerate().filter(|(_, g)| !was.contains(&g.to_string())) {
         let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(g, "name"));
         errors.push(FieldError::forbidden(&at.index(i).child("name"), &why));
     }
@@ -179,14 +179,14 @@ fn take_node_affinity(o: &Object, allowed: &mut Object) {
 
 /// Keys of labels whose values are the pod's own become requirements of the selectors beside them.
 pub fn merge_label_keys(o: &mut Object) {
-    let labels: Vec<(String, String)> = o.labels().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+    let labels: HashMap<String, String> = o.labels().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
     let merge = |t: &mut Value| {
         if !t["labelSelector"].is_object() {
             return;
         }
         for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
             for key in t[list].as_array().cloned().unwrap_or_default() {
-                if let Some((k, v)) = labels.iter().find(|(k, _)| key == k.as_str()) {
+                if let Some((k, v)) = key.as_str().and_then(|k| labels.get_key_value(k)) {
                     let one = json!({"key": k, "operator": operator, "values": [v]});
                     match t["labelSelector"]["matchExpressions"].as_array_mut() {
                         Some(all) => all.push(one),

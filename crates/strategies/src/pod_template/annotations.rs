@@ -4,6 +4,8 @@ use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 use schema::rules::descending_path;
+use std::cell::LazyCell;
+use std::collections::HashSet;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -43,6 +45,9 @@ pub fn of_template(metadata: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 /// What holds for those of a pod or of a template of one.
 pub fn rules(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let names = LazyCell::new(|| -> HashSet<&str> {
+        LISTS.iter().flat_map(|l| items(spec, l)).map(|c| text(c, "name")).collect()
+    });
     for (k, v) in each(annotations) {
         if k == MIRROR && text(spec, "nodeName").is_empty() {
             let why = "must set spec.nodeName if mirror pod annotation is set";
@@ -55,8 +60,7 @@ pub fn rules(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut Err
             seccomp(v, &at.child(k), errors);
         }
         if let Some(container) = k.strip_prefix(APPARMOR) {
-            let known = LISTS.iter().any(|l| items(spec, l).iter().any(|c| text(c, "name") == container));
-            if !known {
+            if !names.contains(container) {
                 errors.push(FieldError::invalid(&at.key(k), container, "container not found"));
             }
             if !matches!(v, "" | "runtime/default" | "unconfined") && !v.starts_with("localhost/") {

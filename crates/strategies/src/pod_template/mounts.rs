@@ -11,7 +11,8 @@ const RECURSIVE: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
 
 pub fn rules(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
     let list = at.child("volumeMounts");
-    let devices = items(c, "volumeDevices");
+    let devices = |field| -> HashSet<&str> { items(c, "volumeDevices").iter().map(|d| text(d, field)).collect() };
+    let (device_names, device_paths) = (devices("name"), devices("devicePath"));
     let mut paths = HashSet::new();
     for (i, m) in items(c, "volumeMounts").iter().enumerate() {
         let at = list.index(i);
@@ -28,10 +29,10 @@ pub fn rules(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors:
         if !paths.insert(path) {
             errors.push(FieldError::invalid(&at.child("mountPath"), path, "must be unique"));
         }
-        if devices.iter().any(|d| text(d, "name") == volume) {
+        if device_names.contains(volume) {
             errors.push(FieldError::invalid(&at.child("name"), volume, "must not already exist in volumeDevices"));
         }
-        if devices.iter().any(|d| text(d, "devicePath") == path) {
+        if device_paths.contains(path) {
             let why = "must not already exist as a path in volumeDevices";
             errors.push(FieldError::invalid(&at.child("mountPath"), path, why));
         }
@@ -77,7 +78,8 @@ fn recursive(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 /// Devices are claimed volumes, and no mounts at the same time.
 fn block_devices(c: &Value, list: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
-    let mounts = items(c, "volumeMounts");
+    let mounts = |field| -> HashSet<&str> { items(c, "volumeMounts").iter().map(|m| text(m, field)).collect() };
+    let (mount_names, mount_paths) = (mounts("name"), mounts("mountPath"));
     let (mut used, mut paths) = (HashSet::new(), HashSet::new());
     for (i, d) in items(c, "volumeDevices").iter().enumerate() {
         let at = list.index(i);
@@ -107,10 +109,10 @@ fn block_devices(c: &Value, list: &FieldPath, volumes: &HashMap<&str, &Value>, e
         } else {
             paths.insert(path);
         }
-        if mounts.iter().any(|m| text(m, "name") == name) {
+        if mount_names.contains(name) {
             errors.push(FieldError::invalid(&at.child("name"), name, "must not already exist in volumeMounts"));
         }
-        if mounts.iter().any(|m| text(m, "mountPath") == path) {
+        if mount_paths.contains(path) {
             let why = "must not already exist as a path in volumeMounts";
             errors.push(FieldError::invalid(&at.child("devicePath"), path, why));
         }

@@ -57,10 +57,12 @@ pub fn rules<'a>(
         }
         _ => HashSet::new(),
     };
+    let list = format!("{path}[");
+    let bad_field = |e: &FieldError| e.path.strip_prefix(&list)?.split_once("].")?.0.parse().ok();
+    let bad_fields: HashSet<usize> = errors.iter().filter_map(bad_field).collect();
     for (i, v) in volumes.iter().enumerate() {
         let at = path.index(i);
-        let prefix = format!("{at}.");
-        let bad_field = errors.iter().any(|e| e.path.starts_with(&prefix));
+        let bad_field = bad_fields.contains(&i);
         let before = errors.len();
         source(v, of, &at, errors);
         let name = text(v, "name");

@@ -103,12 +103,78 @@ async fn time(c: &Cluster, kind: &Kind, place: &Place<'_>, n: usize, same: bool)
     let namespace = if kind.namespaced { "/namespaces/default" } else { "" };
     let root = if kind.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", kind.group) };
     let path = format!("{root}/{}{namespace}/{}?dryRun=All", kind.version, kind.plural);
-    let body = object(kind, place, n, same);
+    timed(c, "POST", &path, object(kind, place, n, same)).await
+}
+
+async fn timed(c: &Cluster, method: &str, path: &str, body: Value) -> Duration {
     #[allow(clippy::disallowed_methods)] // the test's own time stands still
     let begun = std::time::Instant::now();
-    let a = c.call("POST", &path, body).await;
-    assert!(a.code != 500, "{path} {:?}: {}", place.path, a.body.to_string().chars().take(500).collect::<String>());
+    let a = c.call(method, path, body).await;
+    assert!(a.code != 500, "{path}: {}", a.body.to_string().chars().take(500).collect::<String>());
     begun.elapsed()
+}
+
+/// Two lists of a pod that are compared with each other, each of this length.
+fn beside(n: usize) -> Vec<(&'static str, Value)> {
+    let all = |item: &dyn Fn(usize) -> Value| (0..n).map(item).collect::<Vec<Value>>();
+    let named = |i: usize| json!({"name": format!("x{i}")});
+    let mount = |i: usize| json!({"name": format!("x{i}"), "mountPath": format!("/m{i}")});
+    let device = |i: usize| json!({"name": format!("y{i}"), "devicePath": format!("/d{i}")});
+    let pod = |metadata: Value, spec: Value| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        pod["metadata"]["name"] = "x".into();
+        pod
+    };
+    let one = |mounts: Vec<Value>, devices: Vec<Value>| json!([{"name": "c", "image": "i", "volumeMounts": mounts, "volumeDevices": devices}]);
+    let volumes = all(&|i| json!({"name": format!("x{i}"), "emptyDir": {}}));
+    let labels: Map<String, Value> = (0..n).map(|i| (format!("x{i}"), "y".into())).collect();
+    let keys = all(&|i| format!("x{i}").into());
+    let term = json!({"topologyKey": "t", "labelSelector": {}, "matchLabelKeys": keys});
+    let profiles: Map<String, Value> =
+        (0..n).map(|i| (format!("container.apparmor.security.beta.kubernetes.io/y{i}"), "unconfined".into())).collect();
+    vec![
+        ("volumes and mounts", pod(json!({}), json!({"volumes": volumes, "containers": one(all(&mount), vec![])}))),
+        ("mounts and devices", pod(json!({}), json!({"containers": one(all(&mount), all(&device))}))),
+        ("profiles and containers", pod(json!({"annotations": profiles}), json!({"containers": all(&named)}))),
+        (
+            "labels and keys",
+            pod(
+                json!({"labels": labels}),
+                json!({"containers": one(vec![], vec![]),
+                "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}),
+            ),
+        ),
+        (
+            "wrong volumes",
+            pod(
+                json!({}),
+                json!({"containers": one(vec![], vec![]),
+                "volumes": all(&|i| json!({"name": "X", "configMap": {"items": [{"key": "", "path": format!("/{i}")}]}}))}),
+            ),
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_beside_each_other_may_be_long() {
+    let c = Cluster::start(1).await;
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    for (i, (what, long)) in beside(MANY).into_iter().enumerate() {
+        let mut factor = f64::INFINITY;
+        for _ in 0..TRIES {
+            let took = timed(&c, "POST", path, long.clone()).await;
+            if took < SHORT {
+                factor = 0.0;
+                break;
+            }
+            let short = beside(MANY / 8).swap_remove(i).1;
+            factor = factor.min(took.as_secs_f64() / timed(&c, "POST", path, short).await.as_secs_f64());
+            if factor <= FACTOR {
+                break;
+            }
+        }
+        assert!(factor <= FACTOR, "{what}: {factor:.0} times as long for 8 times as many");
+    }
 }
 
 #[tokio::test(start_paused = true)]

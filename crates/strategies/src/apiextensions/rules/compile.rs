@@ -12,11 +12,14 @@ use meta::{FieldError, FieldPath, Value};
 const RULE_LIMIT: u64 = 10_000_000;
 /// What all rules of a version may cost.
 const TOTAL_LIMIT: u64 = 100_000_000;
+/// Rules that may cost more than this, about 50 ms, are evaluated where nothing waits for them.
+const SLOW: u64 = 1_000_000;
 
 /// The rules of a schema that was found well; none when there are none.
 pub fn rules(schema: &Value) -> Option<Rules> {
     let mut c = Compiler::default();
-    c.part(schema, &FieldPath::root(), Place::root())
+    let rules = c.part(schema, &FieldPath::root(), Place::root())?;
+    Some(Rules { slow: c.total > SLOW, ..rules })
 }
 
 /// Compiles the rules of a schema and reports those that are not well, or could cost too much: each of them, unless they were

@@ -4,28 +4,32 @@ use super::{Reason, Rule, Rules};
 use cel::{Budget, Error, RUNTIME_BUDGET, Shape, Val, Vars};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 
 /// The longest message an expression may make.
 const LONGEST_MESSAGE: usize = 5 * 1024;
 
-/// A value, what it was, and the nearest pair of values around it that are the same thing before and after.
-#[derive(Clone, Copy)]
+/// A value, and what it was. Without an old one, the nearest pair around it that is the same thing before and after decides
+/// whether something has changed.
 struct Pair<'a> {
     new: &'a Value,
     old: Option<&'a Value>,
-    around: Option<(&'a Value, &'a Value)>,
+    around: Option<&'a Pair<'a>>,
+    /// Whether both are equal, once somebody has asked: each of many parts may.
+    same: OnceCell<bool>,
 }
 
 impl<'a> Pair<'a> {
-    /// A part of both. Without an old one, what is around decides whether something has changed.
-    fn part(self, new: &'a Value, old: Option<&'a Value>) -> Self {
-        Self { new, old, around: self.old.map(|old| (self.new, old)).or(self.around) }
+    fn part<'p>(&'p self, new: &'p Value, old: Option<&'p Value>) -> Pair<'p> {
+        let around = if self.old.is_some() { Some(self) } else { self.around };
+        Pair { new, old, around, same: OnceCell::new() }
     }
 
-    fn unchanged(self) -> bool {
+    fn unchanged(&self) -> bool {
         match (self.old, self.around) {
-            (Some(old), _) => self.new == old,
-            (None, Some((new, old))) => new == old,
+            (Some(old), _) => *self.same.get_or_init(|| self.new == old),
+            (None, Some(around)) => around.unchanged(),
             (None, None) => false,
         }
     }
@@ -36,7 +40,8 @@ impl Rules {
     pub fn evaluate(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) -> ErrorList {
         let mut run = Run { budget: Budget::new(RUNTIME_BUDGET), errors, tolerated: Vec::new() };
         // Without budget nothing more is asked, and the error was told.
-        let _ = run.part(self, Pair { new: object, old, around: None }, &FieldPath::root());
+        let pair = Pair { new: object, old, around: None, same: OnceCell::new() };
+        let _ = run.part(self, &pair, &FieldPath::root());
         run.tolerated
     }
 }
@@ -51,7 +56,7 @@ struct Run<'e> {
 struct Over;
 
 impl Run<'_> {
-    fn part(&mut self, rules: &Rules, pair: Pair<'_>, path: &FieldPath) -> Result<(), Over> {
+    fn part(&mut self, rules: &Rules, pair: &Pair<'_>, path: &FieldPath) -> Result<(), Over> {
         if pair.new.is_null() {
             return Ok(());
         }
@@ -62,18 +67,20 @@ impl Run<'_> {
             Value::Object(m) => {
                 for (name, r) in &rules.fields {
                     let Some(v) = m.get(&**name) else { continue };
-                    self.part(r, pair.part(v, below(pair.old, name)), &path.child(name))?;
+                    self.part(r, &pair.part(v, below(pair.old, name)), &path.child(name))?;
                 }
                 if let Some(r) = &rules.values {
                     for (k, v) in m {
-                        self.part(r, pair.part(v, below(pair.old, k)), &path.key(k))?;
+                        self.part(r, &pair.part(v, below(pair.old, k)), &path.key(k))?;
                     }
                 }
             }
             Value::Array(a) => {
                 if let Some(r) = &rules.items {
+                    let before = by_keys(pair.old, &rules.keys);
                     for (i, v) in a.iter().enumerate() {
-                        self.part(r, pair.part(v, before(v, pair.old, &rules.keys)), &path.index(i))?;
+                        let old = keys(v, &rules.keys).and_then(|k| before.get(&k).copied());
+                        self.part(r, &pair.part(v, old), &path.index(i))?;
                     }
                 }
             }
@@ -82,7 +89,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn rule(&mut self, part: &Rules, r: &Rule, pair: Pair<'_>, path: &FieldPath) -> Result<(), Over> {
+    fn rule(&mut self, part: &Rules, r: &Rule, pair: &Pair<'_>, path: &FieldPath) -> Result<(), Over> {
         let old = pair.old.filter(|o| !o.is_null());
         if r.uses_old && old.is_none() && !r.optional_old {
             return Ok(());
@@ -168,12 +175,21 @@ fn below<'a>(old: Option<&'a Value>, name: &str) -> Option<&'a Value> {
     old?.get(name)
 }
 
-/// What an item was: the one with the same keys.
-fn before<'a>(item: &Value, old: Option<&'a Value>, keys: &[Box<str>]) -> Option<&'a Value> {
-    if keys.is_empty() {
-        return None;
+/// The keys of an item of a list that is a map, as one text; none where the list is none.
+fn keys(item: &Value, names: &[Box<str>]) -> Option<String> {
+    let part = |name: &str| item.get(name).map_or_else(String::new, Value::to_string);
+    // JSON has no line breaks but those it escapes.
+    (!names.is_empty()).then(|| names.iter().map(|n| part(n)).collect::<Vec<_>>().join("\n"))
+}
+
+/// What the items were, by their keys. Of equal ones the first.
+fn by_keys<'a>(old: Option<&'a Value>, names: &[Box<str>]) -> HashMap<String, &'a Value> {
+    let mut all = HashMap::new();
+    for item in old.and_then(Value::as_array).into_iter().flatten() {
+        let Some(k) = keys(item, names) else { break };
+        all.entry(k).or_insert(item);
     }
-    old?.as_array()?.iter().find(|o| keys.iter().all(|k| o.get(&**k) == item.get(&**k)))
+    all
 }
 
 struct Given<'a> {

@@ -30,6 +30,8 @@ pub struct Rules {
     /// Of a list that is a map: the keys by which items find the ones they were.
     keys: Vec<Box<str>>,
     values: Option<Box<Rules>>,
+    /// Whether an evaluation of all rules may take long, by the estimate of their costs. Said of the root only.
+    pub slow: bool,
 }
 
 struct Rule {

@@ -1,0 +1,101 @@
+//! Documents about what is served (discovery, OpenAPI), which everybody may ask for and which are dear to make.
+//!
+//! Invariant: a document is made once per change of what it is made of, one at a time, beside the threads that answer; the
+//! bytes are shared by all answers. How many are kept is bounded.
+
+use crate::aside;
+use bytes::Bytes;
+use meta::Value;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// More than a cluster has groups and versions, several times.
+const KEPT: usize = 8192;
+
+/// Documents that were made, by path.
+#[derive(Default)]
+pub(crate) struct Documents(Mutex<BTreeMap<String, Document>>);
+
+#[derive(Clone)]
+pub(crate) struct Document {
+    pub text: Bytes,
+    pub hash: Arc<str>,
+    /// The change of the rows it was made of.
+    change: u64,
+}
+
+impl Documents {
+    pub fn get(&self, path: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
+        self.get_bytes(path, change, || make().to_string().into())
+    }
+
+    /// The document of that change, made now if it is not there.
+    pub fn get_bytes(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
+        self.kept(key, change).unwrap_or_else(|| {
+            aside::in_place(usize::MAX, || self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make())))
+        })
+    }
+
+    /// A document that is little more than a list of others, which are made on the way, each at its turn.
+    pub fn get_list(&self, key: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
+        self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make().to_string().into()))
+    }
+
+    fn kept(&self, key: &str, change: u64) -> Option<Document> {
+        self.0.lock().get(key).filter(|d| d.change == change).cloned()
+    }
+
+    fn keep(&self, key: &str, change: u64, text: Bytes) -> Document {
+        let hash = hex(&Sha256::digest(&text)).to_uppercase().into();
+        let document = Document { text, hash, change };
+        let mut all = self.0.lock();
+        if all.len() >= KEPT {
+            // Of groups that are gone, most of them.
+            all.clear();
+        }
+        all.insert(key.to_owned(), document.clone());
+        document
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_document_is_made_once_per_change() {
+        let (all, made) = (Arc::new(Documents::default()), Arc::new(AtomicUsize::new(0)));
+        for change in 1..4 {
+            let many = (0..50).map(|_| {
+                let (all, made) = (all.clone(), made.clone());
+                tokio::spawn(async move {
+                    let make = || {
+                        made.fetch_add(1, Ordering::Relaxed);
+                        change.into()
+                    };
+                    all.get("/apis", change, make)
+                })
+            });
+            let first = all.get("/apis", change, || {
+                made.fetch_add(1, Ordering::Relaxed);
+                change.into()
+            });
+            for d in futures::future::join_all(many).await {
+                let d = d.unwrap();
+                assert_eq!((&*d.text, d.text.as_ptr()), (change.to_string().as_bytes(), first.text.as_ptr()));
+            }
+        }
+        assert_eq!(made.load(Ordering::Relaxed), 3);
+        for i in 0..=KEPT {
+            all.get(&i.to_string(), 1, || Value::Null);
+        }
+        assert!(all.0.lock().len() <= KEPT);
+    }
+}
