@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub struct RunPods;
 
@@ -20,6 +20,8 @@ const NAME: &str = "run-pods";
 const PODS: u64 = 50;
 /// How long all the pods may take.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long a node may take to be ready.
+const NODE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[async_trait]
 impl Bench for RunPods {
@@ -43,13 +45,23 @@ impl Bench for RunPods {
     }
 }
 
+/// Whether a node is ready, or becomes so soon: a cluster that was just started may have none yet.
 async fn has_ready_node(target: &Target) -> Result<bool, Error> {
-    let nodes: Value = target.client.get("/api/v1/nodes").await?;
     let ready = |n: &Value| {
         let conditions = n["status"]["conditions"].as_array();
         conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
     };
-    Ok(nodes["items"].as_array().is_some_and(|i| i.iter().any(ready)))
+    let end = Instant::now() + NODE_PATIENCE;
+    loop {
+        let nodes: Value = target.client.get("/api/v1/nodes").await?;
+        if nodes["items"].as_array().is_some_and(|i| i.iter().any(ready)) {
+            return Ok(true);
+        }
+        if Instant::now() >= end {
+            return Ok(false);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn one_by_one(cx: &mut Context, count: u64) -> Result<Row, Error> {
