@@ -322,6 +322,9 @@ fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) ->
     std::env::set_current_dir(&root).map_err(stage("root file system"))
 }
 
+/// The terminals of a container are its own. The machine has 4096 in all, of which no container takes more than these.
+const TERMINALS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=256";
+
 fn kernel_file_systems(
     root: &Directory,
     record: &ContainerRecord,
@@ -347,7 +350,7 @@ fn kernel_file_systems(
             "devpts",
             "/dev/pts",
             MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-            "newinstance,ptmxmode=0666,mode=0620,gid=5",
+            TERMINALS,
         )?;
     } else {
         attach(root, "tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
@@ -357,7 +360,7 @@ fn kernel_file_systems(
             "devpts",
             "/dev/pts",
             MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-            "newinstance,ptmxmode=0666,mode=0620,gid=5",
+            TERMINALS,
         )?;
         for (target, link) in [
             ("pts/ptmx", "/dev/ptmx"),
