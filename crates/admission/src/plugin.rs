@@ -35,7 +35,10 @@ pub struct Review<'a> {
     pub kind: Gvk,
     pub subresource: &'a str,
     pub namespace: &'a str,
+    /// As the request has it; empty when the server generates one.
     pub name: &'a str,
+    /// The object's, generated or not.
+    pub object_name: &'a str,
     pub old: Option<&'a Object>,
     pub dry_run: bool,
     pub lookup: &'a dyn Lookup,
@@ -58,7 +61,7 @@ impl Review<'_> {
     }
 
     pub fn forbidden(&self, why: &str) -> Status {
-        Status::forbidden(&self.group_resource(), self.name, why)
+        Status::forbidden(&self.group_resource(), self.object_name, why)
     }
 
     /// The user may do this as well.

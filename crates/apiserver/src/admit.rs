@@ -16,6 +16,7 @@ use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
 use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -38,7 +39,14 @@ impl Admission<'_> {
         Stored { registry: &self.server.registry, decoded: &self.server.decoded }
     }
 
-    fn review<'a>(&'a self, operation: Operation, old: Option<&'a Object>, lookup: &'a dyn Lookup) -> Review<'a> {
+    /// `object_name`: what the object is called, see [`Self::object_name`].
+    fn review<'a>(
+        &'a self,
+        operation: Operation,
+        object_name: &'a str,
+        old: Option<&'a Object>,
+        lookup: &'a dyn Lookup,
+    ) -> Review<'a> {
         let row = &self.request.resource;
         Review {
             operation: match operation {
@@ -52,10 +60,19 @@ impl Admission<'_> {
             subresource: &self.request.subresource,
             namespace: &self.request.namespace,
             name: &self.request.name,
+            object_name,
             old,
             dry_run: self.dry_run,
             lookup,
             host: self,
+        }
+    }
+
+    /// The name that refusals tell: that of the request, or the one that was generated.
+    fn object_name(&self, object: Option<&Object>) -> Cow<'_, str> {
+        match object {
+            Some(o) if self.request.name.is_empty() => Cow::Owned(o.name().to_owned()),
+            _ => Cow::Borrowed(&self.request.name),
         }
     }
 }
@@ -99,7 +116,8 @@ impl Admit for Admission<'_> {
     async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status> {
         let stored = self.stored();
         let begun = Instant::now();
-        let mutated = self.server.admission.mutate(&self.review(operation, old, &stored), object).await;
+        let name = self.object_name(Some(object));
+        let mutated = self.server.admission.mutate(&self.review(operation, &name, old, &stored), object).await;
         self.server.metrics.admitted("admit", operation, mutated.is_err(), begun.elapsed());
         Ok(match mutated? {
             admission::Mutated::Inside => Mutated::Inside,
@@ -115,7 +133,8 @@ impl Admit for Admission<'_> {
     ) -> Result<(), Status> {
         let stored = self.stored();
         let begun = Instant::now();
-        let valid = self.server.admission.validate(&self.review(operation, old, &stored), object).await;
+        let name = self.object_name(object);
+        let valid = self.server.admission.validate(&self.review(operation, &name, old, &stored), object).await;
         self.server.metrics.admitted("validate", operation, valid.is_err(), begun.elapsed());
         valid
     }
@@ -133,7 +152,8 @@ impl Admit for Admission<'_> {
         // One after the other: of several that charge the same quota at once only one could win.
         let turn = if self.dry_run || none { None } else { Some(self.server.turns.take(namespace).await) };
         let stored = self.stored();
-        let review = self.review(operation, old, &stored);
+        let name = self.object_name(Some(object));
+        let review = self.review(operation, &name, old, &stored);
         let changed = self.server.admission.charge(&review, object)?;
         let ops = changed.into_iter().map(|o| {
             let revision = o.resource_version().parse().unwrap_or(0);

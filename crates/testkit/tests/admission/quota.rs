@@ -105,6 +105,11 @@ async fn many_at_once_never_exceed_a_quota() {
     let message = p.refused(MAPS, config_map("over")).await;
     let want = "configmaps \"over\" is forbidden: exceeded quota: few, requested: configmaps=1, used: configmaps=20, limited: configmaps=20";
     assert_eq!(message, want);
+    let mut generated = config_map("");
+    generated["metadata"] = json!({"generateName": "over-"});
+    let message = p.refused(MAPS, generated).await;
+    let name = message.strip_prefix("configmaps \"over-").and_then(|m| m.split('"').next()).unwrap();
+    assert_eq!((name.len(), message.contains("exceeded quota")), (5, true), "the generated name is told: {message}");
     // A dry run is refused as well, and takes nothing.
     p.refused(&format!("{MAPS}?dryRun=All"), config_map("over")).await;
 }
