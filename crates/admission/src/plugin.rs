@@ -239,6 +239,12 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
+    /// Whether what a refused mutation lacks is about to be made by a controller: it is then tried again for a moment. Nothing may be left
+    /// of the refused one.
+    fn is_early(&self, _review: &Review<'_>, _object: &Object) -> bool {
+        false
+    }
+
     /// `object` is none for a deletion.
     fn validate(&self, _review: &Review<'_>, _object: Option<&Object>) -> Result<(), Status> {
         Ok(())
@@ -337,6 +343,10 @@ pub enum Mutated {
     Outside,
 }
 
+/// How often a mutation is tried that came too early, and how long it waits in between.
+const EARLY_TRIES: usize = 15;
+const EARLY_PAUSE: Duration = Duration::from_millis(100);
+
 pub(crate) enum Step {
     Local(Box<dyn Plugin>),
     Remote(Box<dyn Remote>),
@@ -419,7 +429,16 @@ impl Chain {
     async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
         for (i, s) in self.steps.iter().enumerate() {
             match s {
-                Step::Local(p) => p.mutate(review, object)?,
+                Step::Local(p) => {
+                    let mut answer = p.mutate(review, object);
+                    let mut tries = 1;
+                    while answer.is_err() && tries < EARLY_TRIES && p.is_early(review, object) {
+                        tokio::time::sleep(EARLY_PAUSE).await;
+                        answer = p.mutate(review, object);
+                        tries += 1;
+                    }
+                    answer?;
+                }
                 Step::Remote(p) if p.wants(review) => {
                     let since = Instant::now();
                     let answer = p.mutate(review, object, rounds).await;

@@ -7,6 +7,7 @@ use serde_json::json;
 
 pub struct ServiceAccount;
 
+const DEFAULT: &str = "default";
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Plugin for ServiceAccount {
@@ -19,8 +20,8 @@ impl Plugin for ServiceAccount {
             return Ok(());
         }
         if object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().is_empty() {
-            object.set(&["spec", "serviceAccountName"], "default");
-            object.set(&["spec", "serviceAccount"], "default");
+            object.set(&["spec", "serviceAccountName"], DEFAULT);
+            object.set(&["spec", "serviceAccount"], DEFAULT);
         }
         let name = object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().to_owned();
         let Some(account) = review.lookup.get("", "serviceaccounts", review.namespace, &name) else {
@@ -42,6 +43,13 @@ impl Plugin for ServiceAccount {
             object.set(&["spec", "imagePullSecrets"], secrets.clone());
         }
         Ok(())
+    }
+
+    /// The account `default` of a new namespace is made by a controller.
+    fn is_early(&self, review: &Review<'_>, object: &Object) -> bool {
+        object.str_at(&["spec", "serviceAccountName"]) == Some(DEFAULT)
+            && review.lookup.get("", "serviceaccounts", review.namespace, DEFAULT).is_none()
+            && review.lookup.is_terminating(review.namespace) == Some(false)
     }
 
     /// Whoever makes a mirror pod, it refers to nothing by which its node could read more.

@@ -345,23 +345,11 @@ fn kernel_file_systems(
     }
     if has_devices(record) {
         devices.iter().try_for_each(|d| d.place(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
-        attach(
-            root,
-            "devpts",
-            "/dev/pts",
-            MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-            TERMINALS,
-        )?;
+        attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
     } else {
         attach(root, "tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
         devices.iter().try_for_each(|d| d.place(root))?;
-        attach(
-            root,
-            "devpts",
-            "/dev/pts",
-            MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-            TERMINALS,
-        )?;
+        attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
         for (target, link) in [
             ("pts/ptmx", "/dev/ptmx"),
             ("/proc/self/fd", "/dev/fd"),

@@ -384,3 +384,27 @@ async fn plugins_that_forbid_are_chosen() {
     let why = refused(&c, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     assert_eq!(why, "namespaces \"n\" is forbidden: admission control is denying all modifications");
 }
+
+/// Clauses: K08.new-namespace
+#[tokio::test]
+async fn a_pod_waits_for_the_account_of_a_new_namespace() {
+    let c = Cluster::start(1).await;
+    make(&c, "/api/v1/namespaces", json!({"metadata": {"name": "new"}})).await;
+    let accounts = "/api/v1/namespaces/new/serviceaccounts";
+    let (pod, account) = tokio::join!(
+        call(&c, "POST", "/api/v1/namespaces/new/pods", pod("p", json!({}))),
+        call(&c, "POST", accounts, json!({"metadata": {"name": "default"}})),
+    );
+    assert_eq!((pod.0, account.0), (201, 201), "{}", pod.1);
+    assert_eq!(pod.1["spec"]["serviceAccountName"], "default");
+    let other = self::pod("q", json!({"serviceAccountName": "other"}));
+    assert_eq!(
+        refused(&c, "POST", "/api/v1/namespaces/new/pods", other).await,
+        "pods \"q\" is forbidden: error looking up service account new/other: serviceaccount \"other\" not found"
+    );
+    make(&c, "/api/v1/namespaces", json!({"metadata": {"name": "without"}})).await;
+    assert_eq!(
+        refused(&c, "POST", "/api/v1/namespaces/without/pods", self::pod("p", json!({}))).await,
+        "pods \"p\" is forbidden: error looking up service account without/default: serviceaccount \"default\" not found"
+    );
+}
