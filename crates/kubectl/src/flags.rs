@@ -60,6 +60,7 @@ impl SelectFlags {
             nothing_but_all: false,
             all_namespaces: self.all_namespaces,
             bare_type_is_all: false,
+            files_as_given: false,
             page: None,
         }
     }

@@ -9,6 +9,7 @@ use client::{Api, Client, Impersonation};
 use jiff::Timestamp;
 use meta::{Gvk, Object};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub struct Kube {
@@ -21,12 +22,15 @@ pub struct Kube {
     discovery: Option<Arc<Discovery>>,
     /// Whether the discovery at hand came from this run's server and not from the disk.
     fresh: bool,
+    /// How many different warnings the server has given.
+    warnings: Arc<AtomicUsize>,
 }
 
 impl Kube {
     pub fn new(shell: Shell, global: GlobalFlags) -> Self {
         let (out, err) = (shell.out.clone(), shell.err.clone());
-        Self { out, err, shell, global, resolved: None, client: None, discovery: None, fresh: false }
+        let warnings = Arc::new(AtomicUsize::new(0));
+        Self { out, err, shell, global, resolved: None, client: None, discovery: None, fresh: false, warnings }
     }
 
     /// Prints a line.
@@ -98,12 +102,13 @@ impl Kube {
             }
         };
         let err = self.err.clone();
-        let said = Mutex::new(Vec::<String>::new());
+        let (said, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
         let client = client.with_warnings(move |w| {
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             if !said.iter().any(|s| s == w) {
                 err.write(format!("Warning: {w}\n").as_bytes());
                 said.push(w.to_owned());
+                count.fetch_add(1, Ordering::Relaxed);
             }
         });
         if self.global.match_server_version {
@@ -111,6 +116,19 @@ impl Kube {
         }
         self.client = Some(client.clone());
         Ok(client)
+    }
+
+    /// How a command ends that did what it should (`--warnings-as-errors`).
+    ///
+    /// # Errors
+    /// The server gave warnings, and that is not enough.
+    pub fn end(&self) -> Result {
+        match self.warnings.load(Ordering::Relaxed) {
+            n @ 1.. if self.global.warnings_as_errors => {
+                text(format!("{n} warning{} received", if n == 1 { "" } else { "s" }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The namespace of this command, and whether a flag named it.
@@ -275,6 +293,46 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    /// A command that did its work fails by the server's warnings, each counted once; one that failed says why it failed.
+    #[tokio::test]
+    async fn warnings_are_errors_for_every_command() {
+        let path = "/api/v1/namespaces/default/pods/p";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "default"}});
+        let one = Server::new()
+            .on(&format!("GET {path}"), 200, pod.clone())
+            .on(&format!("PATCH {path}?fieldManager=kubectl-label"), 200, pod.clone())
+            .on("POST /api/v1/namespaces/default/pods?fieldManager=kubectl-run", 200, pod)
+            .warning("old");
+        let two = one.clone().warning("older");
+        for (server, line, want) in [
+            (
+                &one,
+                "get pod p -o name --warnings-as-errors",
+                "pod/p\n! Warning: old\n! error: 1 warning received\nexit 1\n",
+            ),
+            (
+                &one,
+                "label pod p a=b --warnings-as-errors",
+                "pod/p labeled\n! Warning: old\n! error: 1 warning received\nexit 1\n",
+            ),
+            (
+                &two,
+                "get pod p -o name --warnings-as-errors",
+                "pod/p\n! Warning: old\n! Warning: older\n! error: 2 warnings received\nexit 1\n",
+            ),
+            (&one, "get pod p -o name", "pod/p\n! Warning: old\n"),
+            (&one, "get pod p -o name --warnings-as-errors=false", "pod/p\n! Warning: old\n"),
+            (
+                &one,
+                "get pod q -o name --warnings-as-errors",
+                "! Warning: old\n! Error from server (NotFound): pods \"q\" not found\nexit 1\n",
+            ),
+            (&Server::new(), "get pod q --ignore-not-found --warnings-as-errors", ""),
+        ] {
+            assert_eq!(snapshot(server, line, "").await, want, "{line}");
+        }
+    }
 
     #[tokio::test]
     async fn a_server_of_another_version_can_be_refused() {

@@ -70,7 +70,13 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
     }
     let result = match cli::parse(args) {
         Ok((global, command)) => match cli::profile(&global.profile, &command) {
-            Ok(()) => command.run(&mut kube::Kube::new(shell, global)).await,
+            Ok(()) => {
+                let mut k = kube::Kube::new(shell, global);
+                match command.run(&mut k).await {
+                    Ok(()) => k.end(),
+                    failed => failed,
+                }
+            }
             Err(e) => Err(e),
         },
         Err(cli::Refusal::Help(text)) => {

@@ -30,6 +30,7 @@ pub struct Server {
     answers: Arc<Mutex<Vec<(String, Vec<Answer>)>>>,
     pub asked: Arc<Mutex<Vec<Asked>>>,
     talk: Option<Arc<Talk>>,
+    warnings: Vec<String>,
 }
 
 impl Server {
@@ -96,6 +97,13 @@ impl Server {
     #[must_use]
     pub fn on(self, line: &str, code: u16, answer: Value) -> Self {
         self.on_bytes(line, code, answer.to_string().into_bytes())
+    }
+
+    /// Every answer besides discovery comes with this warning.
+    #[must_use]
+    pub fn warning(mut self, text: &str) -> Self {
+        self.warnings.push(format!("299 - {text:?}"));
+        self
     }
 
     /// What the other side of a WebSocket does.
@@ -188,6 +196,7 @@ impl Transport for Server {
             let (code, bytes) = if same { (304, Vec::new()) } else { (code, bytes) };
             return Ok(answer.status(code).header("etag", etag).body(text(bytes)).unwrap());
         }
+        let answer = self.warnings.iter().fold(answer, |a, w| a.header("warning", w));
         Ok(answer.status(code).body(text(bytes)).unwrap())
     }
 }

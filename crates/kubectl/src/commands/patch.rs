@@ -73,7 +73,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&a.print, Dry::None)?;
     let (found, mut errors) = match a.local {
         true => gather_alone(k, &a.resources, &a.files).await?,
-        false => gather(k, &a.resources, &a.files, &Selection::default()).await?,
+        false => gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?,
     };
     for i in found {
         let mut before = i.object.clone().unwrap_or_default();
@@ -96,7 +96,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             Ok(match a.subresource.as_str() {
                 "" => api.patch(&i.name, &options, &patch).await?,
                 sub => {
-                    before = api.get_subresource(&i.name, sub).await?;
+                    if i.source.is_empty() {
+                        before = api.get_subresource(&i.name, sub).await?;
+                    }
                     api.patch_subresource(&i.name, sub, &options, &patch).await?
                 }
             })
