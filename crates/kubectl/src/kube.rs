@@ -5,12 +5,15 @@ use crate::discovery::{Discovery, Resource, TTL};
 use crate::error::{Result, text};
 use crate::shell::{Connect, Shell, Stream};
 use client::kubeconfig::{Overrides, Resolved, Sources};
-use client::{Api, Client, Impersonation};
+use client::{Api, Client, Impersonation, Patch, WriteOptions};
 use jiff::Timestamp;
 use meta::{Gvk, Object};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The annotation with the cause of the last change.
+pub const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 
 pub struct Kube {
     pub out: Stream,
@@ -116,6 +119,30 @@ impl Kube {
         }
         self.client = Some(client.clone());
         Ok(client)
+    }
+
+    /// Keeps the command line as the cause of a change of an object, if that is asked for (`--record`).
+    pub fn record(&self, o: &mut Object) {
+        if let Some(cause) = &self.global.cause {
+            o.set_annotation(CHANGE_CAUSE, cause);
+        }
+    }
+
+    /// The same as a patch of its own, after a change that was none of the object itself (`scale`, `patch`). Errors are not told, as
+    /// upstream has it: the change is made.
+    pub async fn record_after(
+        &mut self,
+        i: &crate::resource::Info,
+        subresource: &str,
+        options: &WriteOptions,
+    ) -> Option<Object> {
+        let cause = self.global.cause.clone()?;
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": {CHANGE_CAUSE: cause}}}));
+        let api = self.api(&i.resource, &i.namespace).await.ok()?;
+        match subresource {
+            "" => api.patch(&i.name, options, &patch).await.ok(),
+            sub => api.patch_subresource(&i.name, sub, options, &patch).await.ok(),
+        }
     }
 
     /// How a command ends that did what it should (`--warnings-as-errors`).
@@ -293,6 +320,65 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    /// Every command that upstream records keeps its line in the object it sends; those that have no such flag refuse it.
+    #[tokio::test]
+    async fn commands_keep_their_line_as_the_cause() {
+        let deployment = json!({
+            "kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
+        });
+        let service =
+            json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"selector": {"a": "b"}}});
+        let file = format!("# A file.\n{deployment}\n");
+        let (d, svc) = ("/apis/apps/v1/namespaces/default/deployments", "/api/v1/namespaces/default/services");
+        for (line, sent) in [
+            ("set image deploy/w c=j --record", format!("PATCH {d}/w?fieldManager=kubectl-set")),
+            ("set resources deploy/w --limits=cpu=1 --record", format!("PATCH {d}/w?fieldManager=kubectl-set")),
+            ("set serviceaccount deploy/w x --record", format!("PATCH {d}/w?fieldManager=kubectl-set")),
+            ("set selector svc/s a=c --record", format!("PATCH {svc}/s?fieldManager=kubectl-set")),
+            ("patch deploy w -p {} --record", format!("PATCH {d}/w?fieldManager=kubectl-patch")),
+            ("scale deploy w --replicas=2 --record", format!("PATCH {d}/w")),
+            ("create -f - --record", format!("POST {d}?fieldManager=kubectl-create&fieldValidation=Strict")),
+            ("replace -f - --record", format!("PUT {d}/w?fieldManager=kubectl-replace&fieldValidation=Strict")),
+            (
+                "apply -f - --record",
+                format!("PATCH {d}/w?fieldManager=kubectl-client-side-apply&fieldValidation=Strict"),
+            ),
+            (
+                "expose deploy w --port=80 --record",
+                format!("POST {svc}?fieldManager=kubectl-expose&fieldValidation=Strict"),
+            ),
+            (
+                "run w --image=i --record",
+                "POST /api/v1/namespaces/default/pods?fieldManager=kubectl-run&fieldValidation=Strict".to_owned(),
+            ),
+        ] {
+            let mut live = deployment.clone();
+            live["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
+            let s = Server::new()
+                .on(&format!("GET {d}/w"), 200, live)
+                .on(&format!("GET {svc}/s"), 200, service.clone())
+                .on(&format!("PATCH {d}/w/scale"), 200, json!({"spec": {"replicas": 2}}))
+                .on(&sent, 200, deployment.clone());
+            let said = snapshot(&s, line, &file).await;
+            assert!(
+                said.ends_with("! Flag --record has been deprecated, --record will be removed in the future\n"),
+                "{line}: {said} {:?}",
+                s.asked()
+            );
+            let cause = &s.body_of(&sent)["metadata"]["annotations"][super::CHANGE_CAUSE];
+            assert!(
+                cause.as_str().is_some_and(|c| c.starts_with("kubectl ") && c.ends_with("--record=true")),
+                "{line}: {cause} {:?}",
+                s.asked()
+            );
+        }
+        for line in ["set env deploy/w A=b --record", "create namespace x --record", "get pods --record"] {
+            let said = snapshot(&Server::new(), line, "").await;
+            assert!(said.starts_with("! error: unknown flag: --record\n"), "{line}: {said}");
+        }
+    }
 
     /// A command that did its work fails by the server's warnings, each counted once; one that failed says why it failed.
     #[tokio::test]

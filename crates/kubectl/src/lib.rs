@@ -72,6 +72,10 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
         Ok((global, command)) => match cli::profile(&global.profile, &command) {
             Ok(()) => {
                 let mut k = kube::Kube::new(shell, global);
+                // Told as often as the flag is there.
+                for _ in 0..k.global.recorded {
+                    k.warn("Flag --record has been deprecated, --record will be removed in the future");
+                }
                 match command.run(&mut k).await {
                     Ok(()) => k.end(),
                     failed => failed,

@@ -75,6 +75,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             if explicit {
                 o.set_namespace(&i.namespace);
             }
+            k.record(&mut o);
             if a.write.save_config && dry != Dry::Client {
                 annotate_made(&mut o);
             }

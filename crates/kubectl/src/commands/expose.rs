@@ -72,6 +72,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let from = i.object.clone().unwrap_or_default();
             let o = a.overrides.apply(service(&a, &from, &i.resource.kind)?)?;
             let mut o = Object::from_value(o).unwrap_or_default();
+            k.record(&mut o);
             if a.write.save_config && dry != Dry::Client {
                 annotate_made(&mut o);
             }

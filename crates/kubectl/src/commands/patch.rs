@@ -105,8 +105,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
         .await;
         match done {
-            Ok(o) => {
+            Ok(mut o) => {
                 let said = if o == before && !a.local { "patched (no change)" } else { "patched" };
+                if !a.local && dry != Dry::Client {
+                    let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
+                    o = k.record_after(&i, &a.subresource, &options).await.unwrap_or(o);
+                }
                 printer.print(k, &o, said)?;
             }
             Err(e) => errors.push(e),

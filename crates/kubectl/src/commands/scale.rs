@@ -94,6 +94,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         if matches!(i.resource.group.as_str(), "" | "apps") {
             o.set(&["spec", "replicas"], replicas);
         }
+        k.record_after(&i, "", &WriteOptions { dry_run: dry.option(), ..WriteOptions::default() }).await;
         printer.print(k, &o, "scaled")?;
     }
     Error::collect(errors)

@@ -39,6 +39,7 @@ impl Apply {
     async fn on_server(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut o = i.object.clone().unwrap_or_default();
+        k.record(&mut o);
         o.remove(&["metadata", "managedFields"]);
         let patch = Patch::Apply(o.into_value());
         let done = match self.a.subresource.as_str() {
@@ -73,6 +74,7 @@ impl Apply {
     async fn on_client(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut modified = i.object.clone().unwrap_or_default();
+        k.record(&mut modified);
         annotate(&mut modified);
         let Some(live) = api.get_opt(&i.name).await.map_err(|e| {
             let doing = format!("retrieving current configuration of:\n{}\nfrom server for:", shown(i));

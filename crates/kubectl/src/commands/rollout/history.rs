@@ -4,7 +4,7 @@ use super::{Which, object};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, PrintFlags};
-use crate::kube::Kube;
+use crate::kube::{CHANGE_CAUSE, Kube};
 use crate::printer::{Printer, name_of, tabwriter};
 use crate::resource::select::{Selection, list};
 use crate::resource::{Collection, Info};
@@ -21,7 +21,6 @@ pub struct Arguments {
     pub print: PrintFlags,
 }
 
-const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// One revision: its number, and the object that keeps it (a replica set or a controller revision).
@@ -168,6 +167,10 @@ mod tests {
         let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "uid": "u"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}}});
         Server::new().on("GET /apis/apps/v1/namespaces/default/deployments/w", 200, d).on(
+                "GET /apis/apps/v1/namespaces/default/deployments?fieldSelector=metadata.name%3Dw",
+                200,
+                json!({"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "w"}, "spec": {"replicas": 0}}]}),
+            ).on(
             "GET /apis/apps/v1/namespaces/default/replicasets?labelSelector=a%3Db&limit=500",
             200,
             sets,
