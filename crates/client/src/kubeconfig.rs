@@ -219,7 +219,7 @@ impl Resolved {
             client = client.with_impersonation(&self.impersonation)?;
         }
         Ok(match self.request_timeout {
-            Some(t) => client.with_timeout(t),
+            Some(t) => client.with_limit(t),
             None => client,
         })
     }
