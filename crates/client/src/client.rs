@@ -92,6 +92,13 @@ impl Client {
         &self.headers
     }
 
+    /// The same caller over a transport that is laid around its own.
+    #[must_use]
+    pub fn over(mut self, layer: impl FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport>) -> Self {
+        self.transport = layer(self.transport);
+        self
+    }
+
     /// The same connection under another user agent.
     #[must_use]
     pub fn with_user_agent(mut self, user_agent: &str) -> Self {

@@ -4,7 +4,9 @@ use crate::cli::GlobalFlags;
 use crate::discovery::{Discovery, Resource, TTL};
 use crate::error::{Result, text};
 use crate::shell::{Connect, Shell, Stream};
+use client::https::Credentials;
 use client::kubeconfig::{Overrides, Resolved, Sources};
+use client::log::{LEAST, Logged};
 use client::{Api, Client, Impersonation, Patch, WriteOptions};
 use jiff::Timestamp;
 use meta::{Gvk, Object};
@@ -104,6 +106,7 @@ impl Kube {
                 self.resolved()?.client(&agent, &self.shell.clock).await?
             }
         };
+        let client = if self.global.verbosity >= LEAST { self.logged(client) } else { client };
         let err = self.err.clone();
         let (said, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
         let client = client.with_warnings(move |w| {
@@ -156,6 +159,20 @@ impl Kube {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The client with a log of its requests (`-v`).
+    fn logged(&self, client: Client) -> Client {
+        let https = self.resolved.as_ref().map(|r| &r.https);
+        let authorization = https.and_then(|h| match h.credentials {
+            Credentials::None => None,
+            Credentials::Bearer(_) | Credentials::BearerFile(_) => Some("Bearer"),
+            Credentials::Basic { .. } => Some("Basic"),
+        });
+        let server = https.map(|h| h.server.trim_end_matches('/').to_owned()).unwrap_or_default();
+        let (level, clock, err) = (self.global.verbosity, self.shell.clock.clone(), self.err.clone());
+        let write = Box::new(move |line: &str| err.write(line.as_bytes()));
+        client.over(|inner| Arc::new(Logged { inner, level, server, authorization, clock, write }))
     }
 
     /// The namespace of this command, and whether a flag named it.
@@ -378,6 +395,54 @@ mod tests {
             let said = snapshot(&Server::new(), line, "").await;
             assert!(said.starts_with("! error: unknown flag: --record\n"), "{line}: {said}");
         }
+    }
+
+    /// Levels 6 to 10 tell more and more of each request, never its credentials; less than 6 tells nothing.
+    #[tokio::test]
+    async fn requests_are_logged_by_level() {
+        let path = "/api/v1/namespaces/default/pods/p";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}, "x": "y".repeat(11_000)});
+        let s = Server::new().on(&format!("GET {path}"), 200, pod);
+        let whole = r#"{\"apiVersion\":\"v1\",\"kind\":\"Pod\""#;
+        let sent = format!(
+            "\"Request\" verb=\"GET\" url=\"{path}\" headers=<\n! \tAccept: application/json\n! \tUser-Agent: kubectl\n!  >\n"
+        );
+        let line = format!("\"Response\" verb=\"GET\" url=\"{path}\" status=\"200 OK\" milliseconds=");
+        for (level, there, absent) in [
+            (5, vec![], vec!["Request", "Response"]),
+            (6, vec![line.as_str()], vec!["\"Request\"", whole]),
+            (
+                7,
+                vec![sent.as_str(), "\"Response\" status=\"200 OK\" milliseconds="],
+                vec![whole, "verb=\"GET\" url=\"/api/v1/namespaces/default/pods/p\" status"],
+            ),
+            (8, vec![sent.as_str(), "\"Request Body\" body=\"\"", whole, "chars]\""], vec!["curl"]),
+            (
+                9,
+                vec![
+                    "curl -v -XGET  -H \"Accept: application/json\" -H \"User-Agent: kubectl\" '/api/v1/namespaces/default/pods/p'\n!  >\n",
+                    "[truncated",
+                ],
+                vec![],
+            ),
+            (10, vec![whole], vec!["[truncated"]),
+        ] {
+            let said = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
+            assert!(said.starts_with("pod/p\n"), "{level}: {said}");
+            there.iter().for_each(|t| assert!(said.contains(t), "{level}: {t} in {said}"));
+            absent.iter().for_each(|t| assert!(!said.contains(t), "{level}: {t} in {said}"));
+            if level > 5 {
+                let first = said.lines().find(|l| l.starts_with("! ")).unwrap();
+                assert!(first.starts_with("! I1121 12:00:00.000000 "), "{first}");
+            }
+        }
+        let said = snapshot(&s, "get pod p -o name -v=8", "").await;
+        let body = said.lines().filter(|l| l.contains("\"Response Body\"")).next_back().unwrap();
+        assert!(body.contains(&format!("[truncated {} chars]", s_len(&s, path) - 1024)), "{body}");
+    }
+
+    fn s_len(s: &Server, path: &str) -> usize {
+        s.answer(&format!("GET {path}")).len()
     }
 
     /// A command that did its work fails by the server's warnings, each counted once; one that failed says why it failed.

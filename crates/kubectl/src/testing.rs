@@ -140,6 +140,12 @@ impl Server {
         all.iter().map(|a| a.line.clone()).filter(|l| l != "GET /api" && l != "GET /apis").collect()
     }
 
+    /// The bytes of the first answer.
+    pub fn answer(&self, line: &str) -> Vec<u8> {
+        let all = self.answers.lock().unwrap();
+        all.iter().find(|(l, _)| l == line).map(|(_, a)| a[0].1.clone()).unwrap()
+    }
+
     pub fn body_of(&self, line: &str) -> Value {
         let all = self.asked.lock().unwrap();
         all.iter().rev().find(|a| a.line == line).map(|a| a.body.clone()).unwrap_or_default()
