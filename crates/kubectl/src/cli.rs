@@ -110,6 +110,9 @@ pub struct GlobalFlags {
     /// How often `--record` is on the command line.
     #[arg(skip)]
     pub recorded: usize,
+    /// The value of `--dry-run`, if the command has it.
+    #[arg(skip)]
+    pub dry_run: Option<String>,
     /// The command line as the cause of a change, if it is to be kept.
     #[arg(skip)]
     pub cause: Option<String>,
@@ -252,6 +255,7 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
         global.given = m.ids().filter(given).map(ToString::to_string).collect();
         let (recorded, wanted) = shared::record(&m);
+        global.dry_run = shared::deepest(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
         global.recorded = recorded;
         global.cause = wanted.then(|| cause::of(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))

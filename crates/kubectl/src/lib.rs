@@ -76,6 +76,10 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
                 for _ in 0..k.global.recorded {
                     k.warn("Flag --record has been deprecated, --record will be removed in the future");
                 }
+                if let Some((place, said)) = k.global.dry_run.as_deref().and_then(flags::deprecated_dry_run) {
+                    let time = k.now().strftime("%m%d %H:%M:%S%.6f");
+                    k.warn(format!("W{time} {:7} {place}] {said}", std::process::id()));
+                }
                 match command.run(&mut k).await {
                     Ok(()) => k.end(),
                     failed => failed,

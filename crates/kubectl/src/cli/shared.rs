@@ -115,13 +115,17 @@ pub fn withheld(m: &ArgMatches, words: &[String]) -> Result<(), clap::Error> {
     Err(e)
 }
 
-/// What `--record` says of the command that is called: how often it is there, and whether it is set in the end.
-pub fn record(m: &ArgMatches) -> (usize, bool) {
-    let mut m = m;
+/// The matches of the command that is called.
+pub fn deepest(mut m: &ArgMatches) -> &ArgMatches {
     while let Some((_, sub)) = m.subcommand() {
         m = sub;
     }
-    let given: Vec<bool> = match m.try_get_many::<bool>("record") {
+    m
+}
+
+/// What `--record` says of the command that is called: how often it is there, and whether it is set in the end.
+pub fn record(m: &ArgMatches) -> (usize, bool) {
+    let given: Vec<bool> = match deepest(m).try_get_many::<bool>("record") {
         Ok(Some(all)) => all.copied().collect(),
         _ => Vec::new(),
     };

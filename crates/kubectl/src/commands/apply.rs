@@ -315,10 +315,6 @@ mod tests {
                 "apply --server-side --dry-run=client -f -",
                 "! error: --dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)\nexit 1\n",
             ),
-            (
-                "apply -f - --dry-run",
-                "! error: --dry-run flag without a value was specified. A value must be set: \"none\", \"server\", or \"client\".\nexit 1\n",
-            ),
             ("apply", "! error: must specify one of -f and -k\nexit 1\n"),
         ] {
             assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
