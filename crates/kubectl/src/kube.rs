@@ -437,7 +437,7 @@ mod tests {
             }
         }
         let said = snapshot(&s, "get pod p -o name -v=8", "").await;
-        let body = said.lines().filter(|l| l.contains("\"Response Body\"")).next_back().unwrap();
+        let body = said.lines().rfind(|l| l.contains("\"Response Body\"")).unwrap();
         assert!(body.contains(&format!("[truncated {} chars]", s_len(&s, path) - 1024)), "{body}");
     }
 
