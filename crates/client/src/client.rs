@@ -11,7 +11,9 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use meta::{Object, Reason, Status};
 use serde::de::DeserializeOwned;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -64,6 +66,7 @@ pub struct Client {
     headers: Arc<HeaderMap>,
     warn: Option<Warn>,
     timeout: Option<Duration>,
+    limit: Option<Duration>,
 }
 
 impl Client {
@@ -77,7 +80,7 @@ impl Client {
         if let Ok(v) = HeaderValue::from_str(user_agent) {
             headers.insert(USER_AGENT, v);
         }
-        Self { transport, headers: Arc::new(headers), warn: None, timeout: None }
+        Self { transport, headers: Arc::new(headers), warn: None, timeout: None, limit: None }
     }
 
     pub fn transport(&self) -> &Arc<dyn Transport> {
@@ -87,6 +90,13 @@ impl Client {
     /// What goes with every request: the user agent, and whom to act as.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
+    }
+
+    /// The same caller over a transport that is laid around its own.
+    #[must_use]
+    pub fn over(mut self, layer: impl FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport>) -> Self {
+        self.transport = layer(self.transport);
+        self
     }
 
     /// The same connection under another user agent.
@@ -117,6 +127,13 @@ impl Client {
         self
     }
 
+    /// How long a request may take with all of its answer, watches and streams included (Go's `http.Client.Timeout`).
+    #[must_use]
+    pub fn with_limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
     /// The objects of a typed view, in all namespaces until [`Api::namespace`] narrows it.
     pub fn api<K>(&self) -> Api<K>
     where
@@ -139,7 +156,11 @@ impl Client {
         let mut tries = 0;
         let response = loop {
             let (begun, method) = (Instant::now(), request.method().clone());
-            let response = self.transport.send(request.clone()).await;
+            let sent = self.transport.send(request.clone());
+            let response = match self.limit {
+                None => sent.await,
+                Some(limit) => within(limit, sent).await,
+            };
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
             metrics::requested(self.transport.host(), method.as_str(), code, begun.elapsed());
             let response = response?;
@@ -223,6 +244,38 @@ impl Client {
             if let Some(text) = v.to_str().ok().and_then(warning_text) {
                 warn(&text);
             }
+        }
+    }
+}
+
+/// Waits so long for an answer, its body included.
+async fn within(
+    limit: Duration,
+    answer: impl Future<Output = Result<Response<Body>, Error>>,
+) -> Result<Response<Body>, Error> {
+    let end = Instant::now() + limit;
+    let response = tokio::time::timeout_at(end, answer).await.map_err(|_| Error::Timeout(limit))??;
+    let over = Box::pin(tokio::time::sleep_until(end));
+    Ok(response.map(|body| Limited { body, over }.boxed_unsync()))
+}
+
+/// A body that fails once its time is over.
+struct Limited {
+    body: Body,
+    over: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl http_body::Body for Limited {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Error>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Pending => self.over.as_mut().poll(cx).map(|()| Some(Err(Error::Cut))),
+            ready => ready,
         }
     }
 }
@@ -332,6 +385,34 @@ fn warning_text(header: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Answers at once, with a body that says one thing and never ends.
+    struct Endless;
+
+    #[async_trait::async_trait]
+    impl Transport for Endless {
+        async fn send(&self, _: Request<Bytes>) -> Result<Response<Body>, Error> {
+            let event = Bytes::from_static(b"{\"type\":\"ADDED\",\"object\":{}}\n");
+            let first = futures::stream::iter([Ok(http_body::Frame::data(event))]);
+            let body = http_body_util::StreamBody::new(futures::StreamExt::chain(first, futures::stream::pending()));
+            Ok(Response::new(body.boxed_unsync()))
+        }
+    }
+
+    /// A limit ends what has no end: a watch as if the server had ended it, any other answer with an error.
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_holds_for_what_arrives_too() {
+        let client = Client::new(Endless, "test").with_limit(Duration::from_secs(1));
+        let begun = Instant::now();
+        let answer = client.raw(Request::new(Bytes::new())).await.unwrap();
+        assert!(matches!(collect(answer.into_body()).await, Err(Error::Cut)));
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+        let pods = client.dynamic(&ApiResource::of::<k8s_openapi::api::core::v1::Pod>());
+        let events = pods.watch(&crate::WatchOptions::default()).await.unwrap();
+        let seen: Vec<_> = futures::StreamExt::collect(events).await;
+        assert!(matches!(seen.as_slice(), [Ok(crate::WatchEvent::Added(_))]), "{seen:?}");
+        assert_eq!(begun.elapsed(), Duration::from_secs(2));
+    }
 
     #[test]
     fn warnings_are_unquoted() {

@@ -29,6 +29,9 @@ pub enum Error {
     Unexpected(String),
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
+    /// The time for the request was over while its answer arrived.
+    #[error("context deadline exceeded (Client.Timeout or context cancellation while reading body)")]
+    Cut,
     /// This transport cannot hand over its byte stream.
     #[error("this transport has no upgraded streams")]
     NoUpgrade,

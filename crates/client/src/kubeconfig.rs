@@ -219,7 +219,7 @@ impl Resolved {
             client = client.with_impersonation(&self.impersonation)?;
         }
         Ok(match self.request_timeout {
-            Some(t) => client.with_timeout(t),
+            Some(t) => client.with_limit(t),
             None => client,
         })
     }
@@ -328,7 +328,7 @@ impl User {
         } else {
             Credentials::None
         };
-        Ok(self.exec.clone().filter(|_| https.credentials == Credentials::None))
+        Ok(self.exec.clone().filter(|_| https.credentials == Credentials::None && https.identity.is_none()))
     }
 
     /// A connection as this user to a server that the kubeconfig does not name. A credential plugin is run here, and again when what

@@ -14,6 +14,7 @@ pub mod https;
 pub mod informer;
 pub mod kubeconfig;
 pub mod lease;
+pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod pace;

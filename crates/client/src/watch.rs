@@ -88,6 +88,8 @@ impl Stream for RawEvents {
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => self.ended = true,
+                // As in client-go, time that is over ends a watch like a server that ends it.
+                Poll::Ready(Some(Err(Error::Cut))) => self.end(),
                 Poll::Ready(Some(Err(e))) => {
                     self.end();
                     return Poll::Ready(Some(Err(e)));

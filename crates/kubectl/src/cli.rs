@@ -1,5 +1,6 @@
 //! The command line: global flags, and which command is meant.
 
+mod cause;
 mod order;
 mod refusal;
 mod shared;
@@ -106,6 +107,15 @@ pub struct GlobalFlags {
     /// Which of these were on the command line, even if empty, by the names of the fields.
     #[arg(skip)]
     pub given: Vec<String>,
+    /// How often `--record` is on the command line.
+    #[arg(skip)]
+    pub recorded: usize,
+    /// The value of `--dry-run`, if the command has it.
+    #[arg(skip)]
+    pub dry_run: Option<String>,
+    /// The command line as the cause of a change, if it is to be kept.
+    #[arg(skip)]
+    pub cause: Option<String>,
 }
 
 macro_rules! name {
@@ -238,11 +248,16 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let with = |c: clap::Command| {
         let ordered = order::subcommands_first(&args, &c);
+        let known = c.clone();
         let m = c.try_get_matches_from(ordered)?;
         shared::withheld(&m, &words)?;
         let mut global = GlobalFlags::from_arg_matches(&m)?;
         let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
         global.given = m.ids().filter(given).map(ToString::to_string).collect();
+        let (recorded, wanted) = shared::record(&m);
+        global.dry_run = shared::deepest(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
+        global.recorded = recorded;
+        global.cause = wanted.then(|| cause::of(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))
     };
     with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| refusal::refuse(&e, &words))

@@ -60,6 +60,7 @@ impl SelectFlags {
             nothing_but_all: false,
             all_namespaces: self.all_namespaces,
             bare_type_is_all: false,
+            files_as_given: false,
             page: None,
         }
     }
@@ -100,13 +101,25 @@ impl DryRunFlag {
     pub fn strategy(&self) -> Result<Dry> {
         match self.dry_run.as_str() {
             "none" | "" => Ok(Dry::None),
-            "client" => Ok(Dry::Client),
+            "client" | "unchanged" => Ok(Dry::Client),
             "server" => Ok(Dry::Server),
-            "unchanged" => text(
-                "--dry-run flag without a value was specified. A value must be set: \"none\", \"server\", or \"client\".",
-            ),
+            other if go_bool(other).is_ok() => Ok(if go_bool(other) == Ok(true) { Dry::Client } else { Dry::None }),
             other => text(format!("Invalid dry-run value ({other}). Must be \"none\", \"server\", or \"client\".")),
         }
+    }
+}
+
+/// What is said of a value of `--dry-run` that goes out of use, and where upstream says it.
+pub fn deprecated_dry_run(given: &str) -> Option<(&'static str, String)> {
+    let word =
+        |to: &str| format!("--dry-run={given} is deprecated (boolean value) and can be replaced with --dry-run={to}.");
+    match (given, go_bool(given)) {
+        ("unchanged", _) => {
+            Some(("helpers.go:719", "--dry-run is deprecated and can be replaced with --dry-run=client.".into()))
+        }
+        (_, Ok(true)) => Some(("helpers.go:733", word("client"))),
+        (_, Ok(false)) => Some(("helpers.go:736", word("none"))),
+        _ => None,
     }
 }
 
@@ -293,6 +306,42 @@ pub struct SessionFlags {
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::{Server, run_with};
+
+    /// Booleans, and no value at all, still say what they mean, with a warning.
+    #[tokio::test]
+    async fn rehearsals_take_booleans() {
+        for (flag, printed, warning) in [
+            ("--dry-run=client", "namespace/x created (dry run)\n", ""),
+            (
+                "--dry-run",
+                "namespace/x created (dry run)\n",
+                "helpers.go:719] --dry-run is deprecated and can be replaced with --dry-run=client.\n",
+            ),
+            (
+                "--dry-run=true",
+                "namespace/x created (dry run)\n",
+                "helpers.go:733] --dry-run=true is deprecated (boolean value) and can be replaced with --dry-run=client.\n",
+            ),
+        ] {
+            let (code, out, err) = run_with(&Server::new(), &["create", "namespace", "x", flag], "").await;
+            assert_eq!((code, out.as_str()), (0, printed), "{flag}: {err}");
+            assert!(
+                if warning.is_empty() {
+                    err.is_empty()
+                } else {
+                    err.starts_with("W1121 12:00:00.000000 ") && err.ends_with(warning)
+                },
+                "{flag}: {err}"
+            );
+        }
+        let (code, _, err) = run_with(&Server::new(), &["create", "namespace", "x", "--dry-run=maybe"], "").await;
+        assert_eq!(
+            (code, err.as_str()),
+            (1, "error: Invalid dry-run value (maybe). Must be \"none\", \"server\", or \"client\".\n")
+        );
+    }
+
     use super::{go_duration, parse_duration};
 
     #[test]

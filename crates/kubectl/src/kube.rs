@@ -4,12 +4,18 @@ use crate::cli::GlobalFlags;
 use crate::discovery::{Discovery, Resource, TTL};
 use crate::error::{Result, text};
 use crate::shell::{Connect, Shell, Stream};
+use client::https::Credentials;
 use client::kubeconfig::{Overrides, Resolved, Sources};
-use client::{Api, Client, Impersonation};
+use client::log::{LEAST, Logged};
+use client::{Api, Client, Impersonation, Patch, WriteOptions};
 use jiff::Timestamp;
 use meta::{Gvk, Object};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The annotation with the cause of the last change.
+pub const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 
 pub struct Kube {
     pub out: Stream,
@@ -21,12 +27,15 @@ pub struct Kube {
     discovery: Option<Arc<Discovery>>,
     /// Whether the discovery at hand came from this run's server and not from the disk.
     fresh: bool,
+    /// How many different warnings the server has given.
+    warnings: Arc<AtomicUsize>,
 }
 
 impl Kube {
     pub fn new(shell: Shell, global: GlobalFlags) -> Self {
         let (out, err) = (shell.out.clone(), shell.err.clone());
-        Self { out, err, shell, global, resolved: None, client: None, discovery: None, fresh: false }
+        let warnings = Arc::new(AtomicUsize::new(0));
+        Self { out, err, shell, global, resolved: None, client: None, discovery: None, fresh: false, warnings }
     }
 
     /// Prints a line.
@@ -97,13 +106,15 @@ impl Kube {
                 self.resolved()?.client(&agent, &self.shell.clock).await?
             }
         };
+        let client = if self.global.verbosity >= LEAST { self.logged(client) } else { client };
         let err = self.err.clone();
-        let said = Mutex::new(Vec::<String>::new());
+        let (said, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
         let client = client.with_warnings(move |w| {
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             if !said.iter().any(|s| s == w) {
                 err.write(format!("Warning: {w}\n").as_bytes());
                 said.push(w.to_owned());
+                count.fetch_add(1, Ordering::Relaxed);
             }
         });
         if self.global.match_server_version {
@@ -111,6 +122,57 @@ impl Kube {
         }
         self.client = Some(client.clone());
         Ok(client)
+    }
+
+    /// Keeps the command line as the cause of a change of an object, if that is asked for (`--record`).
+    pub fn record(&self, o: &mut Object) {
+        if let Some(cause) = &self.global.cause {
+            o.set_annotation(CHANGE_CAUSE, cause);
+        }
+    }
+
+    /// The same as a patch of its own, after a change that was none of the object itself (`scale`, `patch`). Errors are not told, as
+    /// upstream has it: the change is made.
+    pub async fn record_after(
+        &mut self,
+        i: &crate::resource::Info,
+        subresource: &str,
+        options: &WriteOptions,
+    ) -> Option<Object> {
+        let cause = self.global.cause.clone()?;
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": {CHANGE_CAUSE: cause}}}));
+        let api = self.api(&i.resource, &i.namespace).await.ok()?;
+        match subresource {
+            "" => api.patch(&i.name, options, &patch).await.ok(),
+            sub => api.patch_subresource(&i.name, sub, options, &patch).await.ok(),
+        }
+    }
+
+    /// How a command ends that did what it should (`--warnings-as-errors`).
+    ///
+    /// # Errors
+    /// The server gave warnings, and that is not enough.
+    pub fn end(&self) -> Result {
+        match self.warnings.load(Ordering::Relaxed) {
+            n @ 1.. if self.global.warnings_as_errors => {
+                text(format!("{n} warning{} received", if n == 1 { "" } else { "s" }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The client with a log of its requests (`-v`).
+    fn logged(&self, client: Client) -> Client {
+        let https = self.resolved.as_ref().map(|r| &r.https);
+        let authorization = https.and_then(|h| match h.credentials {
+            Credentials::None => None,
+            Credentials::Bearer(_) | Credentials::BearerFile(_) => Some("Bearer"),
+            Credentials::Basic { .. } => Some("Basic"),
+        });
+        let server = https.map(|h| h.server.trim_end_matches('/').to_owned()).unwrap_or_default();
+        let (level, clock, err) = (self.global.verbosity, self.shell.clock.clone(), self.err.clone());
+        let write = Box::new(move |line: &str| err.write(line.as_bytes()));
+        client.over(|inner| Arc::new(Logged { inner, level, server, authorization, clock, write }))
     }
 
     /// The namespace of this command, and whether a flag named it.
@@ -275,6 +337,153 @@ pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    /// Every command that upstream records keeps its line in the object it sends; those that have no such flag refuse it.
+    #[tokio::test]
+    async fn commands_keep_their_line_as_the_cause() {
+        let deployment = json!({
+            "kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
+        });
+        let service =
+            json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"selector": {"a": "b"}}});
+        let file = format!("# A file.\n{deployment}\n");
+        let (d, svc) = ("/apis/apps/v1/namespaces/default/deployments", "/api/v1/namespaces/default/services");
+        for (line, sent) in [
+            ("set image deploy/w c=j --record", format!("PATCH {d}/w?fieldManager=kubectl-set")),
+            ("set resources deploy/w --limits=cpu=1 --record", format!("PATCH {d}/w?fieldManager=kubectl-set")),
+            ("set serviceaccount deploy/w x --record", format!("PATCH {d}/w?fieldManager=kubectl-set")),
+            ("set selector svc/s a=c --record", format!("PATCH {svc}/s?fieldManager=kubectl-set")),
+            ("patch deploy w -p {} --record", format!("PATCH {d}/w?fieldManager=kubectl-patch")),
+            ("scale deploy w --replicas=2 --record", format!("PATCH {d}/w")),
+            ("create -f - --record", format!("POST {d}?fieldManager=kubectl-create&fieldValidation=Strict")),
+            ("replace -f - --record", format!("PUT {d}/w?fieldManager=kubectl-replace&fieldValidation=Strict")),
+            (
+                "apply -f - --record",
+                format!("PATCH {d}/w?fieldManager=kubectl-client-side-apply&fieldValidation=Strict"),
+            ),
+            (
+                "expose deploy w --port=80 --record",
+                format!("POST {svc}?fieldManager=kubectl-expose&fieldValidation=Strict"),
+            ),
+            (
+                "run w --image=i --record",
+                "POST /api/v1/namespaces/default/pods?fieldManager=kubectl-run&fieldValidation=Strict".to_owned(),
+            ),
+        ] {
+            let mut live = deployment.clone();
+            live["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
+            let s = Server::new()
+                .on(&format!("GET {d}/w"), 200, live)
+                .on(&format!("GET {svc}/s"), 200, service.clone())
+                .on(&format!("PATCH {d}/w/scale"), 200, json!({"spec": {"replicas": 2}}))
+                .on(&sent, 200, deployment.clone());
+            let said = snapshot(&s, line, &file).await;
+            assert!(
+                said.ends_with("! Flag --record has been deprecated, --record will be removed in the future\n"),
+                "{line}: {said} {:?}",
+                s.asked()
+            );
+            let cause = &s.body_of(&sent)["metadata"]["annotations"][super::CHANGE_CAUSE];
+            assert!(
+                cause.as_str().is_some_and(|c| c.starts_with("kubectl ") && c.ends_with("--record=true")),
+                "{line}: {cause} {:?}",
+                s.asked()
+            );
+        }
+        for line in ["set env deploy/w A=b --record", "create namespace x --record", "get pods --record"] {
+            let said = snapshot(&Server::new(), line, "").await;
+            assert!(said.starts_with("! error: unknown flag: --record\n"), "{line}: {said}");
+        }
+    }
+
+    /// Levels 6 to 10 tell more and more of each request, never its credentials; less than 6 tells nothing.
+    #[tokio::test]
+    async fn requests_are_logged_by_level() {
+        let path = "/api/v1/namespaces/default/pods/p";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}, "x": "y".repeat(11_000)});
+        let s = Server::new().on(&format!("GET {path}"), 200, pod);
+        let whole = r#"{\"apiVersion\":\"v1\",\"kind\":\"Pod\""#;
+        let sent = format!(
+            "\"Request\" verb=\"GET\" url=\"{path}\" headers=<\n! \tAccept: application/json\n! \tUser-Agent: kubectl\n!  >\n"
+        );
+        let line = format!("\"Response\" verb=\"GET\" url=\"{path}\" status=\"200 OK\" milliseconds=");
+        for (level, there, absent) in [
+            (5, vec![], vec!["Request", "Response"]),
+            (6, vec![line.as_str()], vec!["\"Request\"", whole]),
+            (
+                7,
+                vec![sent.as_str(), "\"Response\" status=\"200 OK\" milliseconds="],
+                vec![whole, "verb=\"GET\" url=\"/api/v1/namespaces/default/pods/p\" status"],
+            ),
+            (8, vec![sent.as_str(), "\"Request Body\" body=\"\"", whole, "chars]\""], vec!["curl"]),
+            (
+                9,
+                vec![
+                    "curl -v -XGET  -H \"Accept: application/json\" -H \"User-Agent: kubectl\" '/api/v1/namespaces/default/pods/p'\n!  >\n",
+                    "[truncated",
+                ],
+                vec![],
+            ),
+            (10, vec![whole], vec!["[truncated"]),
+        ] {
+            let said = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
+            assert!(said.starts_with("pod/p\n"), "{level}: {said}");
+            there.iter().for_each(|t| assert!(said.contains(t), "{level}: {t} in {said}"));
+            absent.iter().for_each(|t| assert!(!said.contains(t), "{level}: {t} in {said}"));
+            if level > 5 {
+                let first = said.lines().find(|l| l.starts_with("! ")).unwrap();
+                assert!(first.starts_with("! I1121 12:00:00.000000 "), "{first}");
+            }
+        }
+        let said = snapshot(&s, "get pod p -o name -v=8", "").await;
+        let body = said.lines().rfind(|l| l.contains("\"Response Body\"")).unwrap();
+        assert!(body.contains(&format!("[truncated {} chars]", s_len(&s, path) - 1024)), "{body}");
+    }
+
+    fn s_len(s: &Server, path: &str) -> usize {
+        s.answer(&format!("GET {path}")).len()
+    }
+
+    /// A command that did its work fails by the server's warnings, each counted once; one that failed says why it failed.
+    #[tokio::test]
+    async fn warnings_are_errors_for_every_command() {
+        let path = "/api/v1/namespaces/default/pods/p";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "default"}});
+        let one = Server::new()
+            .on(&format!("GET {path}"), 200, pod.clone())
+            .on(&format!("PATCH {path}?fieldManager=kubectl-label"), 200, pod.clone())
+            .on("POST /api/v1/namespaces/default/pods?fieldManager=kubectl-run", 200, pod)
+            .warning("old");
+        let two = one.clone().warning("older");
+        for (server, line, want) in [
+            (
+                &one,
+                "get pod p -o name --warnings-as-errors",
+                "pod/p\n! Warning: old\n! error: 1 warning received\nexit 1\n",
+            ),
+            (
+                &one,
+                "label pod p a=b --warnings-as-errors",
+                "pod/p labeled\n! Warning: old\n! error: 1 warning received\nexit 1\n",
+            ),
+            (
+                &two,
+                "get pod p -o name --warnings-as-errors",
+                "pod/p\n! Warning: old\n! Warning: older\n! error: 2 warnings received\nexit 1\n",
+            ),
+            (&one, "get pod p -o name", "pod/p\n! Warning: old\n"),
+            (&one, "get pod p -o name --warnings-as-errors=false", "pod/p\n! Warning: old\n"),
+            (
+                &one,
+                "get pod q -o name --warnings-as-errors",
+                "! Warning: old\n! Error from server (NotFound): pods \"q\" not found\nexit 1\n",
+            ),
+            (&Server::new(), "get pod q --ignore-not-found --warnings-as-errors", ""),
+        ] {
+            assert_eq!(snapshot(server, line, "").await, want, "{line}");
+        }
+    }
 
     #[tokio::test]
     async fn a_server_of_another_version_can_be_refused() {

@@ -115,6 +115,7 @@ pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(
         let mut found = std::env::split_paths(&path).map(|d| d.join(program)).filter(|f| f.is_file());
         found.next().map_or_else(|| program.to_owned(), |f| f.display().to_string())
     };
+    misconfigured(&p)?;
     let wanted = place(plugin);
     match p["credentialPluginPolicy"].as_str().unwrap_or_default() {
         "" | "AllowAll" => Ok(()),
@@ -128,6 +129,32 @@ pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(
             Err(format!("plugin path {wanted:?} is not permitted by the credential plugin allowlist"))
         }
         other => Err(format!("plugin {wanted:?} not allowed: policy set to {other:?}")),
+    }
+}
+
+/// Refuses a policy that does not go with its list: whoever wrote it meant something else than it says.
+fn misconfigured(p: &Value) -> std::result::Result<(), String> {
+    let (policy, list) = (p["credentialPluginPolicy"].as_str().unwrap_or_default(), &p["credentialPluginAllowlist"]);
+    match (policy, list.as_array()) {
+        ("" | "AllowAll" | "DenyAll", None) => Ok(()),
+        ("" | "AllowAll" | "DenyAll", Some(_)) => Err(format!(
+            "misconfigured credential plugin allowlist: plugin policy is {policy:?} but allowlist is non-nil"
+        )),
+        ("Allowlist", None) => {
+            Err("credential plugin policy set to \"Allowlist\", but allowlist is unspecified".into())
+        }
+        ("Allowlist", Some(all)) if all.is_empty() => {
+            Err("credential plugin policy set to \"Allowlist\", but allowlist is empty; use \"DenyAll\" policy instead"
+                .into())
+        }
+        ("Allowlist", Some(all)) => {
+            let empty = |e: &Value| ["command", "name"].iter().all(|k| e[*k].as_str().is_none_or(str::is_empty));
+            match all.iter().position(empty) {
+                Some(i) => Err(format!("misconfigured credential plugin allowlist: empty allowlist entry #{}", i + 1)),
+                None => Ok(()),
+            }
+        }
+        (other, _) => Err(format!("unknown plugin policy: {other:?}")),
     }
 }
 
@@ -276,6 +303,38 @@ aliases:
   prependArgs: [namespaces]
   appendArgs: [--ignore-not-found]
 ";
+
+    /// A list beside a policy that has none is a mistake that must not let every program run.
+    #[test]
+    fn policies_and_lists_must_agree() {
+        let list = json!([{"command": "a"}]);
+        for (policy, list, want) in [
+            ("", json!(null), ""),
+            ("AllowAll", json!(null), ""),
+            (
+                "AllowAll",
+                list.clone(),
+                "misconfigured credential plugin allowlist: plugin policy is \"AllowAll\" but allowlist is non-nil",
+            ),
+            (
+                "",
+                json!([]),
+                "misconfigured credential plugin allowlist: plugin policy is \"\" but allowlist is non-nil",
+            ),
+            ("Allowlist", list, ""),
+            ("Allowlist", json!(null), "credential plugin policy set to \"Allowlist\", but allowlist is unspecified"),
+            (
+                "Allowlist",
+                json!([]),
+                "credential plugin policy set to \"Allowlist\", but allowlist is empty; use \"DenyAll\" policy instead",
+            ),
+            ("Allowlist", json!([{}]), "misconfigured credential plugin allowlist: empty allowlist entry #1"),
+            ("Other", json!(null), "unknown plugin policy: \"Other\""),
+        ] {
+            let p = json!({"credentialPluginPolicy": policy, "credentialPluginAllowlist": list});
+            assert_eq!(super::misconfigured(&p).err().unwrap_or_default(), want, "{p}");
+        }
+    }
 
     #[tokio::test]
     async fn aliases_and_defaults_are_worked_in() {

@@ -70,7 +70,21 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
     }
     let result = match cli::parse(args) {
         Ok((global, command)) => match cli::profile(&global.profile, &command) {
-            Ok(()) => command.run(&mut kube::Kube::new(shell, global)).await,
+            Ok(()) => {
+                let mut k = kube::Kube::new(shell, global);
+                // Told as often as the flag is there.
+                for _ in 0..k.global.recorded {
+                    k.warn("Flag --record has been deprecated, --record will be removed in the future");
+                }
+                if let Some((place, said)) = k.global.dry_run.as_deref().and_then(flags::deprecated_dry_run) {
+                    let time = k.now().strftime("%m%d %H:%M:%S%.6f");
+                    k.warn(format!("W{time} {:7} {place}] {said}", std::process::id()));
+                }
+                match command.run(&mut k).await {
+                    Ok(()) => k.end(),
+                    failed => failed,
+                }
+            }
             Err(e) => Err(e),
         },
         Err(cli::Refusal::Help(text)) => {

@@ -30,6 +30,7 @@ pub struct Server {
     answers: Arc<Mutex<Vec<(String, Vec<Answer>)>>>,
     pub asked: Arc<Mutex<Vec<Asked>>>,
     talk: Option<Arc<Talk>>,
+    warnings: Vec<String>,
 }
 
 impl Server {
@@ -98,6 +99,13 @@ impl Server {
         self.on_bytes(line, code, answer.to_string().into_bytes())
     }
 
+    /// Every answer besides discovery comes with this warning.
+    #[must_use]
+    pub fn warning(mut self, text: &str) -> Self {
+        self.warnings.push(format!("299 - {text:?}"));
+        self
+    }
+
     /// What the other side of a WebSocket does.
     #[must_use]
     pub fn on_upgrade(
@@ -130,6 +138,12 @@ impl Server {
     pub fn asked(&self) -> Vec<String> {
         let all = self.asked.lock().unwrap();
         all.iter().map(|a| a.line.clone()).filter(|l| l != "GET /api" && l != "GET /apis").collect()
+    }
+
+    /// The bytes of the first answer.
+    pub fn answer(&self, line: &str) -> Vec<u8> {
+        let all = self.answers.lock().unwrap();
+        all.iter().find(|(l, _)| l == line).map(|(_, a)| a[0].1.clone()).unwrap()
     }
 
     pub fn body_of(&self, line: &str) -> Value {
@@ -188,6 +202,7 @@ impl Transport for Server {
             let (code, bytes) = if same { (304, Vec::new()) } else { (code, bytes) };
             return Ok(answer.status(code).header("etag", etag).body(text(bytes)).unwrap());
         }
+        let answer = self.warnings.iter().fold(answer, |a, w| a.header("warning", w));
         Ok(answer.status(code).body(text(bytes)).unwrap())
     }
 }

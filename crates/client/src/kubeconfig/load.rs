@@ -228,6 +228,30 @@ users:
   user: {token: abc, as: jane, as-groups: [g]}
 ";
 
+    /// A user who has credentials of another kind is asked for none by a program (client-go `exec.UpdateTransportConfig`).
+    #[test]
+    fn a_plugin_is_for_users_without_other_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: nothing, interactiveMode: Never}";
+        for (user, runs) in [
+            ("", true),
+            ("token: abc, ", false),
+            ("username: a, password: b, ", false),
+            ("client-certificate-data: YQ==, client-key-data: Yg==, ", false),
+        ] {
+            let text = A
+                .replace(", certificate-authority: ca.pem", "")
+                .replace("{tokenFile: t}", &format!("{{{user}{exec}}}"));
+            std::fs::write(&file, text).unwrap();
+            let resolved = Sources::find(Some(file.clone()), |_| None).resolve(&Overrides::default(), |_| None);
+            match resolved {
+                Ok(r) => assert_eq!(r.plugin().is_some(), runs, "{user}"),
+                Err(e) => panic!("{user}: {e}"),
+            }
+        }
+    }
+
     #[test]
     fn the_first_file_wins_and_paths_belong_to_their_file() {
         let dir = tempfile::tempdir().unwrap();

@@ -39,6 +39,26 @@ const LACKS: [(&str, &[&str]); 10] = [
 /// Command, and flags that it takes without effect.
 const IDLE: [(&str, &[&str]); 1] = [("run", &["filename", "kustomize", "recursive"])];
 
+/// Commands that write down why they changed an object (`--record`), as those of upstream's that have the flag.
+const RECORD: [&str; 16] = [
+    "annotate",
+    "apply",
+    "apply edit-last-applied",
+    "autoscale",
+    "create",
+    "edit",
+    "expose",
+    "label",
+    "patch",
+    "replace",
+    "run",
+    "scale",
+    "set image",
+    "set resources",
+    "set selector",
+    "set serviceaccount",
+];
+
 /// Where a path leads that begins with the command itself.
 fn at<'a>(c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
     let mut names = path.split(' ');
@@ -48,6 +68,16 @@ fn at<'a>(c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
 
 /// Writes the rows into a command and those below it.
 pub fn adjust(c: &mut Command) {
+    for path in RECORD {
+        if let Some(sub) = at(c, path) {
+            let flag = clap::Arg::new("record")
+                .long("record")
+                .help("Keep this command line as the cause of the change; deprecated");
+            let flag =
+                flag.num_args(0..=1).require_equals(true).default_missing_value("true").action(clap::ArgAction::Append);
+            *sub = std::mem::take(sub).arg(flag.value_parser(crate::flags::go_bool).hide_possible_values(true));
+        }
+    }
     let mut change = |path: &str, flag: &str, to: &dyn Fn(clap::Arg) -> clap::Arg| {
         if let Some(sub) = at(c, path) {
             *sub = std::mem::take(sub).mut_arg(flag, to);
@@ -85,6 +115,23 @@ pub fn withheld(m: &ArgMatches, words: &[String]) -> Result<(), clap::Error> {
     Err(e)
 }
 
+/// The matches of the command that is called.
+pub fn deepest(mut m: &ArgMatches) -> &ArgMatches {
+    while let Some((_, sub)) = m.subcommand() {
+        m = sub;
+    }
+    m
+}
+
+/// What `--record` says of the command that is called: how often it is there, and whether it is set in the end.
+pub fn record(m: &ArgMatches) -> (usize, bool) {
+    let given: Vec<bool> = match deepest(m).try_get_many::<bool>("record") {
+        Ok(Some(all)) => all.copied().collect(),
+        _ => Vec::new(),
+    };
+    (given.len(), given.last() == Some(&true))
+}
+
 /// `--vmodule`: pairs of a pattern and a number. What Go's files would say is not said here.
 pub fn vmodule(s: &str) -> Result<String, String> {
     let fits = |pair: &str| pair.split_once('=').is_some_and(|(p, n)| !p.is_empty() && n.parse::<i32>().is_ok());
@@ -120,7 +167,7 @@ mod tests {
         let mut c = crate::cli::command();
         let rows = super::DEFAULTS.iter().map(|(p, f, _)| (*p, *f));
         let lacks = super::LACKS.iter().chain(&super::IDLE).flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
-        for (path, flag) in rows.chain(lacks) {
+        for (path, flag) in rows.chain(lacks).chain(super::RECORD.map(|p| (p, "record"))) {
             let first = path.split(' ').next().unwrap();
             let found = c
                 .find_subcommand_mut(first)

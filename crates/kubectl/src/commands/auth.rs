@@ -119,6 +119,9 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
         }
     };
     let spec = if what.starts_with('/') {
+        if !a.subresource.is_empty() {
+            return text("--subresource can not be used with NonResourceURL");
+        }
         json!({"nonResourceAttributes": {"path": what, "verb": verb}})
     } else {
         // Said after the warning about the resource, as kubectl does.
@@ -127,7 +130,7 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
         let (plural, of) = match k.resource(word).await {
             _ if word == "*" => ("*".to_owned(), "*".to_owned()),
             Ok(r) => {
-                if !r.namespaced {
+                if !r.namespaced && !a.all_namespaces {
                     k.warn(format!(
                         "Warning: resource '{}' is not namespace scoped{}\n",
                         r.plural,

@@ -1,6 +1,6 @@
 //! `kubectl autoscale`: a HorizontalPodAutoscaler for what has replicas.
 
-use super::create::{WriteFlags, submit};
+use super::create::{WriteFlags, annotate_made, submit};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
@@ -53,7 +53,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let dry = a.write.dry.strategy()?;
     let metrics = metrics(&a)?;
     let mut printer = Printer::new(&a.write.print, dry)?.typed();
-    let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
+    let (found, mut errors) =
+        gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?;
     if found.is_empty() && errors.is_empty() {
         return text("no objects passed to autoscale");
     }
@@ -73,6 +74,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let mut o = document(&a, &i.name, &target, &metrics);
             if explicit {
                 o.set_namespace(&i.namespace);
+            }
+            k.record(&mut o);
+            if a.write.save_config && dry != Dry::Client {
+                annotate_made(&mut o);
             }
             let made = submit(k, &a.write, o, &i.namespace).await?;
             printer.print(k, &made, if dry == Dry::Client { "created" } else { "autoscaled" })
@@ -130,6 +135,16 @@ fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Objec
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn a_file_is_scaled_as_it_is() {
+        let scale = "GET /apis/apps/v1/namespaces/default/deployments/w/scale";
+        let s = Server::new().on(scale, 200, json!({}));
+        let file = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\n";
+        let line = "autoscale -f - --max=5 --save-config --dry-run=client -o jsonpath={.metadata}";
+        assert_eq!(snapshot(&s, line, file).await, "{\"name\":\"w\"}");
+        assert_eq!(s.asked(), [scale]);
+    }
 
     #[tokio::test]
     async fn an_autoscaler_is_made() {

@@ -345,6 +345,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             if a.write.save_config {
                 annotate(&mut o);
             }
+            k.record(&mut o);
             if dry != crate::flags::Dry::Client {
                 let api = k.api(&i.resource, &i.namespace).await?;
                 o = create(&api, &options, &o).await.map_err(|e| Error::from(e).about("creating", &i.source))?;

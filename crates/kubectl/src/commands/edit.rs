@@ -198,6 +198,7 @@ async fn one(
     if a.save_config {
         annotate(&mut edited);
     }
+    k.record(&mut edited);
     if before == edited {
         k.say(format!("{} skipped", name_of(&edited)));
         return Ok(());

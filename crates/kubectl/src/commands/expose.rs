@@ -1,9 +1,9 @@
 //! `kubectl expose`: a service for what has pods.
 
-use super::create::{WriteFlags, submit};
+use super::create::{WriteFlags, annotate_made, submit};
 use super::run::Overrides;
 use crate::error::{Error, Result, text};
-use crate::flags::FileFlags;
+use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::select::{Selection, gather};
@@ -62,14 +62,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return text(super::delete::NOTHING_GIVEN);
     }
-    let mut printer = Printer::new(&a.write.print, a.write.dry.strategy()?)?.typed();
-    let (found, mut errors) = gather(k, &a.resources, &a.files, &Selection::default()).await?;
+    let dry = a.write.dry.strategy()?;
+    let mut printer = Printer::new(&a.write.print, dry)?.typed();
+    let (found, mut errors) =
+        gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?;
     let (_, explicit) = k.namespace()?;
     for i in found {
         let done = async {
             let from = i.object.clone().unwrap_or_default();
             let o = a.overrides.apply(service(&a, &from, &i.resource.kind)?)?;
             let mut o = Object::from_value(o).unwrap_or_default();
+            k.record(&mut o);
+            if a.write.save_config && dry != Dry::Client {
+                annotate_made(&mut o);
+            }
             if explicit {
                 o.set_namespace(&i.namespace);
             }
@@ -182,6 +188,28 @@ fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    /// A service is made of what the file says, whether or not the server has the object, and keeps its configuration if asked to.
+    #[tokio::test]
+    async fn a_file_is_exposed_as_it_is() {
+        let post = "POST /api/v1/namespaces/default/services?fieldManager=kubectl-expose";
+        let made = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}});
+        let s = Server::new().on(&format!("{post}&fieldValidation=Strict"), 201, made.clone()).on(post, 201, made);
+        let file = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {app: a}}\nspec: {containers: [{name: c, ports: [{containerPort: 80}]}]}\n";
+        assert_eq!(snapshot(&s, "expose -f -", file).await, "service/a exposed\n");
+        let [line] = s.asked().try_into().unwrap();
+        let sent = s.body_of(&line);
+        assert_eq!(sent["spec"]["ports"], json!([{"port": 80, "protocol": "TCP", "targetPort": 80}]));
+        assert_eq!(sent["metadata"], json!({"name": "a", "labels": {"app": "a"}}));
+        assert_eq!(snapshot(&s, "expose -f - --save-config", file).await, "service/a exposed\n");
+        let kept = s.body_of(&line)["metadata"]["annotations"][crate::commands::create::LAST_APPLIED].clone();
+        let kept: meta::Value = serde_json::from_str(kept.as_str().unwrap()).unwrap();
+        assert_eq!(kept["spec"], sent["spec"]);
+        assert_eq!(
+            snapshot(&s, "expose -f - --save-config --dry-run=client -o jsonpath={.metadata.annotations}", file).await,
+            ""
+        );
+    }
 
     /// What is laid over the service is read as a service: no field that it does not have, none of another type.
     #[tokio::test]

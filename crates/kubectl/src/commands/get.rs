@@ -80,6 +80,7 @@ impl Arguments {
             nothing_but_all: false,
             all_namespaces: self.all_namespaces,
             bare_type_is_all: true,
+            files_as_given: false,
             page: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, SelectFlags};
-use crate::kube::Kube;
+use crate::kube::{CHANGE_CAUSE, Kube};
 use crate::printer::Printer;
 use crate::resource::select::{gather, gather_alone};
 use client::{Patch, WriteOptions};
@@ -149,7 +149,7 @@ async fn one(
     let (mut set, mut removed) = (false, false);
     for (key, v) in changes {
         match (now(key), v) {
-            (Some(old), Some(new)) if old != new && !a.overwrite => {
+            (Some(old), Some(new)) if old != new && !a.overwrite && key != CHANGE_CAUSE => {
                 return text(match keys {
                     Keys::Labels => format!("'{key}' already has a value ({old}), and --overwrite is false"),
                     Keys::Annotations => format!(
@@ -176,7 +176,7 @@ async fn one(
         (Keys::Labels, true, _) => "labeled",
         (Keys::Labels, false, false) => "not labeled",
     };
-    if map.is_empty() {
+    if map.is_empty() && (keys == Keys::Labels || k.global.cause.is_none()) {
         return Ok((o.clone(), said));
     }
     if a.local || dry == Dry::Client {
@@ -190,6 +190,13 @@ async fn one(
         return Ok((o, said));
     }
     let mut patch = json!({"metadata": {keys.field(): map}});
+    if let Some(cause) = &k.global.cause {
+        let annotations = &mut patch["metadata"]["annotations"];
+        // What the command line itself says of the cause is kept.
+        if annotations.get(CHANGE_CAUSE).is_none() {
+            annotations[CHANGE_CAUSE] = cause.as_str().into();
+        }
+    }
     if !a.resource_version.is_empty() {
         patch["metadata"]["resourceVersion"] = a.resource_version.clone().into();
     }
@@ -218,6 +225,39 @@ mod tests {
             assert_eq!(snapshot(&s, line, file).await, want, "{line}");
         }
         assert!(s.asked().is_empty());
+    }
+
+    /// `--record` puts the command line beside what is changed; labels that do not change leave the object alone.
+    #[tokio::test]
+    async fn the_command_line_is_kept_as_the_cause() {
+        let path = "/api/v1/namespaces/default/pods/a";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "labels": {"x": "1"}, "annotations": {"kubernetes.io/change-cause": "old"}}});
+        let said = "! Flag --record has been deprecated, --record will be removed in the future\n";
+        for (line, word, annotations) in [
+            (
+                "label pod a y=2 --record",
+                "labeled",
+                json!({"kubernetes.io/change-cause": "kubectl label pod a y=2 --record=true"}),
+            ),
+            ("label pod a x=1 --record", "not labeled", json!(null)),
+            ("label pod a y=2 --record=false", "labeled", json!(null)),
+            (
+                "annotate pod a y=2 --record",
+                "annotated",
+                json!({"y": "2", "kubernetes.io/change-cause": "kubectl annotate pod a y=2 --record=true"}),
+            ),
+            (
+                "annotate pod a kubernetes.io/change-cause=mine --record",
+                "annotated",
+                json!({"kubernetes.io/change-cause": "mine"}),
+            ),
+            ("annotate pod a y=2 --dry-run=client --record", "annotated (dry run)", json!(null)),
+        ] {
+            let patch = format!("PATCH {path}?fieldManager=kubectl-{}", line.split(' ').next().unwrap());
+            let s = Server::new().on(&format!("GET {path}"), 200, pod.clone()).on(&patch, 200, pod.clone());
+            assert_eq!(snapshot(&s, line, "").await, format!("pod/a {word}\n{said}"), "{line}");
+            assert_eq!(s.body_of(&patch)["metadata"]["annotations"], annotations, "{line}");
+        }
     }
 
     #[tokio::test]

@@ -217,13 +217,19 @@ fn entries(s: &Set) -> Result<Vec<Value>> {
     if s.policy != "Allowlist" && !s.allowlist_entry.is_empty() {
         return text("--allowlist-entry may only be used when --section=credentialplugin and --policy=Allowlist");
     }
-    let one = |e: &String| match e.split_once('=') {
+    if s.policy == "Allowlist" && s.allowlist_entry.is_empty() {
+        return text("--allowlist-entry is required when --section=credentialplugin and --policy=Allowlist");
+    }
+    let one = |e: &str| match e.split_once('=') {
+        Some(("command", program)) if program.trim().is_empty() => {
+            text("empty value in allowlist entry for field \"command\"")
+        }
         Some(("command", program)) => Ok(json!({"command": program})),
         Some(("name", _)) => text("allowlist entry field \"name\" is deprecated, use \"command\" instead"),
         Some((field, _)) => text(format!("unrecognized allowlist entry field: {field:?}")),
-        None => text(format!("invalid allowlist entry format {e:?}, expected field=value")),
+        None => text(format!("improperly formatted allowlist entry: {e:?}")),
     };
-    s.allowlist_entry.iter().map(one).collect()
+    s.allowlist_entry.iter().flat_map(|e| e.split(',')).map(one).collect()
 }
 
 /// A default or an alias.
@@ -333,6 +339,18 @@ mod tests {
             (
                 "--section aliases --command get --name get-n",
                 "invalid alias name, can only include alphabetical characters",
+            ),
+            (
+                "--section credentialplugin --policy Allowlist",
+                "--allowlist-entry is required when --section=credentialplugin and --policy=Allowlist",
+            ),
+            (
+                "--section credentialplugin --policy Allowlist --allowlist-entry command=",
+                "empty value in allowlist entry for field \"command\"",
+            ),
+            (
+                "--section credentialplugin --policy Allowlist --allowlist-entry command=a,b",
+                "improperly formatted allowlist entry: \"b\"",
             ),
             ("--section credentialplugin", "--policy is required when --section=credentialplugin"),
             (

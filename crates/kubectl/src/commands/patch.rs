@@ -60,6 +60,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             .next()
             .unwrap_or(Value::Null),
     };
+    if a.local && !a.resources.is_empty() {
+        return text("cannot specify --local and server resources");
+    }
+    if a.local && dry == Dry::Server {
+        return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
+    }
     let patch = match a.ty.as_str() {
         "strategic" => Patch::Strategic(document),
         "merge" => Patch::Merge(document),
@@ -73,7 +79,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut printer = Printer::new(&a.print, Dry::None)?;
     let (found, mut errors) = match a.local {
         true => gather_alone(k, &a.resources, &a.files).await?,
-        false => gather(k, &a.resources, &a.files, &Selection::default()).await?,
+        false => gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?,
     };
     for i in found {
         let mut before = i.object.clone().unwrap_or_default();
@@ -96,15 +102,21 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             Ok(match a.subresource.as_str() {
                 "" => api.patch(&i.name, &options, &patch).await?,
                 sub => {
-                    before = api.get_subresource(&i.name, sub).await?;
+                    if i.source.is_empty() {
+                        before = api.get_subresource(&i.name, sub).await?;
+                    }
                     api.patch_subresource(&i.name, sub, &options, &patch).await?
                 }
             })
         }
         .await;
         match done {
-            Ok(o) => {
+            Ok(mut o) => {
                 let said = if o == before && !a.local { "patched (no change)" } else { "patched" };
+                if !a.local && dry != Dry::Client {
+                    let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
+                    o = k.record_after(&i, &a.subresource, &options).await.unwrap_or(o);
+                }
                 printer.print(k, &o, said)?;
             }
             Err(e) => errors.push(e),
@@ -123,6 +135,14 @@ pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
         }
         Patch::Strategic(p) => {
             let schema = o.gvk().and_then(|g| kinds::catalog().schema_of(&g));
+            if schema.is_none() {
+                let gvk = o.gvk().unwrap_or_default();
+                return text(format!(
+                    "strategic merge patch is not supported for {}, Kind={} locally, try --type merge",
+                    gvk.api_version(),
+                    gvk.kind
+                ));
+            }
             let (Value::Object(m), Value::Object(p)) = (&mut v, p.clone()) else {
                 return text("the patch is no object");
             };
@@ -133,4 +153,29 @@ pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
         }
     }
     Ok(Object::from_value(v).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    #[tokio::test]
+    async fn files_are_patched_alone_where_that_can_be_done() {
+        let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w}\n";
+        let s = Server::new();
+        for (line, want) in [
+            (
+                r#"patch --local -f - -p {"spec":1}"#,
+                "! error: strategic merge patch is not supported for example.com/v1, Kind=Widget locally, try --type merge\nexit 1\n",
+            ),
+            (r#"patch --local -f - --type=merge -p {"spec":1} -o jsonpath={.spec}"#, "1"),
+            ("patch --local widget/w -p {}", "! error: cannot specify --local and server resources\nexit 1\n"),
+            (
+                "patch --local -f - --dry-run=server -p {}",
+                "! error: cannot specify --local and --dry-run=server - did you mean --dry-run=client?\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, widget).await, want, "{line}");
+        }
+    }
 }

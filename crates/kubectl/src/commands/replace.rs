@@ -96,8 +96,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let mut accepted = Vec::new();
         for i in found {
             let api = k.api(&i.resource, &i.namespace).await?;
-            let rehearsed =
-                async { Replacement::rehearse(&api, api.get_opt(&i.name).await?, &options, configured(&a, &i)).await };
+            let rehearsed = async {
+                Replacement::rehearse(&api, api.get_opt(&i.name).await?, &options, configured(&a, k, &i)).await
+            };
             match rehearsed.await {
                 Ok(replacement) => accepted.push((i, replacement)),
                 Err(e) => errors.push(Error::from(e).about("replacing", &i.source)),
@@ -115,7 +116,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         found = Vec::new();
     }
     for i in found {
-        let mut o = configured(&a, &i);
+        let mut o = configured(&a, k, &i);
         if dry != Dry::Client {
             match put(&a, k, &i, o, &options).await {
                 Ok(answer) => o = answer,
@@ -132,11 +133,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 }
 
 /// The object of a file, with its configuration in an annotation where that is kept.
-fn configured(a: &Arguments, i: &Info) -> Object {
+fn configured(a: &Arguments, k: &Kube, i: &Info) -> Object {
     let mut o = i.object.clone().unwrap_or_default();
     if a.save_config || o.annotation(LAST_APPLIED).is_some() {
         annotate(&mut o);
     }
+    k.record(&mut o);
     o
 }
 

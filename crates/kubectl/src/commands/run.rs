@@ -241,14 +241,19 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if explicit {
         o.set_namespace(&namespace);
     }
-    if a.write.save_config {
+    k.record(&mut o);
+    if a.write.save_config && dry != Dry::Client {
         annotate_made(&mut o);
     }
     let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();
     let mut made = vec![submit(k, &a.write, o, &namespace).await?];
     if a.expose {
-        let service = service(&a, &labels)?;
+        let mut service = service(&a, &labels)?;
+        k.record(&mut service);
+        if a.write.save_config && dry != Dry::Client {
+            annotate_made(&mut service);
+        }
         made.push(submit(k, &a.write, service, &namespace).await?);
     }
     if !attached {

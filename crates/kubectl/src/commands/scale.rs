@@ -49,14 +49,21 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.replicas < 0 {
         return text("The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0");
     }
+    if a.current_replicas < -1 {
+        return text("The --current-replicas must specify an integer of -1 or greater");
+    }
     if a.resources.is_empty() && a.files.is_empty() {
         return text(super::delete::NOTHING_GIVEN);
     }
     let dry = a.dry.strategy()?;
     let timeout = duration("timeout", &a.timeout)?.filter(|t| !t.is_zero());
     let mut printer = Printer::new(&a.print, dry)?;
-    let selection = Selection { labels: &a.selector, bare_type_is_all: a.all, ..Selection::default() };
-    let (found, mut errors) = gather(k, &a.resources, &a.files, &selection).await?;
+    let selection =
+        Selection { labels: &a.selector, bare_type_is_all: a.all, files_as_given: true, ..Selection::default() };
+    let (found, errors) = gather(k, &a.resources, &a.files, &selection).await?;
+    if !a.resource_version.is_empty() && found.len() > 1 {
+        return text("cannot use --resource-version with multiple resources");
+    }
     if found.is_empty() && errors.is_empty() {
         return text("no objects passed to scale");
     }
@@ -64,7 +71,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let scaled = async {
             let api = k.api(&i.resource, &i.namespace).await?;
             if dry == Dry::Client {
-                return Ok(());
+                return Ok(a.replicas);
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
             let begun = tokio::time::Instant::now();
@@ -77,27 +84,29 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 }
             }
         };
-        let scaled = match (scaled.await, timeout) {
-            (Ok(()), Some(limit)) if dry == Dry::None => settled(k, &i, a.replicas, limit).await,
-            (done, _) => done,
-        };
-        match scaled {
-            Ok(()) => printer.print(k, i.object.as_ref().unwrap_or(&Object::default()), "scaled")?,
-            Err(e) => {
-                errors.push(e);
-                break;
-            }
+        // The first failure ends the command, whatever else was wrong.
+        let replicas = scaled.await?;
+        if let Some(limit) = timeout.filter(|_| dry == Dry::None) {
+            settled(k, &i, a.replicas, limit).await?;
         }
+        let mut o = i.object.clone().unwrap_or_default();
+        // Of other groups nobody knows where the number is.
+        if matches!(i.resource.group.as_str(), "" | "apps") {
+            o.set(&["spec", "replicas"], replicas);
+        }
+        k.record_after(&i, "", &WriteOptions { dry_run: dry.option(), ..WriteOptions::default() }).await;
+        printer.print(k, &o, "scaled")?;
     }
     Error::collect(errors)
 }
 
-/// Scales one object, if it is as it was said to be.
-async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptions) -> Result {
+/// Scales one object, if it is as it was said to be. Returns the number of replicas that the server has accepted.
+async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptions) -> Result<i64> {
+    let accepted = |scale: &Value| scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if a.current_replicas < 0 && a.resource_version.is_empty() {
         let patch = Patch::Merge(json!({"spec": {"replicas": a.replicas}}));
-        let _: Value = api.patch_subresource(name, "scale", options, &patch).await?;
-        return Ok(());
+        let scale: Value = api.patch_subresource(name, "scale", options, &patch).await?;
+        return Ok(accepted(&scale));
     }
     let mut scale: Object = api.get_subresource(name, "scale").await?;
     let now = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
@@ -109,8 +118,8 @@ async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptio
         return text(format!("Expected resource version to be {wanted}, was {is}"));
     }
     scale.set(&["spec", "replicas"], a.replicas);
-    let _: Value = api.update_subresource(name, "scale", options, &scale).await?;
-    Ok(())
+    let scale: Value = api.update_subresource(name, "scale", options, &scale).await?;
+    Ok(accepted(&scale))
 }
 
 /// Waits until there are as many as were asked for, or somebody else asked for another number.
@@ -164,6 +173,44 @@ mod tests {
             assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
             assert_eq!(s.asked().iter().filter(|l| **l == format!("GET {path}/scale")).count(), looks, "{line}");
         }
+    }
+
+    /// What is printed has the number that the server accepted; an object of a file is not read from the server.
+    #[tokio::test]
+    async fn prints_what_was_scaled() {
+        let path = "/apis/apps/v1/namespaces/default/deployments/web";
+        let widget = "/apis/example.com/v1/namespaces/default/widgets/web";
+        let scale = json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": 3}});
+        let live = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}, "spec": {"replicas": 1}});
+        let other = json!({"kind": "Widget", "apiVersion": "example.com/v1", "metadata": {"name": "web"}, "spec": {"count": 1}});
+        let s = Server::new()
+            .on(&format!("GET {path}"), 200, live)
+            .on(&format!("PATCH {path}/scale"), 200, scale.clone())
+            .on(&format!("PATCH {path}/scale?dryRun=All"), 200, scale.clone())
+            .on(&format!("GET {widget}"), 200, other)
+            .on(&format!("PATCH {widget}/scale"), 200, scale);
+        let file =
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, labels: {a: b}}\nspec: {replicas: 7}\n";
+        for (line, want) in [
+            ("scale deploy/web --replicas=3 -o jsonpath={.spec.replicas}", "3"),
+            ("scale deploy/web --replicas=3 --dry-run=server -o jsonpath={.spec.replicas}", "3"),
+            ("scale deploy/web --replicas=4 --dry-run=client -o jsonpath={.spec.replicas}", "4"),
+            ("scale widget/web --replicas=3 -o jsonpath={.spec}", "{\"count\":1}"),
+            ("scale -f - --replicas=3 -o jsonpath={.metadata.labels}{.spec}", "{\"a\":\"b\"}{\"replicas\":3}"),
+            (
+                "scale deploy/web --replicas=3 --current-replicas=-2",
+                "! error: The --current-replicas must specify an integer of -1 or greater\nexit 1\n",
+            ),
+            (
+                "scale deploy/web widget/web --replicas=3 --resource-version=1",
+                "! error: cannot use --resource-version with multiple resources\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+        }
+        let s = Server::new().on(&format!("PATCH {path}/scale"), 200, json!({"spec": {"replicas": 3}}));
+        assert_eq!(snapshot(&s, "scale -f - --replicas=3", file).await, "deployment.apps/web scaled\n");
+        assert_eq!(s.asked(), [format!("PATCH {path}/scale")]);
     }
 
     #[tokio::test]

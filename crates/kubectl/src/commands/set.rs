@@ -125,6 +125,7 @@ async fn change(
             errors.push(Error::Text(format!("error: {of}/{}{end} {e}\n", i.name)));
             continue;
         }
+        k.record(&mut after);
         if before == after && w.skip_unchanged {
             continue;
         }

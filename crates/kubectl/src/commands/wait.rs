@@ -5,8 +5,8 @@ use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::select::{Selection, gather_alone, list, targets};
-use crate::resource::{Info, Target, from_files};
+use crate::resource::Info;
+use crate::resource::select::{Selection, gather, gather_alone};
 use client::{ListOptions, WatchEvent, WatchOptions};
 use codec::jsonpath::{Missing, Template};
 use futures::StreamExt as _;
@@ -18,9 +18,9 @@ use tokio::time::Instant;
 pub struct Arguments {
     /// TYPE NAME…, TYPE/NAME…, or TYPE with -l or --all.
     pub resources: Vec<String>,
-    /// condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], create or delete.
-    #[arg(long = "for", default_value = "", hide_default_value = true)]
-    pub until: String,
+    /// condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], create or delete. May be repeated: one after the other, create first.
+    #[arg(long = "for")]
+    pub until: Vec<String>,
     /// How long for each object; negative is a week, 0 is one look.
     #[arg(long, default_value = "30s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
@@ -47,6 +47,8 @@ pub struct Arguments {
 
 /// Between two looks.
 pub const AGAIN: Duration = Duration::from_millis(100);
+/// Between two looks for what is not created yet.
+const CREATED: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 enum Until {
@@ -54,6 +56,33 @@ enum Until {
     Deleted,
     Condition { name: String, value: String },
     Path { template: Template, value: Option<String> },
+}
+
+/// Cuts `PATH=VALUE` at its equal sign; two of them are an operator of the path.
+fn path_and_value(given: &str) -> Result<(String, Option<String>)> {
+    let mut parts = vec![String::new()];
+    let mut rest = given.chars().peekable();
+    while let Some(c) = rest.next() {
+        let twice = c == '=' && rest.next_if_eq(&'=').is_some();
+        match parts.last_mut() {
+            Some(part) if twice => part.push_str("=="),
+            Some(part) if c != '=' => part.push(c),
+            _ => parts.push(String::new()),
+        }
+    }
+    let mut parts = parts.into_iter();
+    match (parts.next().unwrap_or_default(), parts.next(), parts.next()) {
+        (path, None, _) => Ok((path, None)),
+        (path, Some(value), None) => match value.trim_matches(['"', '\'']) {
+            "" => text(
+                "jsonpath wait has to have a value after equal sign, like --for=jsonpath='{.status.readyReplicas}'=3",
+            ),
+            value => Ok((path, Some(value.to_owned()))),
+        },
+        _ => text(
+            "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
+        ),
+    }
 }
 
 impl Until {
@@ -64,36 +93,13 @@ impl Until {
             "create" => return Ok(Self::Created),
             _ => {}
         }
-        if lower.starts_with("condition=") {
-            let rest = &given["condition=".len()..];
+        if let Some(rest) = given.strip_prefix("condition=") {
             let (name, value) = rest.split_once('=').unwrap_or((rest, "true"));
             return Ok(Self::Condition { name: name.to_owned(), value: value.to_owned() });
         }
-        if lower.starts_with("jsonpath=") {
-            let rest = &given["jsonpath=".len()..];
-            // The value stands behind the closing brace; what is inside may have equal signs of its own.
-            let (path, value) = match rest.rfind('}') {
-                Some(i) => match rest[i + 1..].strip_prefix('=') {
-                    Some(v) => (&rest[..=i], Some(v)),
-                    None if rest[i + 1..].is_empty() => (rest, None),
-                    None => {
-                        return text(
-                            "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
-                        );
-                    }
-                },
-                None => match rest.split_once('=') {
-                    Some((p, v)) => (p, Some(v)),
-                    None => (rest, None),
-                },
-            };
-            if value == Some("") {
-                return text(
-                    "jsonpath wait has to have a value after equal sign, like --for=jsonpath='{.status.readyReplicas}'=3",
-                );
-            }
-            let unquoted = value.map(|v| v.trim_matches(|c| c == '"' || c == '\'').to_owned());
-            return Ok(Self::Path { template: Template::relaxed(path)?, value: unquoted });
+        if let Some(rest) = given.strip_prefix("jsonpath=") {
+            let (path, value) = path_and_value(rest)?;
+            return Ok(Self::Path { template: Template::relaxed(&path)?, value });
         }
         text(format!("unrecognized condition: {given:?}"))
     }
@@ -135,9 +141,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.until.is_empty() {
         return text("unrecognized condition: []");
     }
-    let until = Until::parse(&a.until)?;
+    let all = a.until.iter().map(|u| Until::parse(u)).collect::<Result<Vec<_>>>()?;
     let timeout = duration("timeout", &a.timeout)?.unwrap_or(Duration::from_secs(7 * 24 * 3600));
     let mut printer = Printer::new(&a.print, crate::flags::Dry::None)?;
+    if a.local {
+        return locally(&a, k, &all, &mut printer).await;
+    }
     let selection = Selection {
         labels: &a.selector,
         fields: &a.field_selector,
@@ -145,79 +154,74 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         all_namespaces: a.all_namespaces,
         ..Selection::default()
     };
-    if a.local {
-        return locally(&a, k, &until, &mut printer).await;
-    }
     let deadline = Instant::now() + timeout;
-    let mut errors = Vec::new();
-    let mut all = Vec::new();
-    let named = targets(k, &a.resources, &selection).await?;
-    let mut selected = false;
-    for t in named {
-        match t {
-            Target::Named(i) => all.push(i),
-            Target::All(c) => {
-                selected = true;
-                loop {
-                    let found = list(k, &c, &selection).await?;
-                    if !found.is_empty() || !matches!(until, Until::Created) || Instant::now() >= deadline {
-                        all.extend(found);
-                        break;
-                    }
-                    // Nothing matches yet: look again until something does.
-                    tokio::time::sleep(Duration::from_millis(250)).await;
-                }
-            }
+    let (found, mut errors) = loop {
+        let (found, errors) = gather(k, &a.resources, &a.files, &selection).await?;
+        let missing = found.is_empty() || !errors.is_empty();
+        if !all.iter().any(|u| matches!(u, Until::Created)) || !missing || errors.iter().any(|e| !e.is_not_found()) {
+            break (found, errors);
         }
-    }
-    for i in from_files(k, &a.files).await? {
-        all.push(i?);
-    }
-    if all.is_empty() {
-        if matches!(until, Until::Deleted) && selected {
-            return Ok(());
+        // Not all are there yet: look again until they are.
+        if Instant::now() >= deadline {
+            return text("timed out waiting for the condition");
         }
+        tokio::time::sleep_until(deadline.min(Instant::now() + CREATED)).await;
+    };
+    let deletion = all.iter().any(|u| matches!(u, Until::Deleted));
+    if deletion {
+        errors.retain(|e| !e.is_not_found());
+    }
+    if found.is_empty() && errors.is_empty() && !deletion {
         return text("no matching resources found");
     }
-    for i in all {
-        match one(k, &i, &until, deadline, timeout.is_zero()).await {
-            Ok(Some(o)) => printer.print(k, &o, "condition met")?,
-            Ok(None) => {}
-            Err(e) => errors.push(e),
+    for i in found {
+        for until in &all {
+            match one(k, &i, until, deadline, timeout.is_zero()).await {
+                Ok(o) => printer.print(k, &o, "condition met")?,
+                Err(e) => {
+                    errors.push(e);
+                    break;
+                }
+            }
+            k.out.flush();
         }
-        k.out.flush();
     }
     Error::collect(errors)
 }
 
 /// One look at the objects of files.
-async fn locally(a: &Arguments, k: &mut Kube, until: &Until, printer: &mut Printer) -> Result {
+async fn locally(a: &Arguments, k: &mut Kube, all: &[Until], printer: &mut Printer) -> Result {
     let (found, mut errors) = gather_alone(k, &a.resources, &a.files).await?;
     for i in found {
         let o = i.object.clone().unwrap_or_default();
-        match until.holds(&o) {
-            Ok(true) => printer.print(k, &o, "condition met")?,
-            Ok(false) => errors.push(Error::Text(format!("condition not met for {}/{}", i.resource.plural, i.name))),
-            Err(e) => errors.push(e),
+        for until in all {
+            match until.holds(&o) {
+                Ok(true) => printer.print(k, &o, "condition met")?,
+                failed => {
+                    let unmet = || Error::Text(format!("condition not met for {}/{}", i.resource.plural, i.name));
+                    errors.push(failed.err().unwrap_or_else(unmet));
+                    break;
+                }
+            }
         }
     }
     Error::collect(errors)
 }
 
-async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Option<Object>> {
+async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
     if matches!(until, Until::Deleted) {
-        let Some(there) = api.get_opt(&i.name).await? else { return Ok(None) };
+        // What is gone since it was found is told like the others.
+        let Some(there) = api.get_opt(&i.name).await? else { return Ok(i.object.clone().unwrap_or_default()) };
         if once {
             return text(format!("condition not met for {}/{}", i.resource.plural, i.name));
         }
-        return gone(k, i, there.uid(), deadline).await.map(|()| Some(there));
+        return gone(k, i, there.uid(), deadline).await.map(|()| there);
+    }
+    if matches!(until, Until::Created) {
+        return Ok(i.object.clone().unwrap_or_default());
     }
     let what = if once { "condition not met for" } else { "timed out waiting for the condition on" };
-    let timed_out = || match until {
-        Until::Created if !once => text("timed out waiting for the condition"),
-        _ => text(format!("{what} {}/{}", i.resource.plural, i.name)),
-    };
     let fields = format!("metadata.name={}", i.name);
     let look = async {
         let mut seen = false;
@@ -228,9 +232,9 @@ async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: boo
                 seen = true;
                 o.set_gvk(&i.resource.gvk());
                 if until.holds(&o)? {
-                    return Ok(Some(o));
+                    return Ok(o);
                 }
-            } else if !seen && !matches!(until, Until::Created) {
+            } else if !seen {
                 // Asked by name, so that the server says what is not there.
                 i.found(k, api.get(&i.name).await).await?;
             }
@@ -242,7 +246,7 @@ async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: boo
                     Ok(WatchEvent::Added(o) | WatchEvent::Modified(o)) => {
                         seen = true;
                         if until.holds(&o)? {
-                            return Ok(Some(o));
+                            return Ok(o);
                         }
                     }
                     Ok(_) => {}
@@ -258,7 +262,7 @@ async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: boo
     let limit = deadline.max(Instant::now() + Duration::from_millis(200));
     match tokio::time::timeout_at(limit, look).await {
         Ok(r) => r,
-        Err(_) => timed_out(),
+        Err(_) => text(format!("{what} {}/{}", i.resource.plural, i.name)),
     }
 }
 
@@ -293,6 +297,12 @@ mod tests {
             ("jsonpath={.status.conditions[?(@.type==\"Ready\")].status}=True", Ok(true)),
             ("jsonpath={.status.l[*]}=1", Err(())),
             ("frob", Err(())),
+            ("jsonpath={.status.phase}==Running", Err(())),
+            ("jsonpath={.status.phase}=", Err(())),
+            ("jsonpath={.status.phase}=a=b", Err(())),
+            ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status=True", Ok(true)),
+            ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status='False'", Ok(false)),
+            ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status", Ok(true)),
         ] {
             let got = Until::parse(given).and_then(|u| u.holds(&o)).map_err(|_| ());
             assert_eq!(got, want, "{given}");
@@ -320,10 +330,61 @@ mod tests {
         assert!(s.asked.lock().unwrap().is_empty());
     }
 
+    /// Whatever was found and is gone is told, and what is named and was never there is no error.
+    #[tokio::test]
+    async fn what_is_gone_is_told() {
+        let pods = "/api/v1/namespaces/default/pods";
+        let pod = |n: &str| json!({"metadata": {"name": n, "namespace": "default", "uid": n}});
+        let s = Server::new()
+            .on(&format!("GET {pods}?limit=500"), 200, json!({"items": [pod("a"), pod("b")], "metadata": {}}))
+            .on(&format!("GET {pods}?labelSelector=x%3Dy&limit=500"), 200, json!({"items": [], "metadata": {}}));
+        for (line, want) in [
+            ("wait pods --all --for=delete", "pod/a condition met\npod/b condition met\n"),
+            ("wait pods -l x=y --for=delete", ""),
+            ("wait pod/c --for=delete", ""),
+            ("wait pods -l x=y --for=condition=Ready", "! error: no matching resources found\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+
+    /// Creation is waited for first, wherever it stands, by name and by labels; then one condition after the other.
+    #[tokio::test(start_paused = true)]
+    async fn creation_is_waited_for_first() {
+        let pods = "/api/v1/namespaces/default/pods";
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}, "status": {"phase": "Running"}});
+        let page = |items: meta::Value| json!({"items": items, "metadata": {"resourceVersion": "4"}});
+        let none = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "pods \"a\" not found"});
+        let server = || {
+            Server::new()
+                .on(&format!("GET {pods}?labelSelector=x%3Dy&limit=500"), 200, page(json!([])))
+                .on(&format!("GET {pods}?labelSelector=x%3Dy&limit=500"), 200, page(json!([])))
+                .on(&format!("GET {pods}?labelSelector=x%3Dy&limit=500"), 200, page(json!([pod])))
+                .on(&format!("GET {pods}/a"), 404, none.clone())
+                .on(&format!("GET {pods}/a"), 200, pod.clone())
+                .on(&format!("GET {pods}?fieldSelector=metadata.name%3Da"), 200, page(json!([pod])))
+        };
+        let late = "! error: timed out waiting for the condition\nexit 1\n";
+        for (line, want) in [
+            ("wait pods -l x=y --for=create", "pod/a condition met\n"),
+            ("wait pod/a --for=create", "pod/a condition met\n"),
+            (
+                "wait pod/a --for=jsonpath=.status.phase=Running --for=create",
+                "pod/a condition met\npod/a condition met\n",
+            ),
+            ("wait pods -l x=y --for=create --timeout=100ms", late),
+            ("wait pod/a --for=create --timeout=0", late),
+            ("wait pod/a --for=create --for=frob", "! error: unrecognized condition: \"frob\"\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&server(), line, "").await, want, "{line}");
+        }
+    }
+
     #[tokio::test]
     async fn waits_for_the_watch_to_say_so() {
         let pod = |status: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": status}]}});
         let s = Server::new()
+            .on("GET /api/v1/namespaces/default/pods/a", 200, pod("False"))
             .on(
                 "GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Da",
                 200,

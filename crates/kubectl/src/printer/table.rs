@@ -126,9 +126,7 @@ pub fn escape(text: &str) -> String {
 pub fn generic(objects: &[Object], now: jiff::Timestamp) -> Value {
     let rows: Vec<Value> = objects
         .iter()
-        .map(|o| {
-            serde_json::json!({"cells": [o.name(), age(o.creation_timestamp(), now)], "object": {"metadata": o.get("metadata")}})
-        })
+        .map(|o| serde_json::json!({"cells": [o.name(), age(o.creation_timestamp(), now)], "object": o.0}))
         .collect();
     serde_json::json!({
         "columnDefinitions": [{"name": "Name", "format": "name"}, {"name": "Age"}],

@@ -20,6 +20,8 @@ pub struct Selection<'a> {
     pub all_namespaces: bool,
     /// A type alone means all of it (`get`, `describe`).
     pub bare_type_is_all: bool,
+    /// Objects of files are what the files say; nothing is read from the server (cli-runtime's builder without `Latest`).
+    pub files_as_given: bool,
     /// How many objects a page of a list has, if not the usual number; 0 is all at once.
     pub page: Option<i64>,
 }
@@ -137,6 +139,7 @@ pub async fn fetch(
     let mut out = Vec::new();
     for t in targets {
         match t {
+            Target::Named(info) if s.files_as_given && info.object.is_some() => out.push(info),
             Target::Named(mut info) => match info.fetch(k).await {
                 Ok(o) => {
                     info.object = Some(o);

@@ -39,6 +39,7 @@ impl Apply {
     async fn on_server(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut o = i.object.clone().unwrap_or_default();
+        k.record(&mut o);
         o.remove(&["metadata", "managedFields"]);
         let patch = Patch::Apply(o.into_value());
         let done = match self.a.subresource.as_str() {
@@ -73,16 +74,25 @@ impl Apply {
     async fn on_client(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut modified = i.object.clone().unwrap_or_default();
+        k.record(&mut modified);
         annotate(&mut modified);
+        // A creation says nothing of fields that are null, as a patch of the same configuration would leave them out: read as a value,
+        // null is a quantity of 0. The annotation has them.
+        let creatable = || {
+            let mut o = modified.clone();
+            o.0.retain(|_, v| !v.is_null());
+            o.0.iter_mut().for_each(|(_, v)| without_nulls(v));
+            o
+        };
         let Some(live) = api.get_opt(&i.name).await.map_err(|e| {
             let doing = format!("retrieving current configuration of:\n{}\nfrom server for:", shown(i));
             Error::from(e).about(doing, &i.source)
         })?
         else {
             if self.dry == Dry::Client {
-                return Ok((modified, "created"));
+                return Ok((creatable(), "created"));
             }
-            let made = create(&api, &self.options, &modified).await;
+            let made = create(&api, &self.options, &creatable()).await;
             return match made {
                 Ok(o) => {
                     if i.resource.group == "apiextensions.k8s.io" || i.resource.group == "apiregistration.k8s.io" {
@@ -122,7 +132,7 @@ impl Apply {
                 current = api.get(&i.name).await?;
             } else if self.a.force && (failed.is_conflict() || failed.is_invalid()) {
                 let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
-                return self.replace(k, i, current, modified).await.map_err(|e| e.about(doing, &i.source));
+                return self.replace(k, i, current, creatable()).await.map_err(|e| e.about(doing, &i.source));
             } else {
                 let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
                 return Err(Error::from(failed).about("patching", &i.source).about(doing, &i.source));
@@ -143,6 +153,18 @@ impl Apply {
         let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(300));
         gone(k, i, &uid(&answer), limit).await?;
         Ok((replacement.create(&api).await?, "configured"))
+    }
+}
+
+/// Removes members that are null, in lists too; items of lists stay.
+fn without_nulls(v: &mut meta::Value) {
+    match v {
+        meta::Value::Object(m) => {
+            m.retain(|_, v| !v.is_null());
+            m.iter_mut().for_each(|(_, v)| without_nulls(v));
+        }
+        meta::Value::Array(all) => all.iter_mut().for_each(without_nulls),
+        _ => {}
     }
 }
 

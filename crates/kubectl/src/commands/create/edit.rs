@@ -52,6 +52,7 @@ async fn create(
     if a.write.save_config {
         annotate(&mut o);
     }
+    k.record(&mut o);
     if a.write.dry.strategy()? != Dry::Client {
         o = recreate::create(&k.api(&i.resource, &i.namespace).await?, &a.write.options()?, &o).await?;
     }

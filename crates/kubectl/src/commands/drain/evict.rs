@@ -104,7 +104,7 @@ impl Going<'_> {
             match self.api.get_opt(name).await {
                 Ok(None) => break Ok(()),
                 Ok(Some(p)) if p.uid() != self.pod.uid() => break Ok(()),
-                Ok(Some(p)) if self.d.rules.skips(&p) => {
+                Ok(Some(p)) if self.d.rules.skips(&p, self.k.now()) => {
                     let seconds = self.d.rules.skip_deleted;
                     self.k.say(format!("pod {name:?} has DeletionTimestamp older than {seconds} seconds, skipping"));
                     return Ok(());
@@ -130,6 +130,42 @@ mod tests {
     use crate::testing::{Server, shell};
     use serde_json::json;
     use std::time::Duration;
+
+    /// A pod whose deletion has become too old while it was waited for is left to itself.
+    #[tokio::test]
+    async fn what_stays_too_long_is_waited_for_no_longer() {
+        let path = "/api/v1/namespaces/default/pods/a";
+        let pod = |deleted: Option<&str>| {
+            let mut v = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default", "uid": "u"}});
+            v["metadata"]["deletionTimestamp"] = json!(deleted);
+            v
+        };
+        let s = Server::new()
+            .on(&format!("POST {path}/eviction"), 201, json!({}))
+            .on(&format!("GET {path}"), 200, pod(Some("2026-11-21T11:59:58Z")))
+            .on(&format!("GET {path}"), 200, pod(Some("2026-11-21T11:59:50Z")));
+        let (shell, out, _) = shell(&s, "", |_| None);
+        let mut k = Kube::new(shell, Default::default());
+        let begun = k.now() - jiff::SignedDuration::from_secs(60);
+        let rules =
+            Rules { force: false, ignore_daemonsets: false, delete_emptydir_data: false, skip_deleted: 5, now: begun };
+        let d = Drain {
+            rules,
+            pod_selector: String::new(),
+            page: 500,
+            grace: None,
+            timeout: Some(Duration::from_secs(5)),
+            disable_eviction: false,
+            dry: Dry::None,
+            again: Duration::ZERO,
+            look: Duration::ZERO,
+        };
+        all(&d, &mut k, vec![Object::from_value(pod(None)).unwrap()]).await.unwrap();
+        assert_eq!(
+            out.text(),
+            "evicting pod default/a\npod \"a\" has DeletionTimestamp older than 5 seconds, skipping\n"
+        );
+    }
 
     /// An eviction that a budget refuses is tried again, and the pod is waited for.
     #[tokio::test]

@@ -39,15 +39,15 @@ fn finished(pod: &Object) -> bool {
 }
 
 impl Rules {
-    /// Whether a pod's deletion is too old to be waited for.
-    pub fn skips(&self, pod: &Object) -> bool {
+    /// Whether a pod's deletion is too old to be waited for any longer.
+    pub fn skips(&self, pod: &Object, now: Timestamp) -> bool {
         let deleted = pod.deletion_timestamp().and_then(|t| t.parse::<Timestamp>().ok());
-        self.skip_deleted > 0 && deleted.is_some_and(|t| self.now.as_second() - t.as_second() > self.skip_deleted)
+        self.skip_deleted > 0 && deleted.is_some_and(|t| now.as_second() - t.as_second() > self.skip_deleted)
     }
 
     /// `owner` is the answer about the daemon set of the pod, if it has one.
     pub fn judge(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Verdict {
-        if self.skips(pod) {
+        if self.skips(pod, self.now) {
             return Verdict::Stays;
         }
         match owner {

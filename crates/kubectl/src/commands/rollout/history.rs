@@ -3,9 +3,9 @@
 use super::{Which, object};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
-use crate::flags::PrintFlags;
-use crate::kube::Kube;
-use crate::printer::{name_of, tabwriter};
+use crate::flags::{Dry, PrintFlags};
+use crate::kube::{CHANGE_CAUSE, Kube};
+use crate::printer::{Printer, name_of, tabwriter};
 use crate::resource::select::{Selection, list};
 use crate::resource::{Collection, Info};
 use meta::{LabelSelector, Object, Value};
@@ -21,7 +21,6 @@ pub struct Arguments {
     pub print: PrintFlags,
 }
 
-const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// One revision: its number, and the object that keeps it (a replica set or a controller revision).
@@ -99,45 +98,123 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.revision < 0 {
         return text(format!("revision must be a positive integer: {}", a.revision));
     }
-    let (found, errors) = a.which.gather(k).await?;
-    Error::collect(errors)?;
+    let (found, mut errors) = a.which.gather(k).await?;
     for i in found {
-        let all = revisions(k, &i).await?;
-        let name = name_of(&object(&i));
-        if a.revision > 0 && all.is_empty() && a.print.output.is_empty() {
-            k.say(format!("{name} with revision #{}\nNo rollout history found.", a.revision));
-            continue;
-        }
+        errors.extend(show(&a, k, &i).await.err());
+    }
+    Error::collect(errors)
+}
+
+async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
+    let mut all = revisions(k, i).await?;
+    let workload = object(i);
+    let name = name_of(&workload);
+    let printer = || Ok::<_, Error>(Printer::new(&a.print, Dry::None)?.typed());
+    if !a.print.output.is_empty() {
         if a.revision > 0 {
-            let Some(r) = all.iter().find(|r| r.number == a.revision) else {
+            all.retain(|r| r.number == a.revision);
+            if all.is_empty() {
                 return text("unable to find the specified revision");
-            };
-            if !a.print.output.is_empty() {
-                crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.typed().print(k, &r.keeper, "")?;
-                continue;
             }
-            k.say(format!("{name} with revision #{}", a.revision));
-            let mut text = String::from("Pod Template:\n");
-            crate::commands::describe::template(&mut text, &r.shown());
-            // With its tabs, as upstream's.
-            k.say(text);
-            continue;
         }
-        if !a.print.output.is_empty() || !a.print.template.is_empty() {
-            let mut printer = crate::printer::Printer::new(&a.print, crate::flags::Dry::None)?.typed();
-            all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""))?;
-            continue;
+        let mut printer = printer()?;
+        return all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""));
+    }
+    let mut out = format!("{name} \n");
+    if a.revision > 0 {
+        out = format!("{name} with revision #{}\n", a.revision);
+        match all.iter().find(|r| r.number == a.revision) {
+            Some(r) => {
+                out.push_str("Pod Template:\n");
+                // With its tabs, as upstream's.
+                crate::commands::describe::template(&mut out, &r.shown());
+            }
+            None if all.is_empty() => out.push_str("No rollout history found."),
+            None => return text("unable to find the specified revision"),
         }
-        if all.is_empty() {
-            k.say(format!("{name} \nNo rollout history found."));
-            continue;
-        }
-        let mut text = String::from("REVISION\tCHANGE-CAUSE\n");
+    } else if all.is_empty() {
+        out.push_str("No rollout history found.");
+    } else {
+        let mut table = String::from("REVISION\tCHANGE-CAUSE\n");
         for r in all {
             let cause = r.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()).unwrap_or("<none>");
-            text.push_str(&format!("{}\t{cause}\n", r.number));
+            table.push_str(&format!("{}\t{cause}\n", r.number));
         }
-        k.say(format!("{name} \n{}", tabwriter::describe(&text)));
+        out.push_str(&tabwriter::describe(&table));
     }
+    // A template alone is one for the workload: only formats get what keeps its revisions.
+    if !a.print.template.is_empty() {
+        return printer()?.print(k, &workload, "");
+    }
+    k.say(out);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    fn server() -> Server {
+        let owned = |name: &str, revision: &str| {
+            json!({
+                "metadata": {"name": name, "annotations": {"deployment.kubernetes.io/revision": revision, "kubernetes.io/change-cause": format!("by {name}")},
+                    "ownerReferences": [{"uid": "u", "controller": true, "apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}]},
+                "spec": {"template": {"metadata": {"labels": {"a": "b"}}}},
+            })
+        };
+        let sets = json!({"kind": "ReplicaSetList", "apiVersion": "apps/v1", "metadata": {}, "items": [owned("w-1", "1"), owned("w-2", "2")]});
+        let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "uid": "u"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}}});
+        Server::new().on("GET /apis/apps/v1/namespaces/default/deployments/w", 200, d).on(
+                "GET /apis/apps/v1/namespaces/default/deployments?fieldSelector=metadata.name%3Dw",
+                200,
+                json!({"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "w"}, "spec": {"replicas": 0}}]}),
+            ).on(
+            "GET /apis/apps/v1/namespaces/default/replicasets?labelSelector=a%3Db&limit=500",
+            200,
+            sets,
+        )
+    }
+
+    /// A template alone gets the workload, a format what keeps its revisions.
+    #[tokio::test]
+    async fn templates_get_the_workload() {
+        let s = server();
+        for (line, want) in [
+            (
+                "rollout history deploy/w",
+                "deployment.apps/w \nREVISION  CHANGE-CAUSE\n1         by w-1\n2         by w-2\n\n",
+            ),
+            ("rollout history deploy/w --template={{.metadata.name}}", "w"),
+            ("rollout history deploy/w --template={{.metadata.name}} --revision=2", "w"),
+            ("rollout history deploy/w --output=go-template --template={{.metadata.name}}", "w-1w-2"),
+            ("rollout history deploy/w -o name --revision=2", "replicaset.apps/w-2\n"),
+            (
+                "rollout history deploy/w --template={{.metadata.name}} --revision=3",
+                "! error: unable to find the specified revision\nexit 1\n",
+            ),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+    }
+
+    /// One broken file does not hide the others.
+    #[tokio::test]
+    async fn of_a_directory_all_are_shown_that_can_be() {
+        let d = tempfile::tempdir().unwrap();
+        let web = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\n";
+        for (name, text) in [("a.yaml", "apiVersion: v9\nkind: None\nmetadata: {name: x}\n"), ("b.yaml", web)] {
+            std::fs::write(d.path().join(name), text).unwrap();
+        }
+        let path = d.path().display().to_string();
+        for (line, first) in [
+            (format!("rollout history -f {path}"), "deployment.apps/w \nREVISION  CHANGE-CAUSE\n"),
+            (format!("rollout status -f {path}"), "deployment \"w\" successfully rolled out\n"),
+        ] {
+            let said = snapshot(&server(), &line, "").await;
+            assert!(said.starts_with(first) && said.ends_with("exit 1\n"), "{line}: {said}");
+            assert!(said.contains("no matches for kind \"None\" in version \"v9\""), "{line}: {said}");
+        }
+    }
 }

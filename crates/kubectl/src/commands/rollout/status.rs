@@ -9,7 +9,6 @@ use crate::resource::Info;
 use client::{ListOptions, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use meta::Object;
-use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -28,19 +27,26 @@ pub struct Arguments {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let timeout = duration("timeout", &a.timeout)?.filter(|d| !d.is_zero());
-    let (found, errors) = a.which.gather(k).await?;
-    Error::collect(errors)?;
-    if found.is_empty() {
-        return text("no resources found").map_err(|_| Error::Text("no matching resources found".into()));
+    if a.revision < 0 {
+        return text(format!("revision must be a positive integer: {}", a.revision));
     }
-    let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(365 * 24 * 3600));
+    let (found, mut errors) = a.which.gather(k).await?;
+    if found.is_empty() && errors.is_empty() {
+        let (namespace, _) = k.namespace()?;
+        k.warn(format!("No resources found in {namespace} namespace."));
+    }
+    // Each object has the time for itself, and one that fails leaves the others alone.
     for i in found {
-        match tokio::time::timeout_at(limit, follow(&a, k, &i)).await {
-            Ok(r) => r?,
-            Err(_) => return text("timed out waiting for the condition"),
-        }
+        let followed = match timeout {
+            None => follow(&a, k, &i).await,
+            Some(limit) => match tokio::time::timeout(limit, follow(&a, k, &i)).await {
+                Ok(done) => done,
+                Err(_) => text("timed out waiting for the condition"),
+            },
+        };
+        errors.extend(followed.err());
     }
-    Ok(())
+    Error::collect(errors)
 }
 
 async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {

@@ -164,6 +164,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if !a.keys.is_empty() && a.from.is_empty() {
         return text("when specifying --keys, a configmap or secret must be provided with --from");
     }
+    let reads = |all: &[String]| all.iter().any(|w| w == "-");
+    if reads(&a.set.files.filename) && (reads(&a.env) || reads(pairs)) {
+        return text("standard input cannot be used for multiple arguments");
+    }
     let mut changes = parse(a.env.iter().chain(pairs), k)?;
     if !a.from.is_empty() {
         changes.set.extend(imported(&a, k).await?);

@@ -1,0 +1,211 @@
+//! Tells of every request and its answer, as `-v=6` to `-v=10` of client-go's programs do.
+//!
+//! A layer around a transport: who does not want it does not pay for it. Levels and texts are those of client-go v1.36
+//! (`transport/round_trippers.go`, `rest/request.go`), lines those of klog. Credentials are never shown; bodies are, from level 8 on, but for those
+//! that are streams. Left out: what Go's HTTP client tells of its connections at level 9.
+
+use crate::client::collect;
+use crate::error::Error;
+use crate::transport::{Body, Transport, Upgrade};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use meta::Clock;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+type Write = dyn Fn(&str) + Send + Sync;
+
+pub struct Logged {
+    pub inner: Arc<dyn Transport>,
+    /// 6: one line a request; 7: headers of requests; 8: headers of answers and bodies, cut at 1,024 bytes; 9: a command for curl, bodies cut at
+    /// 10,240 bytes; 10: whole bodies.
+    pub level: i32,
+    /// The server's URL, in front of the path.
+    pub server: String,
+    /// The scheme of the credentials that the transport adds, if it does: `Bearer`, `Basic`.
+    pub authorization: Option<&'static str>,
+    pub clock: Arc<dyn Clock>,
+    /// Gets lines with their ends.
+    pub write: Box<Write>,
+}
+
+/// The least level at which anything is told.
+pub const LEAST: i32 = 6;
+
+impl Logged {
+    /// A line of klog: level, time (UTC), process, where upstream says it, and the message.
+    fn line(&self, place: &str, message: &str, pairs: &[(&str, Shown)]) {
+        let mut text = format!(
+            "I{} {:7} {place}] {message:?}",
+            self.clock.now().strftime("%m%d %H:%M:%S%.6f"),
+            std::process::id()
+        );
+        for (key, shown) in pairs {
+            let _ = write!(text, " {key}=");
+            match shown {
+                Shown::Number(n) => _ = write!(text, "{n}"),
+                Shown::Text(t) if t.contains('\n') => {
+                    text.push_str("<\n");
+                    t.lines().for_each(|l| _ = writeln!(text, "\t{l}"));
+                    text.push_str(" >");
+                }
+                Shown::Text(t) => _ = write!(text, "{t:?}"),
+            }
+        }
+        text.push('\n');
+        (self.write)(&text);
+    }
+
+    fn headers(&self, all: &HeaderMap, sent: bool) -> Vec<(String, String)> {
+        let mut out: Vec<(String, String)> = all
+            .iter()
+            .map(|(k, v)| {
+                let value = String::from_utf8_lossy(v.as_bytes()).into_owned();
+                (canonical(k.as_str()), if k == http::header::AUTHORIZATION { masked(&value) } else { value })
+            })
+            .collect();
+        if let Some(scheme) = self.authorization.filter(|_| sent && !all.contains_key(http::header::AUTHORIZATION)) {
+            out.push(("Authorization".into(), format!("{scheme} <masked>")));
+        }
+        out.sort();
+        out
+    }
+
+    fn request(&self, r: &Request<Bytes>, url: &str) {
+        if self.level >= 8 {
+            self.line("request.go:1152", "Request Body", &[("body", self.body(r.body()))]);
+        }
+        let headers = || self.headers(r.headers(), true);
+        if self.level >= 9 {
+            let mut curl = format!("curl -v -X{} ", r.method());
+            headers().iter().for_each(|(k, v)| _ = write!(curl, " -H {:?}", format!("{k}: {v}")));
+            let _ = writeln!(curl, " '{url}'");
+            self.line("round_trippers.go:527", "Request", &[("curlCommand", Shown::Text(curl))]);
+        } else if self.level >= 7 {
+            let (verb, url) = (Shown::Text(r.method().to_string()), Shown::Text(url.to_owned()));
+            let pairs = [("verb", verb), ("url", url), ("headers", Shown::Text(lines(&headers())))];
+            self.line("round_trippers.go:527", "Request", &pairs);
+        }
+    }
+
+    /// `answer` is nothing if there was none.
+    fn response(&self, verb: &str, url: &str, answer: Option<(StatusCode, &HeaderMap)>, begun: Instant) {
+        let mut pairs = Vec::new();
+        if self.level == 6 || self.level >= 9 {
+            pairs.extend([("verb", Shown::Text(verb.to_owned())), ("url", Shown::Text(url.to_owned()))]);
+        }
+        let status = answer.map(|(s, _)| format!("{} {}", s.as_u16(), s.canonical_reason().unwrap_or_default()));
+        pairs.push(("status", Shown::Text(status.unwrap_or_default())));
+        if self.level >= 8 {
+            let headers = answer.map(|(_, h)| lines(&self.headers(h, false))).unwrap_or_default();
+            pairs.push(("headers", Shown::Text(headers)));
+        }
+        pairs.push(("milliseconds", Shown::Number(begun.elapsed().as_millis())));
+        self.line("round_trippers.go:632", "Response", &pairs);
+    }
+
+    fn body(&self, body: &[u8]) -> Shown {
+        let most = match self.level {
+            ..9 => 1024,
+            9 => 10240,
+            _ => usize::MAX,
+        };
+        let mut text = String::from_utf8_lossy(&body[..body.len().min(most)]).into_owned();
+        if body.len() > most {
+            let _ = write!(text, " [truncated {} chars]", body.len() - most);
+        }
+        Shown::Text(text)
+    }
+}
+
+enum Shown {
+    Text(String),
+    Number(u128),
+}
+
+/// `content-type` as `Content-Type`.
+fn canonical(name: &str) -> String {
+    let part = |p: &str| p[..1.min(p.len())].to_uppercase() + &p[1.min(p.len())..];
+    name.split('-').map(part).collect::<Vec<_>>().join("-")
+}
+
+/// The scheme of an `Authorization`, without what is secret.
+fn masked(value: &str) -> String {
+    let (scheme, secret) = value.split_once(' ').unwrap_or((value, ""));
+    match scheme.to_lowercase().as_str() {
+        "bearer" | "basic" | "negotiate" if secret.is_empty() => scheme.to_owned(),
+        "bearer" | "basic" | "negotiate" => format!("{scheme} <masked>"),
+        "" => String::new(),
+        _ => "<masked>".into(),
+    }
+}
+
+fn lines(headers: &[(String, String)]) -> String {
+    headers.iter().map(|(k, v)| format!("{k}: {v}\n")).collect()
+}
+
+/// Whether an answer may have no end.
+fn is_stream(r: &Request<Bytes>) -> bool {
+    let query = r.uri().query().unwrap_or_default();
+    r.uri().path().ends_with("/log") || query.split('&').any(|p| matches!(p, "watch=true" | "watch=1" | "follow=true"))
+}
+
+#[async_trait]
+impl Transport for Logged {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let (verb, url) = (request.method().to_string(), format!("{}{}", self.server, request.uri()));
+        let stream = is_stream(&request);
+        self.request(&request, &url);
+        let begun = Instant::now();
+        let answer = self.inner.send(request).await;
+        self.response(&verb, &url, answer.as_ref().ok().map(|r| (r.status(), r.headers())), begun);
+        if self.level < 8 || stream {
+            return answer;
+        }
+        let (head, body) = answer?.into_parts();
+        let bytes = collect(body).await?;
+        self.line("request.go:1206", "Response Body", &[("body", self.body(&bytes))]);
+        Ok(Response::from_parts(head, Full::new(bytes).map_err(|e| match e {}).boxed_unsync()))
+    }
+
+    fn host(&self) -> &str {
+        self.inner.host()
+    }
+
+    async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {
+        let (verb, url) = (request.method().to_string(), format!("{}{}", self.server, request.uri()));
+        self.request(&request, &url);
+        let begun = Instant::now();
+        let answer = self.inner.upgrade(request).await;
+        let head = match &answer {
+            Ok(Upgrade::Switched(parts, _)) => Some((parts.status, &parts.headers)),
+            Ok(Upgrade::Refused(r)) => Some((r.status(), r.headers())),
+            Err(_) => None,
+        };
+        self.response(&verb, &url, head, begun);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_masked() {
+        for (value, want) in [
+            ("Bearer abc", "Bearer <masked>"),
+            ("bearer", "bearer"),
+            ("Basic YTpi", "Basic <masked>"),
+            ("Digest abc", "<masked>"),
+            ("abc", "<masked>"),
+            ("", ""),
+        ] {
+            assert_eq!(masked(value), want);
+        }
+        assert_eq!(canonical("x-kubernetes-pf-flowschema-uid"), "X-Kubernetes-Pf-Flowschema-Uid");
+    }
+}
