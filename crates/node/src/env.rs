@@ -22,6 +22,34 @@ pub enum Error {
     Field(#[from] fields::Error),
     #[error("environment variable {0}: this source is not supported by this node")]
     Source(String),
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+}
+
+/// Bytes that the environment, the command and the arguments of a container may take together: more than any kernel gives a
+/// program (`execve`), and little enough for whoever puts them together.
+pub const MOST_BYTES: usize = 8 << 20;
+
+/// What is put together for a container grows beyond its bound, as variables do that double one another.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("argument list too long: environment, command and arguments take more than {0} bytes")]
+pub struct TooLong(usize);
+
+/// What is left of a bound.
+pub struct Room {
+    most: usize,
+    left: usize,
+}
+
+impl Room {
+    pub fn new(most: usize) -> Self {
+        Self { most, left: most }
+    }
+
+    pub fn take(&mut self, bytes: usize) -> Result<(), TooLong> {
+        self.left = self.left.checked_sub(bytes).ok_or(TooLong(self.most))?;
+        Ok(())
+    }
 }
 
 /// The environment, and names that were skipped because they cannot be names of variables, by where they came from.
@@ -76,6 +104,7 @@ pub async fn build(
 ) -> Result<Environment, Error> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut out = Variables::default();
+    let mut room = Room::new(MOST_BYTES);
     let mut skipped = Vec::new();
     for from in container.env_from.iter().flatten() {
         let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
@@ -94,6 +123,7 @@ pub async fn build(
         for (key, value) in data {
             let key = format!("{prefix}{key}");
             if meta::names::env_var_name(&key).is_empty() {
+                room.take(key.len() + value.len())?;
                 out.set(&key, String::from_utf8_lossy(&value).into_owned());
             } else {
                 bad.push(key);
@@ -106,9 +136,9 @@ pub async fn build(
     }
     for e in container.env.iter().flatten() {
         let Some(from) = &e.value_from else {
-            let lookup =
-                |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str)).map(str::to_owned);
-            let value = expand(e.value.as_deref().unwrap_or_default(), lookup);
+            let lookup = |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str));
+            let value = expand(e.value.as_deref().unwrap_or_default(), lookup, &mut room)?;
+            room.take(e.name.len())?;
             out.set(&e.name, value);
             continue;
         };
@@ -138,10 +168,12 @@ pub async fn build(
         } else {
             return Err(Error::Source(e.name.clone()));
         };
+        room.take(e.name.len() + value.len())?;
         out.set(&e.name, value);
     }
     for (name, value) in services {
         if out.get(name).is_none() {
+            room.take(name.len() + value.len())?;
             out.set(name, value.clone());
         }
     }
@@ -149,34 +181,38 @@ pub async fn build(
 }
 
 /// Replaces `$(NAME)` where the name is known; `$$` stands for `$` (`third_party/forked/golang/expansion`).
-pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
-    let mut out = String::with_capacity(text.len());
+///
+/// # Errors
+/// When the result takes more than there is room for.
+pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &mut Room) -> Result<String, TooLong> {
+    let mut out = String::new();
+    let mut push = |piece: &str| {
+        room.take(piece.len())?;
+        out.push_str(piece);
+        Ok(())
+    };
     let mut rest = text;
     while let Some(i) = rest.find('$') {
-        out.push_str(&rest[..i]);
+        push(&rest[..i])?;
         rest = &rest[i + 1..];
         if let Some(after) = rest.strip_prefix('$') {
-            out.push('$');
+            push("$")?;
             rest = after;
         } else if let Some(inner) = rest.strip_prefix('(')
             && let Some(end) = inner.find(')')
         {
             let name = &inner[..end];
             match lookup(name) {
-                Some(value) => out.push_str(&value),
-                None => {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
-                }
+                Some(value) => push(value)?,
+                None => ["$(", name, ")"].into_iter().try_for_each(&mut push)?,
             }
             rest = &inner[end + 1..];
         } else {
-            out.push('$');
+            push("$")?;
         }
     }
-    out.push_str(rest);
-    out
+    push(rest)?;
+    Ok(out)
 }
 
 /// Variables for the services a pod sees: those of its namespace, and the API's own.

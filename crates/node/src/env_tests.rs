@@ -95,3 +95,23 @@ fn services_are_told_in_variables() {
     let without = of_services(list.iter(), "a", false);
     assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
 }
+
+/// Variables that double one another are as long as the whole memory after forty of them.
+#[tokio::test]
+async fn what_is_put_together_is_bounded() {
+    let doubled = |i: usize| match i {
+        0 => json!({"name": "A0", "value": "0123456789abcdef"}),
+        i => json!({"name": format!("A{i}"), "value": format!("$(A{0})$(A{0})", i - 1)}),
+    };
+    let few: Vec<_> = (0..12).map(doubled).collect();
+    let last = env(json!({"name": "c", "env": few})).await.unwrap().variables.into_iter().find(|(k, _)| k == "A11");
+    assert_eq!(last.unwrap().1.len(), 16 << 11);
+    let many: Vec<_> = (0..40).map(doubled).collect();
+    let error = env(json!({"name": "c", "env": many})).await.unwrap_err();
+    assert!(matches!(error, Error::TooLong(_)), "{error}");
+    assert!(error.to_string().starts_with("argument list too long"), "{error}");
+    let long = "v".repeat(1 << 20);
+    let text = "$(V)".repeat(9);
+    assert_eq!(expand(&text, |_| Some(&long), &mut Room::new(9 << 20)).map(|t| t.len()), Ok(9 << 20));
+    assert_eq!(expand(&text, |_| Some(&long), &mut Room::new(8 << 20)), Err(TooLong(8 << 20)));
+}

@@ -296,6 +296,24 @@ impl Walk {
         Ok(())
     }
 
+    /// Goes to the next directory of the tree: one of those `below`, or a neighbour that was seen on the way down. False after the last.
+    fn next(&mut self, below: Vec<OsString>) -> io::Result<bool> {
+        let mut pending = below;
+        loop {
+            if let Some(next) = pending.pop() {
+                // Else it is gone, or a mount point: on to its neighbour.
+                if self.down(next, &mut pending).is_ok() {
+                    return Ok(true);
+                }
+            } else {
+                match self.up()? {
+                    Some(above) => pending = above.pending,
+                    None => return Ok(false),
+                }
+            }
+        }
+    }
+
     /// Goes back up. `None` at the root.
     fn up(&mut self) -> io::Result<Option<Above>> {
         let Some(above) = self.above.pop() else { return Ok(None) };
@@ -313,17 +331,30 @@ impl Walk {
 /// Removes a directory and everything in it, immutable or not; nothing happens if it is not there. A mount point below is an error
 /// (`EXDEV`): what is mounted stays untouched.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
+    remove(path, Files::Removed)
+}
+
+/// Removes a directory and those in it, of a file system whose files go with their directories (control groups). Else as [`remove_tree`].
+pub fn remove_directories(path: &Path) -> io::Result<()> {
+    remove(path, Files::Left)
+}
+
+fn remove(path: &Path, files: Files) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL.into()) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let parent = match open(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
         Err(Errno::ENOENT) => return Ok(()),
         parent => parent?,
     };
-    remove_tree_at(parent, name)
+    remove_at(parent, name, files)
 }
 
 /// Like [`remove_tree`], for an entry of an open directory.
 pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
+    remove_at(parent, name, Files::Removed)
+}
+
+fn remove_at(parent: OwnedFd, name: &OsStr, files: Files) -> io::Result<()> {
     let mut walk = Walk::start(parent)?;
     match walk.down(name.to_owned(), &mut Vec::new()) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
@@ -331,8 +362,8 @@ pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
     }
     while !walk.above.is_empty() {
         let mut below = walk.entries(PENDING, &mut |at, name, directory| match directory {
-            true => Ok(()),
-            false => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
+            false if files == Files::Removed => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
+            _ => Ok(()),
         })?;
         if below.is_empty() {
             let Some(above) = walk.up()? else { break };
@@ -346,6 +377,13 @@ pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What becomes of files when a tree is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Removed,
+    Left,
 }
 
 /// Whether a directory is to be removed too.
@@ -405,24 +443,28 @@ fn add_usage(path: &Path, add: &mut dyn FnMut(&FileStat)) -> io::Result<()> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut walk = Walk::start(open(path, flags, Mode::empty())?)?;
     loop {
-        let mut pending = walk.entries(usize::MAX, &mut |at, name, _| {
+        let below = walk.entries(usize::MAX, &mut |at, name, _| {
             if let Ok(stat) = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
                 add(&stat);
             }
             Ok(())
         })?;
-        loop {
-            if let Some(next) = pending.pop() {
-                // Else it is gone, or a mount point: on to its neighbour.
-                if walk.down(next, &mut pending).is_ok() {
-                    break;
-                }
-            } else {
-                match walk.up()? {
-                    Some(above) => pending = above.pending,
-                    None => return Ok(()),
-                }
-            }
+        if !walk.next(below)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Calls `visit` with a directory and with each one below it. What vanishes meanwhile is left out; one that is not there is an error.
+pub fn each_directory(path: &Path, visit: &mut dyn FnMut(BorrowedFd)) -> io::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut walk = Walk::start(open(path, flags, Mode::empty())?)?;
+    loop {
+        visit(walk.at.as_fd());
+        // One that is gone has no entries.
+        let below = walk.entries(usize::MAX, &mut |_, _, _| Ok(())).unwrap_or_default();
+        if !walk.next(below)? {
+            return Ok(());
         }
     }
 }

@@ -10,10 +10,16 @@
 //! not reach. The cgroup below has the same limits, for programs that read them.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+
 use crate::api::Resources;
+use crate::beneath::{each_directory, remove_directories};
 use crate::devices;
 use crate::spec::CgroupDirectory;
 
@@ -301,16 +307,23 @@ pub fn enter(directories: &[CgroupDirectory]) -> io::Result<()> {
 
 /// Lets every process in a cgroup and below it go on that was frozen, by whomever: a frozen one does not end.
 fn thaw(directory: &Path) {
-    for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
-        let file = directory.join(file);
-        if file.exists() {
-            let _ = std::fs::write(file, value); // the root has none, or it is gone
+    each(directory, &mut |at| {
+        for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+            // The root has none, or it is gone.
+            if let Ok(file) = openat(at, file, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty()) {
+                let _ = File::from(file).write_all(value.as_bytes());
+            }
         }
-    }
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            thaw(&entry.path());
+    });
+}
+
+/// Visits a cgroup and those below it, which its processes may have made as deep as they like.
+fn each(directory: &Path, visit: &mut dyn FnMut(BorrowedFd)) {
+    match each_directory(directory, visit) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!(directory = %directory.display(), "walking through control groups: {e}");
         }
+        _ => {}
     }
 }
 
@@ -334,22 +347,8 @@ pub fn kill_all(directories: &[CgroupDirectory]) {
 
 /// Removes a cgroup directory with those below it; what is gone is gone.
 pub fn remove_tree(directory: &Path) -> io::Result<()> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e),
-    };
-    for entry in entries.flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            remove_tree(&entry.path())?;
-        }
-    }
-    match std::fs::remove_dir(directory) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(io::Error::new(e.kind(), format!("removing {}: {e}", directory.display())))
-        }
-        _ => Ok(()),
-    }
+    remove_directories(directory)
+        .map_err(|e| io::Error::new(e.kind(), format!("removing {}: {e}", directory.display())))
 }
 
 fn parse_mount(line: &str) -> Option<(&str, &str, &str)> {
@@ -419,13 +418,13 @@ fn limit_text(value: i64) -> String {
 }
 
 fn collect(directory: &Path, pids: &mut BTreeSet<i32>) {
-    let text = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    pids.extend(text.lines().filter_map(|l| l.parse::<i32>().ok()));
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            collect(&entry.path(), pids);
+    each(directory, &mut |at| {
+        let mut text = String::new();
+        if let Ok(file) = openat(at, "cgroup.procs", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
+            let _ = File::from(file).read_to_string(&mut text); // it may go meanwhile
         }
-    }
+        pids.extend(text.lines().filter_map(|l| l.parse::<i32>().ok()));
+    });
 }
 
 fn number(path: &Path) -> u64 {
@@ -478,6 +477,29 @@ mod tests {
             values(v2_settings(&Resources { cpu_quota: Some(-1), ..Default::default() })),
             ["cpu.max=max 100000"]
         );
+    }
+
+    /// Who is root in a user namespace of its own makes cgroups below its own, deeper than any path may be long.
+    #[test]
+    fn deep_groups_are_visited_and_removed() {
+        let all = Hierarchies::detect().unwrap();
+        let path = format!("kemudi-test-deep-{}", std::process::id());
+        all.create(&path, &Resources::default()).unwrap();
+        let top = all.directories(&path).remove(0).directory;
+        let name = "x".repeat(180);
+        let mut at = std::os::fd::OwnedFd::from(File::open(&top).unwrap());
+        for _ in 0..40 {
+            nix::sys::stat::mkdirat(&at, name.as_str(), Mode::S_IRWXU).unwrap();
+            at = openat(&at, name.as_str(), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+        }
+        let mut seen = 0;
+        each(&top, &mut |_| seen += 1);
+        assert_eq!(seen, 41);
+        drop(at);
+        kill_all(&all.directories(&path));
+        assert!(all.processes(&path).is_empty());
+        all.remove(&path).unwrap();
+        assert!(!top.exists());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{COMPONENT, MANAGED_BY, SERVICE};
 use meta::{Object, Value};
 use serde_json::json;
+use std::collections::HashMap;
 
 /// The most endpoints of one slice, as upstream's default.
 const PER_SLICE: usize = 100;
@@ -26,7 +27,8 @@ pub struct Backend {
 /// The pods that can be reached, in a stable order. Pods that are over or have no address are left out.
 pub fn backends(service: &Object, pods: &[Object]) -> Vec<Backend> {
     let publish = service.at(&["spec", "publishNotReadyAddresses"]) == Some(&Value::Bool(true));
-    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let by_name = ports.iter().any(|p| p["targetPort"].is_string());
     let mut all: Vec<Backend> = pods
         .iter()
         .filter(|p| !matches!(p.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")))
@@ -35,6 +37,7 @@ pub fn backends(service: &Object, pods: &[Object]) -> Vec<Backend> {
             let conditions = p.at(&["status", "conditions"]).and_then(Value::as_array);
             let serving = conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True");
             let terminating = p.is_deleting();
+            let named = if by_name { NamedPorts::new(p) } else { NamedPorts(HashMap::new()) };
             let subdomain = p.str_at(&["spec", "subdomain"]) == Some(service.name());
             Some(Backend {
                 ip,
@@ -46,7 +49,7 @@ pub fn backends(service: &Object, pods: &[Object]) -> Vec<Backend> {
                 ready: publish || (serving && !terminating),
                 serving,
                 terminating,
-                ports: ports.iter().map(|port| target(port, p)).collect(),
+                ports: ports.iter().map(|port| target(port, &named)).collect(),
             })
         })
         .collect();
@@ -54,26 +57,39 @@ pub fn backends(service: &Object, pods: &[Object]) -> Vec<Backend> {
     all
 }
 
+/// The numbers of the named ports of a pod's containers, by name and protocol.
+struct NamedPorts<'a>(HashMap<(&'a str, &'a str), i64>);
+
+impl<'a> NamedPorts<'a> {
+    fn new(pod: &'a Object) -> Self {
+        let containers = ["containers", "initContainers"].map(|list| pod.at(&["spec", list]).and_then(Value::as_array));
+        let ports = containers.into_iter().flatten().flatten().filter_map(|c| c["ports"].as_array()).flatten();
+        let mut found = HashMap::new();
+        for p in ports {
+            let (Some(name), Some(number)) = (p["name"].as_str(), p["containerPort"].as_i64()) else { continue };
+            // The first of a name counts.
+            found.entry((name, p["protocol"].as_str().unwrap_or_default())).or_insert(number);
+        }
+        Self(found)
+    }
+}
+
 /// The number of a service's target port on a pod.
-fn target(port: &Value, pod: &Object) -> Option<i64> {
-    let name = match &port["targetPort"] {
-        Value::Number(n) => return n.as_i64(),
-        Value::String(s) => s,
-        _ => return port["port"].as_i64(),
-    };
-    let containers = pod.at(&["spec", "containers"]).and_then(Value::as_array);
-    let sidecars = pod.at(&["spec", "initContainers"]).and_then(Value::as_array);
-    let all = containers.into_iter().flatten().chain(sidecars.into_iter().flatten());
-    all.flat_map(|c| c["ports"].as_array().into_iter().flatten())
-        .find(|p| p["name"] == **name && p["protocol"] == port["protocol"])
-        .and_then(|p| p["containerPort"].as_i64())
+fn target(port: &Value, named: &NamedPorts<'_>) -> Option<i64> {
+    match &port["targetPort"] {
+        Value::Number(n) => n.as_i64(),
+        Value::String(name) => named.0.get(&(name.as_str(), port["protocol"].as_str().unwrap_or_default())).copied(),
+        _ => port["port"].as_i64(),
+    }
 }
 
 /// Backends whose ports have the same numbers go together.
 fn grouped(backends: &[Backend]) -> Vec<(Vec<Option<i64>>, Vec<&Backend>)> {
     let mut groups: Vec<(Vec<Option<i64>>, Vec<&Backend>)> = Vec::new();
+    let mut places: HashMap<&[Option<i64>], usize> = HashMap::new();
     for b in backends {
-        match groups.iter_mut().find(|(p, _)| *p == b.ports) {
+        let place = *places.entry(&b.ports).or_insert(groups.len());
+        match groups.get_mut(place) {
             Some((_, list)) => list.push(b),
             None => groups.push((b.ports.clone(), vec![b])),
         }
@@ -193,6 +209,37 @@ mod tests {
             p.set(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
         }
         p
+    }
+
+    /// Each port is looked up, however many there are.
+    #[test]
+    fn ports_are_found_by_name_and_protocol() {
+        let ports = |list: Value| json!([{"ports": list}]);
+        let mut p = pod("a", true, false);
+        p.set(&["spec", "containers"], ports(json!([
+            {"name": "dns", "containerPort": 53, "protocol": "UDP"}, {"name": "dns", "containerPort": 54, "protocol": "TCP"},
+            {"name": "dns", "containerPort": 55, "protocol": "TCP"}])));
+        p.set(&["spec", "initContainers"], ports(json!([{"name": "side", "containerPort": 9, "protocol": "TCP"}])));
+        let service = |protocol: &str, target: Value| {
+            object(json!({"metadata": {"name": "s"}, "spec": {"ports": [
+                {"name": "x", "port": 80, "protocol": protocol, "targetPort": target}]}}))
+        };
+        for (protocol, target, number) in [
+            ("TCP", json!("dns"), Some(54)),
+            ("UDP", json!("dns"), Some(53)),
+            ("TCP", json!("side"), Some(9)),
+            ("UDP", json!("side"), None),
+            ("TCP", json!(7), Some(7)),
+            ("TCP", Value::Null, Some(80)),
+        ] {
+            assert_eq!(backends(&service(protocol, target.clone()), &[p.clone()])[0].ports, [number], "{target}");
+        }
+        let many = |key: &str, n: usize| -> Value {
+            (0..n).map(|i| json!({"name": format!("p{i}"), "protocol": "TCP", "port": 1, "containerPort": i, "targetPort": format!("{key}{i}")})).collect()
+        };
+        p.set(&["spec", "containers"], ports(many("", 20_000)));
+        let service = object(json!({"metadata": {"name": "s"}, "spec": {"ports": many("none", 20_000)}}));
+        assert!(backends(&service, &[p])[0].ports.iter().all(Option::is_none));
     }
 
     /// Groundwork of C14.endpointslices and P04.out-of-endpoints

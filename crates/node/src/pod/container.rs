@@ -1,6 +1,6 @@
 //! From the container of a pod to what the runtime is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use runtime::{ContainerConfig, Mount, Seccomp, Security};
 
-use crate::env::expand;
+use crate::env::{MOST_BYTES, Room, TooLong, expand};
 
 /// Labels by which containers and sandboxes are found again.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -33,6 +33,8 @@ pub enum Error {
     /// What the node cannot carry out.
     #[error("{0}")]
     Refused(String),
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
 }
 
 /// The seccomp profile where neither container nor pod names one, as kubelet's `seccompDefault` has it.
@@ -94,8 +96,12 @@ pub fn of_ephemeral(c: &EphemeralContainer) -> Container {
 
 pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
     let Parts { pod, container: c, attempt, env, .. } = &parts;
-    let lookup = |name: &str| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
-    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|t| expand(t, lookup)).collect::<Vec<_>>();
+    let known: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let mut room = Room::new(MOST_BYTES);
+    room.take(env.iter().map(|(k, v)| k.len() + v.len()).sum())?;
+    let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, TooLong> {
+        list.iter().flatten().map(|t| expand(t, |name| known.get(name).copied(), &mut room)).collect()
+    };
     let mut labels = labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
     let spec = pod.spec.as_ref();
@@ -106,8 +112,8 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
         name: c.name.clone(),
         attempt: *attempt,
         image: c.image.clone().unwrap_or_default(),
-        command: expanded(&c.command),
-        args: expanded(&c.args),
+        command: expanded(&c.command)?,
+        args: expanded(&c.args)?,
         working_dir: c.working_dir.clone().filter(|w| !w.is_empty()),
         security: security(&parts)?,
         tty: c.tty == Some(true),

@@ -122,6 +122,9 @@ fn profiles(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(|l| l.rsplit_once(" (")).map(|(name, _)| name.to_owned()).collect()
 }
 
+/// Volumes of a pod. Most are mounts, of which the kernel gives all pods together 100,000 (`fs.mount-max`).
+const MOST_VOLUMES: usize = 512;
+
 /// Whether this node has to refuse the pod. Reasons and messages are kubelet's where it has them.
 pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
@@ -136,6 +139,11 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     if let Some(class) = spec.runtime_class_name.as_deref().filter(|c| !c.is_empty()) {
         let message = format!("Cannot run pod with runtimeClassName {class:?}: this node has no runtime handlers");
         return Some(Refusal { reason: "RuntimeClassNotSupported", message });
+    }
+    let volumes = spec.volumes.as_ref().map_or(0, Vec::len);
+    if volumes > MOST_VOLUMES {
+        let message = format!("Pod has {volumes} volumes: this node mounts at most {MOST_VOLUMES} for one pod");
+        return Some(Refusal { reason: "TooManyVolumes", message });
     }
     if let Some(message) = sysctls.refuse(spec) {
         return Some(Refusal { reason: sysctls::FORBIDDEN, message });
@@ -303,6 +311,17 @@ mod tests {
 
     fn with_container(context: Value) -> Value {
         json!({"containers": [{"name": "c", "securityContext": context}]})
+    }
+
+    /// Eleven pods with 10,000 volumes each left no mount for anybody.
+    #[test]
+    fn pods_with_very_many_volumes_are_refused() {
+        let volumes = |n: usize| -> Value {
+            (0..n).map(|i| json!({"name": format!("v{i}"), "emptyDir": {"medium": "Memory"}})).collect()
+        };
+        assert_eq!(check(json!({"volumes": volumes(512)}), &Host::default()), None);
+        let message = "Pod has 513 volumes: this node mounts at most 512 for one pod".to_owned();
+        assert_eq!(check(json!({"volumes": volumes(513)}), &Host::default()), Some(("TooManyVolumes", message)));
     }
 
     /// A value for every row that says so is refused, and its default is not.

@@ -9,7 +9,7 @@ mod host_path;
 mod payload;
 pub mod token;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -24,7 +24,7 @@ use nix::sys::stat::Mode;
 use runtime::beneath::{self, Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
 
-use crate::env::{Source, expand};
+use crate::env::{Room, Source, expand};
 use crate::fields::Place;
 use payload::Sources;
 use token::Tokens;
@@ -255,6 +255,7 @@ pub fn mounts(
     env: &[(String, String)],
 ) -> Result<Vec<Mount>, Error> {
     let mut out = Vec::new();
+    let env: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     for m in c.volume_mounts.iter().flatten() {
         let Some(root) = volumes.get(&m.name) else {
             let name = &m.name;
@@ -264,7 +265,7 @@ pub fn mounts(
         let always_read_only = volume.is_some_and(|v| {
             v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
         });
-        let source = match sub_path(m, env)? {
+        let source = match sub_path(m, &env)? {
             Some(sub) => below(root, &sub).map_err(|e| {
                 let (mount, container) = (&m.name, &c.name);
                 Error::Content(format!(
@@ -293,17 +294,20 @@ pub fn mounts(
     Ok(out)
 }
 
-fn sub_path(m: &VolumeMount, env: &[(String, String)]) -> Result<Option<String>, Error> {
+fn sub_path(m: &VolumeMount, env: &HashMap<&str, &str>) -> Result<Option<String>, Error> {
     if let Some(s) = m.sub_path.as_deref().filter(|s| !s.is_empty()) {
         return Ok(Some(s.to_owned()));
     }
     let Some(expression) = m.sub_path_expr.as_deref().filter(|s| !s.is_empty()) else { return Ok(None) };
     let missing = std::cell::Cell::new(false);
-    let text = expand(expression, |name| {
-        let value = env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
+    let lookup = |name: &str| {
+        let value = env.get(name).copied();
         missing.set(missing.get() || value.is_none());
         value
-    });
+    };
+    let most = nix::libc::PATH_MAX as usize;
+    let text = expand(expression, lookup, &mut Room::new(most))
+        .map_err(|_| Error::Content(format!("subPathExpr {expression:?} becomes longer than {most} bytes")))?;
     if missing.get() {
         return Err(Error::Content(format!("missing value for subPathExpr {expression:?}")));
     }

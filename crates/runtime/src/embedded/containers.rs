@@ -1,5 +1,6 @@
 //! Containers: from a request to the record a shim starts from, and their life after that.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -325,10 +326,14 @@ fn environment(image: &Image, config: &ContainerConfig, hostname: &str) -> Vec<(
     }
     let of_image = image.config.env.iter().map(|e| e.split_once('=').unwrap_or((e, "")));
     let requested = config.env.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+    let mut places: HashMap<String, usize> = all.iter().enumerate().map(|(i, (k, _))| (k.clone(), i)).collect();
     for (name, value) in of_image.chain(requested) {
-        match all.iter_mut().find(|(k, _)| k == name) {
-            Some(known) => known.1 = value.to_owned(),
-            None => all.push((name.to_owned(), value.to_owned())),
+        match places.get(name) {
+            Some(i) => all[*i].1 = value.to_owned(),
+            None => {
+                places.insert(name.to_owned(), all.len());
+                all.push((name.to_owned(), value.to_owned()));
+            }
         }
     }
     all

@@ -1,6 +1,6 @@
 //! `kubectl cluster-info dump`: what somebody who looks for a fault wants to see, on standard output or as files.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, text};
 use crate::flags::PrintFlags;
 use crate::kube::Kube;
 use crate::printer::{Formats, Output, document};
@@ -94,6 +94,7 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
         a.namespaces.clone()
     };
     for n in &namespaces {
+        check_name(n)?;
         let mut pods = Vec::new();
         for (word, file) in PARTS {
             let (list, all) = items(k, word, n).await?;
@@ -104,6 +105,7 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
             }
         }
         for p in pods {
+            check_name(p.name())?;
             let text = logs(k, &p).await?;
             sink.write(k, &format!("{n}/{}/logs", p.name()), ".txt", &text)?;
         }
@@ -112,6 +114,14 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
         k.say(format!("Cluster info dumped to {}", sink.directory));
     }
     Ok(())
+}
+
+/// Names become names of directories: a server must not lead out of the one that was given.
+fn check_name(name: &str) -> Result {
+    match meta::names::path_segment(name).is_empty() && !name.is_empty() {
+        true => Ok(()),
+        false => text(format!("the server named an object {name:?}, which is no name of a directory")),
+    }
 }
 
 /// The logs of all containers of a pod, one behind the other.
