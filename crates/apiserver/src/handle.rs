@@ -167,7 +167,7 @@ impl Server {
             let why = "failed to store audit event";
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
         }
-        // Before there is a seat: who sends slowly takes none from others. A body that cannot be had is told after authorization.
+        // Before there is a seat: who sends slowly takes none from others. The error of a body that cannot be read is returned after authorization.
         let body = body.read(self, &user.name, head).await;
         if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
             let _turn = self.aside.turn(&user.name, bytes.len()).await?;

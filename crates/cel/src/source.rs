@@ -20,7 +20,7 @@ pub struct Issues {
     source: String,
 }
 
-/// The most issues of an expression that are told, as in cel-go.
+/// How many issues of an expression are reported at most, as in cel-go.
 const MOST_ISSUES: usize = 100;
 /// Characters of the source that are shown with the issues.
 const SHOWN: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! Tells of every request and its answer, as `-v=6` to `-v=10` of client-go's programs do.
+//! Logs every request and its answer, as `-v=6` to `-v=10` of client-go's programs do.
 //!
 //! A layer around a transport: who does not want it does not pay for it. Levels and texts are those of client-go v1.36
 //! (`transport/round_trippers.go`, `rest/request.go`), lines those of klog. Credentials are never shown; bodies are, from level 8 on, but for those
@@ -32,7 +32,7 @@ pub struct Logged {
     pub write: Box<Write>,
 }
 
-/// The least level at which anything is told.
+/// The lowest level at which requests are logged.
 pub const LEAST: i32 = 6;
 
 impl Logged {

@@ -109,7 +109,7 @@ impl DryRunFlag {
     }
 }
 
-/// What is said of a value of `--dry-run` that goes out of use, and where upstream says it.
+/// The warning for a deprecated value of `--dry-run`, with the place that klog shows in upstream's.
 pub fn deprecated_dry_run(given: &str) -> Option<(&'static str, String)> {
     let word =
         |to: &str| format!("--dry-run={given} is deprecated (boolean value) and can be replaced with --dry-run={to}.");

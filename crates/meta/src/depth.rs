@@ -14,7 +14,7 @@ pub const MAX: usize = 200;
 pub const MANAGED_FIELDS: usize = MAX + 8;
 /// Levels that readers of stored objects and of answers take.
 pub const READ: usize = 256;
-/// Where `serde_json` stops unless it is told otherwise.
+/// The depth at which `serde_json` stops by default.
 const SERDE_JSON: usize = 127;
 
 /// Returns how deep a JSON text nests, without parsing it.

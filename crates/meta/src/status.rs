@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(causes[1].field, "spec[1]");
         let left = format!("{} more errors", errors.len() - (causes.len() - 1));
         assert!(s.message.ends_with(&format!(", {left}]")) && causes.last().is_some_and(|c| c.message == left));
-        // One of any size is told.
+        // A single one is kept whatever its size.
         let long = FieldError::invalid(&FieldPath::new("spec"), "x".repeat(2 << 20), "why");
         let s = Status::invalid(&gk, "p", &[long.clone(), long]);
         assert!(s.message.contains("1 more errors") && s.message.len() > 2 << 20);

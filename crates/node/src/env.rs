@@ -215,18 +215,22 @@ pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &m
     Ok(out)
 }
 
-/// Variables for the services a pod sees: those of its namespace, and the API's own.
-pub fn of_services<'a>(
-    services: impl Iterator<Item = &'a Service>,
+/// Variables for the services a pod sees: those of its namespace, which come first and win, and the API's own. No further service is
+/// asked for once there are more variables than a container may have.
+pub fn of_services(
+    services: impl Iterator<Item = Service>,
     namespace: &str,
     links: bool,
-) -> BTreeMap<String, String> {
+) -> Result<BTreeMap<String, String>, TooLong> {
     let mut out = BTreeMap::new();
+    let mut room = Room::new(MOST_BYTES);
+    let mut set = |name: String, value: String| {
+        room.take(name.len() + value.len())?;
+        out.insert(name, value);
+        Ok(())
+    };
     let mut done = BTreeSet::new();
-    // The pod's own namespace wins over the API's service in `default`.
-    let mut list: Vec<&Service> = services.collect();
-    list.sort_by_key(|s| (s.metadata.namespace.as_deref() != Some(namespace), s.metadata.name.clone()));
-    for s in list {
+    for s in services {
         let (ns, name) =
             (s.metadata.namespace.as_deref().unwrap_or_default(), s.metadata.name.as_deref().unwrap_or_default());
         let own = ns == namespace && links;
@@ -243,25 +247,25 @@ pub fn of_services<'a>(
         let upper = |t: &str| t.to_ascii_uppercase().replace(['-', '.'], "_");
         let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
         let p = upper(name);
-        out.insert(format!("{p}_SERVICE_HOST"), ip.to_owned());
-        out.insert(format!("{p}_SERVICE_PORT"), ports[0].port.to_string());
+        set(format!("{p}_SERVICE_HOST"), ip.to_owned())?;
+        set(format!("{p}_SERVICE_PORT"), ports[0].port.to_string())?;
         for (i, port) in ports.iter().enumerate() {
             if let Some(n) = port.name.as_deref().filter(|n| !n.is_empty()) {
-                out.insert(format!("{p}_SERVICE_PORT_{}", upper(n)), port.port.to_string());
+                set(format!("{p}_SERVICE_PORT_{}", upper(n)), port.port.to_string())?;
             }
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
             let url = format!("{}://{host}:{}", protocol.to_ascii_lowercase(), port.port);
             if i == 0 {
-                out.insert(format!("{p}_PORT"), url.clone());
+                set(format!("{p}_PORT"), url.clone())?;
             }
             let link = format!("{p}_PORT_{}_{}", port.port, protocol.to_ascii_uppercase());
-            out.insert(format!("{link}_PROTO"), protocol.to_ascii_lowercase());
-            out.insert(format!("{link}_PORT"), port.port.to_string());
-            out.insert(format!("{link}_ADDR"), ip.to_owned());
-            out.insert(link, url);
+            set(format!("{link}_PROTO"), protocol.to_ascii_lowercase())?;
+            set(format!("{link}_PORT"), port.port.to_string())?;
+            set(format!("{link}_ADDR"), ip.to_owned())?;
+            set(link, url)?;
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn services_are_told_in_variables() {
         service("a", "headless", "None", json!([{"port": 1}])),
         service("b", "other", "10.96.0.3", json!([{"port": 1}])),
     ];
-    let got = of_services(list.iter(), "a", true);
+    let got = of_services(list.iter().cloned(), "a", true).unwrap();
     let check = |k: &str, v: &str| assert_eq!(got.get(k).map(String::as_str), Some(v), "{k}");
     check("REDIS_PRIMARY_SERVICE_HOST", "10.96.0.2");
     check("REDIS_PRIMARY_SERVICE_PORT", "6379");
@@ -92,8 +92,14 @@ fn services_are_told_in_variables() {
     check("REDIS_PRIMARY_PORT_6379_TCP_ADDR", "10.96.0.2");
     check("KUBERNETES_SERVICE_PORT_HTTPS", "443");
     assert!(!got.keys().any(|k| k.starts_with("HEADLESS") || k.starts_with("OTHER")));
-    let without = of_services(list.iter(), "a", false);
+    let without = of_services(list.iter().cloned(), "a", false).unwrap();
     assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
+    // Very many ports are more than a container may have; what comes after them is not asked for.
+    let ports: serde_json::Value = (1..20_000).map(|port| json!({"port": port, "name": format!("p{port}")})).collect();
+    let mut asked = 0;
+    let many = (0..9).map(|i| service("a", &format!("many-{i}"), "10.96.0.4", ports.clone())).inspect(|_| asked += 1);
+    assert_eq!(of_services(many, "a", true), Err(TooLong(MOST_BYTES)));
+    assert!(asked < 9, "{asked}");
 }
 
 /// Variables that double one another are as long as the whole memory after forty of them.

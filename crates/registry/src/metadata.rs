@@ -108,7 +108,7 @@ pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) 
 /// Nothing says which of the references is meant but the value itself.
 fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut controller: Option<String> = None;
-    // Each such error shows all references; as many are told as an answer holds.
+    // Each such error shows all references; an answer holds a bounded number of them.
     let (mut shown, mut room) = (String::new(), meta::status::MOST_SAID);
     for o in v.and_then(Value::as_array).into_iter().flatten() {
         let text = |k: &str| o[k].as_str().unwrap_or_default();

@@ -42,7 +42,7 @@ pub struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     pub preconditions: Preconditions,
     pub propagation: Option<Propagation>,
-    /// The propagation was said as `orphanDependents`.
+    /// The propagation was given by the deprecated `orphanDependents`.
     pub by_orphans: bool,
     /// `ignoreStoreReadErrorWithClusterBreakingPotential`: deletes what cannot be read, and nothing else.
     pub ignore_read_error: bool,

@@ -27,27 +27,9 @@ pub fn send(socket: BorrowedFd, bytes: &[u8], fds: &[RawFd], flags: MsgFlags) ->
 
 /// Receives one packet into `buffer`, giving its length (0: the other side is gone) and the descriptors that came with it.
 pub fn receive(socket: BorrowedFd, buffer: &mut [u8], flags: MsgFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut control = cmsg_space!([RawFd; MAX_FDS]);
-    loop {
-        let mut iov = [IoSliceMut::new(buffer)];
-        let message =
-            match recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut control), flags | MsgFlags::MSG_CMSG_CLOEXEC) {
-                Ok(message) => message,
-                Err(nix::Error::EINTR) => continue,
-                Err(e) => return Err(e.into()),
-            };
-        let mut fds = Vec::new();
-        for item in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = item {
-                // SAFETY: the kernel has just installed these descriptors for us; nobody else knows them.
-                fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-        }
-        if message.flags.contains(MsgFlags::MSG_TRUNC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "packet too large"));
-        }
-        return Ok((message.bytes, fds));
-    }
+    let packet = receive_into(socket, buffer, flags, cmsg_space!([RawFd; MAX_FDS]))?;
+    let packet = packet.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "packet too large"))?;
+    Ok((packet.length, packet.fds))
 }
 
 /// A packet, and who sent it.
@@ -73,10 +55,20 @@ pub fn receive_signed(
     flags: MsgFlags,
     room: Room,
 ) -> io::Result<Option<Signed>> {
-    let mut control = match room {
+    let control = match room {
         Room::ForOne => cmsg_space!(UnixCredentials, RawFd),
         Room::ForNone => cmsg_space!(UnixCredentials),
     };
+    receive_into(socket, buffer, flags, control)
+}
+
+/// `control`: room for what comes beside the bytes. `None` for a packet that does not fit.
+fn receive_into(
+    socket: BorrowedFd,
+    buffer: &mut [u8],
+    flags: MsgFlags,
+    mut control: Vec<u8>,
+) -> io::Result<Option<Signed>> {
     loop {
         let mut iov = [IoSliceMut::new(buffer)];
         let message =

@@ -203,7 +203,7 @@ impl Service {
         let mut response = server.answer_socket(request.map(RequestBody::Socket)).await;
         let room = match self.room(response.body()).await {
             Ok(room) => room,
-            // What was written is told.
+            // A write has happened: its answer is sent in any case.
             Err(_) if !reads => None,
             Err(s) => {
                 response = failure(&s);

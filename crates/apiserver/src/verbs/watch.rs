@@ -97,7 +97,7 @@ struct Stream {
     sizes: metrics::Histogram,
 }
 
-/// How an entry is told without being decoded.
+/// How an entry is sent to watchers without being decoded.
 #[derive(Clone, Copy)]
 enum Splice {
     Whole,

@@ -131,7 +131,7 @@ mod tests {
         let script = format!("cd {}; {script}", directory.path().display());
         let version = "client.authentication.k8s.io/v1";
         let exec = json!({"apiVersion": version, "command": "sh", "args": ["-c", script], "interactiveMode": "Never"});
-        // Not by a kubeconfig, with which a server without TLS is told nothing.
+        // Not with a kubeconfig: that sends no credentials without TLS.
         let program: Exec = serde_json::from_value(exec).unwrap();
         let hands = Arc::new(Hands(AtomicI64::new(0)));
         let transport = Plugged::open(Config::new(server("t3").await), program, hands.clone()).await.unwrap();

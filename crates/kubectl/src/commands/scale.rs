@@ -100,7 +100,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// Scales one object, if it is as it was said to be. Returns the number of replicas that the server has accepted.
+/// Scales one object if it meets the preconditions of the flags. Returns the number of replicas that the server has accepted.
 async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptions) -> Result<i64> {
     let accepted = |scale: &Value| scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if a.current_replicas < 0 && a.resource_version.is_empty() {

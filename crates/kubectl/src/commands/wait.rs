@@ -211,7 +211,7 @@ async fn locally(a: &Arguments, k: &mut Kube, all: &[Until], printer: &mut Print
 async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
     if matches!(until, Until::Deleted) {
-        // What is gone since it was found is told like the others.
+        // An object that was deleted after it was listed is printed like the others.
         let Some(there) = api.get_opt(&i.name).await? else { return Ok(i.object.clone().unwrap_or_default()) };
         if once {
             return text(format!("condition not met for {}/{}", i.resource.plural, i.name));
@@ -330,7 +330,7 @@ mod tests {
         assert!(s.asked.lock().unwrap().is_empty());
     }
 
-    /// Whatever was found and is gone is told, and what is named and was never there is no error.
+    /// Every object that was found and is deleted is printed; a named object that never existed is no error.
     #[tokio::test]
     async fn what_is_gone_is_told() {
         let pods = "/api/v1/namespaces/default/pods";

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::Severity;
+use client::{Key, Severity};
 use k8s_openapi::api::core::v1::{Container as Spec, Service};
 use runtime::{ContainerState, IdRange, PidMode, PodConfig};
 
@@ -301,6 +301,17 @@ impl Worker {
         None
     }
 
+    /// The variables for services. Those of other namespaces are not even decoded.
+    fn service_variables(&self) -> Result<BTreeMap<String, String>, env::TooLong> {
+        let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
+        let namespace = text(&self.pod.metadata.namespace);
+        let known = self.shared.services.cache();
+        let own = known.in_namespace(namespace).filter(|_| links);
+        let api = known.get(&Key::new("default", "kubernetes"));
+        let services = own.chain(api).filter_map(|e| e.decode::<Service>().ok());
+        env::of_services(services, namespace, links)
+    }
+
     /// Creates the container; an error is a reason and a message.
     async fn create(
         &mut self,
@@ -313,10 +324,7 @@ impl Worker {
         const CONFIG: &str = "CreateContainerConfigError";
         let options = &self.shared.options;
         let pod = self.pod.clone();
-        let services: Vec<Service> =
-            self.shared.services.cache().all().filter_map(|e| e.decode::<Service>().ok()).collect();
-        let links = pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
-        let services = env::of_services(services.iter(), text(&pod.metadata.namespace), links);
+        let services = self.service_variables().map_err(|e| (CONFIG, e.to_string()))?;
         let place = self.place();
         let environment = env::build(&pod, spec, &*self.shared.objects, &services, &place)
             .await

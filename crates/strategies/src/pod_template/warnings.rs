@@ -272,7 +272,7 @@ fn overlaps(v: &Value, out: &mut Vec<String>) {
     } else {
         return;
     };
-    // Pairs are many, and few warnings are told.
+    // There may be many pairs; few warnings are sent.
     files.truncate(MOST_FILES);
     let before = out.len();
     for (i, (path, from)) in files.iter().enumerate() {

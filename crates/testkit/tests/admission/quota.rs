@@ -109,7 +109,11 @@ async fn many_at_once_never_exceed_a_quota() {
     generated["metadata"] = json!({"generateName": "over-"});
     let message = p.refused(MAPS, generated).await;
     let name = message.strip_prefix("configmaps \"over-").and_then(|m| m.split('"').next()).unwrap();
-    assert_eq!((name.len(), message.contains("exceeded quota")), (5, true), "the generated name is told: {message}");
+    assert_eq!(
+        (name.len(), message.contains("exceeded quota")),
+        (5, true),
+        "the refusal has the generated name: {message}"
+    );
     // A dry run is refused as well, and takes nothing.
     p.refused(&format!("{MAPS}?dryRun=All"), config_map("over")).await;
 }
