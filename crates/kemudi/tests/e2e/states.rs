@@ -185,8 +185,8 @@ fn init_containers_come_first(s: &Story) {
     assert_eq!((condition(&p, "Initialized"), &p["status"]["phase"]), ("False", &json!("Pending")));
     let table = s.ok(&["get", "pod", "p"]);
     assert!(table.contains("Init:0/2"), "{table}");
-    let opened = s.k(&["exec", "p", "-c", "one", "--", "touch", "/v/go"]);
-    assert!(opened.status.success(), "{}", String::from_utf8_lossy(&opened.stderr));
+    // How `touch` ends is not looked at: the container it lets go may end first and take it along (exit code 137).
+    s.k(&["exec", "p", "-c", "one", "--", "touch", "/v/go"]);
     let p = s.phase("p", "Succeeded");
     assert_eq!(condition(&p, "Initialized"), "True");
     assert_eq!(s.logs("p"), "one\ntwo\n");
