@@ -37,7 +37,7 @@ pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
     WatchOptions, WriteOptions,
 };
-pub use pace::Pace;
+pub use pace::{Pace, Tokens};
 pub use queue::{Outcome, WorkQueue};
 pub use resource::ApiResource;
 pub use shutdown::{Shutdown, Trigger, shutdown};

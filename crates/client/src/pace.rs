@@ -1,65 +1,86 @@
-//! Pacing work on wishes that change faster than they can be followed.
-//!
-//! Each change of an object's `generation` asks a controller for writes, which race with whoever goes on changing it. The first
-//! few of a row of changes are followed at once, later ones ever more slowly, up to once a second; the newest wish is never
-//! lost, since the key comes again. Reports of progress, which leave the generation as it is, are never held up.
+//! Limits of how often something is done for one key: [`Tokens`], and [`Pace`] for work on wishes that change faster than they can
+//! be followed.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Changes in a row that are followed at once.
-const FREE: u32 = 2;
-const BASE: Duration = Duration::from_millis(50);
-const MAX: Duration = Duration::from_secs(1);
-/// A row of changes ends with a pause of this length.
-const PAUSE: Duration = Duration::from_secs(3);
-
-struct Followed {
-    generation: i64,
-    /// Changes in a row before this one.
-    row: u32,
-    at: Instant,
+/// Each key has `burst` tokens; one that was taken comes back after `every` (a token bucket, kept as the moment at which it is full).
+pub struct Tokens<K> {
+    full_at: Mutex<BTreeMap<K, Instant>>,
+    burst: u32,
+    every: Duration,
 }
 
-/// Which generation of a key was followed, and when.
-pub struct Pace<K>(Mutex<BTreeMap<K, Followed>>);
+impl<K: Ord + Clone> Tokens<K> {
+    pub fn new(burst: u32, every: Duration) -> Self {
+        Self { full_at: Mutex::default(), burst, every }
+    }
 
-impl<K: Ord> Default for Pace<K> {
+    /// Takes `n` tokens, at most `burst`, and gives none; or takes nothing and gives how long to wait for them.
+    pub fn take(&self, key: &K, n: u32) -> Option<Duration> {
+        let now = Instant::now();
+        let mut all = self.full_at.lock();
+        let full = all.get(key).map_or(now, |at| *at.max(&now));
+        let next = full + self.every * n.min(self.burst);
+        let latest = now + self.every * self.burst;
+        if next > latest {
+            return Some(next - latest);
+        }
+        // Whoever has all of their tokens is not remembered.
+        if all.len() > 1000 {
+            all.retain(|_, at| *at > now);
+        }
+        all.insert(key.clone(), next);
+        None
+    }
+
+    /// The key is gone.
+    pub fn forget(&self, key: &K) {
+        self.full_at.lock().remove(key);
+    }
+}
+
+/// So many changes of one object are followed at once,
+const FREE: u32 = 20;
+/// and afterwards one in this time.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Which generation of a key was followed.
+///
+/// Each change of an object's `generation` asks a controller for writes, which race with whoever goes on changing it. The first of
+/// many changes are followed at once, later ones five times a second; the newest wish is never lost, since the key comes again.
+/// Reports of progress, which leave the generation as it is, are never held up.
+pub struct Pace<K> {
+    followed: Mutex<BTreeMap<K, i64>>,
+    tokens: Tokens<K>,
+}
+
+impl<K: Ord + Clone> Default for Pace<K> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self { followed: Mutex::default(), tokens: Tokens::new(FREE, EVERY) }
     }
 }
 
 impl<K: Ord + Clone> Pace<K> {
     /// None when a generation is to be followed now; otherwise how long to wait and ask again.
     pub fn wait(&self, key: &K, generation: i64) -> Option<Duration> {
-        let now = Instant::now();
-        let mut all = self.0.lock();
-        let Some(last) = all.get_mut(key) else {
-            all.insert(key.clone(), Followed { generation, row: 0, at: now });
-            return None;
-        };
-        if last.generation == generation {
+        let mut followed = self.followed.lock();
+        if followed.get(key) == Some(&generation) {
             return None;
         }
-        let passed = now - last.at;
-        let row = if passed >= PAUSE { 0 } else { last.row + 1 };
-        let due = match row.checked_sub(FREE) {
-            None => Duration::ZERO,
-            Some(n) => BASE.saturating_mul(1 << (2 * n).min(8)).min(MAX),
-        };
-        if passed < due {
-            return Some(due - passed);
+        let wait = self.tokens.take(key, 1);
+        if wait.is_none() {
+            followed.insert(key.clone(), generation);
         }
-        *last = Followed { generation, row, at: now };
-        None
+        wait
     }
 
     /// The key is gone.
     pub fn forget(&self, key: &K) {
-        self.0.lock().remove(key);
+        self.followed.lock().remove(key);
+        self.tokens.forget(key);
     }
 }
 
@@ -68,27 +89,41 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_more_often_a_wish_changes_the_more_slowly_it_is_followed() {
+    async fn a_wish_that_changes_again_and_again_is_followed_five_times_a_second() {
         let pace = Pace::default();
-        let start = Instant::now();
-        let mut followed = Vec::new();
+        let mut followed = 0;
         for generation in 0..10_000 {
-            if pace.wait(&"k", generation).is_none() {
-                followed.push(start.elapsed().as_millis());
-            }
+            followed += u32::from(pace.wait(&"k", generation).is_none());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(followed[..5], [0, 1, 51, 251, 1051]);
-        assert_eq!(followed.len(), 5 + 8, "then once a second: {followed:?}");
+        assert_eq!(followed, FREE + 49, "twenty at once, then five a second for ten seconds");
         // Another key is not held up, nor is progress of a generation that was followed.
         assert_eq!(pace.wait(&"other", 1), None);
         let left = pace.wait(&"k", 10_000).unwrap();
+        assert!(left <= EVERY, "{left:?}");
         tokio::time::sleep(left).await;
         assert_eq!(pace.wait(&"k", 10_000), None);
         assert_eq!(pace.wait(&"k", 10_000), None);
-        tokio::time::sleep(PAUSE).await;
-        for generation in 10_001..10_003 {
-            assert_eq!(pace.wait(&"k", generation), None, "a new row");
+    }
+
+    /// What a person or a script does step by step (pause, resume, undo) is followed at once, for as long as it takes.
+    #[tokio::test(start_paused = true)]
+    async fn steps_are_not_held_up() {
+        let pace = Pace::default();
+        for generation in 0..1000 {
+            assert_eq!(pace.wait(&"k", generation), None, "{generation}");
+            tokio::time::sleep(EVERY).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_come_back() {
+        let tokens = Tokens::new(10, Duration::from_secs(1));
+        assert_eq!(tokens.take(&"k", 8), None);
+        assert_eq!(tokens.take(&"k", 4), Some(Duration::from_secs(2)));
+        assert_eq!(tokens.take(&"k", 2), None, "what was refused cost nothing");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(tokens.take(&"k", 100), None, "more than there can be is all there are");
+        assert_eq!(tokens.take(&"k", 1), Some(Duration::from_secs(1)));
     }
 }

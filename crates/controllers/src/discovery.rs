@@ -3,7 +3,7 @@
 use client::{ApiResource, Client, Error};
 use meta::GroupVersion;
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A resource and what can be done with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,22 +53,50 @@ struct Resource {
     verbs: Vec<String>,
 }
 
-/// Every resource once, in its preferred version (upstream `ServerPreferredResources`). A group that does not answer is an error:
-/// what cannot be seen cannot be deleted or collected safely.
-pub async fn preferred(client: &Client) -> Result<Vec<Served>, Error> {
+/// What discovery names.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// Every resource once, in its preferred version.
+    pub served: Vec<Served>,
+    /// Versions of groups that do not answer, and why. Nothing is known of their resources.
+    pub failed: BTreeMap<String, Error>,
+}
+
+impl Discovered {
+    /// Groups of which a version did not answer.
+    pub fn failed_groups(&self) -> impl Iterator<Item = String> {
+        self.failed.keys().filter_map(|v| GroupVersion::parse(v)).map(|gv| gv.group)
+    }
+
+    pub fn has_failed(&self, group: &str) -> bool {
+        self.failed_groups().any(|g| g == group)
+    }
+
+    /// What to say of the groups that do not answer; none when all do (client-go `ErrGroupDiscoveryFailed`).
+    pub fn failure(&self) -> Option<String> {
+        let all: Vec<String> = self.failed.iter().map(|(version, e)| format!("{version}: {e}")).collect();
+        (!all.is_empty()).then(|| format!("unable to retrieve the complete list of server APIs: {}", all.join(", ")))
+    }
+}
+
+/// Every resource once, in its preferred version (upstream `ServerPreferredResources`), of all groups that answer.
+pub async fn preferred(client: &Client) -> Result<Discovered, Error> {
     let groups: Groups = client.get("/apis").await?;
-    let mut out = Vec::new();
+    let mut all = Discovered::default();
     let mut seen = BTreeSet::new();
-    read(client, "/api/v1", &GroupVersion::new("", "v1"), &mut seen, &mut out).await?;
+    read(client, "/api/v1", &GroupVersion::new("", "v1"), &mut seen, &mut all.served).await?;
     for g in &groups.groups {
         let others = g.versions.iter().filter(|v| **v != g.preferred_version);
         for v in std::iter::once(&g.preferred_version).chain(others) {
-            if let Some(gv) = GroupVersion::parse(&v.group_version) {
-                read(client, &format!("/apis/{gv}"), &gv, &mut seen, &mut out).await?;
-            }
+            let Some(gv) = GroupVersion::parse(&v.group_version) else { continue };
+            match read(client, &format!("/apis/{gv}"), &gv, &mut seen, &mut all.served).await {
+                // It has gone since the list of groups was made.
+                Err(e) if !e.is_not_found() => all.failed.insert(gv.to_string(), e),
+                _ => None,
+            };
         }
     }
-    Ok(out)
+    Ok(all)
 }
 
 /// The resources of one version of a group.

@@ -1,13 +1,52 @@
 //! Making and deleting pods for a controller, with the events that tell of it (upstream `RealPodControl`).
 
 use crate::ownership::controller_reference;
-use client::{Api, DeleteOptions, Error, Recorder, Regarding, WriteOptions};
+use crate::views::{Pod, is_active};
+use client::{Api, DeleteOptions, Error, Informer, Recorder, Regarding, Tokens, WriteOptions};
 use futures::future::join_all;
 use meta::Object;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// At most this many pods are made or deleted in one go.
 pub const BURST: usize = 500;
+
+/// So many pods of a namespace that have no node yet are made as fast as the server takes them; more of them come at upstream's rate.
+/// What nobody can place does not fill the store.
+const AHEAD: usize = 1000;
+/// The rate at which a controller of upstream's makes pods, and how many it makes in one go (`--kube-api-qps`, `--kube-api-burst`).
+const RATE: (u32, Duration) = (30, Duration::from_millis(50));
+const UNPLACED: &str = "unplaced";
+
+/// How many pods a controller may make now in a namespace.
+pub struct Supply {
+    pods: Informer<Pod>,
+    tokens: Tokens<Box<str>>,
+}
+
+impl Supply {
+    pub fn new(pods: &Informer<Pod>) -> Self {
+        pods.index(UNPLACED, |p| match p.view.spec.node_name.is_empty() && is_active(p) {
+            true => vec![p.meta.namespace.to_string()],
+            false => Vec::new(),
+        });
+        Self { pods: pods.clone(), tokens: Tokens::new(RATE.0, RATE.1) }
+    }
+
+    /// How many of `n` pods may be made now: all of them, or some, or none and how long to wait.
+    pub fn take(&self, namespace: &str, n: usize) -> Result<usize, Duration> {
+        let unplaced = self.pods.cache().by_index(UNPLACED, namespace).count();
+        let free = AHEAD.saturating_sub(unplaced);
+        if free > 0 {
+            return Ok(n.min(free));
+        }
+        let n = n.min(RATE.0 as usize / 2);
+        match self.tokens.take(&namespace.into(), n as u32) {
+            None => Ok(n),
+            Some(wait) => Err(wait),
+        }
+    }
+}
 
 /// The pod that a template makes for an owner. Its name is the server's to choose.
 pub fn pod_from_template(template: &Value, owner: &Object) -> Object {

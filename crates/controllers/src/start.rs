@@ -52,6 +52,7 @@ const ALL: &[Row] = &[
     ("generic-garbage-collector", |c, _| Box::pin(garbagecollector::run(c))),
     ("endpointslice-controller", |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
     ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
+    ("endpointslicemirroring-controller", |c, _| Box::pin(endpointslice::mirror::run(c))),
     ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
     ("resourcequota-controller", |c, _| Box::pin(resourcequota::run(c))),
     ("serviceaccount-token-controller", |c, o| {

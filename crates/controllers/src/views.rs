@@ -1,8 +1,9 @@
 //! The views of objects that several controllers read.
 
 use client::informer::{Pooled, or_default};
-use client::{ApiResource, Entry};
+use client::{ApiResource, Entry, Meta};
 use jiff::Timestamp;
+use meta::LabelSelector;
 use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Deref;
@@ -134,6 +135,34 @@ pub struct ContainerStatus {
 }
 
 pub type PodEntry = Entry<Pod>;
+
+/// The selector of an object whose controller looks for what it selects, read once: a `LabelSelector`, or the plain map of labels of a
+/// Service or ReplicationController. One that is missing, empty or wrong selects nothing.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Value")]
+pub struct Selects(Option<LabelSelector>);
+
+impl From<Value> for Selects {
+    fn from(v: Value) -> Self {
+        let map: Option<Vec<(&str, &str)>> =
+            v.as_object().and_then(|m| m.iter().map(|(k, v)| Some((k.as_str(), v.as_str()?))).collect());
+        let selector = match map {
+            Some(labels) => Some(LabelSelector::from_map(labels.into_iter())),
+            None => LabelSelector::from_value(Some(&v)).ok(),
+        };
+        Self(selector.filter(|s| !s.is_everything()))
+    }
+}
+
+impl Selects {
+    pub fn selector(&self) -> Option<&LabelSelector> {
+        self.0.as_ref()
+    }
+
+    pub fn selects(&self, object: &Meta) -> bool {
+        self.0.as_ref().is_some_and(|s| s.matches(|k| object.label(k)))
+    }
+}
 
 impl Pod {
     pub fn condition(&self, kind: &str) -> Option<&Condition> {

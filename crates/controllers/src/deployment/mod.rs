@@ -9,7 +9,7 @@ pub mod status;
 
 use crate::context::{Context, Error, object};
 use crate::ownership::Claims;
-use crate::views::{Pod, pods};
+use crate::views::{Pod, Selects, pods};
 use client::{
     Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Pace, Recorder, Regarding, Scope, WorkQueue,
     WriteOptions,
@@ -32,7 +32,7 @@ pub struct DeploymentView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct DeploymentSpec {
-    selector: Option<Value>,
+    selector: Selects,
     strategy: Strategy,
 }
 
@@ -134,8 +134,7 @@ impl Controller {
             c.old.as_ref().is_none_or(|o| o.meta.labels != new.meta.labels || o.meta.controller().is_some());
         if relabelled {
             for d in self.deployments.cache().in_namespace(&new.meta.namespace) {
-                let s = LabelSelector::from_value(d.view.spec.selector.as_ref());
-                if s.is_ok_and(|s| !s.is_everything() && s.matches(|k| new.meta.label(k))) {
+                if d.view.spec.selector.selects(&new.meta) {
                     self.queue.add(d.key());
                 }
             }

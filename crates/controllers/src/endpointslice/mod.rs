@@ -1,16 +1,20 @@
 //! EndpointSlices and Endpoints of services that select pods (upstream `endpointslice_controller.go`,
-//! `endpoints_controller.go`). One code for both: what is behind a service is decided once, and written in two forms.
+//! `endpoints_controller.go`). One code for both: what is behind a service is decided once, and written in two forms. What others
+//! write as Endpoints is copied to slices by [`mirror`].
 
 mod decide;
+pub mod mirror;
+mod slices;
 
 use crate::context::{Context, Error, object};
-use crate::views::{Pod, pods};
+use crate::views::{Pod, Selects, pods};
 use client::{ApiResource, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use meta::{LabelSelector, Object, Value};
+use meta::Object;
 use serde::Deserialize;
 use serde_json::json;
+use slices::Slices;
 use std::sync::Arc;
 
 pub use decide::{Backend, backends, endpoints_of, slices_of};
@@ -19,16 +23,17 @@ const SERVICE: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const COMPONENT: &str = "endpointslice-controller.k8s.io";
 
+/// A service, as far as its selector goes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct ServiceView {
+struct Selectable {
     spec: ServiceSpec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ServiceSpec {
-    selector: Option<serde_json::Map<String, Value>>,
+    selector: Option<Selects>,
 }
 
 /// Which of the two forms.
@@ -40,8 +45,9 @@ pub enum Form {
 
 struct Controller {
     form: Form,
+    slices: Slices,
     context: Context,
-    services: Informer<ServiceView>,
+    services: Informer<Selectable>,
     pods: Informer<Pod>,
     written: Informer<()>,
 }
@@ -70,6 +76,7 @@ pub async fn run(form: Form, context: Context) {
         services: context.informers.informer(&ApiResource::of::<Service>(), &Scope::default()),
         pods: context.informers.informer(&pods(), &Scope::default()),
         written: context.informers.informer(&form.resource(), &Scope::default()),
+        slices: Slices::new(context.clone(), COMPONENT),
         context,
     });
     let q = queue.clone();
@@ -79,7 +86,7 @@ pub async fn run(form: Form, context: Context) {
         for entry in [&p.old, &p.new].into_iter().flatten() {
             let meta = &entry.meta;
             for s in services.cache().in_namespace(&meta.namespace) {
-                if selector(&s.view).is_some_and(|sel| sel.matches(|k| meta.label(k))) {
+                if s.view.spec.selector.as_ref().is_some_and(|sel| sel.selects(meta)) {
                     q.add(s.key());
                 }
             }
@@ -103,15 +110,10 @@ pub async fn run(form: Form, context: Context) {
     .await;
 }
 
-fn selector(s: &ServiceView) -> Option<LabelSelector> {
-    let map = s.spec.selector.as_ref().filter(|m| !m.is_empty())?;
-    Some(LabelSelector::from_map(map.iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default()))))
-}
-
 impl Controller {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let service = self.services.get(&key);
-        let wanted = match service.as_ref().and_then(|s| Some((s, selector(&s.view)?))) {
+        let wanted = match service.as_ref().and_then(|s| Some((s, s.view.spec.selector.as_ref()?.selector()?))) {
             Some((s, sel)) if !s.meta.is_deleting() => {
                 let service = object(&ApiResource::of::<Service>(), s)?;
                 let matching: Vec<Object> = self
@@ -126,56 +128,10 @@ impl Controller {
             _ => None,
         };
         match self.form {
-            Form::Slices => self.write_slices(&key, wanted).await,
+            Form::Slices => self.slices.write(&key, wanted.map(|(b, s)| slices_of(&s, &b)).unwrap_or_default()).await,
             Form::Endpoints => self.write_endpoints(&key, wanted).await,
         }?;
         Ok(Outcome::Done)
-    }
-
-    async fn write_slices(&self, key: &Key, wanted: Option<(Vec<Backend>, Object)>) -> Result<(), Error> {
-        let resource = self.form.resource();
-        let api = self.context.client.dynamic(&resource).namespace(&key.namespace);
-        let mut have: Vec<Object> = self
-            .written
-            .cache()
-            .in_namespace(&key.namespace)
-            .filter(|e| e.meta.label(SERVICE) == Some(&*key.name) && e.meta.label(MANAGED_BY) == Some(COMPONENT))
-            .map(|e| object(&resource, e))
-            .collect::<Result<_, _>>()?;
-        have.sort_by(|a, b| a.name().cmp(b.name()));
-        let mut have = have.into_iter();
-        let wanted = wanted.map(|(b, s)| slices_of(&s, &b)).unwrap_or_default();
-        for content in wanted {
-            let mut o = have.next().unwrap_or_else(|| {
-                let mut o = Object::new(&resource.gvk());
-                o.set_namespace(&key.namespace);
-                o.metadata_mut().insert("generateName".into(), format!("{}-", key.name).into());
-                o
-            });
-            let before = o.clone();
-            for (k, v) in content.0 {
-                if k == "metadata" {
-                    for (mk, mv) in v.as_object().into_iter().flatten() {
-                        o.metadata_mut().insert(mk.clone(), mv.clone());
-                    }
-                } else {
-                    o.0.insert(k, v);
-                }
-            }
-            if o.name().is_empty() {
-                api.create(&WriteOptions::default(), &o).await?;
-            } else if o != before {
-                let name = o.name().to_owned();
-                api.update(&name, &WriteOptions::default(), &o).await?;
-            }
-        }
-        for o in have {
-            match api.delete(o.name(), &DeleteOptions::default()).await {
-                Err(e) if !e.is_not_found() => return Err(e.into()),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     async fn write_endpoints(&self, key: &Key, wanted: Option<(Vec<Backend>, Object)>) -> Result<(), Error> {

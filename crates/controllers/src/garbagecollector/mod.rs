@@ -10,8 +10,8 @@ use crate::context::{Context, Error};
 use crate::discovery::{self, Served};
 use client::client::PARTIAL_METADATA;
 use client::{
-    Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue,
-    WriteOptions,
+    Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Propagation, Recorder, Regarding, Scope,
+    WorkQueue, WriteOptions,
 };
 use decide::{Fate, Standing, fate};
 use graph::{FOREGROUND, Graph, Item, Node, ORPHAN};
@@ -77,20 +77,30 @@ fn is_event(r: &ApiResource) -> bool {
 impl Collector {
     /// Watches what discovery names, and nothing else. Whether discovery answered.
     async fn discover(self: &Arc<Self>) -> bool {
-        let served = match discovery::preferred(&self.context.client).await {
-            Ok(s) => s,
+        let found = match discovery::preferred(&self.context.client).await {
+            Ok(found) => found,
             Err(e) => {
                 tracing::debug!("garbage collector: discovery: {e}");
                 return false;
             }
         };
+        if let Some(failure) = found.failure() {
+            tracing::debug!("garbage collector: {failure}");
+        }
+        let served = &found.served;
         let kinds =
             served.iter().map(|s| ((s.resource.gvr().group.clone(), s.resource.kind().to_owned()), s.resource.clone()));
-        *self.kinds.lock() = kinds.collect();
+        {
+            // Of groups that do not answer, what was known before stays known.
+            let mut known = self.kinds.lock();
+            known.retain(|(group, _), _| found.has_failed(group));
+            known.extend(kinds);
+        }
         let collected = |s: &&Served| s.can("list") && s.can("watch") && s.can("delete") && !is_event(&s.resource);
         let wanted: Vec<ApiResource> = served.iter().filter(collected).map(|s| s.resource.clone()).collect();
         let mut watched = self.watched.lock();
-        let gone: Vec<ApiResource> = watched.keys().filter(|r| !wanted.contains(r)).cloned().collect();
+        let gone: Vec<ApiResource> =
+            watched.keys().filter(|r| !wanted.contains(r) && !found.has_failed(&r.gvr().group)).cloned().collect();
         for r in gone {
             watched.remove(&r);
             self.context.informers.stop::<()>(&r, &scope());
@@ -166,7 +176,10 @@ impl Collector {
                 None => return Ok(Outcome::Done),
             }
         }
-        let has_dependents = self.graph.lock().dependents(uid).next().is_some();
+        let (has_dependents, is_ring) = {
+            let g = self.graph.lock();
+            (g.dependents(uid).next().is_some(), g.dependents(uid).any(Node::is_foreground))
+        };
         let finalizers: Vec<String> = live.finalizers().map(str::to_owned).collect();
         let api = self.api(&node.resource, &node.meta().namespace);
         match fate(&owners, &finalizers, has_dependents) {
@@ -174,10 +187,15 @@ impl Collector {
             Fate::DropReferences(uids) => drop_references(&api, &live, |u| uids.iter().any(|x| x == u)).await?,
             Fate::Delete(policy) => {
                 let mut options = DeleteOptions::uid(uid);
+                let mut seen = live.resource_version().to_owned();
+                // Each would wait for the next one, all around.
+                if policy == Propagation::Foreground && is_ring {
+                    seen = unblock(&api, &live).await?;
+                }
                 options.propagation_policy = Some(policy);
                 if let Some(p) = &mut options.preconditions {
                     // Somebody may just be giving it an owner.
-                    p.resource_version = Some(live.resource_version().to_owned());
+                    p.resource_version = Some(seen);
                 }
                 client::optional(api.delete(live.name(), &options).await)?;
             }
@@ -269,11 +287,25 @@ impl Collector {
     }
 }
 
-/// A patch of metadata that holds only for the object as it was read.
-async fn patch(api: &Api<Object>, live: &Object, field: &str, value: Value) -> Result<(), Error> {
+/// A patch of metadata that holds only for the object as it was read. Gives the object's new version, if it is still there.
+async fn patch(api: &Api<Object>, live: &Object, field: &str, value: Value) -> Result<Option<String>, Error> {
     let body = json!({"metadata": {"uid": live.uid(), "resourceVersion": live.resource_version(), field: value}});
-    client::optional(api.patch(live.name(), &WriteOptions::default(), &Patch::Merge(body)).await)?;
-    Ok(())
+    let patched = client::optional(api.patch(live.name(), &WriteOptions::default(), &Patch::Merge(body)).await)?;
+    Ok(patched.map(|o: Object| o.resource_version().to_owned()))
+}
+
+/// None of the object's owners waits for it any more. Gives the object's version after that.
+async fn unblock(api: &Api<Object>, live: &Object) -> Result<String, Error> {
+    let before = live.at(&["metadata", "ownerReferences"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut all = before.clone();
+    for o in all.iter_mut().filter(|o| o["blockOwnerDeletion"] == true) {
+        o["blockOwnerDeletion"] = false.into();
+    }
+    let seen = live.resource_version().to_owned();
+    if all == before {
+        return Ok(seen);
+    }
+    Ok(patch(api, live, "ownerReferences", all.into()).await?.unwrap_or(seen))
 }
 
 async fn drop_references(api: &Api<Object>, live: &Object, goes: impl Fn(&str) -> bool) -> Result<(), Error> {
@@ -282,7 +314,7 @@ async fn drop_references(api: &Api<Object>, live: &Object, goes: impl Fn(&str) -
     if left.len() == all.len() {
         return Ok(());
     }
-    patch(api, live, "ownerReferences", left.into()).await
+    patch(api, live, "ownerReferences", left.into()).await.map(|_| ())
 }
 
 async fn drop_finalizer(api: &Api<Object>, live: &Object, finalizer: &str) -> Result<(), Error> {
@@ -291,5 +323,5 @@ async fn drop_finalizer(api: &Api<Object>, live: &Object, finalizer: &str) -> Re
     if left.len() == all.len() {
         return Ok(());
     }
-    patch(api, live, "finalizers", left.into()).await
+    patch(api, live, "finalizers", left.into()).await.map(|_| ())
 }

@@ -26,6 +26,10 @@ impl Progress {
         self.grace = self.grace.max(grace);
     }
 
+    pub fn has_remains(&self) -> bool {
+        !self.left.is_empty()
+    }
+
     pub fn is_done(&self) -> bool {
         self.discovery_error.is_none() && self.errors.is_empty() && self.left.is_empty()
     }
@@ -123,7 +127,7 @@ mod tests {
     fn what_is_left_is_told() {
         let mut p = Progress::default();
         assert!(p.is_done());
-        p.remains("pods", 2, ["example.com/keep"].into_iter(), 30);
+        p.remains("pods.", 2, ["example.com/keep"].into_iter(), 30);
         assert!(!p.is_done());
         assert_eq!(p.wait_seconds(), 15);
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -134,7 +138,7 @@ mod tests {
         let c = find(&s, "NamespaceContentRemaining");
         assert_eq!(
             (c["status"].as_str(), c["message"].as_str()),
-            (Some("True"), Some("Some resources are remaining: pods has 2 resource instances"))
+            (Some("True"), Some("Some resources are remaining: pods. has 2 resource instances"))
         );
         let c = find(&s, "NamespaceFinalizersRemaining");
         assert_eq!(

@@ -5,6 +5,7 @@ mod conditions;
 
 use crate::context::{Context, Error};
 use crate::discovery::{self, Served};
+use crate::views::{Pod, pods};
 use client::{
     ApiResource, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope, WorkQueue,
     WriteOptions,
@@ -19,6 +20,7 @@ const FINALIZER: &str = "kubernetes";
 struct Controller {
     context: Context,
     namespaces: Informer<()>,
+    pods: Informer<Pod>,
     queue: Arc<WorkQueue<Key>>,
 }
 
@@ -30,6 +32,7 @@ fn namespaces() -> ApiResource {
 pub async fn run(context: Context) {
     let c = Arc::new(Controller {
         namespaces: context.informers.informer(&namespaces(), &Scope::default()),
+        pods: context.informers.informer(&pods(), &Scope::default()),
         queue: Arc::default(),
         context,
     });
@@ -37,6 +40,14 @@ pub async fn run(context: Context) {
     c.namespaces.on_change(move |change| {
         if change.new.as_ref().is_some_and(|n| n.meta.is_deleting()) {
             queue.add(change.key());
+        }
+    });
+    let (queue, namespaces) = (c.queue.clone(), c.namespaces.clone());
+    c.pods.on_change(move |change| {
+        // The rest waits for the last pod.
+        let gone = change.new.is_none().then(|| Key::new("", change.latest().meta.namespace.clone()));
+        if let Some(key) = gone.filter(|k| namespaces.get(k).is_some_and(|n| n.meta.is_deleting())) {
+            queue.add(key);
         }
     });
     c.namespaces.synced().await;
@@ -88,19 +99,31 @@ fn finalizers(ns: &Object) -> Vec<String> {
     list.into_iter().flatten().filter_map(|f| f.as_str()).map(str::to_owned).collect()
 }
 
-/// Asks for everything in a namespace to be deleted and looks what is left.
+/// Asks for everything in a namespace to be deleted and looks what is left. Pods go first: what protects them, such as a network
+/// policy, goes when they are gone. Groups that do not answer hold the namespace, but nothing else in it.
 async fn delete_content(client: &Client, namespace: &str) -> Progress {
     let mut p = Progress::default();
-    let served = match discovery::preferred(client).await {
-        Ok(s) => s,
+    let found = match discovery::preferred(client).await {
+        Ok(found) => found,
         Err(e) => {
             p.discovery_error = Some(e.to_string());
             return p;
         }
     };
-    for s in served.iter().filter(|s| s.resource.namespaced() && s.can("delete") && s.can("list")) {
-        if let Err(e) = delete_all(client, s, namespace, &mut p).await {
-            p.errors.push(e.to_string());
+    p.discovery_error = found
+        .failure()
+        .map(|failure| format!("Discovery failed for some groups, {} failing: {failure}", found.failed.len()));
+    let deletable = |s: &&Served| s.resource.namespaced() && s.can("delete") && s.can("list");
+    let (pods, others): (Vec<&Served>, Vec<&Served>) =
+        found.served.iter().filter(deletable).partition(|s| s.resource == pods());
+    for step in [pods, others] {
+        for s in step {
+            if let Err(e) = delete_all(client, s, namespace, &mut p).await {
+                p.errors.push(e.to_string());
+            }
+        }
+        if p.has_remains() {
+            break;
         }
     }
     p
@@ -124,7 +147,8 @@ async fn delete_all(client: &Client, s: &Served, namespace: &str, p: &mut Progre
     let left = api.list(&ListOptions::default()).await?;
     if !left.items.is_empty() {
         let g = s.resource.gvr();
-        let name = if g.group.is_empty() { g.resource.clone() } else { format!("{}.{}", g.resource, g.group) };
+        // Upstream's form, which has a dot at the end for the core group.
+        let name = format!("{}.{}", g.resource, g.group);
         let grace = left.items.iter().filter_map(Object::deletion_grace_period_seconds).max().unwrap_or(0);
         p.remains(&name, left.items.len(), left.items.iter().flat_map(Object::finalizers), grace);
     }

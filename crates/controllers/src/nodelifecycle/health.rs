@@ -1,5 +1,6 @@
 //! Whether a node is alive, and what follows from it, as data to data (upstream `node_lifecycle_controller.go`).
 
+use super::zones::Leave;
 use jiff::Timestamp;
 use meta::Value;
 use serde_json::json;
@@ -94,9 +95,24 @@ fn ours(key: &str) -> bool {
         .contains(&key)
 }
 
-/// The taints a node should have; none when it has them.
-pub fn taints(now: &[Value], conditions: &[Value], unschedulable: bool, time: Timestamp) -> Option<Vec<Value>> {
-    let wished = wished(conditions, unschedulable);
+/// The taints a node should have; none when it has them. `leave` is asked when the node is not ready.
+pub fn taints(
+    now: &[Value],
+    conditions: &[Value],
+    unschedulable: bool,
+    time: Timestamp,
+    leave: impl FnOnce() -> Leave,
+) -> Option<Vec<Value>> {
+    let mut wished = wished(conditions, unschedulable);
+    if wished.iter().any(|(_, effect)| *effect == "NoExecute") {
+        let told = now.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE));
+        let stays = match leave() {
+            Leave::Now => true,
+            Leave::Later => told,
+            Leave::Nobody => false,
+        };
+        wished.retain(|(_, effect)| stays || *effect != "NoExecute");
+    }
     let is = |t: &Value, w: &(&str, &str)| t["key"] == w.0 && t["effect"] == w.1;
     let mut next: Vec<Value> = now
         .iter()
@@ -121,7 +137,8 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let heard = vec![json!({"type": "Ready", "status": "True", "reason": "KubeletReady"})];
         assert_eq!(ready(&heard), Some(Ready::True));
-        assert_eq!(taints(&[], &heard, false, now), None);
+        let leave = || Leave::Now;
+        assert_eq!(taints(&[], &heard, false, now, leave), None);
         let silent = silenced(&heard, "2026-01-01T00:00:00Z", now).unwrap();
         assert_eq!(silent.len(), 4);
         assert_eq!(silent[0]["message"], "Kubelet stopped posting node status.");
@@ -131,11 +148,16 @@ mod tests {
             t.iter().map(|t| format!("{}:{}", t["key"].as_str().unwrap(), t["effect"].as_str().unwrap())).collect()
         };
         let mine = json!({"key": "mine", "effect": "NoExecute"});
-        let t = taints(std::slice::from_ref(&mine), &silent, false, now).unwrap();
+        let t = taints(std::slice::from_ref(&mine), &silent, false, now, leave).unwrap();
         let expect =
             ["mine:NoExecute", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"];
         assert_eq!(keys(t.clone()), expect);
-        let back = taints(&t, &heard, true, now).unwrap();
+        assert_eq!(taints(&t, &silent, false, now, || Leave::Later), None, "who was told to leave goes on");
+        let kept = taints(&t, &silent, false, now, || Leave::Nobody).unwrap();
+        assert_eq!(keys(kept), expect[..2]);
+        let later = taints(&[], &silent, false, now, || Leave::Later).unwrap();
+        assert_eq!(keys(later), expect[1..2]);
+        let back = taints(&t, &heard, true, now, leave).unwrap();
         assert_eq!(keys(back), ["mine:NoExecute", "node.kubernetes.io/unschedulable:NoSchedule"]);
     }
 }

@@ -2,10 +2,11 @@
 //! (upstream `pkg/controller/nodelifecycle` and `tainteviction`).
 //!
 //! Whether a node is silent is judged by when this process last saw its lease or its Ready condition change, never by the node's
-//! clock. Left out: slowing down when most of a zone is silent.
+//! clock. How many nodes' pods may leave at a time depends on how many nodes are silent ([`zones`]).
 
 mod evict;
 mod health;
+mod zones;
 
 use crate::context::{Context, Error, object};
 use crate::views::{Pod, PodEntry, pods};
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use zones::Zones;
 
 const EVERY: Duration = Duration::from_secs(5);
 const LEASES: &str = "kube-node-lease";
@@ -72,6 +74,7 @@ struct Controller {
     leases: Informer<LeaseView>,
     pods: Informer<Pod>,
     heard: Mutex<BTreeMap<Key, Heard>>,
+    zones: Zones,
     queue: Arc<WorkQueue<Key>>,
     evictions: Arc<WorkQueue<Key>>,
     recorder: Recorder,
@@ -90,6 +93,7 @@ pub async fn run(context: Context) {
         leases: context.informers.informer(&leases, &lease_scope),
         pods: context.informers.informer(&pods(), &Scope::default()),
         heard: Mutex::default(),
+        zones: Zones::default(),
         queue: Arc::default(),
         evictions: Arc::default(),
         recorder: context.recorder("node-controller"),
@@ -129,6 +133,7 @@ pub async fn run(context: Context) {
     let monitor = async {
         loop {
             c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
+            c.count();
             let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
             for k in all {
                 c.queue.add(k);
@@ -149,6 +154,20 @@ pub async fn run(context: Context) {
 }
 
 impl Controller {
+    /// Counts which nodes are ready, by zone.
+    fn count(&self) {
+        let all: Vec<_> = self.nodes.cache().all().cloned().collect();
+        let ready = |n: &client::Entry<NodeView>| {
+            let conditions = &n.view.status.conditions;
+            health::ready(conditions) == Some(Ready::True) && !self.is_silent(&n.key(), conditions)
+        };
+        if self.zones.count(all.iter().map(|n| (&n.meta, ready(n)))) {
+            tracing::warn!(
+                "either all nodes have become not ready, or some are ready again: pods stay on them, or may leave again"
+            );
+        }
+    }
+
     /// Whether the node has said nothing for too long.
     fn is_silent(&self, key: &Key, conditions: &[Value]) -> bool {
         let heartbeat = conditions
@@ -174,7 +193,10 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let Some(entry) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
+        let Some(entry) = self.nodes.get(&key) else {
+            self.zones.forget(&key);
+            return Ok(Outcome::Done);
+        };
         let mut conditions = entry.view.status.conditions.clone();
         let now = self.context.now();
         let api = self.context.client.dynamic(&nodes());
@@ -195,8 +217,12 @@ impl Controller {
                 conditions = next;
             }
         }
+        if health::ready(&conditions) == Some(Ready::True) {
+            self.zones.forget(&key);
+        }
         let spec = &entry.view.spec;
-        if let Some(next) = health::taints(&spec.taints, &conditions, spec.unschedulable, now) {
+        let leave = || self.zones.leave(&key, &entry.meta);
+        if let Some(next) = health::taints(&spec.taints, &conditions, spec.unschedulable, now, leave) {
             // Only if the taints are still those: others set taints too.
             let patch = json!({
                 "metadata": {"uid": &*entry.meta.uid, "resourceVersion": self.fresh_version(&entry, &api).await?},

@@ -8,8 +8,8 @@ mod status;
 
 use crate::context::{Context, Error, object};
 use crate::ownership::Claims;
-use crate::pod_control::{BURST, PodControl, pod_from_template, slow_start};
-use crate::views::{Pod, PodEntry, is_active, pods};
+use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
+use crate::views::{Pod, PodEntry, Selects, is_active, pods};
 use client::{
     Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, Recorder, Scope, WorkQueue,
     WriteOptions,
@@ -72,7 +72,7 @@ pub struct SetView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SetSpec {
-    selector: Option<Value>,
+    selector: Selects,
 }
 
 struct Controller {
@@ -83,16 +83,19 @@ struct Controller {
     pods: Informer<Pod>,
     queue: Arc<WorkQueue<Key>>,
     expected: Arc<Expectations<Key>>,
+    supply: Supply,
     recorder: Recorder,
 }
 
 /// Runs until shutdown.
 pub async fn run(family: Family, context: Context) {
     let resource = family.resource();
+    let pods = context.informers.informer(&pods(), &Scope::default());
     let controller = Arc::new(Controller {
         family,
         sets: context.informers.informer(&resource, &Scope::default()),
-        pods: context.informers.informer(&pods(), &Scope::default()),
+        supply: Supply::new(&pods),
+        pods,
         queue: Arc::default(),
         expected: Arc::default(),
         recorder: context.recorder(family.component()),
@@ -164,8 +167,7 @@ impl Controller {
 
     fn enqueue_matching(&self, orphan: &Meta) {
         for set in self.sets.cache().in_namespace(&orphan.namespace) {
-            let selects = self.family.selector(set.view.spec.selector.as_ref());
-            if selects.is_ok_and(|s| !s.is_everything() && s.matches(|k| orphan.label(k))) {
+            if set.view.spec.selector.selects(orphan) {
                 self.queue.add(set.key());
             }
         }
@@ -205,14 +207,16 @@ impl Controller {
         active.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
 
         let managed =
-            if may_act && !set.is_deleting() { self.manage(&key, &set, &active, &pod_api).await } else { Ok(()) };
+            if may_act && !set.is_deleting() { self.manage(&key, &set, &active, &pod_api).await } else { Ok(None) };
         let failure = managed.as_ref().err().map(|(f, _)| f);
         let now = self.context.now();
         let views: Vec<&PodEntry> = active.iter().map(|p| &**p).collect();
         let status = calculate(&set, &views, terminating, failure, now);
         self.write_status(&set_api, &set, status).await?;
-        if let Err((_, e)) = managed {
-            return Err(e.into());
+        match managed {
+            Err((_, e)) => return Err(e.into()),
+            Ok(Some(wait)) => return Ok(Outcome::After(wait)),
+            Ok(None) => {}
         }
         // A pod becomes available by nothing but time.
         let min_ready = set.int_at(&["spec", "minReadySeconds"]).unwrap_or(0);
@@ -227,18 +231,21 @@ impl Controller {
         })
     }
 
-    /// Makes or deletes pods until there are as many as wished.
+    /// Makes or deletes pods until there are as many as wished. Gives how long to wait where none may be made now.
     async fn manage(
         &self,
         key: &Key,
         set: &Object,
         active: &[Arc<PodEntry>],
         pod_api: &Api<Object>,
-    ) -> Result<(), (Failure, client::Error)> {
+    ) -> Result<Option<Duration>, (Failure, client::Error)> {
         let wish = set.int_at(&["spec", "replicas"]).unwrap_or(1).max(0) as usize;
         let control = PodControl { pods: pod_api, recorder: &self.recorder, owner: set };
         if active.len() < wish {
-            let n = (wish - active.len()).min(BURST);
+            let n = match self.supply.take(&key.namespace, (wish - active.len()).min(BURST)) {
+                Ok(n) => n,
+                Err(wait) => return Ok(Some(wait)),
+            };
             let template = set.at(&["spec", "template"]).cloned().unwrap_or_default();
             let pod = pod_from_template(&template, set);
             self.expected.expect_creations(key, n);
@@ -277,7 +284,7 @@ impl Controller {
                 return Err((Failure { reason: "FailedDelete", message: e.to_string() }, e));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The `n` pods to delete.

@@ -137,7 +137,14 @@ impl Controller {
             known().into_iter().filter(|r| quota.wanted.keys().any(|k| tracked(r, k))).collect();
         let others: Vec<&String> = quota.wanted.keys().filter(|k| !out.iter().any(|r| tracked(r, k))).collect();
         if others.iter().any(|k| quota::counted(k).is_some()) {
-            for s in discovery::preferred(&self.context.client).await? {
+            let found = discovery::preferred(&self.context.client).await?;
+            // What cannot be seen is not counted as none.
+            if let Some(why) = found.failure()
+                && others.iter().any(|k| found.failed_groups().any(|group| k.ends_with(&format!(".{group}"))))
+            {
+                return Err(Error::Waiting(why));
+            }
+            for s in found.served {
                 if s.can("list") && others.iter().any(|k| tracked(&s.resource, k)) {
                     out.push(s.resource);
                 }

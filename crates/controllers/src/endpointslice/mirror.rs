@@ -1,0 +1,216 @@
+//! Slices of services whose Endpoints somebody writes by hand (upstream `pkg/controller/endpointslicemirroring`).
+
+use super::slices::Slices;
+use super::{MANAGED_BY, SERVICE, Selectable};
+use crate::context::{Context, Error, object};
+use client::{ApiResource, Informer, Key, Outcome, Recorder, Regarding, Scope, WorkQueue};
+use k8s_openapi::api::core::v1::{Endpoints, Service};
+use meta::{Object, Value};
+use serde_json::json;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+const COMPONENT: &str = "endpointslicemirroring-controller.k8s.io";
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+/// Annotations that say something of the Endpoints object only.
+const NOT_COPIED: [&str; 2] =
+    ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
+/// The most addresses that are copied from one subset, as upstream's default.
+const PER_SUBSET: usize = 1000;
+
+struct Controller {
+    services: Informer<Selectable>,
+    endpoints: Informer<()>,
+    slices: Slices,
+    recorder: Recorder,
+}
+
+fn endpoints() -> ApiResource {
+    ApiResource::of::<Endpoints>()
+}
+
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let queue: Arc<WorkQueue<Key>> = Arc::default();
+    let shutdown = context.shutdown.clone();
+    let c = Arc::new(Controller {
+        services: context.informers.informer(&ApiResource::of::<Service>(), &Scope::default()),
+        endpoints: context.informers.informer(&endpoints(), &Scope::default()),
+        recorder: context.recorder("endpoint-slice-mirroring-controller"),
+        slices: Slices::new(context, COMPONENT),
+    });
+    let q = queue.clone();
+    c.services.on_change(move |s| q.add(s.key()));
+    let q = queue.clone();
+    c.endpoints.on_change(move |e| q.add(e.key()));
+    let q = queue.clone();
+    c.slices.written.on_change(move |w| {
+        for meta in [&w.old, &w.new].into_iter().flatten().map(|e| &e.meta) {
+            if let (Some(COMPONENT), Some(service)) = (meta.label(MANAGED_BY), meta.label(SERVICE)) {
+                q.add(Key::new(meta.namespace.clone(), service));
+            }
+        }
+    });
+    c.services.synced().await;
+    c.endpoints.synced().await;
+    c.slices.written.synced().await;
+    client::queue::work("endpoint-slice-mirroring-controller", queue, 2, shutdown, move |key| {
+        let c = c.clone();
+        async move { c.reconcile(key).await }
+    })
+    .await;
+}
+
+impl Controller {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let mut wanted = Vec::new();
+        if let (Some(service), Some(e)) = (self.services.get(&key), self.endpoints.get(&key))
+            && service.view.spec.selector.is_none()
+        {
+            let endpoints = object(&endpoints(), &e)?;
+            if is_mirrored(&endpoints) && !endpoints.is_deleting() {
+                let m = mirrored(&endpoints);
+                self.tell(&endpoints, &m);
+                wanted = m.slices;
+            }
+        }
+        self.slices.write(&key, wanted).await?;
+        Ok(Outcome::Done)
+    }
+
+    fn tell(&self, endpoints: &Object, m: &Mirrored) {
+        let about = || Regarding::object(endpoints);
+        if m.invalid > 0 {
+            let text = format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", m.invalid);
+            self.recorder.warning(about(), "InvalidIPAddress", text);
+        }
+        if m.skipped > 0 {
+            let text = format!(
+                "A max of {PER_SUBSET} addresses can be mirrored to EndpointSlices per Endpoints subset. {} addresses were skipped",
+                m.skipped + m.invalid
+            );
+            self.recorder.warning(about(), "TooManyAddressesToMirror", text);
+        }
+    }
+}
+
+fn is_mirrored(endpoints: &Object) -> bool {
+    endpoints.label(SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
+}
+
+/// What an Endpoints object comes to.
+#[derive(Debug, Default)]
+struct Mirrored {
+    /// The contents of the slices.
+    slices: Vec<Object>,
+    /// Addresses that are none.
+    invalid: usize,
+    /// Addresses that were too many.
+    skipped: usize,
+}
+
+fn mirrored(e: &Object) -> Mirrored {
+    let mut labels: serde_json::Map<String, Value> = e.labels().map(|(k, v)| (k.to_owned(), v.into())).collect();
+    labels.insert(SERVICE.into(), e.name().into());
+    labels.insert(MANAGED_BY.into(), COMPONENT.into());
+    let mut annotations = e.at(&["metadata", "annotations"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    annotations.retain(|k, _| !NOT_COPIED.contains(&k.as_str()));
+    let annotations = if annotations.is_empty() { Value::Null } else { annotations.into() };
+    let owner = json!([{"apiVersion": "v1", "kind": "Endpoints", "name": e.name(), "uid": e.uid(), "controller": true,
+        "blockOwnerDeletion": true}]);
+
+    let mut out = Mirrored::default();
+    // Subsets with the same ports go together: one slice for each kind of address and list of ports.
+    let mut groups: Vec<(&str, Vec<Value>, Vec<Value>)> = Vec::new();
+    for subset in e.get("subsets").and_then(Value::as_array).into_iter().flatten() {
+        let ports: Vec<Value> = subset["ports"].as_array().into_iter().flatten().map(port).collect();
+        let list = |field: &str| subset[field].as_array().cloned().unwrap_or_default();
+        let ready = list("addresses").into_iter().map(|a| (a, true));
+        let addresses = ready.chain(list("notReadyAddresses").into_iter().map(|a| (a, false)));
+        let mut taken = 0;
+        for (a, ready) in addresses {
+            if taken == PER_SUBSET {
+                out.skipped += 1;
+                continue;
+            }
+            let Some(ip) = a["ip"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok()) else {
+                out.invalid += 1;
+                continue;
+            };
+            taken += 1;
+            let kind = if ip.is_ipv6() { "IPv6" } else { "IPv4" };
+            let mut endpoint = json!({"addresses": [ip.to_string()], "conditions": {"ready": ready}});
+            for field in ["hostname", "nodeName", "targetRef"] {
+                if let Some(v) = a.get(field).filter(|v| v.as_str() != Some("")) {
+                    endpoint[field] = v.clone();
+                }
+            }
+            match groups.iter_mut().find(|(k, p, _)| *k == kind && *p == ports) {
+                Some((_, _, list)) if list.len() < PER_SUBSET => list.push(endpoint),
+                Some(_) => out.skipped += 1,
+                None => groups.push((kind, ports.clone(), vec![endpoint])),
+            }
+        }
+    }
+    for (kind, ports, endpoints) in groups {
+        out.slices.extend(Object::from_value(json!({
+            "metadata": {"labels": labels, "annotations": annotations, "ownerReferences": owner},
+            "addressType": kind, "endpoints": endpoints, "ports": ports,
+        })));
+    }
+    out
+}
+
+fn port(p: &Value) -> Value {
+    let mut v = json!({"name": p["name"].as_str().unwrap_or_default(), "port": p["port"],
+        "protocol": p["protocol"].as_str().unwrap_or("TCP")});
+    if let Some(a) = p.get("appProtocol") {
+        v["appProtocol"] = a.clone();
+    }
+    v
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(v: Value) -> Object {
+        Object::from_value(v).unwrap()
+    }
+
+    #[test]
+    fn endpoints_come_to_slices() {
+        let many: Vec<Value> = (0..1001).map(|i| json!({"ip": format!("10.1.{}.{}", i / 250, i % 250)})).collect();
+        let ports = json!([{"name": "p", "port": 80, "protocol": "TCP"}]);
+        let e = object(json!({
+            "metadata": {"name": "s", "uid": "u", "labels": {"a": "b"}, "annotations": {
+                "x": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+            "subsets": [
+                {"addresses": [{"ip": "10.0.0.1", "nodeName": "n", "hostname": ""}, {"ip": "fd00::1"}, {"ip": "none"}],
+                    "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": ports},
+                {"addresses": [{"ip": "10.0.0.3"}], "ports": ports},
+                {"addresses": many},
+            ],
+        }));
+        let m = mirrored(&e);
+        assert_eq!((m.slices.len(), m.invalid, m.skipped), (3, 1, 1), "{m:?}");
+        let first = &m.slices[0];
+        assert_eq!(first.at(&["metadata", "annotations"]), Some(&json!({"x": "y"})));
+        assert_eq!(first.label("a"), Some("b"));
+        assert_eq!(first.label(MANAGED_BY), Some(COMPONENT));
+        assert_eq!(
+            first.get("endpoints").unwrap(),
+            &json!([
+                {"addresses": ["10.0.0.1"], "conditions": {"ready": true}, "nodeName": "n"},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
+                {"addresses": ["10.0.0.3"], "conditions": {"ready": true}},
+            ])
+        );
+        assert_eq!(m.slices[1].str_at(&["addressType"]), Some("IPv6"));
+        assert_eq!(m.slices[2].get("endpoints").unwrap().as_array().unwrap().len(), 1000);
+        assert!(is_mirrored(&e));
+        assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "labels": {SKIP: "true"}}}))));
+        assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "annotations": {LEADER: "{}"}}}))));
+    }
+}
