@@ -1,6 +1,8 @@
 //! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
 
 mod custom;
+mod operations;
+mod paths;
 mod protobuf;
 
 use crate::Server;
@@ -12,7 +14,8 @@ use crate::path::Query;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use meta::{Status, Value};
+use meta::{GroupVersion, Status, Value};
+use operations::Methods;
 use registry::{Resource, Rows};
 use schema::{Field, ListType, Presence, Schema, SchemaRef, Type};
 use serde_json::{Map, json};
@@ -48,6 +51,10 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
         "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, change, v2)))),
         _ => {
             let place = path.strip_prefix("/openapi/v3/")?;
+            if let Some(operations) = of_discovery(&rows).get(place) {
+                let make = || document_v3(&rows, Needed::default(), operations);
+                return Some(Ok(hashed(server, parts, server.documents.get(path, rows.change(None), make))));
+            }
             let gv = of_place(place)?;
             if !rows.iter().any(|r| r.kind.group_version() == gv) {
                 return Some(Err(Status::no_such_path()));
@@ -106,33 +113,35 @@ fn hashed(server: &Server, parts: &Parts, document: Document) -> Response<Body> 
 const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
 
 /// The version that a path of OpenAPI v3 is about.
-pub(crate) fn version_of(path: &str) -> Option<meta::GroupVersion> {
+pub(crate) fn version_of(path: &str) -> Option<GroupVersion> {
     of_place(path.trim_end_matches('/').strip_prefix("/openapi/v3/")?)
 }
 
-fn of_place(place: &str) -> Option<meta::GroupVersion> {
+fn of_place(place: &str) -> Option<GroupVersion> {
     let parts: Vec<&str> = place.split('/').collect();
     match parts[..] {
-        ["api", v] => Some(meta::GroupVersion::new("", v)),
-        ["apis", g, v] => Some(meta::GroupVersion::new(g, v)),
+        ["api", v] => Some(GroupVersion::new("", v)),
+        ["apis", g, v] => Some(GroupVersion::new(g, v)),
         _ => None,
     }
 }
 
-fn place_of(gv: &meta::GroupVersion) -> String {
+fn place_of(gv: &GroupVersion) -> String {
     if gv.group.is_empty() { format!("api/{}", gv.version) } else { format!("apis/{}/{}", gv.group, gv.version) }
 }
 
 fn index(server: &Server, rows: &Rows) -> Value {
-    let gvs: BTreeSet<meta::GroupVersion> = rows.iter().map(|r| r.kind.group_version()).collect();
     let mut paths = Map::new();
-    for gv in gvs {
-        let place = place_of(&gv);
-        let hash = server
-            .documents
-            .get(&format!("/openapi/v3/{place}"), rows.change(Some(&gv)), || v3(server, rows, &gv))
-            .hash;
-        paths.insert(place.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{place}?hash={hash}")}));
+    let mut add = |place: &str, change: Option<&GroupVersion>, make: &dyn Fn() -> Value| {
+        let path = format!("/openapi/v3/{place}");
+        let hash = server.documents.get(&path, rows.change(change), make).hash;
+        paths.insert(place.to_owned(), json!({"serverRelativeURL": format!("{path}?hash={hash}")}));
+    };
+    for gv in versions(rows) {
+        add(&place_of(&gv), Some(&gv), &|| v3(server, rows, &gv));
+    }
+    for (place, operations) in of_discovery(rows) {
+        add(&place, None, &|| document_v3(rows, Needed::default(), &operations));
     }
     json!({"paths": paths})
 }
@@ -141,85 +150,63 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const REF3: &str = "#/components/schemas/";
 const REF2: &str = "#/definitions/";
 
-fn v3(server: &Server, rows: &Rows, gv: &meta::GroupVersion) -> Value {
+const SECURITY: &str = "BearerToken";
+
+/// How clients say who they are.
+fn security() -> Value {
+    json!({SECURITY: {"type": "apiKey", "in": "header", "name": "authorization", "description": "A bearer token"}})
+}
+
+fn information() -> Value {
+    json!({"title": "Kubernetes", "version": crate::health::VERSION})
+}
+
+/// Whether a resource is described by a definition in the store.
+fn is_custom(server: &Server, r: &Resource) -> bool {
+    r.strategy.published(server.registry.env()).is_some()
+}
+
+fn v3(server: &Server, rows: &Rows, gv: &GroupVersion) -> Value {
     let mut needed = Needed::default();
-    let mut paths = Map::new();
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
         needed.add_kind(server, r);
-        add_paths(&mut paths, r, |name| json!({"$ref": format!("{REF3}{name}")}), true);
     }
+    document_v3(rows, needed, &operations::of_version(rows, gv, |r| is_custom(server, r)))
+}
+
+/// The documents of v3 of what names groups and versions, by their places.
+fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Methods>> {
+    operations::of_discovery(rows)
+}
+
+fn document_v3(rows: &Rows, mut needed: Needed, operations: &BTreeMap<String, Methods>) -> Value {
+    let mut mentioned = BTreeSet::new();
+    let paths = paths::v3(operations, &mut mentioned);
+    needed.add_all(&mentioned);
     let schemas = needed.render(rows, REF3, Dialect::V3);
-    json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": crate::health::VERSION}, "paths": paths,
-        "components": {"schemas": schemas}})
+    json!({"openapi": "3.0.0", "info": information(), "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": security()}, "security": [{SECURITY: []}]})
 }
 
 fn v2(server: &Server, rows: &Rows) -> Value {
     let mut needed = Needed::default();
-    let mut paths = Map::new();
+    let mut operations: BTreeMap<String, Methods> = of_discovery(rows).into_values().flatten().collect();
+    for gv in versions(rows) {
+        operations.extend(operations::of_version(rows, &gv, |r| is_custom(server, r)));
+    }
     for r in rows.iter() {
         needed.add_kind(server, r);
-        add_paths(&mut paths, r, |name| json!({"$ref": format!("{REF2}{name}")}), false);
     }
+    let mut mentioned = BTreeSet::new();
+    let (paths, parameters) = paths::v2(&operations, &mut mentioned);
+    needed.add_all(&mentioned);
     let definitions = needed.render(rows, REF2, Dialect::V2);
-    json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": crate::health::VERSION}, "paths": paths,
-        "definitions": definitions})
+    json!({"swagger": "2.0", "info": information(), "paths": paths, "parameters": parameters, "definitions": definitions,
+        "securityDefinitions": security(), "security": [{SECURITY: []}]})
 }
 
-fn add_paths(paths: &mut Map<String, Value>, r: &Resource, reference: impl Fn(&str) -> Value, v3: bool) {
-    let k = &r.kind;
-    let gvk = json!({"group": &*k.group, "version": &*k.version, "kind": &*k.kind});
-    let root = format!("/{}", place_of(&k.group_version()));
-    let base = if k.namespaced {
-        format!("{root}/namespaces/{{namespace}}/{}", k.plural)
-    } else {
-        format!("{root}/{}", k.plural)
-    };
-    let name = k.schema.name.as_deref().unwrap_or_default();
-    let body = |schema: Value| {
-        if v3 {
-            json!({"description": "OK", "content": {"application/json": {"schema": schema}}})
-        } else {
-            json!({"description": "OK", "schema": schema})
-        }
-    };
-    let operation = |verb: &str, schema: &str| {
-        let action = match verb {
-            "create" => "post",
-            "update" => "put",
-            v => v,
-        };
-        let mut o = json!({"operationId": format!("{verb}{}{}", k.version, k.kind), "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": gvk, "responses": {"200": body(reference(schema))}});
-        // Clients look here whether the server validates fields and tries without writing.
-        if matches!(verb, "create" | "update" | "patch") {
-            let parameter = |name: &str| match v3 {
-                true => json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}}),
-                false => json!({"name": name, "in": "query", "type": "string", "uniqueItems": true}),
-            };
-            o["parameters"] = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter).to_vec().into();
-        }
-        o
-    };
-    let mut collection = Map::new();
-    let mut item = Map::new();
-    for v in &k.verbs {
-        match &**v {
-            "list" => collection.insert("get".into(), operation("list", &format!("{name}List"))),
-            "create" => collection.insert("post".into(), operation("create", name)),
-            "deletecollection" => collection.insert("delete".into(), operation("deletecollection", name)),
-            "get" => item.insert("get".into(), operation("get", name)),
-            "update" => item.insert("put".into(), operation("update", name)),
-            "patch" => item.insert("patch".into(), operation("patch", name)),
-            "delete" => item.insert("delete".into(), operation("delete", name)),
-            _ => None,
-        };
-    }
-    if !collection.is_empty() {
-        paths.insert(base.clone(), collection.into());
-    }
-    if !item.is_empty() {
-        paths.insert(format!("{base}/{{name}}"), item.into());
-    }
+fn versions(rows: &Rows) -> BTreeSet<GroupVersion> {
+    rows.iter().map(|r| r.kind.group_version()).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -252,17 +239,13 @@ impl Needed {
                 self.add(&list, s);
             }
         }
-        for s in r.kind.subresources.iter().filter_map(|s| s.speaks.as_ref()) {
-            if let Some(schema) = kinds::catalog().schema_of(s)
-                && let Some(name) = schema.name.clone()
-            {
-                self.add(&name, schema);
-            }
-        }
-        let meta = ["DeleteOptions", "Status", "WatchEvent", "APIResourceList", "Patch"];
-        for name in meta.map(|n| format!("io.k8s.apimachinery.pkg.apis.meta.v1.{n}")) {
-            if let Some(s) = kinds::catalog().definitions.get(&name) {
-                self.add(&name, s);
+    }
+
+    /// Definitions that operations mention, where they are built in.
+    fn add_all(&mut self, names: &BTreeSet<String>) {
+        for name in names {
+            if let Some(s) = kinds::catalog().definitions.get(name) {
+                self.add(name, s);
             }
         }
     }

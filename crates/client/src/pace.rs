@@ -99,11 +99,12 @@ mod tests {
         assert_eq!(followed, FREE + 49, "twenty at once, then five a second for ten seconds");
         // Another key is not held up, nor is progress of a generation that was followed.
         assert_eq!(pace.wait(&"other", 1), None);
-        let left = pace.wait(&"k", 10_000).unwrap();
+        assert_eq!(pace.wait(&"k", 10_000), None);
+        let left = pace.wait(&"k", 10_001).unwrap();
         assert!(left <= EVERY, "{left:?}");
         tokio::time::sleep(left).await;
-        assert_eq!(pace.wait(&"k", 10_000), None);
-        assert_eq!(pace.wait(&"k", 10_000), None);
+        assert_eq!(pace.wait(&"k", 10_001), None);
+        assert_eq!(pace.wait(&"k", 10_001), None);
     }
 
     /// What a person or a script does step by step (pause, resume, undo) is followed at once, for as long as it takes.

@@ -159,6 +159,7 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
         "singular" => kind["singular"] = rest[0].into(),
         "revisioned" => kind["revisioned"] = true.into(),
         "any-finalizer" => kind["any_finalizer"] = true.into(),
+        "answers-deleted" => kind["answers_deleted"] = true.into(),
         "said" => kind["said"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into(),
         "generation" => kind["generation"] = rest.first().copied().unwrap_or("spec").into(),
         "warning" => kind["warning"] = rest[0].into(),

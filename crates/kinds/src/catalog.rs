@@ -56,6 +56,8 @@ pub struct Kind {
     pub said: u8,
     /// Finalizers need no domain, as those of Kubernetes' own kinds mostly do.
     pub any_finalizer: bool,
+    /// A deletion answers with the object instead of a `Status`.
+    pub answers_deleted: bool,
     /// Said to everyone who uses the kind.
     pub warning: Option<Str>,
     pub verbs: Vec<Str>,

@@ -390,11 +390,6 @@ pub trait Strategy: Send + Sync {
         false
     }
 
-    /// A deletion answers with the object instead of a `Status`.
-    fn returns_deleted_object(&self) -> bool {
-        false
-    }
-
     /// Who knows how the versions differ, if that is somebody outside; see [`crate::convert`].
     fn converter(&self) -> Option<&dyn Converter> {
         None

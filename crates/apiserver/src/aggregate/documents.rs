@@ -99,7 +99,7 @@ async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Value> {
     let own = format!("/{}/", place(&r.group_version));
     let bare = own.trim_end_matches('/').to_owned();
     v["paths"].as_object_mut()?.retain(|path, _| path.starts_with(&own) || *path == bare);
-    Some(json!({"paths": v["paths"], "definitions": v["definitions"]}))
+    Some(json!({"paths": v["paths"], "definitions": v["definitions"], "parameters": v["parameters"]}))
 }
 
 async fn v3(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<String> {
@@ -184,7 +184,7 @@ impl Table {
     pub fn add_v2(&self, document: &mut Value) {
         for (_, found) in self.found.iter().filter(|(gv, _)| self.remotes.contains_key(gv)) {
             let Some(theirs) = &found.v2 else { continue };
-            for part in ["paths", "definitions"] {
+            for part in ["paths", "definitions", "parameters"] {
                 let (Some(from), Some(into)) = (theirs[part].as_object(), document[part].as_object_mut()) else {
                     continue;
                 };

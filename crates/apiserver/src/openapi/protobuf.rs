@@ -23,6 +23,11 @@ pub fn encode(document: &Value) -> Vec<u8> {
     });
     m.message(8, |paths| paths.named(2, &document["paths"], path));
     m.message(9, |definitions| definitions.named(1, &document["definitions"], schema));
+    m.message(10, |parameters| parameters.named(1, &document["parameters"], parameter));
+    for requirement in document["security"].as_array().into_iter().flatten() {
+        m.message(12, |r| r.named(1, requirement, |m, scopes| m.texts(1, scopes)));
+    }
+    m.message(13, |all| all.named(1, &document["securityDefinitions"], security));
     m.0
 }
 
@@ -78,34 +83,86 @@ fn any(m: &mut Message, v: &Value) {
 }
 
 fn path(m: &mut Message, v: &Value) {
-    for (verb, field) in [("get", 2), ("put", 3), ("post", 4), ("delete", 5), ("patch", 8)] {
-        if let Some(o) = v.get(verb) {
+    let fields = [("get", 2), ("put", 3), ("post", 4), ("delete", 5), ("options", 6), ("head", 7), ("patch", 8)];
+    for (method, field) in fields {
+        if let Some(o) = v.get(method) {
             m.message(field, |m| operation(m, o));
         }
+    }
+    parameters(m, 9, v);
+}
+
+/// The parameters of a path or an operation: each is written out, or refers to a shared one.
+fn parameters(m: &mut Message, field: u32, of: &Value) {
+    for p in of["parameters"].as_array().into_iter().flatten() {
+        m.message(field, |m| match p.get("$ref") {
+            Some(shared) => m.message(2, |m| m.text(1, shared)),
+            None => m.message(1, |m| parameter(m, p)),
+        });
     }
 }
 
 fn operation(m: &mut Message, v: &Value) {
+    m.texts(1, &v["tags"]);
+    m.text(3, &v["description"]);
     m.text(5, &v["operationId"]);
-    for p in v["parameters"].as_array().into_iter().flatten() {
-        // Item, parameter, no body, query.
-        m.message(8, |m| m.message(1, |m| m.message(2, |m| m.message(3, |m| parameter(m, p)))));
-    }
+    m.texts(6, &v["produces"]);
+    m.texts(7, &v["consumes"]);
+    parameters(m, 8, v);
     m.message(9, |m| m.named(1, &v["responses"], response));
+    m.texts(10, &v["schemes"]);
     m.extensions(13, v);
 }
 
+/// A parameter of any place: each place has a message of its own.
 fn parameter(m: &mut Message, v: &Value) {
-    m.text(2, &v["in"]);
-    m.text(4, &v["name"]);
-    m.text(6, &v["type"]);
-    m.boolean(20, &v["uniqueItems"]);
+    let common = |m: &mut Message| {
+        m.boolean(1, &v["required"]);
+        m.text(2, &v["in"]);
+        m.text(3, &v["description"]);
+        m.text(4, &v["name"]);
+    };
+    match v["in"].as_str() {
+        Some("body") => m.message(1, |m| {
+            m.text(1, &v["description"]);
+            m.text(2, &v["in"]);
+            m.text(3, &v["name"]);
+            m.boolean(4, &v["required"]);
+            m.message(5, |m| m.message(1, |m| schema(m, &v["schema"])));
+        }),
+        Some("path") => m.message(2, |m| {
+            m.message(4, |m| {
+                common(m);
+                m.text(5, &v["type"]);
+                m.boolean(19, &v["uniqueItems"]);
+            });
+        }),
+        _ => m.message(2, |m| {
+            m.message(3, |m| {
+                common(m);
+                m.text(6, &v["type"]);
+                m.boolean(20, &v["uniqueItems"]);
+            });
+        }),
+    }
+}
+
+fn security(m: &mut Message, v: &Value) {
+    // An `apiKey`.
+    m.message(2, |m| {
+        m.text(1, &v["type"]);
+        m.text(2, &v["name"]);
+        m.text(3, &v["in"]);
+        m.text(4, &v["description"]);
+    });
 }
 
 fn response(m: &mut Message, v: &Value) {
     m.message(1, |m| {
         m.text(1, &v["description"]);
-        m.message(2, |m| m.message(1, |m| schema(m, &v["schema"])));
+        if let Some(s) = v.get("schema") {
+            m.message(2, |m| m.message(1, |m| schema(m, s)));
+        }
     });
 }
 
@@ -157,9 +214,12 @@ mod tests {
             "swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"},
             "paths": {"/things": {"post": {
                 "operationId": "createThing", "x-kubernetes-action": "post",
-                "parameters": [{"in": "query", "name": "dryRun", "type": "string", "uniqueItems": true}],
+                "parameters": [{"in": "query", "name": "dryRun", "type": "string", "uniqueItems": true},
+                    {"in": "body", "name": "body", "required": true, "schema": {"$ref": "#/definitions/Body"}}],
+                "consumes": ["*/*"],
                 "responses": {"200": {"description": "OK", "schema": {"$ref": "#/definitions/Thing"}}},
-            }}},
+            }, "parameters": [{"$ref": "#/parameters/namespace"}]}},
+            "parameters": {"namespace": {"in": "path", "name": "namespace", "type": "string", "required": true}},
             "definitions": {"Thing": {
                 "type": "object", "required": ["a"], "x-kubernetes-group-version-kind": gvk,
                 "properties": {"a": {"type": "array", "items": {"type": "string"}}},
@@ -170,6 +230,9 @@ mod tests {
         assert_eq!((text(&[1]), text(&[2, 1])), ("2.0".into(), "Kubernetes".into()));
         assert_eq!((text(&[8, 2, 1]), text(&[8, 2, 2, 4, 5])), ("/things".into(), "createThing".into()));
         assert_eq!(text(&[8, 2, 2, 4, 8, 1, 2, 3, 4]), "dryRun");
+        assert_eq!(text(&[8, 2, 2, 4, 7]), "*/*");
+        assert_eq!(text(&[8, 2, 2, 9, 2, 1]), "#/parameters/namespace");
+        assert_eq!((text(&[10, 1, 1]), text(&[10, 1, 2, 2, 4, 5])), ("namespace".into(), "string".into()));
         assert_eq!(text(&[8, 2, 2, 4, 9, 1, 2, 1, 2, 1, 1]), "#/definitions/Thing");
         assert_eq!(text(&[8, 2, 2, 4, 13, 2, 2]), "\"post\"\n");
         let thing = [9, 1, 2];

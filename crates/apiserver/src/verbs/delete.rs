@@ -51,7 +51,7 @@ async fn unreadable(server: &Arc<Server>, call: &Call, request: &Request) -> Res
 
 /// Some kinds answer a deletion with the object that was deleted.
 fn returns_object(row: &Resource) -> bool {
-    row.strategy.returns_deleted_object()
+    row.kind.answers_deleted
 }
 
 fn success(row: &Resource, o: &Object) -> Value {

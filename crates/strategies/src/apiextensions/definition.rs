@@ -81,6 +81,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         needs_revision: true,
         said: 3,
         any_finalizer: true,
+        answers_deleted: false,
         warning: deprecation(v, &gvk).map(Into::into),
         verbs: verbs.iter().map(|v| (*v).into()).collect(),
         short_names: list("shortNames"),

@@ -146,10 +146,6 @@ impl Strategy for Pod {
         Some(if grace < 0 { 1 } else { grace })
     }
 
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
         proxy::pod(o, place)
     }

@@ -21,10 +21,6 @@ impl Strategy for ServiceAccount {
         )]
     }
 
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "token").then(|| Sub::Function(Arc::new(TokenRequest(self.0.clone()))))
     }

@@ -18,6 +18,7 @@ mod growth;
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;
 mod matrix;
+mod operations;
 mod other_kinds;
 mod parts;
 mod patches;

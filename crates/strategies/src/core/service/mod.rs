@@ -97,10 +97,6 @@ impl Strategy for Service {
         (name == "proxy").then_some(Sub::Connect)
     }
 
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn allocates(&self) -> bool {
         true
     }

@@ -1,0 +1,128 @@
+//! OpenAPI's operations: every verb that discovery names has one, of its own name, and what it mentions is there.
+
+use kemudi_testkit::Cluster;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+async fn get(c: &Cluster, path: &str) -> Value {
+    let a = c.call("GET", path, Value::Null).await;
+    assert_eq!(a.code, 200, "{path}");
+    a.body
+}
+
+fn operations(document: &Value) -> Vec<(&str, &str, &Value)> {
+    let paths = document["paths"].as_object().unwrap();
+    let of = |(path, v): (&'_ String, &'_ Value)| -> Vec<(String, String)> {
+        let methods = v.as_object().unwrap().keys().filter(|m| *m != "parameters");
+        methods.map(|m| (path.clone(), m.clone())).collect()
+    };
+    let all: Vec<(String, String)> = paths.iter().flat_map(of).collect();
+    all.into_iter()
+        .map(|(p, m)| {
+            let (path, methods) = paths.get_key_value(&p).unwrap();
+            let (method, o) = methods.as_object().unwrap().get_key_value(&m).unwrap();
+            (path.as_str(), method.as_str(), o)
+        })
+        .collect()
+}
+
+/// Everything that is referred to, from anywhere.
+fn references(v: &Value, found: &mut BTreeSet<String>) {
+    match v {
+        Value::Object(m) => {
+            if let Some(Value::String(r)) = m.get("$ref") {
+                found.insert(r.clone());
+            }
+            m.values().for_each(|v| references(v, found));
+        }
+        Value::Array(a) => a.iter().for_each(|v| references(v, found)),
+        _ => {}
+    }
+}
+
+/// Issue 16, B7: v1.36 has 408 paths with 814 operations, two of them for the logs of its machine, which are not served here.
+#[tokio::test]
+async fn every_verb_has_an_operation() {
+    let c = Cluster::start(1).await;
+    let v2 = get(&c, "/openapi/v2").await;
+    let all = operations(&v2);
+    let ids: BTreeSet<&str> = all.iter().map(|(_, _, o)| o["operationId"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), all.len(), "each has a name of its own");
+    let mut found = BTreeSet::new();
+    references(&v2, &mut found);
+    for r in &found {
+        assert!(v2.pointer(r.trim_start_matches('#')).is_some(), "{r} is not there");
+    }
+    for (path, method, o) in &all {
+        assert!(o["responses"]["401"].is_object() && o["tags"][0].is_string(), "{method} {path}");
+    }
+    let mut missing = Vec::new();
+    for list in ["/api/v1", "/apis/apps/v1", "/apis/batch/v1", "/apis/certificates.k8s.io/v1", "/apis/policy/v1"] {
+        for r in get(&c, list).await["resources"].as_array().unwrap() {
+            let (name, sub) = r["name"].as_str().unwrap().split_once('/').unwrap_or((r["name"].as_str().unwrap(), ""));
+            let scope = if r["namespaced"] == true { "/namespaces/{namespace}" } else { "" };
+            let (base, item) = (format!("{list}{scope}/{name}"), format!("{list}{scope}/{name}/{{name}}"));
+            let connects = r["kind"].as_str().unwrap().ends_with("Options");
+            for verb in r["verbs"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()) {
+                let (path, method) = match (verb, sub) {
+                    ("list", _) => (base.clone(), "get"),
+                    ("create", "") => (base.clone(), "post"),
+                    ("deletecollection", _) => (base.clone(), "delete"),
+                    ("watch", _) => (format!("{list}/watch{scope}/{name}"), "get"),
+                    ("get", "") => (item.clone(), "get"),
+                    ("update", "") => (item.clone(), "put"),
+                    (v @ ("patch" | "delete"), "") => (item.clone(), v),
+                    ("create", sub) => (format!("{item}/{sub}"), "post"),
+                    ("update", sub) => (format!("{item}/{sub}"), "put"),
+                    (v, sub) => (format!("{item}/{sub}"), v),
+                };
+                let o = &v2["paths"][&path][method];
+                if o.is_null() || connects != (o["x-kubernetes-action"] == "connect") {
+                    missing.push(format!("{verb} {}/{sub}: {method} {path}", r["name"]));
+                }
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+    // What generated clients call, whole.
+    let patch = &v2["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+    assert_eq!(patch["operationId"], "patchAppsV1NamespacedDeployment");
+    assert_eq!(patch["consumes"].as_array().unwrap().len(), 4);
+    let names = |list: &Value| -> Vec<String> {
+        let resolve = |p: &Value| match p["$ref"].as_str() {
+            Some(r) => v2.pointer(r.trim_start_matches('#')).unwrap()["name"].clone(),
+            None => p["name"].clone(),
+        };
+        list.as_array().unwrap().iter().map(|p| resolve(p).as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&patch["parameters"]), ["body", "dryRun", "fieldManager", "fieldValidation", "force"]);
+    let at_path = &v2["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["parameters"];
+    assert_eq!(names(at_path), ["name", "namespace", "pretty"]);
+    assert_eq!(
+        v2["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/eviction"]["post"]["x-kubernetes-group-version-kind"],
+        json!({"group": "policy", "version": "v1", "kind": "Eviction"})
+    );
+    let deleted = |path: &str| v2["paths"][path]["delete"]["responses"]["200"]["schema"]["$ref"].clone();
+    assert_eq!(deleted("/api/v1/persistentvolumes/{name}"), "#/definitions/io.k8s.api.core.v1.PersistentVolume");
+    assert_eq!(deleted("/api/v1/nodes/{name}"), "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Status");
+}
+
+/// v3 has the same operations, version by version.
+#[tokio::test]
+async fn both_versions_of_openapi_have_the_same_operations() {
+    let c = Cluster::start(1).await;
+    let name = |(path, method, o): &(&str, &str, &Value)| format!("{method} {path} {}", o["operationId"]);
+    let v2 = get(&c, "/openapi/v2").await;
+    let wanted: BTreeSet<String> = operations(&v2).iter().map(name).collect();
+    let mut have = BTreeSet::new();
+    for place in get(&c, "/openapi/v3").await["paths"].as_object().unwrap().values() {
+        let document = get(&c, place["serverRelativeURL"].as_str().unwrap()).await;
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        for r in &found {
+            assert!(document.pointer(r.trim_start_matches('#')).is_some(), "{place}: {r} is not there");
+        }
+        have.extend(operations(&document).iter().map(name));
+    }
+    assert_eq!(have, wanted);
+}
