@@ -13,6 +13,7 @@ mod bootstrap;
 mod components;
 mod control_plane;
 mod data_dir;
+mod images;
 mod lock;
 mod man;
 mod pki;
@@ -43,6 +44,9 @@ enum Command {
     Kubectl,
     /// Stops the cluster that runs on a data directory.
     Down(up::DownOptions),
+    /// Brings images from files into the node of this machine, lists and removes them.
+    #[command(subcommand)]
+    Image(images::Command),
     /// Writes a manual page for every command into a directory.
     Man(man::Options),
 }
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         }
         Command::Down(o) => up::down(&o),
         Command::Bench(o) => return bench::main(&o),
+        Command::Image(c) => return images::main(&c),
         Command::Man(o) => return man::main(&o, Cli::command()),
         Command::Kubectl => return kubectl::main(std::env::args_os().skip(1).collect()),
     };

@@ -161,9 +161,13 @@ async fn archives_are_imported_and_run() {
     assert_eq!(log(&host.ended(&id).await), "default 2\n/w\n");
 
     let images = host.runtime.images();
-    images.remove("app:2").unwrap();
+    images.remove("app:2", |_| None).unwrap();
     assert!(images.resolve("app:2").is_err() && images.resolve("example.org/app:1").is_ok());
-    images.remove("example.org/app:1").unwrap();
+    let other = runtime::ImageStore::open(host.root().join("images")).unwrap();
+    let refused = other.remove("example.org/app:1", |_| Some("c1".into())).unwrap_err().to_string();
+    assert_eq!(refused, "image \"example.org/app:1\" is in use by container c1");
+    other.remove("example.org/app:1", |_| None).unwrap();
+    // What another store (of another process) has written is seen at once.
     assert!(images.list().iter().all(|i| i.id != first.id));
     host.finish().await;
 }

@@ -13,6 +13,7 @@ mod commands;
 mod environment;
 mod garbage;
 mod handover;
+mod images;
 mod imperative;
 mod incluster;
 mod inquiry;
@@ -70,6 +71,7 @@ fn tests() -> Vec<Test> {
         both(view::TESTS),
         own(view::OWN),
         real(streams::REAL),
+        own(images::TESTS),
         own(volumes::TESTS),
         own(environment::TESTS),
         own(resources::TESTS),

@@ -23,7 +23,7 @@ use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
 use crate::program::Program;
-use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
+use crate::spec::{self, ContainerRecord, PodRecord, ShimRecord, StateRecord};
 use crate::{beneath, user_namespace};
 #[cfg(test)]
 pub(crate) use pods::retry;
@@ -120,6 +120,26 @@ impl Embedded {
         let embedded = Embedded { inner: Arc::new(inner) };
         embedded.adopt().await?;
         Ok(embedded)
+    }
+
+    /// The images below a root directory, also while another process runs containers from it.
+    pub fn images_at(root: &Path) -> Result<ImageStore> {
+        for directory in [root, &root.join("images")] {
+            std::fs::create_dir_all(directory).map_err(Error::io(directory.display().to_string()))?;
+            private_directory(directory)?;
+        }
+        Ok(ImageStore::open(root.join("images"))?)
+    }
+
+    /// A container below a root directory that has not ended and has this layer of an image, by what lies on disk.
+    pub fn user_of_layer(root: &Path, layer: &str) -> Option<String> {
+        let entries = |path: std::path::PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries(root.join("pods")).flat_map(|pod| entries(pod.path().join("containers"))).find_map(|container| {
+            let record: ContainerRecord = spec::read(&container.path().join("config.json")).ok()??;
+            let state = spec::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
+            let ended = state.is_some_and(|s| s.state == ContainerState::Exited);
+            (!ended && record.layers.iter().any(|l| l == layer)).then_some(record.id)
+        })
     }
 
     pub fn images(&self) -> &ImageStore {

@@ -24,7 +24,8 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
     {
         return Ok(image);
     }
-    let root = store.incoming("builtin")?;
+    let writing = store.writing()?;
+    let root = writing.incoming("builtin")?;
     let put = |source: &Path, target: &Path| -> Result<()> {
         let target = root.join(target.strip_prefix("/").unwrap_or(target));
         let what = || format!("{} -> {}", source.display(), target.display());
@@ -64,7 +65,7 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
         labels: [(ORIGIN.to_owned(), origin)].into(),
         ..ImageConfig::default()
     };
-    store.adopt_directory(name, &root, config)
+    writing.adopt_directory(name, &root, config)
 }
 
 /// Shared objects that this process maps, under the paths the loader opened.

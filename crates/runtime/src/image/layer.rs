@@ -17,12 +17,14 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::{Error, Image, ImageConfig, ImageStore, Result, digest, normalize};
+use super::{Error, Image, ImageConfig, Result, Writing, digest, normalize};
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
 /// Name → path of the blobs and files of an archive, unpacked or as they were.
 struct Source {
+    /// What it is called in errors.
+    shown: PathBuf,
     root: PathBuf,
 }
 
@@ -77,7 +79,7 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-pub fn import(store: &ImageStore, path: &Path, name: Option<&str>) -> Result<Vec<Image>> {
+pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>) -> Result<Vec<Image>> {
     let format = |message: String| Error::Format { path: path.to_owned(), message };
     let mut scratch = None;
     let root = if path.is_dir() {
@@ -93,7 +95,7 @@ pub fn import(store: &ImageStore, path: &Path, name: Option<&str>) -> Result<Vec
         }
         directory
     };
-    let source = Source { root };
+    let source = Source { root, shown: path.to_owned() };
     let found = if source.root.join("index.json").is_file() {
         from_oci(store, &source, name)
     } else if source.root.join("manifest.json").is_file() {
@@ -107,10 +109,11 @@ pub fn import(store: &ImageStore, path: &Path, name: Option<&str>) -> Result<Vec
     found
 }
 
-fn from_oci(store: &ImageStore, source: &Source, name: Option<&str>) -> Result<Vec<Image>> {
+fn from_oci(store: &Writing<'_>, source: &Source, name: Option<&str>) -> Result<Vec<Image>> {
     const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
     let index: OciIndex = source.json("index.json")?;
     let mut images = Vec::new();
+    source.names_fit(name, index.manifests.len())?;
     for descriptor in index.manifests {
         let own = NAMES.iter().find_map(|n| descriptor.annotations.get(*n)).cloned();
         let manifest: Manifest = source.manifest(&descriptor, 0)?;
@@ -122,8 +125,9 @@ fn from_oci(store: &ImageStore, source: &Source, name: Option<&str>) -> Result<V
     Ok(images)
 }
 
-fn from_docker(store: &ImageStore, source: &Source, name: Option<&str>) -> Result<Vec<Image>> {
+fn from_docker(store: &Writing<'_>, source: &Source, name: Option<&str>) -> Result<Vec<Image>> {
     let manifests: Vec<DockerManifest> = source.json("manifest.json")?;
+    source.names_fit(name, manifests.len())?;
     let one = |m: DockerManifest| {
         let names = match name {
             Some(name) => vec![name.to_owned()],
@@ -135,7 +139,10 @@ fn from_docker(store: &ImageStore, source: &Source, name: Option<&str>) -> Resul
     manifests.into_iter().map(one).collect()
 }
 
-fn build(store: &ImageStore, source: &Source, config: &Path, blobs: &[PathBuf], names: Vec<String>) -> Result<Image> {
+fn build(store: &Writing<'_>, source: &Source, config: &Path, blobs: &[PathBuf], names: Vec<String>) -> Result<Image> {
+    if names.is_empty() {
+        return Err(Error::NoName(source.shown.clone()));
+    }
     let text = source.read(config)?;
     let id = digest(text.as_slice()).map_err(Error::io("configuration"))?;
     let configuration: Configuration =
@@ -193,7 +200,15 @@ fn blob(digest: &str) -> Result<PathBuf> {
 
 impl Source {
     fn error(&self, message: String) -> Error {
-        Error::Format { path: self.root.clone(), message }
+        Error::Format { path: self.shown.clone(), message }
+    }
+
+    /// A given name is for one image.
+    fn names_fit(&self, name: Option<&str>, count: usize) -> Result<()> {
+        match name {
+            Some(_) if count > 1 => Err(Error::OneName { path: self.shown.clone(), count }),
+            _ => Ok(()),
+        }
     }
 
     /// A path of the archive, which must stay inside it.

@@ -3,8 +3,10 @@
 //! ```text
 //! ROOT/index.json     what there is, replaced atomically
 //! ROOT/layers/ID/     a layer, unpacked once, shared by images and containers; ID is a short form of its digest
-//! ROOT/incoming/      layers being unpacked; emptied at open
+//! ROOT/incoming/      layers being unpacked; emptied by whoever writes next
+//! ROOT/lock           held by the process that writes
 //! ```
+//! Several processes may use one store: one writes at a time, and the others see what it wrote.
 //! Left out: pulling from registries; an image comes by [`ImageStore::import`] or is built in.
 
 mod builtin;
@@ -12,7 +14,9 @@ mod layer;
 mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,10 +32,16 @@ pub enum Error {
     Name { name: String, message: &'static str },
     #[error("image {0:?} not found")]
     NotFound(String),
+    #[error("image {name:?} is in use by container {container}")]
+    InUse { name: String, container: String },
     #[error("{path} is neither an OCI layout nor an archive of one or of docker save: {message}")]
     Format { path: PathBuf, message: String },
     #[error("{path}: digest is {found}, expected {expected}")]
     Digest { path: PathBuf, expected: String, found: String },
+    #[error("an image in {0} has no name, and none was given")]
+    NoName(PathBuf),
+    #[error("a name was given for one image, and {path} has {count}")]
+    OneName { path: PathBuf, count: usize },
     #[error("layer entry {0:?} leads out of the image")]
     Escape(PathBuf),
     #[error("{what}: {source}")]
@@ -99,60 +109,76 @@ struct Index {
     images: Vec<Image>,
 }
 
+/// The index as it was read, and which file it was.
+#[derive(Debug, Default)]
+struct Known {
+    index: Index,
+    file: Option<(u64, i64, i64)>,
+}
+
 /// Cheap to clone; every clone sees the same images.
 #[derive(Clone)]
 pub struct ImageStore {
     root: PathBuf,
-    index: Arc<Mutex<Index>>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// The right to change a store, of one thread of one process.
+struct Writing<'a> {
+    store: &'a ImageStore,
+    _lock: File,
 }
 
 impl ImageStore {
     pub fn open(root: impl Into<PathBuf>) -> Result<ImageStore> {
         let root = std::path::absolute(root.into()).map_err(Error::io("image store"))?;
-        let incoming = root.join("incoming");
-        if incoming.exists() {
-            beneath::remove_tree(&incoming).map_err(Error::io(incoming.display().to_string()))?;
-        }
-        for directory in [root.join("layers"), incoming] {
+        for directory in [root.join("layers"), root.join("incoming")] {
             std::fs::create_dir_all(&directory).map_err(Error::io(directory.display().to_string()))?;
         }
-        let index = spec::read(&root.join("index.json")).map_err(Error::Index)?;
-        let index = index.unwrap_or(Index { version: spec::VERSION, images: Vec::new() });
-        Ok(ImageStore { root, index: Arc::new(Mutex::new(index)) })
+        let store = ImageStore { root, known: Arc::default() };
+        drop(store.known()?);
+        Ok(store)
     }
 
     pub fn layers_root(&self) -> PathBuf {
         self.root.join("layers")
     }
 
+    /// Every image; those known before, if the index cannot be read now.
     pub fn list(&self) -> Vec<Image> {
-        self.lock().images.clone()
+        match self.known() {
+            Ok(known) => known.index.images.clone(),
+            Err(e) => {
+                tracing::warn!("{e}");
+                self.lock().index.images.clone()
+            }
+        }
     }
 
     /// Finds an image by name (`busybox`, `busybox:1`, full), by `sha256:…` or by a unique start of that.
     pub fn resolve(&self, name: &str) -> Result<Image> {
-        let index = self.lock();
+        let known = self.known()?;
         let by_name = normalize(name);
         if let Ok(full) = &by_name
-            && let Some(image) = index.images.iter().find(|i| i.names.contains(full))
+            && let Some(image) = known.index.images.iter().find(|i| i.names.contains(full))
         {
             return Ok(image.clone());
         }
         let hex = name.strip_prefix("sha256:").unwrap_or(name);
         let by_id = |i: &&Image| i.id.strip_prefix("sha256:").is_some_and(|id| id.starts_with(hex));
-        let mut found = index.images.iter().filter(by_id);
+        let mut found = known.index.images.iter().filter(by_id);
         match (found.next(), found.next()) {
             (Some(image), None) if hex.len() >= 6 => Ok(image.clone()),
             _ => Err(by_name.err().unwrap_or_else(|| Error::NotFound(name.to_owned()))),
         }
     }
 
-    /// Takes a name away from its image, or with an id the image. Layers no other image uses are deleted; the caller
-    /// makes sure that no container uses them.
-    pub fn remove(&self, name: &str) -> Result<()> {
+    /// Takes a name away from its image, or with an id the image. Layers no other image uses are deleted; if `user` names a
+    /// container that uses one of them, nothing is removed. Gives what the image was.
+    pub fn remove(&self, name: &str, user: impl Fn(&str) -> Option<String>) -> Result<Image> {
+        let writing = self.writing()?;
         let image = self.resolve(name)?;
-        let mut index = self.lock();
-        let mut next = index.clone();
+        let mut next = self.known()?.index.clone();
         let named = normalize(name).ok().filter(|n| image.names.contains(n));
         for entry in next.images.iter_mut().filter(|i| i.id == image.id) {
             match &named {
@@ -161,24 +187,79 @@ impl ImageStore {
             }
         }
         next.images.retain(|i| i.id != image.id || !i.names.is_empty());
-        self.save(&next)?;
-        *index = next;
-        let used: BTreeSet<&String> = index.images.iter().flat_map(|i| &i.layers).collect();
-        for layer in image.layers.iter().filter(|l| !used.contains(l)) {
+        let used: BTreeSet<&String> = next.images.iter().flat_map(|i| &i.layers).collect();
+        let unused: Vec<&String> = image.layers.iter().filter(|l| !used.contains(l)).collect();
+        if let Some(container) = unused.iter().find_map(|l| user(l)) {
+            return Err(Error::InUse { name: name.to_owned(), container });
+        }
+        writing.save(&next)?;
+        for layer in unused {
             let path = self.layers_root().join(layer);
             beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
         }
-        Ok(())
+        Ok(image)
     }
 
     /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`.
     /// Gives what was imported. Blocks: run it where blocking is allowed.
     pub fn import(&self, source: &Path, name: Option<&str>) -> Result<Vec<Image>> {
-        layer::import(self, source, name)
+        layer::import(&self.writing()?, source, name)
     }
 
     /// Makes an image of one layer from a directory tree, which is moved into the store.
     pub fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig) -> Result<Image> {
+        self.writing()?.adopt_directory(name, directory, config)
+    }
+
+    /// The demo image: this program (`exe`) with exactly the shared libraries it maps, as `name`. A program that has not
+    /// changed costs a look at its size and time.
+    pub fn ensure_builtin(&self, name: &str, exe: &Path) -> Result<Image> {
+        builtin::ensure(self, name, exe)
+    }
+
+    /// Waits until no other process or thread writes.
+    fn writing(&self) -> Result<Writing<'_>> {
+        let path = self.root.join("lock");
+        let failed = || Error::io(path.display().to_string());
+        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed())?;
+        lock.lock().map_err(failed())?;
+        // What is there was left by one that was interrupted.
+        for entry in std::fs::read_dir(self.root.join("incoming")).map_err(failed())?.flatten() {
+            let path = entry.path();
+            beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
+        }
+        Ok(Writing { store: self, _lock: lock })
+    }
+
+    /// The index as it is on disk.
+    fn known(&self) -> Result<MutexGuard<'_, Known>> {
+        let mut known = self.lock();
+        let path = self.root.join("index.json");
+        let file = match std::fs::metadata(&path) {
+            Ok(m) => Some((m.ino(), m.mtime(), m.mtime_nsec())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(Error::io(path.display().to_string())(e)),
+        };
+        if file != known.file || known.index.version == 0 {
+            let index = spec::read(&path).map_err(Error::Index)?;
+            known.index = index.unwrap_or(Index { version: spec::VERSION, images: Vec::new() });
+            known.file = file;
+        }
+        Ok(known)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // The index is replaced whole, so a panic elsewhere leaves it intact.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writing<'_> {
+    fn layers_root(&self) -> PathBuf {
+        self.store.layers_root()
+    }
+
+    fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig) -> Result<Image> {
         let name = normalize(name)?;
         let bytes = serde_json::to_vec(&config).map_err(|e| Error::Index(e.to_string()))?;
         let mut hash = Sha256::new();
@@ -195,14 +276,9 @@ impl ImageStore {
         self.add(Image { id: format!("sha256:{id}"), names: [name].into(), config, layers: vec![layer], size })
     }
 
-    /// The demo image: this program (`exe`) with exactly the shared libraries it maps, as `name`. A program that has not
-    /// changed costs a look at its size and time.
-    pub fn ensure_builtin(&self, name: &str, exe: &Path) -> Result<Image> {
-        builtin::ensure(self, name, exe)
-    }
-
-    pub(crate) fn incoming(&self, name: &str) -> Result<PathBuf> {
-        let path = self.root.join("incoming").join(name);
+    /// A directory for what is not whole yet.
+    fn incoming(&self, name: &str) -> Result<PathBuf> {
+        let path = self.store.root.join("incoming").join(name);
         if path.exists() {
             beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
         }
@@ -212,8 +288,7 @@ impl ImageStore {
 
     /// Puts an image into the index. Its names are taken from whichever image had them.
     fn add(&self, mut image: Image) -> Result<Image> {
-        let mut index = self.lock();
-        let mut next = index.clone();
+        let mut next = self.store.known()?.index.clone();
         for other in &mut next.images {
             if other.id == image.id {
                 image.names.extend(std::mem::take(&mut other.names));
@@ -223,17 +298,11 @@ impl ImageStore {
         next.images.retain(|i| i.id != image.id);
         next.images.push(image.clone());
         self.save(&next)?;
-        *index = next;
         Ok(image)
     }
 
     fn save(&self, index: &Index) -> Result<()> {
-        spec::write(&self.root.join("index.json"), index).map_err(Error::io("image index"))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        // The index is replaced whole, so a panic elsewhere leaves it intact.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        spec::write(&self.store.root.join("index.json"), index).map_err(Error::io("image index"))
     }
 }
 

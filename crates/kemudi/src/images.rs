@@ -1,0 +1,149 @@
+//! `kemudi image`: images from files, for nodes that have no registry in reach. It works on the files of the data directory, whether
+//! a cluster runs on it or not; one that runs sees what has changed at once.
+
+use crate::data_dir;
+use runtime::image::{Error, Image};
+use runtime::{Embedded, ImageStore};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Takes images from archives: of an OCI layout, or of `docker save`. `-` is the standard input.
+    Import {
+        /// Archives, or directories that hold an OCI layout.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// The name of the image, instead of the names in the archive; needed where it has none.
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Lists the images there are.
+    #[command(alias = "ls")]
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Removes images, by name or by the beginning of their id. One that a container uses stays.
+    #[command(name = "rm", alias = "remove")]
+    Remove {
+        #[arg(required = true)]
+        images: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(clap::Args)]
+pub struct Place {
+    /// The data directory of the cluster, as `kemudi up` has it.
+    #[arg(long, default_value = "/var/lib/kemudi")]
+    data_dir: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    #[error(transparent)]
+    Image(#[from] Error),
+}
+
+impl Place {
+    fn root(&self) -> PathBuf {
+        self.data_dir.join("runtime")
+    }
+
+    /// The images; `write` makes what is not there yet.
+    fn images(&self, write: bool) -> Result<ImageStore, Failure> {
+        let failed = |source| Failure::File { path: self.data_dir.display().to_string(), source };
+        match write {
+            true => data_dir::prepare(&self.data_dir).map_err(failed)?,
+            false => drop(std::fs::metadata(&self.data_dir).map_err(failed)?),
+        }
+        Ok(Embedded::images_at(&self.root())?)
+    }
+}
+
+pub fn main(command: &Command) -> ExitCode {
+    let mut out = io::stdout().lock();
+    let result = match command {
+        Command::Import { files, name, place } => import(place, files, name.as_deref(), &mut out),
+        Command::List { place } => list(place, &mut out),
+        Command::Remove { images, place } => remove(place, images, &mut out),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn import(place: &Place, files: &[PathBuf], name: Option<&str>, out: &mut dyn Write) -> Result<(), Failure> {
+    let store = place.images(true)?;
+    for file in files {
+        let shown = file.display().to_string();
+        let images = match shown.as_str() {
+            "-" => from_stdin(&store, name)?,
+            _ => store.import(file, name)?,
+        };
+        for name in images.iter().flat_map(|i| &i.names) {
+            said(writeln!(out, "Loaded image: {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn from_stdin(store: &ImageStore, name: Option<&str>) -> Result<Vec<Image>, Failure> {
+    let failed = |source| Failure::File { path: "the standard input".into(), source };
+    // Beside the images: there is room for them.
+    let mut copy =
+        tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
+    io::copy(&mut io::stdin().lock(), &mut copy).map_err(failed)?;
+    Ok(store.import(copy.path(), name)?)
+}
+
+fn list(place: &Place, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut rows: Vec<[String; 3]> = Vec::new();
+    for i in place.images(false)?.list() {
+        let id = i.id.strip_prefix("sha256:").unwrap_or(&i.id).chars().take(12).collect::<String>();
+        rows.extend(i.names.iter().map(|n| [n.clone(), id.clone(), size(i.size)]));
+    }
+    rows.sort();
+    rows.insert(0, ["NAME", "IMAGE ID", "SIZE"].map(str::to_owned));
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let (first, second) = (width(0), width(1));
+    for [name, id, size] in &rows {
+        said(writeln!(out, "{name:first$}   {id:second$}   {size}"))?;
+    }
+    Ok(())
+}
+
+fn remove(place: &Place, images: &[String], out: &mut dyn Write) -> Result<(), Failure> {
+    let (store, root) = (place.images(false)?, place.root());
+    for name in images {
+        let image = store.remove(name, |layer| Embedded::user_of_layer(&root, layer))?;
+        said(writeln!(out, "Removed: {} ({})", name, image.id))?;
+    }
+    Ok(())
+}
+
+fn said(result: io::Result<()>) -> Result<(), Failure> {
+    result.map_err(|source| Failure::File { path: "the standard output".into(), source })
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes}B"),
+        1_000..1_000_000 => format!("{:.1}kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}MB", bytes as f64 / 1e6),
+        _ => format!("{:.1}GB", bytes as f64 / 1e9),
+    }
+}
