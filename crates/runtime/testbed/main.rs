@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::unwrap_used)] // system calls; what fails here fails its test
 
 mod attacks;
+mod quotas;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
         ["cat", file] => print!("{}", std::fs::read_to_string(file).unwrap()),
         ["kill"] => attacks::kill(),
         ["hold", lies @ ..] => attacks::hold(lies),
+        ["fill-keys"] => quotas::fill_keys(),
+        ["descriptors-in-flight"] => quotas::descriptors_in_flight(),
         ["raise-limits", megabytes] => attacks::raise_limits(megabytes.parse().unwrap()),
         _ => return ExitCode::from(2),
     }

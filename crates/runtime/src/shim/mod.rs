@@ -8,6 +8,7 @@
 //! into a container reports it believes only what that process cannot have been made to say ([`live::Report`]).
 
 mod command;
+mod keyring;
 mod live;
 mod log;
 mod namespaces;

