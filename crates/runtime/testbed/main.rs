@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         ["kill"] => attacks::kill(),
         ["hold", lies @ ..] => attacks::hold(lies),
         ["fill-keys"] => quotas::fill_keys(),
+        ["deep-cgroups"] => quotas::deep_cgroups(),
         ["descriptors-in-flight"] => quotas::descriptors_in_flight(),
         ["raise-limits", megabytes] => attacks::raise_limits(megabytes.parse().unwrap()),
         _ => return ExitCode::from(2),

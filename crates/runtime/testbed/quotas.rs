@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 
@@ -43,6 +45,25 @@ pub fn fill_keys() {
             }
         }
     }
+}
+
+/// Makes control groups within each other where it may: in a user namespace of its own. Prints how deep.
+pub fn deep_cgroups() {
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP).unwrap();
+    for (file, text) in [("setgroups", "deny"), ("uid_map", "0 0 1"), ("gid_map", "0 0 1")] {
+        std::fs::write(format!("/proc/self/{file}"), text).unwrap();
+    }
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    std::fs::create_dir_all("/tmp/cgroup").unwrap();
+    mount(Some("cgroup2"), "/tmp/cgroup", Some("cgroup2"), MsFlags::empty(), None::<&str>).unwrap();
+    std::env::set_current_dir("/tmp/cgroup").unwrap();
+    for depth in 0..1000 {
+        if let Err(error) = std::fs::create_dir("x").and_then(|()| std::env::set_current_dir("x")) {
+            println!("deep {depth}: {error}");
+            return;
+        }
+    }
+    println!("deep 1000");
 }
 
 /// Sends descriptors that nobody receives until the kernel takes no more.

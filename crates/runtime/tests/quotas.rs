@@ -96,3 +96,22 @@ async fn descriptors_in_flight_of_one_container_break_no_terminal() {
     assert_eq!(host.runtime.container_status(&attacker).await.unwrap().state, ContainerState::Running);
     host.finish().await;
 }
+
+/// Control groups within each other cost memory of the kernel, and time when they are removed.
+#[tokio::test]
+async fn control_groups_of_a_pod_are_bounded() {
+    let mut host = Host::new().await;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    if mounts.contains(" - cgroup2 ") {
+        host.runtime.images().ensure_builtin("demo", &host.options.shim_program).unwrap();
+        host.pod("a").await;
+        let mut config = shell("deep", "");
+        (config.image, config.command) = ("demo".into(), vec!["/kemudi".into(), "deep-cgroups".into()]);
+        let id = host.start("a", config).await;
+        let status = host.ended(&id).await;
+        let text = host::log(&status);
+        let depth = text.strip_prefix("deep ").and_then(|t| t.split([':', '\n']).next()?.parse::<u32>().ok());
+        assert!(depth.is_some_and(|d| (8..=32).contains(&d)), "{text}");
+    }
+    host.finish().await;
+}

@@ -3,6 +3,7 @@
 //! **Invariant.** What is true lies in the shim and in the state files; this side only mirrors it, so that it may die and
 //! come back at any time ([`Embedded::open`] adopts).
 
+mod cleaning;
 mod containers;
 mod pods;
 mod purge;
@@ -26,7 +27,7 @@ use crate::program::Program;
 use crate::spec::{ContainerRecord, PodRecord, ShimRecord, StateRecord};
 use crate::{beneath, user_namespace};
 #[cfg(test)]
-pub(crate) use pods::retry;
+pub(crate) use cleaning::retry_here as retry;
 use shim_link::Link;
 
 /// How an [`Embedded`] is set up.
@@ -76,6 +77,7 @@ struct PodEntry {
     record: Arc<PodRecord>,
     shim: Option<ShimRecord>,
     link: Option<Arc<Link>>,
+    leftovers: Arc<cleaning::Leftovers>,
 }
 
 #[derive(Clone)]
