@@ -7,10 +7,12 @@ mod quotas;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if kemudi_runtime::shim::wanted() {
+        return kemudi_runtime::shim::main();
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
-        [kemudi_runtime::shim::COMMAND, ..] => return kemudi_runtime::shim::main(&args[1..]),
         ["keyring"] => {
             const GET_KEYRING_ID: libc::c_long = 0;
             const SESSION_KEYRING: libc::c_long = -3;

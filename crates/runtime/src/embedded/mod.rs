@@ -37,7 +37,7 @@ pub struct Options {
     pub root: PathBuf,
     /// One path component; every cgroup we make lies below it.
     pub cgroup_prefix: String,
-    /// The program that is a shim when its first argument is [`crate::shim::COMMAND`].
+    /// The program that is a shim when its name is [`crate::shim::NAME`].
     pub shim_program: PathBuf,
     pub clock: Clock,
 }

@@ -1,5 +1,6 @@
 //! Pods: starting shims, hearing from them, adopting and ending them.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 use tokio::sync::watch;
 
@@ -15,8 +16,8 @@ use super::cleaning::{CleanUp, Found, retry, set_aside};
 use super::shim_link::{Link, Peer};
 use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking};
 use crate::api::*;
-use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
-use crate::{cgroup, shim, sysctl};
+use crate::spec::{self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
+use crate::{cgroup, shim, sysctl, wire};
 
 /// A shim that does not stand by then is taken for stuck.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -140,11 +141,12 @@ impl Embedded {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
             .map_err(|e| fail(format!("socket: {e}")))?;
+        let birth = Birth { directory: directory.clone(), open_files: crate::open_files::before() };
+        let birth = serde_json::to_vec(&birth).map_err(|e| fail(format!("its directory: {e}")))?;
+        wire::send(ours.as_fd(), &birth, &[], MsgFlags::empty()).map_err(|e| fail(format!("socket: {e}")))?;
         let mut child = tokio::process::Command::new(self.inner.program.path())
-            .arg0("kemudi-shim")
-            .arg(shim::COMMAND)
-            .arg(&directory)
-            .args(crate::open_files::before().map(|n| n.to_string()))
+            .arg0(shim::NAME)
+            .arg(id)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
