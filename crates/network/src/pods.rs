@@ -19,7 +19,7 @@ use crate::address::Cidr;
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
-use crate::{Error, Result, check_id, guard, namespace, nft};
+use crate::{Error, Result, check_id, flows, guard, namespace, nft};
 
 /// How a node's pod network is laid out.
 #[derive(Clone, Debug)]
@@ -109,6 +109,7 @@ impl PodNetwork {
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
         let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
         let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &script(&options)).await?;
+        flows::limit(node, &options.id, &bridge_name).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
             // Made by a version that gave it no address of its own.
@@ -232,6 +233,7 @@ impl PodNetwork {
         }
         let table = options.table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        flows::unlimit(node, &options.id).await?;
         ports::remove(node, &table).await?;
         let _ = std::fs::remove_dir(&options.namespace_directory); // stays if someone put something else there
         let _ = std::fs::remove_file(options.state_directory.join("addresses.json"));
