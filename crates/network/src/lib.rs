@@ -13,6 +13,7 @@
 mod address;
 mod flows;
 pub mod guard;
+mod host_ports;
 mod ipam;
 mod link;
 pub mod namespace;
@@ -22,6 +23,7 @@ mod ports;
 mod services;
 
 pub use address::Cidr;
+pub use host_ports::HostPort;
 pub use pods::{Attachment, Options, PodNetwork};
 pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Protocol, ServicePort, ServiceRules};
 
@@ -49,6 +51,8 @@ pub enum Error {
     /// `nft` refused a transaction, of which then nothing is in force.
     #[error("nft: {message}")]
     Nft { message: String },
+    #[error("the node's port {port} leads to another pod already ({pod})")]
+    PortTaken { port: HostPort, pod: String },
     #[error("interface {0:?} exists and is not ours")]
     Foreign(String),
     #[error("state file {path}: {message}")]

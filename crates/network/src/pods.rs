@@ -16,9 +16,11 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
+use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
+use crate::services::{Flows, forget_stale};
 use crate::{Error, Result, check_id, flows, guard, namespace, nft};
 
 /// How a node's pod network is laid out.
@@ -58,6 +60,10 @@ impl Options {
         format!("kemudi-pods-{}", self.id)
     }
 
+    fn host_port_table(&self) -> String {
+        format!("kemudi-ports-{}", self.id)
+    }
+
     fn alias(&self) -> String {
         format!("kemudi:{}", self.id)
     }
@@ -85,6 +91,8 @@ struct Inner {
     bridge: u32,
     neighbours: Neighbours,
     ipam: Mutex<Ipam>,
+    /// Locked before the addresses.
+    host_ports: Mutex<host_ports::Table>,
 }
 
 impl PodNetwork {
@@ -108,7 +116,11 @@ impl PodNetwork {
         devices.push(bridge_name.clone());
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
         let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
-        let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &script(&options)).await?;
+        let host_ports =
+            host_ports::Table::open(options.state_directory.join("host-ports.json"), |pod| ipam.get(pod).is_some())?;
+        let published = host_ports.script(&options.host_port_table(), &bridge_name, ipam.pods());
+        let more = format!("{}{published}", script(&options));
+        let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &more).await?;
         flows::limit(node, &options.id, &bridge_name).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
@@ -133,8 +145,7 @@ impl PodNetwork {
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
             (format!("ipv4/conf/{bridge_name}/accept_redirects"), "0"),
-            // Pods reach what listens on the node's loopback addresses by no way of writing a packet.
-            (format!("ipv4/conf/{bridge_name}/route_localnet"), "0"),
+            route_localnet(&bridge_name, &host_ports),
             (format!("ipv4/conf/{bridge_name}/accept_source_route"), "0"),
         ];
         settings.extend(no_ipv6(&bridge_name));
@@ -147,7 +158,15 @@ impl PodNetwork {
             Rules::Missing if !ports::bridged_packets_are_filtered(node) => Neighbours::Isolated,
             _ => Neighbours::Reachable,
         };
-        let inner = Inner { options, gateway, netlink, bridge, neighbours, ipam: Mutex::new(ipam) };
+        let inner = Inner {
+            options,
+            gateway,
+            netlink,
+            bridge,
+            neighbours,
+            ipam: Mutex::new(ipam),
+            host_ports: Mutex::new(host_ports),
+        };
         inner.adopt().await?;
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
@@ -187,9 +206,15 @@ impl PodNetwork {
         }
     }
 
+    /// Makes `ports` those that lead to an attached pod, in place of what it had. An error if another pod has one of them.
+    pub async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
+        self.inner.publish(pod, ports).await
+    }
+
     /// Takes the pod's interface, namespace and address away; fine if it has none.
     pub async fn detach(&self, pod: &str) -> Result<()> {
         let inner = &self.inner;
+        inner.publish(pod, &[]).await?;
         let address = inner.ipam.lock().await.get(pod);
         if let Some(address) = address {
             if let Some(port) = inner.port(pod, address).await? {
@@ -234,9 +259,14 @@ impl PodNetwork {
         let table = options.table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
         flows::unlimit(node, &options.id).await?;
+        let table = options.host_port_table();
+        nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        let table = options.table();
         ports::remove(node, &table).await?;
         let _ = std::fs::remove_dir(&options.namespace_directory); // stays if someone put something else there
-        let _ = std::fs::remove_file(options.state_directory.join("addresses.json"));
+        for file in ["addresses.json", "host-ports.json"] {
+            let _ = std::fs::remove_file(options.state_directory.join(file));
+        }
         let _ = std::fs::remove_dir(&options.state_directory);
         guard::lower(node, &netlink, &options.id, &[options.cluster_range, options.service_range]).await
     }
@@ -274,6 +304,28 @@ impl Inner {
         let hardware = hardware_address(address);
         self.netlink.lock_port(port, hardware, self.neighbours).await?;
         self.netlink.set_neighbour(self.bridge, address, hardware).await
+    }
+
+    async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
+        let mut table = self.host_ports.lock().await;
+        let pods = self.ipam.lock().await.pods().clone();
+        if !ports.is_empty() && !pods.contains_key(pod) {
+            return Err(Error::Invalid { field: "pod id", message: format!("{pod:?} has no address") });
+        }
+        if !table.set(pod, ports)? {
+            return Ok(());
+        }
+        let (bridge, node) = (self.options.bridge(), self.options.node_namespace.clone());
+        nft::apply(node.as_deref(), &table.script(&self.options.host_port_table(), &bridge, &pods)).await?;
+        namespace::set(node.as_deref(), &[route_localnet(&bridge, &table)])?;
+        let flows = table.flows(&pods);
+        if flows != Flows::default() {
+            let forget = move || forget_stale(node.as_deref(), &flows);
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(forget).await {
+                tracing::warn!(%error, "cannot look for UDP flows to pods that are gone");
+            }
+        }
+        Ok(())
     }
 
     /// The node's side of a pod's pair, if it is there.
@@ -319,6 +371,11 @@ impl Inner {
         inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
         inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
     }
+}
+
+/// Whether clients on the node's loopback reach pods by ports of the node. (Pods reach what listens there by no way of writing a packet.)
+fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, &'static str) {
+    (format!("ipv4/conf/{bridge}/route_localnet"), if ports.is_empty() { "0" } else { "1" })
 }
 
 /// Keeps a device (or those to come, `default`) from IPv6, of which pods have no addresses: a pod that announces itself as a router
