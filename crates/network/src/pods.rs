@@ -347,19 +347,25 @@ impl Inner {
             None => {}
         }
         namespace::remove(&attachment.namespace)?;
-        let runtime = tokio::runtime::Handle::current();
+        let fail = || Error::io(attachment.namespace.display().to_string());
+        let given = namespace.map(OwnedFd::try_clone).transpose().map_err(fail())?;
+        let (path, runtime) = (attachment.namespace.clone(), tokio::runtime::Handle::current());
         // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
         let mut settings: Vec<_> = ["accept_redirects", "accept_source_route"]
             .into_iter()
             .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0")))
             .collect();
         settings.extend(no_ipv6("default"));
-        let inside = namespace::bind(&attachment.namespace, namespace, move || {
-            namespace::write_settings(&settings)?;
-            let _entered = runtime.enter();
-            Netlink::here()
-        })?;
-        let file = File::open(&attachment.namespace).map_err(Error::io(attachment.namespace.display().to_string()))?;
+        // The kernel takes its time to make a namespace.
+        let made = tokio::task::spawn_blocking(move || {
+            namespace::bind(&path, given.as_ref(), move || {
+                namespace::write_settings(&settings)?;
+                let _entered = runtime.enter();
+                Netlink::here()
+            })
+        });
+        let inside = made.await.map_err(|e| fail()(std::io::Error::other(e)))??;
+        let file = File::open(&attachment.namespace).map_err(fail())?;
         let (address, mtu) = (hardware_address(attachment.address), self.options.mtu);
         self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), address, mtu).await?;
         self.secure(self.netlink.index(&name).await?, attachment.address).await?;

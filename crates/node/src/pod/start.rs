@@ -35,10 +35,15 @@ async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
     made.unwrap_or_else(|e| Err(std::io::Error::other(e)))
 }
 
+/// Twice the delay before, between the first and the last.
+fn next_delay(before: Option<Duration>, first: Duration, last: Duration) -> Duration {
+    before.map_or(first, |delay| (delay * 2).clamp(first, last))
+}
+
 impl Worker {
     /// Does not try `name` again for a while, longer each time.
     fn hold(&mut self, name: &str, first: Duration, last: Duration) -> Duration {
-        let delay = self.holds.get(name).map_or(first, |h| (h.delay * 2).clamp(first, last));
+        let delay = next_delay(self.holds.get(name).map(|h| h.delay), first, last);
         let until = self.now() + delay;
         self.holds.insert(name.to_owned(), Hold { until, delay });
         delay
@@ -384,5 +389,25 @@ impl Worker {
                 tracing::debug!(container = old.id, %error, "removing an old container");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A container with a wrong configuration was tried again after one second, two, four, and made an event each time.
+    #[test]
+    fn tries_are_as_far_apart_as_upstreams() {
+        let delays = |first, last| {
+            let mut before = None;
+            let mut next = || {
+                before = Some(next_delay(before, first, last));
+                before.unwrap_or_default().as_secs()
+            };
+            [(); 4].map(|()| next())
+        };
+        assert_eq!(delays(SYNC_RETRY, SYNC_RETRY), [10, 10, 10, 10]);
+        assert_eq!(delays(FIRST_PULL_RETRY, LAST_PULL_RETRY), [10, 20, 40, 80]);
     }
 }
