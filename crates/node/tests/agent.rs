@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod fake;
-#[path = "fake/held.rs"]
-mod held;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,7 +45,7 @@ struct Machine {
     agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
     handle: Option<Handle>,
     /// In place of the runtime, if there is one.
-    held: Option<Arc<held::Held>>,
+    held: Option<Arc<fake::held::Held>>,
 }
 
 impl Machine {
@@ -395,7 +393,7 @@ async fn extended_resources_are_allocatable() {
 async fn starts_wait_for_their_turn_and_deletions_do_not() {
     let mut m = Machine::new().await;
     m.stop().await;
-    let held = Arc::new(held::Held::new(m.embedded.clone()));
+    let held = Arc::new(fake::held::Held::new(m.embedded.clone()));
     m.held = Some(held.clone());
     m.start().await;
     let names: Vec<String> = (0..20).map(|n| format!("p{n:02}")).collect();

@@ -63,17 +63,21 @@ async fn check(host: &mut Host, pod: &str) {
     host.runtime.attach(&main, false).await.unwrap();
 }
 
+/// For the thread that runs a whole test.
+fn new_session_keyring() -> nix::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: joining with a null name makes a keyring of this thread's own.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0usize) };
+    nix::Error::result(joined).map(drop)
+}
+
 /// A server that was started from a session with keys has a session keyring; a new one then counts, and root's quota may be full.
 #[tokio::test]
 async fn keys_of_one_container_keep_no_other_from_starting() {
-    const JOIN_SESSION_KEYRING: libc::c_long = 1;
-    // SAFETY: joining with a null name makes a keyring of this thread's own, which runs the whole test.
-    assert!(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0usize) } > 0);
+    new_session_keyring().unwrap();
     let mut host = Host::new().await;
     let attacker = attacker(&mut host, "fill-keys").await;
-    // SAFETY: as above.
-    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0usize) };
-    assert_eq!((joined, nix::Error::last()), (-1, nix::Error::EDQUOT), "the quota of root is full");
+    assert_eq!(new_session_keyring(), Err(nix::Error::EDQUOT), "the quota of root is full");
     everything_starts(&mut host).await;
     let mut seen = std::collections::BTreeSet::new();
     for name in ["one", "two"] {

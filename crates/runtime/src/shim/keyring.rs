@@ -27,13 +27,14 @@ pub enum RealUser {
 /// Leaves the session keyring that this process inherited, for a new one. Fine on a kernel without keys. The process is root and has
 /// one thread.
 pub fn leave_session(user: RealUser) -> io::Result<()> {
-    match (sys::new_session_keyring(), user) {
-        (Err(e), RealUser::Host) if full(&e) => (0..MOST_DRAWS).fold(Err(e), |before, _| match before {
-            Err(e) if full(&e) => as_drawn_user(),
-            done => done,
-        }),
-        (result, _) => result,
+    let mut made = sys::new_session_keyring();
+    for _ in 0..MOST_DRAWS {
+        match &made {
+            Err(e) if full(e) && user == RealUser::Host => made = as_drawn_user(),
+            _ => break,
+        }
     }
+    made
 }
 
 fn full(error: &io::Error) -> bool {
