@@ -23,25 +23,22 @@ fn add_key(name: &str, payload: &[u8]) -> io::Result<()> {
 /// Takes all bytes of keys that its user may have, and again when some are given back.
 pub fn fill_keys() {
     let payload = vec![0u8; 32 << 10];
-    let mut last = 0;
-    let mut size = payload.len() - 1;
+    let (mut keys, mut size, mut grown) = (0, payload.len() - 1, 0);
     let mut full = false;
     loop {
-        match add_key(&format!("k{last}"), &payload[..size]) {
-            Ok(()) => last += 1,
+        match add_key(&format!("k{keys}"), &payload[..size]) {
+            Ok(()) => (keys, grown) = (keys + 1, size),
             Err(_) if size > 1 => size /= 2,
             Err(_) => {
-                // Changed for a larger one, a key takes the last bytes.
-                let grows = (2..64).take_while(|more| add_key(&format!("k{}", last - 1), &payload[..*more]).is_ok());
-                let grown = grows.count();
+                // Changed for a larger one, the last key takes the last bytes.
+                while grown + 1 < payload.len() && add_key(&format!("k{}", keys - 1), &payload[..grown + 1]).is_ok() {
+                    grown += 1;
+                }
                 if !full {
-                    println!("full after {last} keys");
+                    println!("full after {keys} keys");
                 }
                 full = true;
-                if grown == 0 {
-                    std::thread::park_timeout(Duration::from_millis(1));
-                }
-                last += 1;
+                std::thread::park_timeout(Duration::from_millis(1));
             }
         }
     }
