@@ -53,9 +53,8 @@ enum Command {
 
 fn main() -> ExitCode {
     // A shim is a process of its own kind: no runtime, no threads, nothing of what follows.
-    if std::env::args_os().nth(1).is_some_and(|a| a == runtime::shim::COMMAND) {
-        let args: Vec<String> = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()).collect();
-        return runtime::shim::main(&args);
+    if runtime::shim::wanted() {
+        return runtime::shim::main();
     }
     // The program of the built-in image.
     if std::env::args_os().nth(1).is_some_and(|a| a == "demo-app") {

@@ -2,7 +2,8 @@
 //!
 //! **Invariants.** Packets for pod or service addresses never leave by a device that is not ours, whatever rules are being
 //! changed or gone: [`guard`] is put up before anything else and taken down last. A pod sends as itself or not at all, and its
-//! neighbours on the bridge hear nothing that the node has not routed (`ports`). Everything made in the kernel carries the
+//! neighbours on the bridge hear nothing that the node has not routed (`ports`). It fills the table of connections with no more than
+//! its share ([`flows`](mod@flows)). Everything made in the kernel carries the
 //! network's id in its name or is a port of its bridge, and `purge` removes exactly that. All of it lives in one network namespace
 //! (the machine's, or one given by path), so that several nodes fit on one machine.
 //!
@@ -10,7 +11,9 @@
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
 
 mod address;
+mod flows;
 pub mod guard;
+mod host_ports;
 mod ipam;
 mod link;
 pub mod namespace;
@@ -20,6 +23,7 @@ mod ports;
 mod services;
 
 pub use address::Cidr;
+pub use host_ports::HostPort;
 pub use pods::{Attachment, Options, PodNetwork};
 pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Protocol, ServicePort, ServiceRules};
 
@@ -47,6 +51,8 @@ pub enum Error {
     /// `nft` refused a transaction, of which then nothing is in force.
     #[error("nft: {message}")]
     Nft { message: String },
+    #[error("the node's port {port} leads to another pod already ({pod})")]
+    PortTaken { port: HostPort, pod: String },
     #[error("interface {0:?} exists and is not ours")]
     Foreign(String),
     #[error("state file {path}: {message}")]

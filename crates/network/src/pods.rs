@@ -16,10 +16,12 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
+use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
-use crate::{Error, Result, check_id, guard, namespace, nft};
+use crate::services::{Flows, forget_stale};
+use crate::{Error, Result, check_id, flows, guard, namespace, nft};
 
 /// How a node's pod network is laid out.
 #[derive(Clone, Debug)]
@@ -58,6 +60,10 @@ impl Options {
         format!("kemudi-pods-{}", self.id)
     }
 
+    fn host_port_table(&self) -> String {
+        format!("kemudi-ports-{}", self.id)
+    }
+
     fn alias(&self) -> String {
         format!("kemudi:{}", self.id)
     }
@@ -85,6 +91,8 @@ struct Inner {
     bridge: u32,
     neighbours: Neighbours,
     ipam: Mutex<Ipam>,
+    /// Locked before the addresses.
+    host_ports: Mutex<host_ports::Table>,
 }
 
 impl PodNetwork {
@@ -108,7 +116,12 @@ impl PodNetwork {
         devices.push(bridge_name.clone());
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
         let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
-        let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &script(&options)).await?;
+        let host_ports =
+            host_ports::Table::open(options.state_directory.join("host-ports.json"), |pod| ipam.get(pod).is_some())?;
+        let published = host_ports.script(&options.host_port_table(), &bridge_name, ipam.pods());
+        let more = format!("{}{published}", script(&options));
+        let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &more).await?;
+        flows::limit(node, &options.id, &bridge_name).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
             // Made by a version that gave it no address of its own.
@@ -132,8 +145,7 @@ impl PodNetwork {
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
             (format!("ipv4/conf/{bridge_name}/accept_redirects"), "0"),
-            // Pods reach what listens on the node's loopback addresses by no way of writing a packet.
-            (format!("ipv4/conf/{bridge_name}/route_localnet"), "0"),
+            route_localnet(&bridge_name, &host_ports),
             (format!("ipv4/conf/{bridge_name}/accept_source_route"), "0"),
         ];
         settings.extend(no_ipv6(&bridge_name));
@@ -146,7 +158,15 @@ impl PodNetwork {
             Rules::Missing if !ports::bridged_packets_are_filtered(node) => Neighbours::Isolated,
             _ => Neighbours::Reachable,
         };
-        let inner = Inner { options, gateway, netlink, bridge, neighbours, ipam: Mutex::new(ipam) };
+        let inner = Inner {
+            options,
+            gateway,
+            netlink,
+            bridge,
+            neighbours,
+            ipam: Mutex::new(ipam),
+            host_ports: Mutex::new(host_ports),
+        };
         inner.adopt().await?;
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
@@ -186,9 +206,15 @@ impl PodNetwork {
         }
     }
 
+    /// Makes `ports` those that lead to an attached pod, in place of what it had. An error if another pod has one of them.
+    pub async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
+        self.inner.publish(pod, ports).await
+    }
+
     /// Takes the pod's interface, namespace and address away; fine if it has none.
     pub async fn detach(&self, pod: &str) -> Result<()> {
         let inner = &self.inner;
+        inner.publish(pod, &[]).await?;
         let address = inner.ipam.lock().await.get(pod);
         if let Some(address) = address {
             if let Some(port) = inner.port(pod, address).await? {
@@ -232,9 +258,15 @@ impl PodNetwork {
         }
         let table = options.table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        flows::unlimit(node, &options.id).await?;
+        let table = options.host_port_table();
+        nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        let table = options.table();
         ports::remove(node, &table).await?;
         let _ = std::fs::remove_dir(&options.namespace_directory); // stays if someone put something else there
-        let _ = std::fs::remove_file(options.state_directory.join("addresses.json"));
+        for file in ["addresses.json", "host-ports.json"] {
+            let _ = std::fs::remove_file(options.state_directory.join(file));
+        }
         let _ = std::fs::remove_dir(&options.state_directory);
         guard::lower(node, &netlink, &options.id, &[options.cluster_range, options.service_range]).await
     }
@@ -274,6 +306,28 @@ impl Inner {
         self.netlink.set_neighbour(self.bridge, address, hardware).await
     }
 
+    async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
+        let mut table = self.host_ports.lock().await;
+        let pods = self.ipam.lock().await.pods().clone();
+        if !ports.is_empty() && !pods.contains_key(pod) {
+            return Err(Error::Invalid { field: "pod id", message: format!("{pod:?} has no address") });
+        }
+        if !table.set(pod, ports)? {
+            return Ok(());
+        }
+        let (bridge, node) = (self.options.bridge(), self.options.node_namespace.clone());
+        nft::apply(node.as_deref(), &table.script(&self.options.host_port_table(), &bridge, &pods)).await?;
+        namespace::set(node.as_deref(), &[route_localnet(&bridge, &table)])?;
+        let flows = table.flows(&pods);
+        if flows != Flows::default() {
+            let forget = move || forget_stale(node.as_deref(), &flows);
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(forget).await {
+                tracing::warn!(%error, "cannot look for UDP flows to pods that are gone");
+            }
+        }
+        Ok(())
+    }
+
     /// The node's side of a pod's pair, if it is there.
     async fn port(&self, pod: &str, address: Ipv4Addr) -> Result<Option<Device>> {
         for name in [ports::interface(address), ports::former_interface(pod)] {
@@ -293,19 +347,25 @@ impl Inner {
             None => {}
         }
         namespace::remove(&attachment.namespace)?;
-        let runtime = tokio::runtime::Handle::current();
+        let fail = || Error::io(attachment.namespace.display().to_string());
+        let given = namespace.map(OwnedFd::try_clone).transpose().map_err(fail())?;
+        let (path, runtime) = (attachment.namespace.clone(), tokio::runtime::Handle::current());
         // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
         let mut settings: Vec<_> = ["accept_redirects", "accept_source_route"]
             .into_iter()
             .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0")))
             .collect();
         settings.extend(no_ipv6("default"));
-        let inside = namespace::bind(&attachment.namespace, namespace, move || {
-            namespace::write_settings(&settings)?;
-            let _entered = runtime.enter();
-            Netlink::here()
-        })?;
-        let file = File::open(&attachment.namespace).map_err(Error::io(attachment.namespace.display().to_string()))?;
+        // The kernel takes its time to make a namespace.
+        let made = tokio::task::spawn_blocking(move || {
+            namespace::bind(&path, given.as_ref(), move || {
+                namespace::write_settings(&settings)?;
+                let _entered = runtime.enter();
+                Netlink::here()
+            })
+        });
+        let inside = made.await.map_err(|e| fail()(std::io::Error::other(e)))??;
+        let file = File::open(&attachment.namespace).map_err(fail())?;
         let (address, mtu) = (hardware_address(attachment.address), self.options.mtu);
         self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), address, mtu).await?;
         self.secure(self.netlink.index(&name).await?, attachment.address).await?;
@@ -317,6 +377,11 @@ impl Inner {
         inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
         inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
     }
+}
+
+/// Whether clients on the node's loopback reach pods by ports of the node. (Pods reach what listens there by no way of writing a packet.)
+fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, &'static str) {
+    (format!("ipv4/conf/{bridge}/route_localnet"), if ports.is_empty() { "0" } else { "1" })
 }
 
 /// Keeps a device (or those to come, `default`) from IPv6, of which pods have no addresses: a pod that announces itself as a router

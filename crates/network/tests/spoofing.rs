@@ -54,6 +54,9 @@ async fn attack(node: &Node, network: &PodNetwork) {
     let gateway = network.gateway();
     // Another program of the machine may have allowed it for all devices.
     namespace::set(Some(&node.node), &[("ipv4/conf/all/route_localnet".into(), "1")]).unwrap();
+    // So that the node's own clients reach the server by its loopback.
+    let port = HostPort { address: None, protocol: Protocol::Tcp, port: 7000, target: 80 };
+    network.publish("server", &[port]).await.unwrap();
     serve(&server.namespace, 80, "server");
     let received =
         [(&server.namespace, Ipv4Addr::UNSPECIFIED), (&node.node, gateway), (&node.node, Ipv4Addr::LOCALHOST)]

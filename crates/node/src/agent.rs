@@ -19,6 +19,7 @@ use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
 use crate::pod::container::SeccompDefault;
 use crate::pod::files::DnsOptions;
+use crate::pod::starts::Starts;
 use crate::pod::sysctls::Allowlist;
 use crate::pod::users::Users;
 use crate::pod::worker::Worker;
@@ -130,6 +131,7 @@ pub(crate) struct Shared {
     pub allocatable: BTreeMap<String, String>,
     /// Bytes of memory of the node.
     pub memory: u64,
+    pub starts: Starts,
     dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -216,6 +218,7 @@ impl Agent {
             services: informers.of::<Service, Whole>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
+            starts: Starts::new(capacity.cpus as usize),
             client,
             dirty,
             options: options.clone(),

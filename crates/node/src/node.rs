@@ -162,6 +162,11 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
     ]
 }
 
+/// Whether a resource is an extended one: of a domain that is not Kubernetes' own (`v1helper.IsExtendedResourceName`).
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
 /// The largest ones first, with their digests before their tags.
 fn images(mut all: Vec<Image>) -> Vec<Value> {
     all.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
@@ -209,6 +214,12 @@ impl Reporter {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            // Others change the node too: its resources, for example.
+            match self.options.client.api::<Node>().get_opt(&self.options.node_name).await {
+                Ok(Some(now)) => node = now,
+                Ok(None) => sent = None,
+                Err(error) => tracing::debug!(%error, "the node cannot be read"),
+            }
             let status = self.status(&node);
             let due = sent.is_none_or(|at| at.elapsed() >= STATUS_PERIOD);
             if due || self.differs(&node, &status) {
@@ -302,7 +313,7 @@ impl Reporter {
             "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
                 {"type": "Hostname", "address": o.node_name}],
             "capacity": self.capacity.capacity(),
-            "allocatable": self.capacity.allocatable(),
+            "allocatable": self.allocatable(before),
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
             "images": images,
@@ -314,6 +325,18 @@ impl Reporter {
                 "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": architecture(),
             },
         })
+    }
+
+    /// What pods may use, of the machine and of the extended resources that others have added to the node's capacity. What they took from
+    /// there again is `null`, which removes it.
+    fn allocatable(&self, before: &Node) -> BTreeMap<String, Value> {
+        let own = self.capacity.allocatable();
+        let status = before.status.clone().unwrap_or_default();
+        let (has, had) = (status.capacity.unwrap_or_default(), status.allocatable.unwrap_or_default());
+        let gone = had.into_keys().filter(|name| !has.contains_key(name)).map(|name| (name, Value::Null));
+        let kept = has.iter().map(|(name, quantity)| (name.clone(), Value::from(quantity.0.as_str())));
+        let theirs = gone.chain(kept).filter(|(name, _)| is_extended(name));
+        theirs.chain(own.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())))).collect()
     }
 
     /// Whether the API has something else, heartbeats aside.

@@ -2,9 +2,11 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if runtime::shim::wanted() {
+        return runtime::shim::main();
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.split_first() {
-        Some((first, rest)) if first == runtime::shim::COMMAND => runtime::shim::main(rest),
         Some((first, rest)) if first == "demo-app" => kemudi_node::demo::main(rest),
         _ => {
             eprintln!("started by tests only");

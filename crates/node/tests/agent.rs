@@ -44,6 +44,8 @@ struct Machine {
     seccomp_default: kemudi_node::SeccompDefault,
     agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
     handle: Option<Handle>,
+    /// In place of the runtime, if there is one.
+    held: Option<Arc<fake::held::Held>>,
 }
 
 impl Machine {
@@ -90,6 +92,7 @@ impl Machine {
             seccomp_default: kemudi_node::SeccompDefault::default(),
             agent: None,
             handle: None,
+            held: None,
         };
         machine.start().await;
         machine
@@ -102,7 +105,10 @@ impl Machine {
             node_name: "n1".into(),
             node_ip: "192.0.2.7".parse().unwrap(),
             hostname: "machine".into(),
-            runtime: Arc::new(self.embedded.clone()),
+            runtime: match &self.held {
+                Some(held) => held.clone(),
+                None => Arc::new(self.embedded.clone()),
+            },
             host: Arc::new(self.embedded.clone()),
             network: Some(network),
             node_namespace: Some(self.node.clone()),
@@ -337,5 +343,88 @@ async fn a_sandbox_that_is_lost_again_waits() {
     assert!(begun.elapsed().as_secs() >= 5, "after {:?}", begun.elapsed());
     m.api.delete_gracefully(PODS, "default", "lost", 1);
     m.gone("lost").await;
+    m.finish().await;
+}
+
+/// What others add to the node's capacity is what pods may use, and an agent that starts again leaves it.
+#[tokio::test(flavor = "multi_thread")]
+async fn extended_resources_are_allocatable() {
+    const NODES: &str = "api/v1/nodes";
+    let mut m = Machine::new().await;
+    let patch = |capacity: Value| {
+        let mut node = m.api.get(NODES, "", "n1").unwrap();
+        node["status"]["capacity"] = capacity;
+        m.api.put(NODES, node);
+    };
+    let node = m.api.until(NODES, "", "n1", |n| n.is_some_and(|n| n["status"]["capacity"].is_object())).await.unwrap();
+    let own = node["status"]["capacity"].clone();
+    let with = |name: &str, value: &str| {
+        let mut capacity = own.clone();
+        capacity[name] = value.into();
+        capacity
+    };
+    patch(with("example.com/dongle", "4"));
+    m.api.until(NODES, "", "n1", |n| n.unwrap()["status"]["allocatable"]["example.com/dongle"] == "4").await;
+    m.stop().await;
+    m.start().await;
+    let started = |n: Option<&Value>| n.unwrap()["metadata"]["labels"].is_object();
+    let node = m.api.until(NODES, "", "n1", started).await.unwrap();
+    assert_eq!(node["status"]["capacity"]["example.com/dongle"], "4");
+    let patch = |capacity: Value| {
+        let mut node = m.api.get(NODES, "", "n1").unwrap();
+        node["status"]["capacity"] = capacity;
+        m.api.put(NODES, node);
+    };
+    patch(with("example.com/dongle", "5"));
+    m.api.until(NODES, "", "n1", |n| n.unwrap()["status"]["allocatable"]["example.com/dongle"] == "5").await;
+    // One of the machine's own is not theirs to change.
+    patch(with("pods", "7"));
+    let node = m
+        .api
+        .until(NODES, "", "n1", |n| n.unwrap()["status"]["allocatable"].get("example.com/dongle").is_none())
+        .await
+        .unwrap();
+    assert_eq!(node["status"]["allocatable"]["pods"], "110");
+    m.finish().await;
+}
+
+/// Many pods bound at once: a few start at a time, the others wait for their turn, and one that is deleted does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_wait_for_their_turn_and_deletions_do_not() {
+    let mut m = Machine::new().await;
+    m.stop().await;
+    let held = Arc::new(fake::held::Held::new(m.embedded.clone()));
+    m.held = Some(held.clone());
+    m.start().await;
+    let names: Vec<String> = (0..20).map(|n| format!("p{n:02}")).collect();
+    for name in &names {
+        m.pod(name, json!({"containers": [demo("c", json!(["--port", "8081"]))]}));
+    }
+    let bound = 2 * std::thread::available_parallelism().unwrap().get().max(2);
+    held.until(bound).await;
+    // One that waits says so, and is gone at once when it is to go.
+    let waits = |p: &Value| p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating";
+    let find = async {
+        loop {
+            let waiting = m.api.list(PODS).iter().find(|p| waits(p)).map(|p| p["metadata"]["name"].clone());
+            match waiting {
+                Some(name) => break name.as_str().unwrap().to_owned(),
+                None => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let waiting = tokio::time::timeout(std::time::Duration::from_secs(20), find).await.unwrap();
+    m.api.delete_gracefully(PODS, "default", &waiting, 1);
+    m.gone(&waiting).await;
+    assert_eq!(held.most(), bound, "as many at a time as there are places");
+    held.release();
+    for name in names.iter().filter(|n| **n != waiting) {
+        m.until(name, is_ready).await;
+        m.api.delete_gracefully(PODS, "default", name, 0);
+    }
+    assert_eq!(held.most(), bound);
+    for name in &names {
+        m.gone(name).await;
+    }
     m.finish().await;
 }

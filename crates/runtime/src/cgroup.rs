@@ -44,6 +44,9 @@ const V1_CONTROLLERS: &[&str] = &[
 const NAMED: &str = "name=";
 /// Controllers that limits are set for.
 const LIMITING: &[&str] = &["cpu", "cpuset", "memory", "pids", "hugetlb"];
+/// Cgroups within each other below a pod's, and all of them: enough for a container that manages containers, or a whole node.
+const MOST_DEPTH: u32 = 32;
+const MOST_DESCENDANTS: u32 = 2048;
 /// The cgroup below a container's, where its processes live, in hierarchies that limit.
 const PROCESSES: &str = "processes";
 
@@ -211,6 +214,11 @@ impl Hierarchies {
         self.update(path, resources)
     }
 
+    /// Bounds the cgroups that may be made below an existing one, where the kernel can (v2).
+    pub fn bound_descendants(&self, path: &str) -> io::Result<()> {
+        self.0.iter().filter(|h| h.v2).try_for_each(|h| bound_descendants(&h.mount.join(path)))
+    }
+
     /// Whether [`Hierarchies::restrict_devices`] does something on this host.
     pub fn can_restrict_devices(&self) -> bool {
         self.controllers().contains("devices") || self.0.iter().any(|h| h.v2) && devices::programs_work()
@@ -369,6 +377,19 @@ fn enable_controllers(directory: &Path) {
     }
 }
 
+fn bound_descendants(directory: &Path) -> io::Result<()> {
+    for (file, most) in [("cgroup.max.depth", MOST_DEPTH), ("cgroup.max.descendants", MOST_DESCENDANTS)] {
+        let path = directory.join(file);
+        let opened = File::options().write(true).open(&path);
+        match opened.and_then(|mut f| f.write_all(most.to_string().as_bytes())) {
+            // Kernels before 4.14.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            result => result.map_err(|e| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))?,
+        }
+    }
+    Ok(())
+}
+
 fn v1_settings(r: &Resources) -> Vec<(&'static str, String, String)> {
     let mut settings = Vec::new();
     let mut set = |controller, file: &str, value: Option<String>| {
@@ -477,6 +498,20 @@ mod tests {
             values(v2_settings(&Resources { cpu_quota: Some(-1), ..Default::default() })),
             ["cpu.max=max 100000"]
         );
+    }
+
+    #[test]
+    fn cgroups_below_a_pods_are_bounded_where_the_kernel_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let read = |file: &str| std::fs::read_to_string(directory.path().join(file)).ok();
+        bound_descendants(directory.path()).unwrap();
+        assert_eq!(read("cgroup.max.depth"), None, "an older kernel has none");
+        for file in ["cgroup.max.depth", "cgroup.max.descendants"] {
+            std::fs::write(directory.path().join(file), "").unwrap();
+        }
+        bound_descendants(directory.path()).unwrap();
+        assert_eq!(read("cgroup.max.depth").as_deref(), Some("32"));
+        assert_eq!(read("cgroup.max.descendants").as_deref(), Some("2048"));
     }
 
     /// Who is root in a user namespace of its own makes cgroups below its own, deeper than any path may be long.

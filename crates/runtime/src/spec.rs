@@ -137,6 +137,15 @@ impl StateRecord {
     }
 }
 
+/// What a new shim finds on the socket it was born with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Birth {
+    /// The pod's directory.
+    pub directory: PathBuf,
+    /// The soft limit of open files of shim and containers, if it is not the agent's.
+    pub open_files: Option<u64>,
+}
+
 /// Agent → shim. `seq` comes back in the [`Reply`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {

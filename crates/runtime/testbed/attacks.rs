@@ -47,7 +47,7 @@ fn seize_next(options: libc::c_int) -> i32 {
 
 /// Whether a process runs our program, and not yet that of a container.
 fn is_shim(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == "kemudi-shim")
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == "pause")
 }
 
 /// Seizes `count` processes on their way into a container as early as it can and follows each to its program: prints, in lines,

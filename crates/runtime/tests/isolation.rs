@@ -236,7 +236,7 @@ async fn the_way_into_a_container_shows_nothing() {
         let look = async {
             let pid = tokio::time::timeout(Duration::from_secs(60), found).await.expect("nothing was held");
             let (_, text) = sh(&host, &plain, &format!("P={pid}; cat /proc/$P/comm; {PROBE}")).await;
-            assert_eq!(text, "kemudi-shim\n", "start: {start}");
+            assert_eq!(text, "pause\n", "start: {start}");
             let look = format!(
                 "P={pid}; {PROBE}; ls /proc/$P/root/; for f in /proc/$P/fd/*; do readlink $f | cut -d: -f1; done | sort | uniq -c"
             );
@@ -474,18 +474,21 @@ async fn every_process_has_a_session_keyring_of_its_own() {
     host.finish().await;
 }
 
-/// Process 1 of a shared pid namespace was a fork of the shim with all it had: the host's root, sockets, capabilities.
+/// Process 1 of a shared pid namespace was a fork of the shim with all it had: the host's root, sockets, capabilities, and a path of the
+/// host as its command.
 #[tokio::test]
 async fn the_reaper_of_a_pod_has_nothing_to_take() {
     let mut host = Host::new().await;
     let mut config = host.pod_config("a");
     config.pid = PidMode::Pod;
     host.runtime.run_pod(config).await.unwrap();
-    let script = format!("P=1; grep -E '^(Cap|NoNewPrivs)' /proc/1/status; cat /proc/1/comm; {PROBE}");
+    let script = format!(
+        "P=1; grep -E '^(Cap|NoNewPrivs)' /proc/1/status; cat /proc/1/comm; tr '\\0' ' ' < /proc/1/cmdline; echo; {PROBE}"
+    );
     let (_, text) = host.script("a", "plain", &script, |_| {}).await;
     let none = "0000000000000000";
     let expected = format!(
-        "CapInh:\t{none}\nCapPrm:\t{none}\nCapEff:\t{none}\nCapBnd:\t{none}\nCapAmb:\t{none}\nNoNewPrivs:\t1\nkemudi-shim\n"
+        "CapInh:\t{none}\nCapPrm:\t{none}\nCapEff:\t{none}\nCapBnd:\t{none}\nCapAmb:\t{none}\nNoNewPrivs:\t1\npause\n/pause a \n"
     );
     assert_eq!(text, expected);
     // A container that may trace sees that there is nothing.

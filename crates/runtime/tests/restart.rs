@@ -89,6 +89,73 @@ async fn a_shim_without_a_connection_is_ended_by_its_record() {
     host.finish().await;
 }
 
+/// Cleaning up after shims that ended with the machine's agent may take long, and an attacker can make it so. Nobody waits for it.
+#[tokio::test]
+async fn what_is_left_is_removed_while_the_agent_works() {
+    let mut host = Host::new().await;
+    let pod = host.pod("a").await;
+    host.start("a", shell("main", "while :; do sleep 0.1; done")).await;
+    let options = host.options.clone();
+    drop(std::mem::replace(&mut host.runtime, Embedded::open(other_root(&options)).await.unwrap()));
+    let shim = pod.shim_pid.unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::Signal::SIGKILL).unwrap();
+    wait(|| !std::path::Path::new(&format!("/proc/{shim}")).exists()).await;
+    // What the removal of a pod left when it was interrupted, deeper than any path may be long.
+    let left = options.root.join("pods/left");
+    std::fs::create_dir_all(left.join("containers/x/upper").join("d/".repeat(500))).unwrap();
+    // A mount on it keeps a control group from being removed.
+    let groups = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|e| e.path());
+    let groups = groups.chain(["/sys/fs/cgroup".into()]).map(|h| h.join(&options.cgroup_prefix).join("burstable/poda"));
+    let group = groups.into_iter().find(|g| g.exists()).unwrap();
+    let flags = nix::mount::MsFlags::MS_BIND;
+    nix::mount::mount(Some(&group), &group, None::<&str>, flags, None::<&str>).unwrap();
+    let begin = tokio::time::Instant::now();
+    host.runtime = Embedded::open(options.clone()).await.unwrap();
+    let took = begin.elapsed();
+    nix::mount::umount2(&group, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    assert!(took < Duration::from_secs(1), "the agent waited {took:?} for a control group that cannot be removed");
+    assert_eq!(host.runtime.pod_status("a").await.unwrap().state, PodState::NotReady);
+    wait(|| !group.exists() && !left.exists()).await;
+    // The pod's next sandbox has the same control group.
+    host.runtime.stop_pod("a").await.unwrap();
+    let config = PodConfig { cgroup_parent: "burstable/poda".into(), ..host.pod_config("a-1") };
+    host.runtime.run_pod(config).await.unwrap();
+    let id = host.start("a-1", shell("main", "while :; do sleep 0.1; done")).await;
+    assert_eq!(host.runtime.container_status(&id).await.unwrap().state, ContainerState::Running);
+    let names: Vec<_> =
+        std::fs::read_dir(options.root.join("pods")).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    Embedded::purge(&other_root(&options)).await.unwrap();
+    host.finish().await;
+}
+
+/// The records of a lost sandbox stay, and the next one of the pod has the same control group: cleaning up after the former ended it.
+#[tokio::test]
+async fn a_second_sandbox_outlives_the_agent() {
+    let mut host = Host::new().await;
+    let config =
+        |host: &mut Host, id: &str| PodConfig { cgroup_parent: "burstable/poda".into(), ..host.pod_config(id) };
+    let first = config(&mut host, "a-0");
+    let first = host.runtime.run_pod(first).await.unwrap();
+    let lost = host.start("a-0", shell("main", "while :; do sleep 0.1; done")).await;
+    let shim = nix::unistd::Pid::from_raw(first.shim_pid.unwrap());
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).unwrap();
+    host.ended(&lost).await;
+    host.runtime.stop_pod("a-0").await.unwrap();
+    let second = config(&mut host, "a-1");
+    host.runtime.run_pod(second).await.unwrap();
+    let id = host.start("a-1", shell("main", "while [ ! -e /end ]; do sleep 0.05; done; exit 3")).await;
+    let options = host.options.clone();
+    drop(std::mem::replace(&mut host.runtime, Embedded::open(other_root(&options)).await.unwrap()));
+    host.runtime = Embedded::open(options.clone()).await.unwrap();
+    host.events = host.runtime.subscribe();
+    let result = host.runtime.exec_sync(&id, vec!["touch".into(), "/end".into()], None).await.unwrap();
+    assert_eq!(result.exit_code, 0);
+    assert_eq!(host.ended(&id).await.exit_code, Some(3), "it ends by itself");
+    Embedded::purge(&other_root(&options)).await.unwrap();
+    host.finish().await;
+}
+
 #[tokio::test]
 async fn fifty_pods_at_once() {
     let mut host = Host::new().await;

@@ -57,7 +57,7 @@ async fn root_inside_is_a_user_of_the_pods_range_outside() {
         }
         if mode == PidMode::Pod {
             let found = sh(&host, &id, "cat /proc/1/comm; grep -E '^(Uid|CapEff)' /proc/1/status").await;
-            assert_eq!(found, "kemudi-shim\nUid:\t0\t0\t0\t0\nCapEff:\t0000000000000000\n");
+            assert_eq!(found, "pause\nUid:\t0\t0\t0\t0\nCapEff:\t0000000000000000\n");
         }
         let status = host.runtime.container_status(&id).await.unwrap();
         assert_eq!(status.state, ContainerState::Running);

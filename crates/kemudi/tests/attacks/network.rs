@@ -1,4 +1,5 @@
-//! A pod with `NET_RAW`, which pods have by default, that wants to be another pod or the node. (In every variation, and with the
+//! A pod with `NET_RAW`, which pods have by default, that wants to be another pod or the node; and one without any privilege that
+//! wants all connections for itself. (In every variation, and with the
 //! rules of services: the tests of the crate `network`.)
 
 use crate::frames::{Attack, FALSE, Wire};
@@ -12,7 +13,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub const TESTS: &[Case] = &[("network::pods_are_nobody_else", pods_are_nobody_else)];
+pub const TESTS: &[Case] = &[
+    ("network::pods_are_nobody_else", pods_are_nobody_else),
+    ("network::no_pod_fills_the_table_of_connections", no_pod_fills_the_table_of_connections),
+];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 const PORT: u16 = 5999;
@@ -93,4 +97,35 @@ fn pods_are_nobody_else(s: &Story) {
     s.gone("pods/server");
     let neighbours = std::process::Command::new("ip").args(["neigh", "show", "nud", "permanent"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&neighbours.stdout).contains(&format!("{} ", server.address)));
+}
+
+/// Connections from more and more ports to more and more ports. In a full table there is no room for those of others.
+fn no_pod_fills_the_table_of_connections(s: &Story) {
+    let read = |name: &str| -> u32 {
+        std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).unwrap().trim().parse().unwrap()
+    };
+    let places = ["one", "two", "server", "friend"].map(|name| pod(s, name));
+    let max = read("nf_conntrack_max");
+    let [one, two, server, friend] = &places;
+    let flood = |attacker: &Place| {
+        let mut left = max / 5;
+        while left > 0 {
+            let socket = run_in(attacker.namespace.as_deref(), || UdpSocket::bind((attacker.address, 0))).unwrap();
+            for to in [server.address, friend.address] {
+                for port in 1..=u16::MAX {
+                    // That nobody is there is told with a later packet.
+                    let _ = socket.send_to(b"x", (to, port));
+                }
+                left = left.saturating_sub(u32::from(u16::MAX));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for attacker in [one, two] {
+            scope.spawn(|| flood(attacker));
+        }
+    });
+    let filled = read("nf_conntrack_count");
+    assert!(filled < max / 5, "two pods fill {filled} of {max} connections");
+    s.sh("friend", "nslookup kubernetes.default.svc.cluster.local > /dev/null");
 }

@@ -46,7 +46,7 @@ fn shim(s: &Story, pod: &str) -> String {
     let found = all.filter_map(|e| {
         let command = std::fs::read(e.path().join("cmdline")).ok()?;
         let text = String::from_utf8_lossy(&command).into_owned();
-        (text.contains("shim") && text.contains(&uid)).then(|| e.file_name().into_string().unwrap())
+        (text.starts_with("/pause") && text.contains(&uid)).then(|| e.file_name().into_string().unwrap())
     });
     found.min_by_key(|p| p.parse::<u32>().unwrap()).expect("the shim of the pod")
 }

@@ -80,6 +80,8 @@ impl Cluster {
     pub fn end(&self) -> Vec<String> {
         let mut left = Vec::new();
         let data = data_dir(&self.directory);
+        let pods = fs::read_dir(Path::new(&data).join("runtime/pods")).into_iter().flatten().flatten();
+        let pods: Vec<String> = pods.filter_map(|e| e.file_name().into_string().ok()).collect();
         if let Err(e) = run(KEMUDI, &["down", "--purge", "--data-dir", &data]) {
             left.push(e);
         }
@@ -91,7 +93,7 @@ impl Cluster {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for p in shims(&data) {
+        for p in shims(&pods) {
             left.push(format!("process {p}"));
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -191,15 +193,16 @@ fn output(program: &str, args: &[&str]) -> String {
     said.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Processes that live for the cluster's directory.
-fn shims(data: &str) -> Vec<String> {
+/// Processes that hold one of the pods.
+fn shims(ids: &[String]) -> Vec<String> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = pids.filter_map(|e| {
         let pid = e.file_name().into_string().ok()?;
         pid.parse::<u32>().ok()?;
         let command = fs::read(e.path().join("cmdline")).ok()?;
         let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        command.contains(data).then(|| format!("{pid} {command}"))
+        let pod = command.strip_prefix("/pause ")?.trim();
+        ids.iter().any(|id| id == pod).then(|| format!("{pid} {command}"))
     });
     lines.collect()
 }

@@ -79,6 +79,7 @@ fn tests() -> Vec<Test> {
         own(clients::TESTS),
         own(sidebyside::TESTS),
         alone(both_since(36, top::ALONE)),
+        alone(own(resources::ALONE)),
         alone(own(restart::ALONE)),
     ]
     .concat()

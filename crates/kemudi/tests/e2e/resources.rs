@@ -14,6 +14,9 @@ pub const TESTS: &[Case] = &[
     ("resources::a_node_shows_what_is_taken", a_node_shows_what_is_taken),
 ];
 
+/// Changes what the node shows.
+pub const ALONE: &[Case] = &[("resources::what_others_add_can_be_asked_for", what_others_add_can_be_asked_for)];
+
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 fn node(s: &Story) -> Value {
@@ -146,4 +149,21 @@ fn a_node_shows_what_is_taken(s: &Story) {
     for word in ["123m (", "17Mi (", "34Mi ("] {
         assert!(mine.contains(word), "{mine}");
     }
+}
+
+/// An extended resource, as the tasks of Kubernetes' documentation add it to a node. Clauses: R06
+fn what_others_add_can_be_asked_for(s: &Story) {
+    let ask = |count: u32| json!({"resources": {"limits": {"example.com/dongle": count.to_string()}}});
+    s.shell_pod("early", FOREVER, json!({}), ask(2));
+    let message = s.event("early", "FailedScheduling");
+    assert!(message.contains("1 Insufficient example.com/dongle"), "{message}");
+    s.patch_at("/api/v1/nodes/e2e/status", json!({"status": {"capacity": {"example.com/dongle": "4"}}}));
+    s.ready("early");
+    assert_eq!(node(s)["status"]["allocatable"]["example.com/dongle"], "4");
+    s.shell_pod("late", FOREVER, json!({}), ask(3));
+    s.event("late", "FailedScheduling");
+    s.ok(&["delete", "pod", "early"]);
+    s.ready("late");
+    s.patch_at("/api/v1/nodes/e2e/status", json!({"status": {"capacity": {"example.com/dongle": null}}}));
+    s.until_at("/api/v1/nodes/e2e", |n| n["status"]["allocatable"].get("example.com/dongle").is_none());
 }

@@ -12,6 +12,7 @@ pub const TESTS: &[Case] = &[
     ("services::headless_names_are_the_pods", headless_names_are_the_pods),
     ("services::external_names_lead_elsewhere", external_names_lead_elsewhere),
     ("services::without_pods_refuse", without_pods_refuse),
+    ("services::ports_of_the_node_lead_to_pods", ports_of_the_node_lead_to_pods),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -173,4 +174,40 @@ fn without_pods_refuse(s: &Story) {
         let refused = std::net::TcpStream::connect_timeout(&address.parse().unwrap(), limit);
         refused.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused).then_some(())
     });
+}
+
+/// Conformance has it so: one number leads to three pods, by address of the node and by protocol.
+fn ports_of_the_node_lead_to_pods(s: &Story) {
+    const PORT: u16 = 54323;
+    let node = s.get_at("/api/v1/nodes/e2e");
+    let addresses = node["status"]["addresses"].as_array().unwrap();
+    let internal = addresses.iter().find(|a| a["type"] == "InternalIP").unwrap()["address"].as_str().unwrap();
+    let pod = |name: &str, address: &str, protocol: &str| {
+        let port = json!({"containerPort": 8080, "hostPort": PORT, "hostIP": address, "protocol": protocol});
+        let probe = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1});
+        let c = json!({"name": "c", "image": crate::story::IMAGE, "ports": [port], "readinessProbe": probe});
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [c], "hostname": name});
+        s.create("pods", json!({"metadata": {"name": name}, "spec": spec}));
+    };
+    pod("loopback", "127.0.0.1", "TCP");
+    pod("internal", internal, "TCP");
+    pod("datagrams", internal, "UDP");
+    for name in ["loopback", "internal", "datagrams"] {
+        s.ready(name);
+    }
+    let ask = |address: &str| http_get(&format!("{address}:{PORT}"), "/hostname").unwrap_or_default();
+    assert_eq!(ask("127.0.0.1").trim(), "loopback");
+    assert_eq!(ask(internal).trim(), "internal");
+    asker(s);
+    assert_eq!(s.sh("asker", &format!("wget -q -O - http://{internal}:{PORT}/hostname")).trim(), "internal");
+    pod("late", "", "TCP");
+    let message = s.event("late", "FailedScheduling");
+    assert!(message.contains("1 node(s) didn't have free ports for the requested pod ports"), "{message}");
+    for name in ["loopback", "internal"] {
+        s.ok(&["delete", "pod", name]);
+    }
+    s.ready("late");
+    for address in ["127.0.0.1", internal] {
+        s.eventually("the port leads to the next pod", || (ask(address).trim() == "late").then_some(()));
+    }
 }

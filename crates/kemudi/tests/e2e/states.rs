@@ -155,11 +155,15 @@ fn cannot_start(s: &Story) {
 fn leaves_a_message(s: &Story) {
     s.shell_pod("file", "echo -n farewell > /dev/termination-log", never(), json!({}));
     let fallback = json!({"terminationMessagePolicy": "FallbackToLogsOnError"});
-    s.shell_pod("log", "echo the last words; exit 1", never(), fallback);
+    s.shell_pod("log", "echo the last words; exit 1", never(), fallback.clone());
     let p = s.phase("file", "Succeeded");
     assert_eq!(p["status"]["containerStatuses"][0]["state"]["terminated"]["message"], "farewell");
     let p = s.phase("log", "Failed");
     assert_eq!(p["status"]["containerStatuses"][0]["state"]["terminated"]["message"], "the last words\n");
+    s.shell_pod("bare", "echo -n one; echo; echo -n DONE; exit 1", never(), fallback);
+    let p = s.phase("bare", "Failed");
+    assert_eq!(p["status"]["containerStatuses"][0]["state"]["terminated"]["message"], "one\nDONE");
+    assert_eq!(s.logs("bare"), "one\nDONE", "nor has the log an end of line that was not written");
 }
 
 /// Clauses: P12.order P12.status P06.initialized

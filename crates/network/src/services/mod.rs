@@ -12,14 +12,15 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
 use crate::{Result, check_id, nft};
-use conntrack::Flows;
+pub(crate) use conntrack::{Flows, forget_stale};
 use ruleset::Ruleset;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Protocol {
     Tcp,
     Udp,
@@ -116,7 +117,7 @@ impl ServiceRules {
         let known = before.is_some_and(|(_, known)| known == flows);
         if !known && flows != Flows::default() {
             let (namespace, flows) = (self.options.node_namespace.clone(), flows.clone());
-            let forget = move || conntrack::forget_stale(namespace.as_deref(), &flows);
+            let forget = move || forget_stale(namespace.as_deref(), &flows);
             match tokio::task::spawn_blocking(forget).await {
                 Ok(Ok(0)) | Err(_) => {}
                 Ok(Ok(count)) => tracing::debug!(count, "forgot UDP flows to endpoints that are gone"),

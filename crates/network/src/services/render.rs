@@ -13,7 +13,8 @@ use super::{Affinity, Endpoint, Options, Policy, Protocol, ServicePort, table};
 const MARK: u32 = 0x4000;
 
 impl Protocol {
-    fn word(self) -> &'static str {
+    /// As `nft` names it.
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec, Volume};
 
 use super::apparmor::DEFAULT;
 use super::container::of_ephemeral;
@@ -98,6 +98,8 @@ pub struct Host {
     pub selinux: bool,
     /// Why pods cannot have user namespaces of their own; `None` if they can.
     pub no_user_namespaces: Option<String>,
+    /// Volumes of one pod that are file systems in memory; `None` if the kernel does not tell how many mounts there can be.
+    pub most_in_memory: Option<usize>,
 }
 
 impl Host {
@@ -112,6 +114,7 @@ impl Host {
                 None => Some("its pods have no network of their own".into()),
                 Some(_) => options.host.user_namespaces().err(),
             },
+            most_in_memory: text("/proc/sys/fs/mount-max").trim().parse().ok().map(|m| in_memory(m, options.max_pods)),
             selinux: std::path::Path::new("/sys/fs/selinux/enforce").exists(),
         }
     }
@@ -122,8 +125,23 @@ fn profiles(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(|l| l.rsplit_once(" (")).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Volumes of a pod. Most are mounts, of which the kernel gives all pods together 100,000 (`fs.mount-max`).
+/// Volumes of a pod, each of which containers mount: 100,000 mounts are what the kernel lets them see (`fs.mount-max`).
 const MOST_VOLUMES: usize = 512;
+/// The part of the mounts that the machine can have which all pods together take for volumes in memory. Every container begins with a
+/// copy of the machine's mounts: with so many it takes 20 ms.
+const MOUNTS_SHARE: usize = 8;
+/// Volumes in memory that a pod has on any node.
+const LEAST_IN_MEMORY: usize = 16;
+
+/// How many volumes in memory one of `pods` pods may have.
+fn in_memory(mounts: usize, pods: u32) -> usize {
+    (mounts / MOUNTS_SHARE / pods.max(1) as usize).clamp(LEAST_IN_MEMORY, MOST_VOLUMES)
+}
+
+fn is_in_memory(volume: &Volume) -> bool {
+    let empty = volume.empty_dir.as_ref().and_then(|e| e.medium.as_deref());
+    volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some() || empty == Some("Memory")
+}
 
 /// Whether this node has to refuse the pod. Reasons and messages are kubelet's where it has them.
 pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
@@ -143,6 +161,11 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     let volumes = spec.volumes.as_ref().map_or(0, Vec::len);
     if volumes > MOST_VOLUMES {
         let message = format!("Pod has {volumes} volumes: this node mounts at most {MOST_VOLUMES} for one pod");
+        return Some(Refusal { reason: "TooManyVolumes", message });
+    }
+    let in_memory = spec.volumes.iter().flatten().filter(|v| is_in_memory(v)).count();
+    if let Some(most) = host.most_in_memory.filter(|most| in_memory > *most) {
+        let message = format!("Pod has {in_memory} volumes in memory: this node mounts at most {most} for one pod");
         return Some(Refusal { reason: "TooManyVolumes", message });
     }
     if let Some(message) = sysctls.refuse(spec) {
@@ -322,6 +345,29 @@ mod tests {
         assert_eq!(check(json!({"volumes": volumes(512)}), &Host::default()), None);
         let message = "Pod has 513 volumes: this node mounts at most 512 for one pod".to_owned();
         assert_eq!(check(json!({"volumes": volumes(513)}), &Host::default()), Some(("TooManyVolumes", message)));
+    }
+
+    /// All pods that a node takes leave the machine most of its mounts.
+    #[test]
+    fn volumes_in_memory_leave_the_machine_its_mounts() {
+        for (mounts, pods, most) in [(100_000, 110, 113), (100_000, 1000, 16), (100_000, 10, 512), (0, 0, 16)] {
+            assert_eq!(in_memory(mounts, pods), most, "{mounts} mounts, {pods} pods");
+        }
+        let host = Host { most_in_memory: Some(4), ..Host::default() };
+        let volumes = |more: Value| {
+            let memory = ["emptyDir", "secret", "downwardAPI", "projected"];
+            let sources = memory.map(|kind| match kind {
+                "emptyDir" => json!({"name": kind, kind: {"medium": "Memory"}}),
+                "projected" => json!({"name": kind, kind: {"sources": []}}),
+                _ => json!({"name": kind, kind: {}}),
+            });
+            let plain = [json!({"name": "cm", "configMap": {}}), json!({"name": "e", "emptyDir": {}})];
+            json!({"volumes": sources.into_iter().chain(plain).chain(more.as_array().unwrap().clone()).collect::<Value>()})
+        };
+        assert_eq!(check(volumes(json!([])), &host), None);
+        let message = "Pod has 5 volumes in memory: this node mounts at most 4 for one pod".to_owned();
+        let one_more = json!([{"name": "more", "secret": {}}]);
+        assert_eq!(check(volumes(one_more), &host), Some(("TooManyVolumes", message)));
     }
 
     /// A value for every row that says so is refused, and its default is not.

@@ -12,7 +12,7 @@ use runtime::{ContainerState, IdRange, PidMode, PodConfig};
 use super::plan::{Plan, Role, ended_at};
 use super::status::Waiting;
 use super::worker::{Hold, Observed, Worker, text};
-use super::{container, files, hooks, security};
+use super::{container, files, hooks, ports, security};
 use crate::resources;
 use crate::{env, volumes};
 
@@ -22,6 +22,8 @@ const VOLUMES: &str = "\u{1}volumes";
 /// Between tries of what has failed: doubled up to the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(120);
+/// A container that cannot be made is tried again as upstream's kubelet does it: with the pod's next synchronization after a failed one.
+const SYNC_RETRY: Duration = Duration::from_secs(10);
 /// Image pulls wait as restarts do.
 const FIRST_PULL_RETRY: Duration = Duration::from_secs(10);
 const LAST_PULL_RETRY: Duration = Duration::from_secs(300);
@@ -33,10 +35,15 @@ async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
     made.unwrap_or_else(|e| Err(std::io::Error::other(e)))
 }
 
+/// Twice the delay before, between the first and the last.
+fn next_delay(before: Option<Duration>, first: Duration, last: Duration) -> Duration {
+    before.map_or(first, |delay| (delay * 2).clamp(first, last))
+}
+
 impl Worker {
     /// Does not try `name` again for a while, longer each time.
     fn hold(&mut self, name: &str, first: Duration, last: Duration) -> Duration {
-        let delay = self.holds.get(name).map_or(first, |h| (h.delay * 2).clamp(first, last));
+        let delay = next_delay(self.holds.get(name).map(|h| h.delay), first, last);
         let until = self.now() + delay;
         self.holds.insert(name.to_owned(), Hold { until, delay });
         delay
@@ -93,6 +100,10 @@ impl Worker {
                 };
                 let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
                 self.ip = Some(a.address.into());
+                if let Err(e) = network.publish(&self.uid, &ports::host_ports(spec)).await {
+                    self.disconnect().await;
+                    return Err(e.to_string());
+                }
                 Some(a.namespace)
             }
             _ => options.node_namespace.clone(),
@@ -143,14 +154,19 @@ impl Worker {
         match made {
             Ok(_) => Ok(()),
             Err(e) => {
-                if attempt == 0
-                    && let Some(network) = &options.network
-                {
-                    let _ = network.detach(&self.uid).await; // the first error is the one to tell
-                    self.ip = None;
+                if attempt == 0 {
+                    self.disconnect().await;
                 }
                 Err(e.to_string())
             }
+        }
+    }
+
+    /// Takes a pod off the network that could not start. (The first error is the one to tell.)
+    async fn disconnect(&mut self) {
+        if let Some(network) = &self.shared.options.network {
+            let _ = network.detach(&self.uid).await;
+            self.ip = None;
         }
     }
 
@@ -201,7 +217,8 @@ impl Worker {
                     Ok(id) => id,
                     Err((reason, message)) => {
                         self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
-                        self.hold(name, FIRST_RETRY, LAST_RETRY);
+                        // When an object that it needs changes, it is not held any more.
+                        self.hold(name, SYNC_RETRY, SYNC_RETRY);
                         self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
                         return false;
                     }
@@ -224,6 +241,8 @@ impl Worker {
             }
         }
         self.drop_old(name, &id).await;
+        // A hook may take as long as it wants.
+        self.place = None;
         if role != Role::Init
             && let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
         {
@@ -370,5 +389,25 @@ impl Worker {
                 tracing::debug!(container = old.id, %error, "removing an old container");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A container with a wrong configuration was tried again after one second, two, four, and made an event each time.
+    #[test]
+    fn tries_are_as_far_apart_as_upstreams() {
+        let delays = |first, last| {
+            let mut before = None;
+            let mut next = || {
+                before = Some(next_delay(before, first, last));
+                before.unwrap_or_default().as_secs()
+            };
+            [(); 4].map(|()| next())
+        };
+        assert_eq!(delays(SYNC_RETRY, SYNC_RETRY), [10, 10, 10, 10]);
+        assert_eq!(delays(FIRST_PULL_RETRY, LAST_PULL_RETRY), [10, 20, 40, 80]);
     }
 }

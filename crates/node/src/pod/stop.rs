@@ -69,6 +69,7 @@ impl Worker {
 
     /// Ends all containers and the sandbox, sidecars after the others. A shorter grace period that arrives meanwhile holds.
     pub(super) async fn stop_everything(&mut self, grace: Duration) {
+        self.place = None;
         let Ok(seen) = self.observe().await else { return };
         let running: Vec<(String, Spec)> = seen
             .running()

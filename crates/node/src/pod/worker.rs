@@ -16,7 +16,7 @@ use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::start::SANDBOX;
 use super::status::{self, Facts, Waiting};
-use super::{container, messages, security};
+use super::{container, messages, security, starts};
 use crate::agent::Shared;
 use crate::fields::Place;
 use crate::objects;
@@ -95,6 +95,8 @@ pub(crate) struct Worker {
     pub(super) refreshed: Option<tokio::time::Instant>,
     /// Labels or annotations changed, which files of volumes may show.
     pub(super) relabelled: bool,
+    /// Held while something of the pod is started.
+    pub(super) place: Option<starts::Place>,
 }
 
 pub(super) fn text(o: &Option<String>) -> &str {
@@ -126,6 +128,7 @@ impl Worker {
             stage: Stage::Running,
             refreshed: None,
             relabelled: false,
+            place: None,
         }
     }
 
@@ -142,6 +145,7 @@ impl Worker {
             } else {
                 self.sync().await
             };
+            self.place = None;
             if gone && self.stage == Stage::Removed {
                 return;
             }
@@ -328,6 +332,7 @@ impl Worker {
                 return self.finish().await;
             }
             if !acted {
+                self.place = None;
                 let retry = self.report(false).await;
                 let waits = [plan.wake, retry, self.next_hold()];
                 return waits.into_iter().flatten().min().unwrap_or(RESYNC);
@@ -433,6 +438,10 @@ impl Worker {
     /// Does what the plan says. Whether anything was done.
     async fn act(&mut self, plan: &Plan, seen: &Observed) -> bool {
         let mut acted = false;
+        if !plan.kill.is_empty() || plan.finished {
+            // Ending may take as long as the grace period.
+            self.place = None;
+        }
         for kill in &plan.kill {
             self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
             let grace = kill.grace.map_or(self.grace(), |g| Duration::from_secs(g.max(0) as u64));
@@ -442,15 +451,21 @@ impl Worker {
             }
             acted = true;
         }
+        if plan.finished || !plan.new_sandbox && plan.start.is_empty() {
+            return acted;
+        }
+        if !self.take_place().await {
+            return acted;
+        }
         if plan.new_sandbox {
             return self.make_sandbox(seen).await || acted;
-        }
-        if plan.start.is_empty() || plan.finished {
-            return acted;
         }
         let Some(volumes) = self.volumes(plan).await else { return acted };
         self.refreshed = Some(tokio::time::Instant::now());
         for s in &plan.start {
+            if !self.take_place().await {
+                break;
+            }
             acted |= self.start(&s.name, s.role, seen, &volumes).await;
             // Init containers are one after the other; app containers do not wait for each other's failures.
             if s.role == Role::Init {
@@ -458,6 +473,24 @@ impl Worker {
             }
         }
         acted
+    }
+
+    /// Waits until the pod may start something. `false` if it is to end instead.
+    async fn take_place(&mut self) -> bool {
+        if self.place.is_none() {
+            self.place = self.shared.starts.try_place();
+        }
+        if self.place.is_none() {
+            // Whoever looks at the pod meanwhile sees that it is known here.
+            self.report(false).await;
+            let mut inbox = self.inbox.clone();
+            let ends = inbox.wait_for(|p| p.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some()));
+            self.place = tokio::select! {
+                place = self.shared.starts.place() => Some(place),
+                _ = ends => None,
+            };
+        }
+        self.place.is_some()
     }
 
     /// The pod ran to its end: what still runs (sidecars) is ended, the records stay.

@@ -1,6 +1,8 @@
 //! An API server of a hundred lines: objects by path, lists, watches, merge and status patches. Enough for an agent.
 #![allow(dead_code, clippy::unwrap_used)] // every test binary uses its part; a broken setup is a failed test
 
+pub mod held;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};

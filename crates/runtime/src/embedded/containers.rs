@@ -8,7 +8,8 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::pods::{STOP_TIMEOUT, retry};
+use super::cleaning::retry;
+use super::pods::STOP_TIMEOUT;
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices, Usage};
@@ -270,14 +271,12 @@ impl Inner {
         if let Ok(link) = self.link(&record.pod) {
             link.call(Call::Forget { container: id.to_owned() }).await;
         }
-        let inner = self.clone();
-        blocking(move || {
-            if let Ok(cgroup) = inner.container_cgroup(&record) {
-                retry(|| inner.hierarchies.remove(&cgroup)).map_err(Error::io(format!("cgroup {cgroup}")))?;
-            }
-            remove_directory(&inner.container_directory(&record.pod, &record.id))
-        })
-        .await?;
+        if let Ok(cgroup) = self.container_cgroup(&record) {
+            let (hierarchies, path) = (self.hierarchies.clone(), cgroup.clone());
+            retry(move || hierarchies.remove(&path)).await.map_err(Error::io(format!("cgroup {cgroup}")))?;
+        }
+        let directory = self.container_directory(&record.pod, &record.id);
+        blocking(move || remove_directory(&directory)).await?;
         self.state().containers.remove(id);
         Ok(())
     }

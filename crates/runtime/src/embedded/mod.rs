@@ -3,6 +3,7 @@
 //! **Invariant.** What is true lies in the shim and in the state files; this side only mirrors it, so that it may die and
 //! come back at any time ([`Embedded::open`] adopts).
 
+mod cleaning;
 mod containers;
 mod pods;
 mod purge;
@@ -26,7 +27,7 @@ use crate::program::Program;
 use crate::spec::{self, ContainerRecord, PodRecord, ShimRecord, StateRecord};
 use crate::{beneath, user_namespace};
 #[cfg(test)]
-pub(crate) use pods::retry;
+pub(crate) use cleaning::retry_here as retry;
 use shim_link::Link;
 
 /// How an [`Embedded`] is set up.
@@ -36,7 +37,7 @@ pub struct Options {
     pub root: PathBuf,
     /// One path component; every cgroup we make lies below it.
     pub cgroup_prefix: String,
-    /// The program that is a shim when its first argument is [`crate::shim::COMMAND`].
+    /// The program that is a shim when its name is [`crate::shim::NAME`].
     pub shim_program: PathBuf,
     pub clock: Clock,
 }
@@ -76,6 +77,7 @@ struct PodEntry {
     record: Arc<PodRecord>,
     shim: Option<ShimRecord>,
     link: Option<Arc<Link>>,
+    leftovers: Arc<cleaning::Leftovers>,
 }
 
 #[derive(Clone)]

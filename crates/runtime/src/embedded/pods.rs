@@ -1,21 +1,23 @@
 //! Pods: starting shims, hearing from them, adopting and ending them.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 use tokio::sync::watch;
 
+use super::cleaning::{CleanUp, Found, retry, set_aside};
 use super::shim_link::{Link, Peer};
-use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking, remove_directory};
+use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking};
 use crate::api::*;
-use crate::spec::{self, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
-use crate::{cgroup, shim, sysctl};
+use crate::spec::{self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
+use crate::{cgroup, shim, sysctl, wire};
 
 /// A shim that does not stand by then is taken for stuck.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -109,19 +111,20 @@ impl Embedded {
             PidMode::Container | PidMode::Host => Vec::new(),
         };
         let record = Arc::new(PodRecord { version: VERSION, created_at: inner.now(), cgroup, reaper_cgroups, config });
+        inner.keep_cgroup(&record.cgroup).await;
         {
             let mut state = inner.state();
             if state.pods.contains_key(&id) {
                 return Err(Error::AlreadyExists { what: "pod", id });
             }
-            state.pods.insert(id.clone(), PodEntry { record: record.clone(), shim: None, link: None });
+            let entry = PodEntry { record: record.clone(), shim: None, link: None, leftovers: Arc::default() };
+            state.pods.insert(id.clone(), entry);
         }
         match self.start_shim(&record).await {
             Ok(()) => Ok(inner.pod(&id)?.describe()),
             Err(e) => {
                 inner.state().pods.remove(&id);
-                let clean = blocking(move || inner.clean_pod(&record, CleanUp::Everything)).await;
-                if let Err(clean) = clean {
+                if let Err(clean) = inner.clean_pod(&record, CleanUp::Everything).await {
                     tracing::warn!(pod = id, error = %clean, "a pod that could not start was not cleaned up");
                 }
                 Err(e)
@@ -138,11 +141,12 @@ impl Embedded {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
             .map_err(|e| fail(format!("socket: {e}")))?;
+        let birth = Birth { directory: directory.clone(), open_files: crate::open_files::before() };
+        let birth = serde_json::to_vec(&birth).map_err(|e| fail(format!("its directory: {e}")))?;
+        wire::send(ours.as_fd(), &birth, &[], MsgFlags::empty()).map_err(|e| fail(format!("socket: {e}")))?;
         let mut child = tokio::process::Command::new(self.inner.program.path())
-            .arg0("kemudi-shim")
-            .arg(shim::COMMAND)
-            .arg(&directory)
-            .args(crate::open_files::before().map(|n| n.to_string()))
+            .arg0(shim::NAME)
+            .arg(id)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
@@ -184,11 +188,13 @@ impl Embedded {
         inner.hierarchies.create(&prefix, &Resources::default()).map_err(Error::io(format!("cgroup {prefix}")))?;
         let pods = inner.root.join("pods");
         let entries = std::fs::read_dir(&pods).map_err(Error::io(pods.display().to_string()))?;
+        let mut found = Vec::new();
         for directory in entries.flatten().map(|e| e.path()) {
-            if let Err(error) = inner.adopt_pod(&directory).await {
+            if let Err(error) = inner.adopt_pod(&directory, &mut found).await {
                 tracing::warn!(directory = %directory.display(), %error, "a pod cannot be adopted");
             }
         }
+        tokio::spawn(inner.clone().remove_found(found));
         Ok(())
     }
 
@@ -203,38 +209,23 @@ impl Embedded {
             None => false,
         };
         if !ended {
-            let (inner, record, shim) = (self.inner.clone(), entry.record.clone(), entry.shim);
-            blocking(move || {
-                inner.end_shim(&record.config.id, shim);
-                Ok(())
-            })
-            .await?;
+            self.inner.end_shim(&entry.record.config.id, entry.shim).await;
             if let Some(link) = &entry.link {
                 let _ = tokio::time::timeout(STOP_TIMEOUT, link.wait_gone()).await;
             }
         }
-        let inner = self.inner.clone();
-        blocking(move || inner.clean_pod(&entry.record, CleanUp::Kernel)).await
+        self.inner.clean_stopped(&entry.record, &entry.leftovers).await
     }
 
     pub(super) async fn remove_pod(&self, id: &str) -> Result<()> {
         let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
         self.stop_pod(id).await?;
-        let inner = self.inner.clone();
-        blocking(move || inner.clean_pod(&entry.record, CleanUp::Everything)).await?;
+        self.inner.clean_pod(&entry.record, CleanUp::Everything).await?;
         let mut state = self.inner.state();
         state.pods.remove(id);
         state.containers.retain(|_, c| c.record.pod != id);
         Ok(())
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CleanUp {
-    /// Processes, mounts and cgroups.
-    Kernel,
-    /// Files too.
-    Everything,
 }
 
 impl Inner {
@@ -260,6 +251,7 @@ impl Inner {
         }
         self.hierarchies
             .create(&record.cgroup, &config.resources)
+            .and_then(|()| self.hierarchies.bound_descendants(&record.cgroup))
             .map_err(Error::io(format!("cgroup {}", record.cgroup)))?;
         if !record.reaper_cgroups.is_empty() {
             let cgroup = format!("{}/{REAPER_CGROUP}", record.cgroup);
@@ -269,46 +261,36 @@ impl Inner {
     }
 
     /// Ends the shim of a pod with which there is no connection (any more), by what is recorded of it.
-    fn end_shim(&self, pod: &str, known: Option<ShimRecord>) {
+    async fn end_shim(&self, pod: &str, known: Option<ShimRecord>) {
         let recorded = || spec::read::<ShimRecord>(&self.pod_directory(pod).join("shim.json")).ok().flatten();
         let Some(shim) = known.or_else(recorded) else { return };
         shim.kill();
-        let ended = || if shim.alive() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(()) };
-        if retry(ended).is_err() {
-            tracing::warn!(pod, pid = shim.pid, "a shim does not end");
+        let pid = shim.pid;
+        let ended = move || if shim.alive() { Err(std::io::ErrorKind::ResourceBusy.into()) } else { Ok(()) };
+        if retry(ended).await.is_err() {
+            tracing::warn!(pod, pid, "a shim does not end");
         }
     }
 
-    fn clean_pod(&self, record: &PodRecord, what: CleanUp) -> Result<()> {
-        cgroup::kill_all(&self.hierarchies.directories(&record.cgroup));
-        let directory = self.pod_directory(&record.config.id);
-        let _ = umount2(&directory.join("shm"), MntFlags::MNT_DETACH); // not mounted is fine
-        // Killed processes leave their cgroup a moment later.
-        let removed = retry(|| self.hierarchies.remove(&record.cgroup));
-        removed.map_err(Error::io(format!("cgroup {}", record.cgroup)))?;
-        if what == CleanUp::Everything {
-            remove_directory(&directory)?;
-        }
-        Ok(())
-    }
-
-    async fn adopt_pod(self: &Arc<Self>, directory: &Path) -> Result<()> {
+    /// Takes over a pod; what is to be removed is added to `found`.
+    async fn adopt_pod(self: &Arc<Self>, directory: &Path, found: &mut Vec<Found>) -> Result<()> {
         let corrupt = |path: &Path, message| Error::Corrupt { path: path.to_owned(), message };
         let path = directory.join("pod.json");
         let Some(record) = spec::read::<PodRecord>(&path).map_err(|m| corrupt(&path, m))? else {
-            // Its preparation was interrupted: nothing ran.
-            let _ = umount2(&directory.join("shm"), MntFlags::MNT_DETACH);
-            return remove_directory(directory);
+            // Its preparation was interrupted, and nothing ran; or its removal was.
+            found.push(set_aside(directory)?);
+            return Ok(());
         };
         let record = Arc::new(record);
         let path = directory.join("shim.json");
         let shim = spec::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
         let pod = &record.config.id;
-        self.state().pods.insert(pod.clone(), PodEntry { record: record.clone(), shim: shim.clone(), link: None });
+        let entry = PodEntry { record: record.clone(), shim: shim.clone(), link: None, leftovers: Arc::default() };
+        self.state().pods.insert(pod.clone(), entry);
         for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
             let path = entry.path().join("config.json");
             let Some(config) = spec::read::<ContainerRecord>(&path).map_err(|m| corrupt(&path, m))? else {
-                remove_directory(&entry.path())?;
+                found.push(set_aside(&entry.path())?);
                 continue;
             };
             let path = entry.path().join("state.json");
@@ -326,12 +308,10 @@ impl Inner {
                         shim.kill();
                     }
                 }
-                let inner = self.clone();
-                blocking(move || {
-                    inner.pod_is_gone(&record.config.id);
-                    inner.clean_pod(&record, CleanUp::Kernel)
-                })
-                .await
+                self.pod_is_gone(pod);
+                self.clean_later(pod).await;
+                found.push(Found::Dead(pod.clone()));
+                Ok(())
             }
         }
     }
@@ -357,6 +337,7 @@ impl Inner {
                     }
                 }
             }
+            inner.kill_running(&name).await;
             inner.pod_is_gone(&name);
             reader.close();
             inner.emit(Event::PodStopped { pod: name });
@@ -393,6 +374,22 @@ impl Inner {
         }
     }
 
+    /// Ends what may live on after a shim: processes of containers that it did not report as exited.
+    async fn kill_running(&self, pod: &str) {
+        let running: Vec<_> = {
+            let state = self.state();
+            let of_pod = state.containers.values().filter(|c| c.record.pod == pod);
+            of_pod.filter(|c| c.state.borrow().state == ContainerState::Running).map(|c| c.record.clone()).collect()
+        };
+        if !running.is_empty() {
+            let killed = blocking(move || {
+                running.iter().for_each(|record| cgroup::kill_all(&record.cgroups));
+                Ok(())
+            });
+            let _ = killed.await; // nothing of it fails
+        }
+    }
+
     /// The shim has ended. Containers it did not report as exited have died with it, nobody knows how.
     fn pod_is_gone(&self, pod: &str) {
         let containers: Vec<ContainerEntry> = {
@@ -410,7 +407,6 @@ impl Inner {
                 _ => entry.state.borrow().clone(),
             };
             if known.state == ContainerState::Running {
-                cgroup::kill_all(&entry.record.cgroups);
                 known.state = ContainerState::Unknown;
                 known.pid = None;
                 known.finished_at = Some(self.now());
@@ -429,16 +425,4 @@ impl Inner {
             }
         }
     }
-}
-
-/// Repeats for up to two seconds what fails as long as the kernel is still taking something down.
-pub(crate) fn retry(mut work: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
-    // A descriptor that never becomes ready: the wait is the timeout of poll.
-    for wait in [1u16, 2, 5, 10, 20, 50, 100, 200, 500, 1000] {
-        match work() {
-            Ok(()) => return Ok(()),
-            Err(_) => drop(nix::poll::poll(&mut [], wait)),
-        }
-    }
-    work()
 }

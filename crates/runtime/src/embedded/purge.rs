@@ -1,6 +1,6 @@
 //! Removing everything that a runtime under given options has made, whatever state it is in.
 
-use super::pods::retry;
+use super::cleaning::retry_here;
 use super::{Options, blocking, remove_directory};
 use crate::api::{Error, Result};
 use crate::beneath;
@@ -19,7 +19,7 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
                 shim.kill();
             }
         }
-        retry(|| {
+        retry_here(|| {
             cgroup::kill_all(&hierarchies.directories(prefix));
             hierarchies.remove(prefix)
         })

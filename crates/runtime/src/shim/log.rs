@@ -81,14 +81,14 @@ impl LogFile {
         self.partial.iter_mut().for_each(|line| wipe(line));
     }
 
-    /// The stream ended: what is left is a line.
+    /// The stream ended: what is left has no end of line, and readers are to add none.
     pub fn finish(&mut self, stream: Stream, at: Timestamp) {
         let partial = std::mem::take(&mut self.partial[stream as usize]);
         if let Some(file) = &mut self.file
             && !partial.is_empty()
         {
             let mut out = Vec::new();
-            record(&mut out, &head(stream, at), b'F', &partial);
+            record(&mut out, &head(stream, at), b'P', &partial);
             let _ = file.write_all(&out);
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().map(|l| l.split_once(' ').unwrap().1).collect();
         assert_eq!(lines[..4], ["stdout F one", "stderr F err", "stdout F two", "stdout F "]);
         assert_eq!(lines[4].len(), "stdout P ".len() + MAX_LINE);
-        assert_eq!(lines[5], "stdout F xxx");
+        assert_eq!(lines[5], "stdout P xxx");
         assert_eq!(lines.len(), 6);
     }
 }

@@ -8,6 +8,7 @@
 //! into a container reports it believes only what that process cannot have been made to say ([`live::Report`]).
 
 mod command;
+mod keyring;
 mod live;
 mod log;
 mod namespaces;
@@ -37,7 +38,7 @@ use nix::unistd::{Pid, setsid};
 use crate::api::{ContainerState, PidMode};
 use crate::memory::wipe;
 use crate::spec::{
-    self, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord, VERSION,
+    self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord, VERSION,
 };
 use crate::{cgroup, descriptors, wire};
 use live::{Live, Progress, Report};
@@ -48,22 +49,23 @@ use reaper::Reaper;
 use streams::Streams;
 pub(crate) use sys::{install_seccomp, set_terminal_size};
 
-/// The word after the program's name that makes it a shim.
-pub const COMMAND: &str = "shim";
+/// The name under which a program is run that makes it a shim, as lists of processes show it: that of the program that usually holds a
+/// pod's namespaces. Processes of the pod may see it, so nothing of the host stands beside it.
+pub const NAME: &str = "/pause";
 pub(crate) const SOCKET: &str = "shim.sock";
 
-/// Runs the shim: `args` are those after [`COMMAND`], namely the pod's directory. Standard input is a socket to the agent
-/// that started it. The caller must not have started a thread.
-pub fn main(args: &[String]) -> ExitCode {
-    let [directory, more @ ..] = args else {
-        eprintln!("the shim is started by the node agent, with the directory of a pod");
+/// Runs the shim. Standard input is a socket to the agent that started it, which holds a [`Birth`]. The caller must not have started a
+/// thread.
+pub fn main() -> ExitCode {
+    let Some(birth) = read_birth() else {
+        eprintln!("the shim is started by the node agent");
         return ExitCode::from(2);
     };
     // The agent may open more files than it was started with; what runs here may not.
-    if let Some(Err(e)) = more.first().and_then(|n| n.parse().ok()).map(crate::open_files::lower) {
+    if let Some(Err(e)) = birth.open_files.map(crate::open_files::lower) {
         eprintln!("the limit of open files: {e}");
     }
-    match Shim::start(Path::new(directory)) {
+    match Shim::start(&birth.directory) {
         Ok(mut shim) => match shim.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => {
@@ -77,6 +79,17 @@ pub fn main(args: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether this process was started to be a shim.
+pub fn wanted() -> bool {
+    std::env::args_os().next().is_some_and(|name| name == NAME)
+}
+
+fn read_birth() -> Option<Birth> {
+    let mut buffer = vec![0; wire::MAX_PACKET];
+    let (length, _) = wire::receive(io::stdin().as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()?;
+    serde_json::from_slice(&buffer[..length]).ok()
 }
 
 type ConnectionId = u64;
@@ -132,7 +145,7 @@ impl Shim {
         descriptors::close_all_but(&[]).map_err(say_io("closing descriptors"))?;
         sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say_io("dumpable"))?;
         // It is run by the number of a descriptor, which would be its name.
-        let _ = nix::sys::prctl::set_name(c"kemudi-shim");
+        let _ = nix::sys::prctl::set_name(c"pause");
         let directory = std::path::absolute(directory).map_err(say_io("pod directory"))?;
         let pod: PodRecord =
             spec::read(&directory.join("pod.json"))?.ok_or_else(|| format!("{}: no pod.json", directory.display()))?;

@@ -28,6 +28,7 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocma
 use nix::sys::socket::MsgFlags;
 use nix::unistd::{Gid, Uid, close, pipe2, setgroups, setresgid, setresuid, setsid};
 
+use super::keyring::{RealUser, leave_session};
 use super::streams::{self, Streams};
 use super::user::User;
 use super::{command, reaper, rootfs, sys};
@@ -51,6 +52,9 @@ const DAC_OVERRIDE: u8 = 1;
 const SETGID: u8 = 6;
 const SETUID: u8 = 7;
 const SYS_ADMIN: u8 = 21;
+const SYS_RESOURCE: u8 = 24;
+/// Either lets descriptors be passed when the user has too many in flight: containers of root can have.
+const PASS_DESCRIPTORS: u64 = 1 << SYS_ADMIN | 1 << SYS_RESOURCE;
 
 /// The system calls, with what a filter may look at, between the installation of a filter in the helper and the program.
 const AFTER_FILTER: &[(&str, libc::c_long, [u64; 6])] = &[
@@ -147,14 +151,22 @@ impl Start<'_> {
             self.make_child(self.gate(&kept)?, &kept)?;
         }
         self.enter_root(mounts)?;
-        sys::new_session_keyring().map_err(say("session keyring"))?;
+        let user = if self.pod.users.is_some() { RealUser::Pod } else { RealUser::Host };
+        leave_session(user).map_err(say("session keyring"))?;
         if first {
             // The console is a mount.
-            streams.connect(self.report, first)?;
-            self.limit(permitted)?;
+            streams.open(first)?.pass(self.report)?.connect()?;
+            sys::set_capabilities(self.limit(permitted)?).map_err(say("capabilities"))?;
         } else {
-            self.limit(permitted)?;
-            streams.connect(self.report, first)?;
+            let limited = self.limit(permitted)?;
+            // The container's files are opened without them.
+            let passing = limited | permitted & PASS_DESCRIPTORS;
+            sys::set_capability_sets(limited, passing).map_err(say("capabilities"))?;
+            let opened = streams.open(first)?;
+            sys::set_capabilities(passing).map_err(say("capabilities"))?;
+            let opened = opened.pass(self.report)?;
+            sys::set_capabilities(limited).map_err(say("capabilities"))?;
+            opened.connect()?;
         }
         let (ready, kept) = self.become_user()?;
         if alone {
@@ -266,11 +278,11 @@ impl Start<'_> {
         }
     }
 
-    /// Gives away what is not needed from here on, so that nothing a container puts in the way is done with it.
-    fn limit(&self, permitted: u64) -> Result<(), String> {
+    /// Empties the bounding set of what the program will not have. Returns the capabilities that are needed from here on; nothing that a
+    /// container puts in the way is done with others.
+    fn limit(&self, permitted: u64) -> Result<u64, String> {
         sys::limit_bounding_set(self.capabilities()).map_err(say("capability bounding set"))?;
-        sys::set_capabilities(permitted & (self.capabilities() | self.for_filter() | CHANGE_USER))
-            .map_err(say("capabilities"))
+        Ok(permitted & (self.capabilities() | self.for_filter() | CHANGE_USER))
     }
 
     fn capabilities(&self) -> u64 {

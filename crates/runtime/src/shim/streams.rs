@@ -47,24 +47,46 @@ impl Streams {
         Ok(())
     }
 
-    /// Makes them the streams of this process, whose root is the container's. A terminal's master is passed to the shim; the first
-    /// process's is also the console.
-    pub fn connect(self, report: BorrowedFd, first: bool) -> Result<(), String> {
-        let (stdin, stdout, stderr) = match self {
+    /// Opens what is missing, in the container that is the root of this process. The terminal of a first process is also the console.
+    pub fn open(self, first: bool) -> Result<Opened, String> {
+        match self {
             Streams::Pipes { stdin, stdout, stderr } => {
                 let or_null = |fd: Option<OwnedFd>| fd.map_or_else(open_null, Ok);
-                (or_null(stdin)?, or_null(stdout)?, or_null(stderr)?)
+                Ok(Opened { streams: [or_null(stdin)?, or_null(stdout)?, or_null(stderr)?], master: None })
             }
             Streams::Terminal => {
-                let terminal = open_terminal(report, first)?;
+                let (master, terminal) = open_terminal(first)?;
                 let copy = || terminal.try_clone().map_err(|e| format!("terminal: {e}"));
-                (copy()?, copy()?, terminal)
+                Ok(Opened { streams: [copy()?, copy()?, terminal], master: Some(master) })
             }
-        };
+        }
+    }
+}
+
+/// Streams that are ready to be those of this process.
+pub struct Opened {
+    streams: [OwnedFd; 3],
+    master: Option<OwnedFd>,
+}
+
+impl Opened {
+    /// Passes the master of the terminal, if there is one, to the shim. The kernel counts descriptors on their way for each user, root of
+    /// containers included, and limits who has no privilege.
+    pub fn pass(mut self, report: BorrowedFd) -> Result<Opened, String> {
+        if let Some(master) = self.master.take() {
+            wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
+                .map_err(|e| format!("passing the terminal: {e}"))?;
+        }
+        Ok(self)
+    }
+
+    /// Makes them the streams of this process.
+    pub fn connect(self) -> Result<(), String> {
         let say = |what: &'static str| move |e: nix::Error| format!("{what}: {e}");
-        dup2_stdin(&stdin).map_err(say("stdin"))?;
-        dup2_stdout(&stdout).map_err(say("stdout"))?;
-        dup2_stderr(&stderr).map_err(say("stderr"))
+        let [stdin, stdout, stderr] = &self.streams;
+        dup2_stdin(stdin).map_err(say("stdin"))?;
+        dup2_stdout(stdout).map_err(say("stdout"))?;
+        dup2_stderr(stderr).map_err(say("stderr"))
     }
 }
 
@@ -81,7 +103,8 @@ fn open_null() -> Result<OwnedFd, String> {
     Err("/dev/null: it is not the null device".into())
 }
 
-fn open_terminal(report: BorrowedFd, first: bool) -> Result<OwnedFd, String> {
+/// A new terminal: its master, and the side of the program.
+fn open_terminal(first: bool) -> Result<(OwnedFd, OwnedFd), String> {
     let root = Directory::open(Path::new("/"), Links::Refuse).map_err(|e| format!("opening /: {e}"))?;
     let master = root.open_at(Path::new("dev/pts/ptmx"), OFlag::O_RDWR | OFlag::O_NOCTTY, Mode::empty());
     let master = master.map_err(|e| format!("/dev/pts/ptmx: {e}"))?;
@@ -92,9 +115,7 @@ fn open_terminal(report: BorrowedFd, first: bool) -> Result<OwnedFd, String> {
         let tree = sys::clone_mount(terminal.as_fd(), false).map_err(fail)?;
         sys::move_mount(tree.as_fd(), console.as_fd()).map_err(fail)?;
     }
-    wire::send(report, &[REPORT_TERMINAL], &[master.as_raw_fd()], MsgFlags::empty())
-        .map_err(|e| format!("passing the terminal: {e}"))?;
-    Ok(terminal)
+    Ok((master, terminal))
 }
 
 /// Gives pipes and sockets among the streams of this process to a user, since programs open their own streams again

@@ -202,6 +202,11 @@ pub fn limit_bounding_set(capabilities: u64) -> io::Result<()> {
 
 /// Makes the permitted and effective sets exactly `capabilities`, and the inheritable and ambient ones empty.
 pub fn set_capabilities(capabilities: u64) -> io::Result<()> {
+    set_capability_sets(capabilities, capabilities)
+}
+
+/// The same, with more in the permitted set than is in effect.
+pub fn set_capability_sets(effective: u64, permitted: u64) -> io::Result<()> {
     #[repr(C)]
     struct Header {
         version: u32,
@@ -214,14 +219,18 @@ pub fn set_capabilities(capabilities: u64) -> io::Result<()> {
         inheritable: u32,
     }
     let header = Header { version: 0x2008_0522, pid: 0 };
-    let half = |bits: u64| Data { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
-    let data = [half(capabilities & 0xffff_ffff), half(capabilities >> 32)];
+    let half = |shift: u32| Data {
+        effective: (effective >> shift) as u32,
+        permitted: (permitted >> shift) as u32,
+        inheritable: 0,
+    };
+    let data = [half(0), half(32)];
     // SAFETY: version 3 of the capability call takes one header and two data words with these layouts; they live
     // through the call.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
-/// Leaves the keys of whoever started the agent. Fine on a kernel without keys.
+/// Makes an empty session keyring for the calling thread. Counts for its real user. Fine on a kernel without keys.
 pub fn new_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: joining with a null name makes a keyring of our own.
@@ -229,6 +238,19 @@ pub fn new_session_keyring() -> io::Result<()> {
         Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         result => result.map(drop),
     }
+}
+
+/// Changes the real user alone.
+pub fn set_real_user(user: u32) -> io::Result<()> {
+    // SAFETY: takes numbers only; the highest one leaves an id as it is. As a plain system call it is for the calling thread.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, user, u32::MAX, u32::MAX) }).map(drop)
+}
+
+/// Fills a buffer with random bytes of the kernel.
+pub fn random(buffer: &mut [u8]) -> io::Result<()> {
+    // SAFETY: writes at most so many bytes into the buffer, which lives through the call.
+    let read = check(unsafe { libc::syscall(libc::SYS_getrandom, buffer.as_mut_ptr(), buffer.len(), 0) })?;
+    if read as usize == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 pub fn prctl(operation: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {

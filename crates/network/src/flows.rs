@@ -1,0 +1,114 @@
+//! How many connections of a pod the node remembers.
+//!
+//! Connection tracking has one table for the node (`nf_conntrack_max`), and once it is full nobody's new connections are let through.
+//! **Invariant.** The connections that one pod began fill at most a [`SHARE`]th of the table; beyond that its new ones are dropped, and
+//! nobody else's.
+//!
+//! The kernel counts by walking through a list, with every new connection. So the connections of a pod are spread over many lists by a hash
+//! of where they lead, each with its part of the bound: what a connection costs does not grow with the number that there are. An honest
+//! pod may be refused a connection a little before the bound. Connections of protocols without ports are few, and have one list.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::{Result, namespace, nft};
+
+/// The part of the table that one pod may fill.
+const SHARE: u32 = 16;
+/// Lists among which the connections of a pod are spread.
+const LISTS: u32 = 128;
+/// Connections in a list, where the table is small.
+const LEAST: u32 = 16;
+/// Connections of a pod by protocols without ports.
+const WITHOUT_PORTS: u32 = 512;
+/// The size of the table where the kernel does not tell.
+const USUAL_MAX: u32 = 65_536;
+/// Pods that are remembered; more than a node has addresses for.
+const MOST_PODS: u32 = 8191;
+
+/// Name of the table, family `ip`.
+pub fn table(id: &str) -> String {
+    format!("kemudi-flows-{id}")
+}
+
+/// Puts up the rules for what comes from the bridge. What has been counted stays. Warns where the kernel cannot do it.
+pub async fn limit(node: Option<&Path>, id: &str, bridge: &str) -> Result<()> {
+    let read = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max");
+    let max = namespace::run_in(node, read).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_MAX);
+    let table = table(id);
+    let Err(error) = nft::apply(node, &script(&table, bridge, max)).await else { return Ok(()) };
+    // An error in rules that the kernel could have is none to go on with.
+    let probe = format!(
+        "add table ip {table}-probe\n\
+         add set ip {table}-probe s {{ type ipv4_addr; size 1; flags dynamic; }}\n\
+         add chain ip {table}-probe c\n\
+         add rule ip {table}-probe c add @s {{ ip saddr ct count over 1 }} drop\n\
+         add rule ip {table}-probe c jhash ip daddr mod 2 seed 0x1 vmap {{ 0 : accept, 1 : drop }}\n\
+         delete table ip {table}-probe\n"
+    );
+    let Err(missing) = nft::apply(node, &probe).await else { return Err(error) };
+    tracing::warn!(
+        error = %missing,
+        "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT, CONFIG_NFT_HASH): a pod can fill the node's connection tracking"
+    );
+    Ok(())
+}
+
+pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
+    let table = table(id);
+    nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await
+}
+
+/// Connections in one list.
+fn most_in_list(max: u32) -> u32 {
+    (max / SHARE / LISTS).max(LEAST)
+}
+
+fn script(table: &str, bridge: &str, max: u32) -> String {
+    let most = most_in_list(max);
+    let mut script = format!("add table ip {table}\n");
+    let mut rules = String::new();
+    // `write!` to a String cannot fail.
+    let mut list = |name: &str, most: u32| {
+        let _ =
+            writeln!(script, "add set ip {table} pods-{name} {{ type ipv4_addr; size {MOST_PODS}; flags dynamic; }}");
+        let _ = writeln!(script, "add chain ip {table} count-{name}");
+        let _ = writeln!(script, "flush chain ip {table} count-{name}");
+        let count = format!("add @pods-{name} {{ ip saddr ct count over {most} }} counter drop");
+        let _ = writeln!(rules, "add rule ip {table} count-{name} {count}");
+    };
+    let mut verdicts = String::new();
+    for number in 0..LISTS {
+        list(&number.to_string(), most);
+        let _ = write!(verdicts, "{number} : goto count-{number}, ");
+    }
+    list("without-ports", WITHOUT_PORTS);
+    // After connection tracking and before addresses are changed.
+    format!(
+        "{script}\
+         add chain ip {table} from-pods {{ type filter hook prerouting priority -150; policy accept; }}\n\
+         flush chain ip {table} from-pods\n\
+         {rules}\
+         add rule ip {table} from-pods iifname != {bridge:?} accept\n\
+         add rule ip {table} from-pods ct state != new accept\n\
+         add rule ip {table} from-pods meta l4proto {{ tcp, udp, udplite, sctp, dccp }} \
+           jhash ip daddr . th sport . th dport mod {LISTS} seed 0x6b656d75 vmap {{ {verdicts} }}\n\
+         add rule ip {table} from-pods goto count-without-ports\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_has_its_share_of_the_table() {
+        for (max, most) in [(262_144, 128), (1_048_576, 512), (65_536, 32), (1024, LEAST)] {
+            assert_eq!(most_in_list(max), most, "{max}");
+            let all = most_in_list(max) * LISTS + WITHOUT_PORTS;
+            assert!(max < 65_536 || all <= max / 14, "{all} of {max} connections");
+        }
+        let rules = script("t", "b", 262_144);
+        assert_eq!(rules.matches("ct count over 128 }").count(), LISTS as usize);
+    }
+}

@@ -1,0 +1,214 @@
+//! Ports of the node that lead to pods.
+//!
+//! A packet to an address of the node is looked up by address, protocol and port, then by protocol and port alone; so one port may lead
+//! to several pods, by different addresses of the node or protocols. Services come after. **Invariant**: what leads to a pod is in the
+//! file before it is in the rules, and goes with the pod's address.
+//!
+//! Clients on the node's loopback reach pods as from the node's address on the bridge. For that the bridge lets packets of loopback
+//! addresses pass (`route_localnet`), as long as there are such ports; packets that a pod made for them are dropped before anything looks
+//! at them, here and in [`crate::ports`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::services::{Flows, Protocol};
+use crate::{Error, Result};
+
+const VERSION: u32 = 1;
+
+/// One port of the node that leads to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HostPort {
+    /// Of the node; `None` for all of them.
+    pub address: Option<Ipv4Addr>,
+    pub protocol: Protocol,
+    pub port: u16,
+    /// Of the pod.
+    pub target: u16,
+}
+
+impl HostPort {
+    /// Whether both cannot be on one node.
+    pub fn conflicts(&self, other: &HostPort) -> bool {
+        let same_address = self.address.is_none() || other.address.is_none() || self.address == other.address;
+        same_address && (self.protocol, self.port) == (other.protocol, other.port)
+    }
+}
+
+impl std::fmt::Display for HostPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}/{}", self.address.unwrap_or(Ipv4Addr::UNSPECIFIED), self.port, self.protocol.word())
+    }
+}
+
+/// Which pod has which ports, kept in a file.
+pub struct Table {
+    path: PathBuf,
+    state: State,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    /// Pod id → ports.
+    pods: BTreeMap<String, Vec<HostPort>>,
+}
+
+impl Table {
+    /// Pods that `known` does not know are left out.
+    pub fn open(path: PathBuf, known: impl Fn(&str) -> bool) -> Result<Table> {
+        let corrupt = |message: String| Error::Corrupt { path: path.clone(), message };
+        let mut state = match std::fs::read(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => State { version: VERSION, pods: BTreeMap::new() },
+            Err(e) => return Err(corrupt(e.to_string())),
+            Ok(bytes) => serde_json::from_slice::<State>(&bytes).map_err(|e| corrupt(e.to_string()))?,
+        };
+        if state.version > VERSION {
+            return Err(corrupt(format!("has version {}, this program knows {VERSION}", state.version)));
+        }
+        state.pods.retain(|pod, _| known(pod));
+        Ok(Table { path, state })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.state.pods.is_empty()
+    }
+
+    /// Makes `ports` those of the pod. Whether that changes anything. An error if another pod has one of them.
+    pub fn set(&mut self, pod: &str, ports: &[HostPort]) -> Result<bool> {
+        if self.state.pods.get(pod).map_or(&[][..], Vec::as_slice) == ports {
+            return Ok(false);
+        }
+        let others = self.state.pods.iter().filter(|(id, _)| *id != pod);
+        for (other, taken) in others.flat_map(|(id, ports)| ports.iter().map(move |p| (id, p))) {
+            if let Some(port) = ports.iter().find(|p| p.conflicts(taken)) {
+                return Err(Error::PortTaken { port: *port, pod: other.clone() });
+            }
+        }
+        let mut next = self.state.clone();
+        match ports {
+            [] => next.pods.remove(pod),
+            _ => next.pods.insert(pod.to_owned(), ports.to_vec()),
+        };
+        write(&self.path, &next).map_err(Error::io(self.path.display().to_string()))?;
+        self.state = next;
+        Ok(true)
+    }
+
+    /// Every port with the address of its pod.
+    fn entries<'a>(&'a self, pods: &'a BTreeMap<String, Ipv4Addr>) -> impl Iterator<Item = (HostPort, Ipv4Addr)> + 'a {
+        let with_address = self.state.pods.iter().filter_map(|(id, ports)| Some((ports, *pods.get(id)?)));
+        with_address.flat_map(|(ports, address)| ports.iter().map(move |p| (*p, address)))
+    }
+
+    /// Where UDP packets may go.
+    pub fn flows(&self, pods: &BTreeMap<String, Ipv4Addr>) -> Flows {
+        let mut flows = Flows::default();
+        for (port, pod) in self.entries(pods).filter(|(p, _)| p.protocol == Protocol::Udp) {
+            let target = [(pod, port.target)].into();
+            match port.address {
+                Some(address) => flows.services.insert((address, port.port), target),
+                None => flows.node_ports.insert(port.port, target),
+            };
+        }
+        flows
+    }
+
+    /// Commands that make the rules anew; without ports there are none.
+    pub fn script(&self, table: &str, bridge: &str, pods: &BTreeMap<String, Ipv4Addr>) -> String {
+        let mut script = format!("add table ip {table}\ndelete table ip {table}\n");
+        let (mut by_address, mut by_port, mut own) = (String::new(), String::new(), String::new());
+        // `write!` to a String cannot fail.
+        for (HostPort { address, protocol, port, target }, pod) in self.entries(pods) {
+            let protocol = protocol.word();
+            let _ = match address {
+                Some(address) => write!(by_address, "{address} . {protocol} . {port} : {pod} . {target}, "),
+                None => write!(by_port, "{protocol} . {port} : {pod} . {target}, "),
+            };
+            let pair = format!("{pod} . {pod}, ");
+            if !own.contains(&pair) {
+                own.push_str(&pair);
+            }
+        }
+        if own.is_empty() {
+            return script;
+        }
+        let elements = |list: &str| if list.is_empty() { String::new() } else { format!(" elements = {{ {list} }}") };
+        let (by_address, by_port, own) = (elements(&by_address), elements(&by_port), elements(&own));
+        let _ = write!(
+            script,
+            "add table ip {table}\n\
+             add map ip {table} by-address {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service;{by_address} }}\n\
+             add map ip {table} by-port {{ type inet_proto . inet_service : ipv4_addr . inet_service;{by_port} }}\n\
+             add set ip {table} own {{ type ipv4_addr . ipv4_addr;{own} }}\n\
+             add chain ip {table} publish\n\
+             add rule ip {table} publish fib daddr type != local return\n\
+             add rule ip {table} publish meta l4proto {{ tcp, udp, sctp }} \
+               dnat ip addr . port to ip daddr . meta l4proto . th dport map @by-address\n\
+             add rule ip {table} publish meta l4proto {{ tcp, udp, sctp }} \
+               dnat ip addr . port to meta l4proto . th dport map @by-port\n\
+             add chain ip {table} from-outside {{ type nat hook prerouting priority -101; policy accept; }}\n\
+             add rule ip {table} from-outside jump publish\n\
+             add chain ip {table} from-node {{ type nat hook output priority -101; policy accept; }}\n\
+             add rule ip {table} from-node jump publish\n\
+             add chain ip {table} leave {{ type nat hook postrouting priority 89; policy accept; }}\n\
+             add rule ip {table} leave oifname {bridge:?} ip saddr 127.0.0.0/8 masquerade fully-random\n\
+             add rule ip {table} leave ct status dnat ip saddr . ip daddr @own masquerade fully-random\n\
+             add chain ip {table} loopback {{ type filter hook prerouting priority -300; policy accept; }}\n\
+             add rule ip {table} loopback iifname {bridge:?} ip daddr 127.0.0.0/8 counter drop\n"
+        );
+        script
+    }
+}
+
+fn write(path: &Path, state: &State) -> std::io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    std::fs::write(&temporary, serde_json::to_vec(state)?)?;
+    std::fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(address: &str, protocol: Protocol, port: u16) -> HostPort {
+        HostPort { address: address.parse().ok(), protocol, port, target: 8080 }
+    }
+
+    #[test]
+    fn a_port_is_another_by_address_or_protocol() {
+        let all = port("", Protocol::Tcp, 80);
+        for (other, conflicts) in [
+            (port("", Protocol::Tcp, 80), true),
+            (port("192.0.2.1", Protocol::Tcp, 80), true),
+            (port("", Protocol::Udp, 80), false),
+            (port("", Protocol::Tcp, 81), false),
+        ] {
+            assert_eq!((all.conflicts(&other), other.conflicts(&all)), (conflicts, conflicts), "{other}");
+        }
+        let one = port("192.0.2.1", Protocol::Tcp, 80);
+        assert!(!one.conflicts(&port("192.0.2.2", Protocol::Tcp, 80)));
+    }
+
+    #[test]
+    fn ports_are_remembered_and_taken_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("host-ports.json");
+        let mut table = Table::open(path.clone(), |_| true).unwrap();
+        let [one, two] = ["192.0.2.1", "192.0.2.2"].map(|a| port(a, Protocol::Tcp, 80));
+        assert!(table.set("a", &[one]).unwrap());
+        assert!(!table.set("a", &[one]).unwrap(), "the same again");
+        assert!(matches!(table.set("b", &[two, one]), Err(Error::PortTaken { pod, .. }) if pod == "a"));
+        assert!(table.set("b", &[two]).unwrap());
+        let mut table = Table::open(path.clone(), |pod| pod == "b").unwrap();
+        assert!(table.set("c", &[one]).unwrap(), "a is gone");
+        assert!(table.set("c", &[]).unwrap() && table.set("b", &[]).unwrap() && table.is_empty());
+        std::fs::write(&path, "{").unwrap();
+        assert!(matches!(Table::open(path, |_| true), Err(Error::Corrupt { .. })));
+    }
+}

@@ -1,0 +1,95 @@
+//! Pods that want to fill the node's table of connections, in which every other pod's must find room.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod node;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+
+use kemudi_network::*;
+use node::{Node, OUTSIDE, ask, serve};
+
+fn setting(node: &Node, name: &str) -> u32 {
+    let path = format!("/proc/sys/net/netfilter/{name}");
+    namespace::run_in(Some(&node.node), || std::fs::read_to_string(&path)).unwrap().trim().parse().unwrap()
+}
+
+/// Begins `count` connections to nobody, each from a port of its own or to another one.
+fn flood(pod: &Path, from: Ipv4Addr, to: &[Ipv4Addr], count: u32) {
+    namespace::run_in(Some(pod), || {
+        let mut left = count;
+        loop {
+            let socket = UdpSocket::bind((from, 0))?;
+            for to in to {
+                for port in 1..=u16::MAX {
+                    if left == 0 {
+                        return Ok(());
+                    }
+                    left -= 1;
+                    // What comes back of it (that nobody is there) is told with a later packet.
+                    let _ = socket.send_to(b"x", (*to, port));
+                }
+            }
+        }
+    })
+    .unwrap();
+}
+
+/// Two pods without any privilege: no packet of others finds room in a table that is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_pod_fills_the_table_of_connections() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let [one, two, friend, server] = [
+        network.attach("one").await,
+        network.attach("two").await,
+        network.attach("f").await,
+        network.attach("s").await,
+    ]
+    .map(Result::unwrap);
+    serve(&server.namespace, 80, "server");
+    let max = setting(&node, "nf_conntrack_max");
+    let count = || setting(&node, "nf_conntrack_count");
+    let to = [server.address, friend.address, network.gateway(), OUTSIDE];
+    std::thread::scope(|scope| {
+        for pod in [&one, &two] {
+            scope.spawn(|| flood(&pod.namespace, pod.address, &to, max / 6));
+        }
+    });
+    assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
+    assert_eq!(ask(&node.node, server.address, 80).unwrap(), format!("server {}", network.gateway()));
+    let filled = count();
+    assert!(filled < max / 7, "two pods began {filled} of {max} connections");
+    assert!(filled > max / 10, "each had its share: {filled} of {max}");
+    // A second process goes on counting where the first was.
+    drop(network);
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    flood(&one.namespace, one.address, &to, max / 12);
+    let now = count();
+    assert!(now < max / 7, "{now} of {max} connections after a restart");
+    assert!(ask(&one.namespace, server.address, 80).is_err(), "only its own connections are dropped");
+    assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
+    drop(network);
+    node.finish().await;
+}
+
+/// Connections of one pod to one place differ in their source ports alone, and are spread all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_of_its_share_is_a_pods_for_certain() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let [client, server] = [network.attach("c").await, network.attach("s").await].map(Result::unwrap);
+    let wanted = (setting(&node, "nf_conntrack_max") / 32).min(8000);
+    let before = setting(&node, "nf_conntrack_count");
+    namespace::run_in(Some(&client.namespace), || {
+        for port in 0..wanted {
+            UdpSocket::bind((client.address, 20_000 + port as u16))?.send_to(b"x", (server.address, 53))?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    let made = setting(&node, "nf_conntrack_count") - before;
+    assert!(made >= wanted, "{made} of {wanted} connections");
+    drop(network);
+    node.finish().await;
+}

@@ -1,0 +1,68 @@
+//! Which ports of the node lead to a pod.
+
+use std::net::Ipv4Addr;
+
+use k8s_openapi::api::core::v1::PodSpec;
+use network::{HostPort, Protocol};
+
+use crate::resources::is_sidecar;
+
+/// The ports that containers of the pod ask for, as upstream's kubelet takes them: of app containers and sidecars. A pod in the node's
+/// network has them anyway. Addresses of IPv6 lead nowhere, since pods have none.
+pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
+    if spec.host_network == Some(true) {
+        return Vec::new();
+    }
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+    let mut all: Vec<HostPort> = ports
+        .filter_map(|p| {
+            let number = |n: i32| u16::try_from(n).ok().filter(|n| *n > 0);
+            let address = match p.host_ip.as_deref().unwrap_or_default() {
+                "" => None,
+                text => Some(text.parse::<Ipv4Addr>().ok()?).filter(|a| !a.is_unspecified()),
+            };
+            let protocol = match p.protocol.as_deref().unwrap_or("TCP") {
+                "TCP" => Protocol::Tcp,
+                "UDP" => Protocol::Udp,
+                "SCTP" => Protocol::Sctp,
+                _ => return None,
+            };
+            Some(HostPort { address, protocol, port: number(p.host_port?)?, target: number(p.container_port)? })
+        })
+        .collect();
+    all.sort();
+    // The same port twice in a pod is for the first.
+    let mut kept: Vec<HostPort> = Vec::new();
+    for port in all {
+        if !kept.iter().any(|k| k.conflicts(&port)) {
+            kept.push(port);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ports_are_those_of_containers_that_stay() {
+        let port = |host: u16, ip: &str, protocol: &str| json!({"containerPort": 80, "hostPort": host, "hostIP": ip, "protocol": protocol});
+        let spec = |more: serde_json::Value| {
+            let mut spec = json!({"containers": [{"name": "c", "ports": [
+                port(1, "", "TCP"), port(2, "192.0.2.1", "UDP"), port(3, "0.0.0.0", "TCP"), port(4, "::1", "TCP"),
+                {"containerPort": 81}, port(1, "192.0.2.1", "TCP"),
+            ]}]});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value::<PodSpec>(spec).unwrap()
+        };
+        let found = |more| host_ports(&spec(more)).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(found(json!({})), ["0.0.0.0:1/tcp", "0.0.0.0:3/tcp", "192.0.2.1:2/udp"]);
+        assert!(found(json!({"hostNetwork": true})).is_empty());
+        let init = |policy: serde_json::Value| json!({"initContainers": [{"name": "i", "restartPolicy": policy, "ports": [port(9, "", "TCP")]}]});
+        assert_eq!(found(init(json!("Always"))).len(), 4);
+        assert_eq!(found(init(json!(null))).len(), 3);
+    }
+}

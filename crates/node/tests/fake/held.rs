@@ -1,0 +1,109 @@
+//! A runtime whose sandboxes wait until they are let go, and are counted.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runtime::*;
+use tokio::sync::{broadcast, watch};
+
+pub struct Held {
+    inner: Embedded,
+    go: watch::Sender<bool>,
+    now: watch::Sender<usize>,
+    most: AtomicUsize,
+}
+
+impl Held {
+    pub fn new(inner: Embedded) -> Held {
+        Held { inner, go: watch::channel(false).0, now: watch::channel(0).0, most: AtomicUsize::new(0) }
+    }
+
+    /// Waits until so many are being made at a time.
+    pub async fn until(&self, wanted: usize) {
+        let mut now = self.now.subscribe();
+        let wait = now.wait_for(|n| *n == wanted);
+        tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap().unwrap();
+    }
+
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    pub fn release(&self) {
+        self.go.send_replace(true);
+    }
+}
+
+#[async_trait]
+impl Runtime for Held {
+    async fn run_pod(&self, config: PodConfig) -> Result<Pod> {
+        self.now.send_modify(|n| {
+            *n += 1;
+            self.most.fetch_max(*n, Ordering::SeqCst);
+        });
+        let _ = self.go.subscribe().wait_for(|go| *go).await;
+        let made = Runtime::run_pod(&self.inner, config).await;
+        self.now.send_modify(|n| *n -= 1);
+        made
+    }
+
+    fn version(&self) -> (String, String) {
+        self.inner.version()
+    }
+    async fn stop_pod(&self, pod: &str) -> Result<()> {
+        Runtime::stop_pod(&self.inner, pod).await
+    }
+    async fn remove_pod(&self, pod: &str) -> Result<()> {
+        Runtime::remove_pod(&self.inner, pod).await
+    }
+    async fn list_pods(&self) -> Result<Vec<Pod>> {
+        self.inner.list_pods().await
+    }
+    async fn pod_status(&self, pod: &str) -> Result<Pod> {
+        self.inner.pod_status(pod).await
+    }
+    async fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String> {
+        self.inner.create_container(pod, config).await
+    }
+    async fn start_container(&self, container: &str) -> Result<()> {
+        self.inner.start_container(container).await
+    }
+    async fn stop_container(&self, container: &str, grace: Duration) -> Result<()> {
+        self.inner.stop_container(container, grace).await
+    }
+    async fn remove_container(&self, container: &str) -> Result<()> {
+        self.inner.remove_container(container).await
+    }
+    async fn container_status(&self, container: &str) -> Result<Container> {
+        self.inner.container_status(container).await
+    }
+    async fn list_containers(&self) -> Result<Vec<Container>> {
+        self.inner.list_containers().await
+    }
+    async fn update_container(&self, container: &str, resources: Resources) -> Result<()> {
+        self.inner.update_container(container, resources).await
+    }
+    async fn reopen_log(&self, container: &str) -> Result<()> {
+        self.inner.reopen_log(container).await
+    }
+    async fn exec(&self, container: &str, request: ExecRequest) -> Result<ExecSession> {
+        self.inner.exec(container, request).await
+    }
+    async fn exec_sync(&self, container: &str, command: Vec<String>, timeout: Option<Duration>) -> Result<ExecResult> {
+        self.inner.exec_sync(container, command, timeout).await
+    }
+    async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession> {
+        self.inner.attach(container, stdin).await
+    }
+    async fn container_stats(&self, container: &str) -> Result<Stats> {
+        self.inner.container_stats(container).await
+    }
+    async fn pod_stats(&self, pod: &str) -> Result<Stats> {
+        self.inner.pod_stats(pod).await
+    }
+    fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.inner.subscribe()
+    }
+}
