@@ -163,7 +163,7 @@ async fn archives_are_imported_and_run() {
     let images = host.runtime.images();
     images.remove("app:2", |_| None).unwrap();
     assert!(images.resolve("app:2").is_err() && images.resolve("example.org/app:1").is_ok());
-    let other = runtime::ImageStore::open(host.root().join("images")).unwrap();
+    let other = ImageStore::open(images.layers_root().parent().unwrap()).unwrap();
     let refused = other.remove("example.org/app:1", |_| Some("c1".into())).unwrap_err().to_string();
     assert_eq!(refused, "image \"example.org/app:1\" is in use by container c1");
     other.remove("example.org/app:1", |_| None).unwrap();
