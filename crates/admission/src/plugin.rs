@@ -235,6 +235,11 @@ pub trait Plugin: Send + Sync {
     /// Upstream's name, as in `--enable-admission-plugins`.
     fn name(&self) -> &'static str;
 
+    /// The group and resource it reads, where that may be turned off.
+    fn needs(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     fn mutate(&self, _review: &Review<'_>, _object: &mut Object) -> Result<(), Status> {
         Ok(())
     }
@@ -403,6 +408,15 @@ impl Chain {
     /// The names of the plugins, in their order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(Step::name)
+    }
+
+    /// What plugins read that may be turned off: the plugin, the group and the resource.
+    pub fn needs(&self) -> Vec<(&'static str, &'static str, &'static str)> {
+        let of = |s: &Step| match s {
+            Step::Local(p) => p.needs().map(|(group, resource)| (p.name(), group, resource)),
+            _ => None,
+        };
+        self.steps.iter().filter_map(of).collect()
     }
 
     /// Makes every plugin ready to be asked.

@@ -20,6 +20,10 @@ impl Plugin for PodPreset {
         "PodPreset"
     }
 
+    fn needs(&self) -> Option<(&'static str, &'static str)> {
+        Some(("settings.k8s.io", "podpresets"))
+    }
+
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
         let new = review.is("", "pods") && review.operation == Operation::Create;
         if !new || object.annotation(MIRROR).is_some() || object.annotation(EXCLUDE) == Some("true") {

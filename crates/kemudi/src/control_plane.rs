@@ -134,6 +134,14 @@ impl ControlPlane {
             anonymous: access.anonymous,
             issuer: Some(documents),
         };
+        for (plugin, group, resource) in plugins.needs() {
+            let is_it = |k: &kinds::Kind| *k.group == *group && *k.plural == *resource;
+            if !registry.rows().iter().any(|r| is_it(&r.kind)) {
+                eprintln!(
+                    "warning: the admission plugin {plugin} does nothing: it reads {resource}.{group}, which --runtime-config turns on"
+                );
+            }
+        }
         let unserved = strategies::rbac::unserved(&registry);
         let server = Server::with(registry, authenticators, access.authorizer, plugins, options);
         // As upstream, whose informers of these kinds never begin then.

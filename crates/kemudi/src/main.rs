@@ -16,6 +16,7 @@ mod data_dir;
 mod images;
 mod lock;
 mod man;
+mod missing;
 mod pki;
 mod privileges;
 mod reload;
@@ -37,6 +38,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Runs a whole cluster on this machine until it is stopped.
+    #[command(after_help = missing::table())]
     Up(up::Options),
     /// Measures a cluster: any that a kubeconfig leads to, or one that is started for it.
     Bench(bench::Options),

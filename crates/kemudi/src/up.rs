@@ -256,6 +256,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     write_kubeconfig(&path, &plane, advertise)?;
     eprintln!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
     println!("export KUBECONFIG={}", path.display());
+    eprintln!("{}", crate::missing::table());
     let (trigger, ending) = client::shutdown();
     let parts = Parts {
         server: plane.server.clone(),
