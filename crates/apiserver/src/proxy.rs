@@ -10,6 +10,7 @@ use crate::answer::bytes;
 use crate::body::Body;
 use crate::handle::Call;
 use bytes::Bytes;
+use client::https::{Reach, handshake_error};
 use http::header::{AUTHORIZATION, CONNECTION, HOST, LOCATION, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Uri};
 use http_body_util::Full;
@@ -23,7 +24,6 @@ use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// How long it may take to reach somebody.
@@ -34,11 +34,9 @@ const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("dial tcp {0}: i/o timeout")]
-    Late(String),
-    #[error("dial tcp {0}: {1}")]
-    Connect(String, std::io::Error),
-    #[error("TLS: {0}")]
+    #[error("{0}")]
+    Connect(client::BoxError),
+    #[error("{0}")]
     Tls(String),
     #[error(transparent)]
     Http(#[from] hyper::Error),
@@ -72,16 +70,13 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
                 None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
             }
         }
-        Upstream::Address { tls, host, port } => {
-            let address = format!("{host}:{port}");
-            match send(parts, body, &address, tls.then_some(host), root).await {
-                Ok(r) => Ok(r),
-                Err(e) => {
-                    let why = format!("error trying to reach service: {e}");
-                    Ok(bytes(503, "text/plain; charset=utf-8", why))
-                }
+        Upstream::Address { tls, host, port } => match send(parts, body, (&host, port), tls, root).await {
+            Ok(r) => Ok(r),
+            Err(e) => {
+                let why = format!("error trying to reach service: {e}");
+                Ok(bytes(503, "text/plain; charset=utf-8", why))
             }
-        }
+        },
     }
 }
 
@@ -103,15 +98,13 @@ fn split(id: &str) -> Result<(String, Place), Status> {
 async fn send(
     mut parts: http::request::Parts,
     body: Bytes,
-    address: &str,
-    tls: Option<String>,
+    address: (&str, u16),
+    tls: bool,
     root: &str,
 ) -> Result<Response<Body>, Error> {
-    let socket = match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
-        Ok(Ok(s)) => s,
-        Ok(Err(e)) => return Err(Error::Connect(address.to_owned(), e)),
-        Err(_) => return Err(Error::Late(address.to_owned())),
-    };
+    let (host, port) = address;
+    let bare = host.trim_matches(['[', ']']);
+    let socket = client::https::dial(bare, port, Reach::Anywhere, CONNECT).await.map_err(Error::Connect)?;
     let _ = socket.set_nodelay(true);
     let ours = parts.extensions.remove::<OnUpgrade>();
     let asked = parts.headers.get(UPGRADE).cloned();
@@ -120,22 +113,19 @@ async fn send(
         parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         parts.headers.insert(UPGRADE, protocol.clone());
     }
-    if let Ok(host) = HeaderValue::from_str(address) {
+    if let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}")) {
         parts.headers.insert(HOST, host);
     }
     parts.version = http::Version::HTTP_11;
     parts.extensions = http::Extensions::new();
     let request = HttpRequest::from_parts(parts, Full::new(body));
-    let response = match tls {
-        None => exchange(socket, request).await?,
-        Some(host) => {
-            let bad = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
-            let config = client::https::unverified().map_err(|e| bad(&e))?;
-            let bare = host.trim_matches(['[', ']']).to_owned();
-            let name = ServerName::try_from(bare).map_err(|e| bad(&e))?;
-            let stream = TlsConnector::from(config).connect(name, socket).await.map_err(|e| bad(&e))?;
-            exchange(stream, request).await?
-        }
+    let response = if tls {
+        let config = client::https::unverified().map_err(|e| Error::Tls(e.why()))?;
+        let name = ServerName::try_from(bare.to_owned()).map_err(|e| Error::Tls(e.to_string()))?;
+        let stream = TlsConnector::from(config).connect(name, socket).await;
+        exchange(stream.map_err(|e| Error::Tls(handshake_error(&e)))?, request).await?
+    } else {
+        exchange(socket, request).await?
     };
     Ok(answer(response, ours, root))
 }
