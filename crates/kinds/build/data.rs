@@ -39,6 +39,8 @@ impl Field {
     pub fn write(&self, m: &mut Map<String, Value>) {
         if self.number > 0 {
             m.insert("p".into(), self.number.into());
+        }
+        if self.place > 0 {
             m.insert("o".into(), self.place.into());
         }
         if let Some(go) = &self.go {

@@ -353,7 +353,7 @@ impl<'a> Walk<'a> {
             Ok(bytes) => *s = STANDARD.encode(bytes),
             Err(_) => {
                 let why = format!("illegal base64 data at input byte {}", illegal(s.as_bytes()));
-                return Err(TypeError { encoding: true, ..self.bad(why) });
+                return Err(TypeError { of_value: format!("error decoding from json: {why}"), ..self.bad(why) });
             }
         }
         Ok(())

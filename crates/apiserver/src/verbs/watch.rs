@@ -9,7 +9,7 @@ use crate::content::{self, Encoding, META_V1, Shape, Wanted};
 use crate::encoded::Of;
 use crate::handle::Call;
 use crate::metrics::table::{TERMINATED_WATCHERS, WATCH_EVENTS, WATCH_SIZES};
-use crate::{Server, table};
+use crate::{Server, order, table};
 use bytes::Bytes;
 use http::Response;
 use meta::{Object, Status, Value};
@@ -276,13 +276,12 @@ impl Stream {
         if self.wanted.encoding == Encoding::Cbor {
             return codec::cbor::write_event(out, kind, &object);
         }
-        let event = json!({"type": kind, "object": object});
         if self.wanted.encoding == Encoding::Yaml {
+            let event = json!({"type": kind, "object": object});
             out.extend_from_slice(b"---\n");
             out.extend_from_slice(&content::write(&self.wanted, &event).1);
         } else {
-            let _ = serde_json::to_writer(&mut *out, &event);
-            out.push(b'\n');
+            order::write_event(out, kind, &object);
         }
     }
 
