@@ -276,6 +276,16 @@ async fn containers_end_restart_and_outlive_the_agent() {
 
     // An object that comes late is seen at once.
     m.until("waits", |p| state(p)["waiting"]["reason"] == "ContainerCreating").await;
+    let waiting = "container \"c\" in pod \"waits\" is waiting to start: ContainerCreating";
+    assert_eq!(body(&m, "/containerLogs/default/waits/c").await, (400, waiting.into()));
+    assert_eq!(body(&m, "/exec/default/waits/c?command=true").await, (500, "container not found (\"c\")".into()));
+    assert_eq!(body(&m, "/attach/default/done/c").await, (500, "container not found (\"c\")".into()));
+    let previous = "previous terminated container \"c\" in pod \"stays\" not found";
+    m.until("stays", is_ready).await;
+    assert_eq!(body(&m, "/containerLogs/default/stays/c?previous=true").await, (400, previous.into()));
+    m.until("image", |p| state(p)["waiting"]["reason"] == "ImagePullBackOff").await;
+    let pulling = "container \"c\" in pod \"image\" is waiting to start: trying and failing to pull image";
+    assert_eq!(body(&m, "/containerLogs/default/image/c").await, (400, pulling.into()));
     m.api.put("api/v1/configmaps", json!({"metadata": {"name": "late", "namespace": "default"}, "data": {"a": "b"}}));
     m.until("waits", is_ready).await;
 
@@ -291,7 +301,7 @@ async fn containers_end_restart_and_outlive_the_agent() {
     m.api.delete_gracefully(PODS, "default", "stays", 1);
     m.gone("stays").await;
     assert_eq!(body(&m, "/healthz").await, (200, "ok".into()));
-    assert_eq!(body(&m, "/containerLogs/default/none/c").await.0, 404);
+    assert_eq!(body(&m, "/containerLogs/default/none/c").await, (404, "pod \"none\" does not exist".into()));
     m.finish().await;
 }
 

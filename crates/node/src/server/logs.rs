@@ -16,7 +16,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc;
 
-use super::{Body, Error, Handle, Query};
+use super::{Body, Error, Handle, Query, absent};
 use crate::agent::Options;
 
 /// How often a file that is followed is looked at.
@@ -77,7 +77,10 @@ pub(super) async fn serve(
             Error::BadRequest(format!("previous terminated container {name:?} in pod {pod:?} not found"))
         })?
     } else {
-        newest.ok_or_else(|| Error::NotFound(format!("container {name:?} in pod {pod:?} is not available")))?
+        match newest {
+            Some(c) => c,
+            None => return Err(absent::no_log(handle, ns, pod, name).await),
+        }
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(16);
     let (options, path) = (handle.options.clone(), container.log_path.clone());

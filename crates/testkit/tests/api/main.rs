@@ -29,4 +29,5 @@ mod said;
 mod served;
 mod services;
 mod stream;
+mod streams;
 mod words;
