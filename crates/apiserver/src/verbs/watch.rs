@@ -110,7 +110,8 @@ impl Stream {
         tokio::pin!(end);
         let mut tick = tokio::time::interval(BOOKMARK);
         tick.reset();
-        let drained = self.server.lifecycle.drained();
+        let server = self.server.clone();
+        let drained = server.lifecycle.drained();
         // Built-in rows stay.
         let gone = (!self.request.resource.bare_items).then(|| self.server.registry.gone(&self.request.resource));
         let gone = async move {
@@ -128,7 +129,7 @@ impl Stream {
                 () = &mut end => return,
                 () = &mut drained => return,
                 _ = tick.tick(), if self.bookmarks => self.bookmark(watch.revision(), false).await,
-                batch = watch.next() => match batch {
+                batch = watch.next(&server.registry) => match batch {
                     // No object is a list: upstream ends such a stream at the first of them.
                     Ok(Batch::Events(_)) if self.wanted.shape == Shape::PartialMetadataList => return,
                     Ok(Batch::Events(events)) => match self.events(&events).await {
