@@ -58,7 +58,8 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
         Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await?,
         None => return Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
     };
-    if request.subresource == "log" && !response.status().is_success() {
+    let answered = response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if request.subresource == "log" && !answered {
         return Err(refusal(response, name).await);
     }
     Ok(response)

@@ -2,8 +2,11 @@
 //! (`k8s.io/apimachinery/pkg/util/proxy`). Connections that turn into something else are joined end to end.
 //!
 //! **Invariant**: no task and no connection to the other side outlives the client's, however silent the other side is.
-//!
-//! Left out: rewriting links in HTML.
+//! Links to the other side, in HTML and in `Location`, are made links through the proxy.
+
+mod coded;
+mod html;
+mod links;
 
 use crate::Server;
 use crate::answer::bytes;
@@ -11,13 +14,18 @@ use crate::body::Body;
 use crate::handle::Call;
 use bytes::Bytes;
 use client::https::{Reach, handshake_error};
-use http::header::{AUTHORIZATION, CONNECTION, HOST, LOCATION, TRANSFER_ENCODING, UPGRADE};
+use coded::{Coding, rewritten};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING,
+    UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use links::Origin;
 use meta::Status;
 use registry::{Place, Request, Upstream};
 use rustls::pki_types::ServerName;
@@ -59,6 +67,14 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
         }
         return Ok(r);
     }
+    let asked = parts.headers.get(HOST).and_then(|h| h.to_str().ok()).or(parts.uri.authority().map(|a| a.as_str()));
+    let asked = asked.unwrap_or_default().to_owned();
+    let forwarded =
+        links::join(root, rest) + if rest.len() > 1 && rest.ends_with('/') || rest == "/" { "/" } else { "" };
+    if let Ok(v) = HeaderValue::from_str(&forwarded) {
+        parts.headers.insert("x-forwarded-uri", v);
+    }
+    let is_head = parts.method == Method::HEAD;
     let location = format!("{}{query}", if rest.is_empty() { "/" } else { rest });
     parts.uri = location.parse::<Uri>().map_err(|e| Status::bad_request(format!("{location:?}: {e}")))?;
     parts.headers.remove(AUTHORIZATION);
@@ -66,17 +82,21 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
         Upstream::Agent(node) => {
             let connector = server.connector.read().clone();
             match connector {
-                Some(c) => c.connect(&node, HttpRequest::from_parts(parts, body)).await,
+                Some(c) => {
+                    let response = c.connect(&node, HttpRequest::from_parts(parts, body)).await?;
+                    let origin = Origin { dialled: String::new(), asked, root: root.to_owned() };
+                    Ok(through(response, origin, is_head))
+                }
                 None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
             }
         }
-        Upstream::Address { tls, host, port } => match send(parts, body, (&host, port), tls, root).await {
-            Ok(r) => Ok(r),
-            Err(e) => {
-                let why = format!("error trying to reach service: {e}");
-                Ok(bytes(503, "text/plain; charset=utf-8", why))
+        Upstream::Address { tls, host, port } => {
+            let origin = Origin { dialled: format!("{host}:{port}"), asked, root: root.to_owned() };
+            match send(parts, body, (&host, port), tls, &origin).await {
+                Ok(r) => Ok(through(r, origin, is_head)),
+                Err(e) => Err(Status::unavailable(format!("error trying to reach service: {e}"))),
             }
-        },
+        }
     }
 }
 
@@ -100,7 +120,7 @@ async fn send(
     body: Bytes,
     address: (&str, u16),
     tls: bool,
-    root: &str,
+    origin: &Origin,
 ) -> Result<Response<Body>, Error> {
     let (host, port) = address;
     let bare = host.trim_matches(['[', ']']);
@@ -113,7 +133,9 @@ async fn send(
         parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         parts.headers.insert(UPGRADE, protocol.clone());
     }
-    if let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}")) {
+    // The other side sees the host that the client asked for.
+    let asked = if origin.asked.is_empty() { &origin.dialled } else { &origin.asked };
+    if let Ok(host) = HeaderValue::from_str(asked) {
         parts.headers.insert(HOST, host);
     }
     parts.version = http::Version::HTTP_11;
@@ -127,7 +149,7 @@ async fn send(
     } else {
         exchange(socket, request).await?
     };
-    Ok(answer(response, ours, root))
+    Ok(answer(response, ours))
 }
 
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -143,7 +165,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     Ok(sender.send_request(request).await?)
 }
 
-fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str) -> Response<Body> {
+fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>) -> Response<Body> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let theirs = hyper::upgrade::on(&mut response);
         if let Some(ours) = ours {
@@ -156,11 +178,6 @@ fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str)
     }
     let (mut parts, body) = response.into_parts();
     drop_hop_by_hop(&mut parts.headers);
-    // A path of theirs is below ours.
-    let location = parts.headers.get(LOCATION).and_then(|l| l.to_str().ok()).filter(|l| l.starts_with('/'));
-    if let Some(v) = location.and_then(|l| HeaderValue::from_str(&format!("{root}{l}")).ok()) {
-        parts.headers.insert(LOCATION, v);
-    }
     Response::from_parts(parts, Body::relay(body))
 }
 
@@ -174,6 +191,43 @@ pub(crate) async fn carry(ours: impl AsyncRead + AsyncWrite, theirs: impl AsyncR
         _ = tokio::io::copy(&mut from_them, &mut to_us) => {}
     }
     let _ = tokio::time::timeout(CLOSE, async { tokio::join!(to_us.shutdown(), to_them.shutdown()) }).await;
+}
+
+/// Headers by which a server says who of other sites may read it: here, that is for the API to say.
+const CORS: [&str; 4] = [
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+];
+
+/// An answer from behind the proxy, with links that lead through it.
+fn through(response: Response<Body>, origin: Origin, is_head: bool) -> Response<Body> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    CORS.iter().for_each(|name| drop(parts.headers.remove(*name)));
+    if let Some(l) = parts.headers.get(LOCATION).and_then(|l| l.to_str().ok()) {
+        if let Ok(v) = HeaderValue::from_str(&origin.rewrite(l)) {
+            parts.headers.insert(LOCATION, v);
+        }
+        return Response::from_parts(parts, body);
+    }
+    let text = |name: HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let is_html = text(CONTENT_TYPE).split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("text/html");
+    let coding = match text(CONTENT_ENCODING) {
+        "" => Coding::None,
+        "gzip" => Coding::Gzip,
+        "deflate" => Coding::Deflate,
+        // Nobody here can read it.
+        _ => return Response::from_parts(parts, body),
+    };
+    if !is_html || is_head {
+        return Response::from_parts(parts, body);
+    }
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, rewritten(body, origin, coding))
 }
 
 /// Headers that are about one connection only.

@@ -79,7 +79,7 @@ fn proxies_lead_to_pods_services_and_nodes(s: &Story) {
         assert!(said.starts_with("GET /a%20b/c?d=e "), "{said}");
         assert!(!said.to_lowercase().contains("authorization"), "{said}");
     }
-    assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("unable to handle the request"));
+    assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("error trying to reach service: dial tcp "));
     s.eventually("endpoints of the service", || {
         ["services/web", "services/web:http", "services/web:80"]
             .iter()

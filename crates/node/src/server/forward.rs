@@ -52,7 +52,7 @@ pub(super) async fn serve(
     if spdy {
         return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, namespace));
     }
-    upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io"], move |socket, protocol| async move {
+    upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io", ""], move |socket, protocol| async move {
         if protocol == TUNNEL { unwrap(socket, namespace).await } else { run(socket, ports, namespace).await }
     })
 }

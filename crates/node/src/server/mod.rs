@@ -148,7 +148,7 @@ impl Handle {
         match path[..] {
             ["healthz"] => Ok(text(StatusCode::OK, "ok".into())),
             ["stats", "summary"] => stats::summary(&self.options).await,
-            ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, &Query::of(&request)).await,
+            ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, request).await,
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
                 let id = self.running(ns, pod, container).await?;
                 stream::exec(&self.options, id, request)
