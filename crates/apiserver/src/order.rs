@@ -24,6 +24,13 @@ pub(crate) fn json_as(v: &Value, definition: &str) -> Vec<u8> {
     write(v, kinds::catalog().definitions.get(definition).map(|s| &**s), true)
 }
 
+/// JSON of a document that no definition describes, with its fields in this order, as it is.
+pub(crate) fn json_listed(v: &Value, fields: &[&str]) -> Vec<u8> {
+    let any = || inline(Schema::of(Type::Any));
+    let schema = record(fields.iter().map(|f| (*f, any())).collect());
+    write(v, Some(&schema), false).trim_ascii_end().to_vec()
+}
+
 fn write(v: &Value, schema: Option<&Schema>, pretty: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     write_typed(&mut out, v, schema, pretty.then_some(INDENT));

@@ -339,7 +339,7 @@ async fn a_bundle_may_hold_the_serving_certificate() {
     let is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let params = || CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     let mut authority = params();
-    authority.is_ca = is_ca.clone();
+    authority.is_ca = is_ca;
     let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let of_another = params().signed_by(&key, &Issuer::from_params(&authority, &authority_key)).unwrap();
     let mut alone = params();

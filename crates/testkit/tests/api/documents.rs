@@ -182,6 +182,8 @@ async fn json_is_in_the_order_of_gos_types() {
         r#""singularResource":"deployment","verbs":["create","#
     );
     assert!(all.contains(deployments));
+    let issuer = get("/.well-known/openid-configuration").await;
+    assert!(issuer.starts_with(r#"{"issuer":""#) && issuer.contains(r#","jwks_uri":""#), "{issuer}");
     let version = get("/version").await;
     assert!(
         version.starts_with("{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"emulationMajor\"")
