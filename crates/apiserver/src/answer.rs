@@ -2,6 +2,7 @@
 
 use crate::body::Body;
 use crate::content::{self, Wanted};
+use crate::order;
 use http::{HeaderValue, Response, StatusCode, header};
 use meta::Status;
 
@@ -29,7 +30,7 @@ pub(crate) fn failure_in(wanted: &Wanted, s: &Status) -> Response<Body> {
 }
 
 pub(crate) fn json(code: u16, v: &meta::Value) -> Response<Body> {
-    bytes(code, "application/json", v.to_string().into_bytes())
+    bytes(code, "application/json", order::json(v, false))
 }
 
 pub(crate) fn bytes(code: u16, media: &'static str, body: impl Into<Body>) -> Response<Body> {

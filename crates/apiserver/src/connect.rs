@@ -31,11 +31,6 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     }
     let object = server.registry.get(&request).await?;
     let bad = |why: String| Status::bad_request(why);
-    let node = object.str_at(&["spec", "nodeName"]).unwrap_or_default();
-    if node.is_empty() {
-        let gr = request.group_resource();
-        return Err(Status::conflict(&gr, &request.name, "it has not been assigned to a node yet"));
-    }
     let (ns, name) = (&request.namespace, &request.name);
     let path = match request.subresource.as_str() {
         "log" => {
@@ -46,6 +41,14 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
         "portforward" => format!("/portForward/{ns}/{name}"),
         other => return Err(bad(format!("{other} is not served yet"))),
     };
+    let node = object.str_at(&["spec", "nodeName"]).unwrap_or_default();
+    if node.is_empty() {
+        // There is no log yet, which is no error.
+        return match request.subresource.as_str() {
+            "log" => Ok(no_content()),
+            _ => Err(bad(format!("pod {name} does not have a host assigned"))),
+        };
+    }
     let query = call.parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
     let uri: Uri = format!("{path}{query}").parse().map_err(|_| bad(format!("the path {path} cannot be sent on")))?;
     let Call { mut parts, body, .. } = call;
@@ -55,7 +58,8 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
         Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await?,
         None => return Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
     };
-    if request.subresource == "log" && !response.status().is_success() {
+    let answered = response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if request.subresource == "log" && !answered {
         return Err(refusal(response, name).await);
     }
     Ok(response)
@@ -116,39 +120,31 @@ async fn refusal(response: Response<Body>, pod: &str) -> Status {
     }
 }
 
-/// The container that is meant: named, annotated as the default, or the only one.
+/// An answer without a body, as upstream's server makes it of a stream that has no place.
+fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+/// The container that is meant: named, or the only one. Errors name all of the pod, in the order in which they start.
 fn container(object: &Object, query: &Query) -> Result<String, Status> {
     let names = |field: &str| -> Vec<String> {
         let list = object.at(&["spec", field]).and_then(meta::Value::as_array);
         list.into_iter().flatten().filter_map(|c| c["name"].as_str()).map(str::to_owned).collect()
     };
-    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
-    let asked = query.get("container");
-    if !asked.is_empty() {
-        let all = main.iter().chain(&init).chain(&ephemeral);
-        return match all.into_iter().find(|c| *c == asked) {
-            Some(c) => Ok(c.clone()),
-            None => Err(Status::bad_request(format!("container {asked} is not valid for pod {}", object.name()))),
-        };
-    }
-    if let Some(c) =
-        object.annotation("kubectl.kubernetes.io/default-container").filter(|c| main.iter().any(|m| m == c))
-    {
-        return Ok(c.to_owned());
-    }
+    let main = names("containers");
+    let all = [names("initContainers"), main.clone(), names("ephemeralContainers")].concat();
+    let (asked, pod) = (query.get("container"), object.name());
     match &main[..] {
+        _ if all.iter().any(|c| c == asked) => Ok(asked.to_owned()),
+        _ if !asked.is_empty() => Err(Status::bad_request(format!("container {asked} is not valid for pod {pod}"))),
         [one] => Ok(one.clone()),
-        many => {
-            let extra = if init.is_empty() {
-                String::new()
-            } else {
-                format!(" or one of the init containers: [{}]", init.join(" "))
-            };
-            Err(Status::bad_request(format!(
-                "a container name must be specified for pod {}, choose one of: [{}]{extra}",
-                object.name(),
-                many.join(" ")
-            )))
+        [] => Err(Status::bad_request(format!("a container name must be specified for pod {pod}"))),
+        _ => {
+            let all = all.join(" ");
+            let why = format!("a container name must be specified for pod {pod}, choose one of: [{all}]");
+            Err(Status::bad_request(why))
         }
     }
 }

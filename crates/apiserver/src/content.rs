@@ -1,5 +1,6 @@
 //! Bodies in, bodies out: which encodings are asked for, and reading what was sent.
 
+use crate::order;
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use meta::{Status, Value};
@@ -247,7 +248,7 @@ pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub const CBOR: &str = "application/cbor";
 
 /// The schema of a kind in any version, for messages that carry no field names.
-fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
+pub(crate) fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
     let gv = meta::GroupVersion::parse(version)?;
     kinds::catalog().schema_of(&gv.with_kind(kind)).map(|s| &**s)
 }
@@ -322,21 +323,9 @@ pub fn write(wanted: &Wanted, v: &Value) -> (&'static str, Vec<u8>) {
             if let Some(bytes) = to_protobuf(v) {
                 return (PROTOBUF, bytes);
             }
-            (JSON, v.to_string().into_bytes())
+            (JSON, order::json(v, false))
         }
         Encoding::Cbor => (CBOR, codec::cbor::to_vec(v)),
-        Encoding::Json => {
-            let mut bytes = Vec::with_capacity(1024);
-            // Writing to memory does not fail.
-            let _ = if wanted.pretty {
-                serde_json::to_writer_pretty(&mut bytes, v)
-            } else {
-                serde_json::to_writer(&mut bytes, v)
-            };
-            if wanted.pretty {
-                bytes.push(b'\n');
-            }
-            (JSON, bytes)
-        }
+        Encoding::Json => (JSON, order::json(v, wanted.pretty)),
     }
 }

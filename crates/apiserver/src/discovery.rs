@@ -5,6 +5,7 @@
 use crate::Server;
 use crate::answer::{bytes, json};
 use crate::body::Body;
+use crate::order;
 use crate::path::Target;
 use base64::Engine as _;
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
@@ -23,7 +24,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
     let path = parts.uri.path().trim_end_matches('/');
     let accept = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kept = |key: &str, make: &dyn Fn() -> Value| {
-        let document = server.documents.get(key, change(server, &rows), make);
+        let document = server.documents.get_bytes(key, change(server, &rows), || order::json(&make(), false).into());
         bytes(200, "application/json", Body::Full(document.text))
     };
     match path {
@@ -33,15 +34,20 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
             }
             Ok(if path == "/api" { json(200, &core_versions()) } else { kept(path, &|| groups(server, &rows)) })
         }
-        "" => Ok(kept("/", &|| paths(server, &rows))),
+        "" => {
+            let make = || order::json(&paths(server, &rows), true).into();
+            let document = server.documents.get_bytes("/", change(server, &rows), make);
+            Ok(bytes(200, "application/json", Body::Full(document.text)))
+        }
         _ => {
             let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
             if let (Some(gv), true) = (&target.group_version, target.resource.is_empty()) {
                 let is_of = |r: &&Arc<Resource>| *r.kind.group == *gv.group && *r.kind.version == *gv.version;
                 let is_core = segments[0] == "api";
                 if is_core == gv.group.is_empty() && rows.iter().any(|r| is_of(&r)) {
-                    let make = || resources(&gv.to_string(), &rows.iter().filter(is_of).collect::<Vec<_>>());
-                    let document = server.documents.get(path, rows.change(Some(gv)), make);
+                    let list = || resources(&gv.to_string(), &rows.iter().filter(is_of).collect::<Vec<_>>());
+                    let make = || order::json(&list(), false).into();
+                    let document = server.documents.get_bytes(path, rows.change(Some(gv)), make);
                     return Ok(bytes(200, "application/json", Body::Full(document.text)));
                 }
             }
@@ -202,7 +208,12 @@ fn resources(gv: &str, rows: &[&Arc<Resource>]) -> Value {
         }
     }
     list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": list})
+    let mut all = json!({"kind": "APIResourceList", "groupVersion": gv, "resources": list});
+    // That of the core group does not say it.
+    if gv.contains('/') {
+        all["apiVersion"] = "v1".into();
+    }
+    all
 }
 
 fn strings(list: &[schema::Str]) -> Value {
@@ -218,7 +229,8 @@ fn storage_hash(r: &Resource) -> String {
 
 fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
     let key = format!("{} aggregated {version}", if core { "/api" } else { "/apis" });
-    let document = server.documents.get(&key, change(server, rows), || group_discovery(server, rows, core, version));
+    let make = || order::json(&group_discovery(server, rows, core, version), false).into();
+    let document = server.documents.get_bytes(&key, change(server, rows), make);
     let etag = format!("\"{}\"", document.hash.to_lowercase());
     let same = parts.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == etag.as_bytes());
     let media = match version {

@@ -3,11 +3,20 @@
 use crate::answer::{bytes, method_not_allowed};
 use crate::body::Body;
 use crate::path::Target;
-use crate::{Server, discovery, health, openapi, zpages};
+use crate::{Server, discovery, health, openapi, order, zpages};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, header};
 use meta::Status;
 use std::sync::Arc;
+
+/// What an issuer says of itself, in upstream's order.
+const ABOUT: [&str; 5] = [
+    "issuer",
+    "jwks_uri",
+    "response_types_supported",
+    "subject_types_supported",
+    "id_token_signing_alg_values_supported",
+];
 
 impl Server {
     /// What is no resource: health, version, discovery, OpenAPI.
@@ -62,7 +71,7 @@ impl Server {
             "/openid/v1/jwks" => ("application/jwk-set+json", keys),
             _ => return None,
         };
-        let mut r = bytes(200, media, document.to_string().into_bytes());
+        let mut r = bytes(200, media, order::json_listed(document, &ABOUT));
         r.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
         Some(r)
     }

@@ -35,6 +35,7 @@ mod metrics;
 mod node_authorizer;
 mod openapi;
 mod options;
+mod order;
 mod path;
 mod proxy;
 mod rbac_cache;

@@ -2,28 +2,36 @@
 //! (`k8s.io/apimachinery/pkg/util/proxy`). Connections that turn into something else are joined end to end.
 //!
 //! **Invariant**: no task and no connection to the other side outlives the client's, however silent the other side is.
-//!
-//! Left out: rewriting links in HTML.
+//! Links to the other side, in HTML and in `Location`, are made links through the proxy.
+
+mod coded;
+mod html;
+mod links;
 
 use crate::Server;
 use crate::answer::bytes;
 use crate::body::Body;
 use crate::handle::Call;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, HOST, LOCATION, TRANSFER_ENCODING, UPGRADE};
+use client::https::{Reach, handshake_error};
+use coded::{Coding, rewritten};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING,
+    UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use links::Origin;
 use meta::Status;
 use registry::{Place, Request, Upstream};
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// How long it may take to reach somebody.
@@ -34,11 +42,9 @@ const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("dial tcp {0}: i/o timeout")]
-    Late(String),
-    #[error("dial tcp {0}: {1}")]
-    Connect(String, std::io::Error),
-    #[error("TLS: {0}")]
+    #[error("{0}")]
+    Connect(client::BoxError),
+    #[error("{0}")]
     Tls(String),
     #[error(transparent)]
     Http(#[from] hyper::Error),
@@ -61,6 +67,14 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
         }
         return Ok(r);
     }
+    let asked = parts.headers.get(HOST).and_then(|h| h.to_str().ok()).or(parts.uri.authority().map(|a| a.as_str()));
+    let asked = asked.unwrap_or_default().to_owned();
+    let forwarded =
+        links::join(root, rest) + if rest.len() > 1 && rest.ends_with('/') || rest == "/" { "/" } else { "" };
+    if let Ok(v) = HeaderValue::from_str(&forwarded) {
+        parts.headers.insert("x-forwarded-uri", v);
+    }
+    let is_head = parts.method == Method::HEAD;
     let location = format!("{}{query}", if rest.is_empty() { "/" } else { rest });
     parts.uri = location.parse::<Uri>().map_err(|e| Status::bad_request(format!("{location:?}: {e}")))?;
     parts.headers.remove(AUTHORIZATION);
@@ -68,18 +82,19 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
         Upstream::Agent(node) => {
             let connector = server.connector.read().clone();
             match connector {
-                Some(c) => c.connect(&node, HttpRequest::from_parts(parts, body)).await,
+                Some(c) => {
+                    let response = c.connect(&node, HttpRequest::from_parts(parts, body)).await?;
+                    let origin = Origin { dialled: String::new(), asked, root: root.to_owned() };
+                    Ok(through(response, origin, is_head))
+                }
                 None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
             }
         }
         Upstream::Address { tls, host, port } => {
-            let address = format!("{host}:{port}");
-            match send(parts, body, &address, tls.then_some(host), root).await {
-                Ok(r) => Ok(r),
-                Err(e) => {
-                    let why = format!("error trying to reach service: {e}");
-                    Ok(bytes(503, "text/plain; charset=utf-8", why))
-                }
+            let origin = Origin { dialled: format!("{host}:{port}"), asked, root: root.to_owned() };
+            match send(parts, body, (&host, port), tls, &origin).await {
+                Ok(r) => Ok(through(r, origin, is_head)),
+                Err(e) => Err(Status::unavailable(format!("error trying to reach service: {e}"))),
             }
         }
     }
@@ -103,15 +118,13 @@ fn split(id: &str) -> Result<(String, Place), Status> {
 async fn send(
     mut parts: http::request::Parts,
     body: Bytes,
-    address: &str,
-    tls: Option<String>,
-    root: &str,
+    address: (&str, u16),
+    tls: bool,
+    origin: &Origin,
 ) -> Result<Response<Body>, Error> {
-    let socket = match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
-        Ok(Ok(s)) => s,
-        Ok(Err(e)) => return Err(Error::Connect(address.to_owned(), e)),
-        Err(_) => return Err(Error::Late(address.to_owned())),
-    };
+    let (host, port) = address;
+    let bare = host.trim_matches(['[', ']']);
+    let socket = client::https::dial(bare, port, Reach::Anywhere, CONNECT).await.map_err(Error::Connect)?;
     let _ = socket.set_nodelay(true);
     let ours = parts.extensions.remove::<OnUpgrade>();
     let asked = parts.headers.get(UPGRADE).cloned();
@@ -120,24 +133,23 @@ async fn send(
         parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         parts.headers.insert(UPGRADE, protocol.clone());
     }
-    if let Ok(host) = HeaderValue::from_str(address) {
+    // The other side sees the host that the client asked for.
+    let asked = if origin.asked.is_empty() { &origin.dialled } else { &origin.asked };
+    if let Ok(host) = HeaderValue::from_str(asked) {
         parts.headers.insert(HOST, host);
     }
     parts.version = http::Version::HTTP_11;
     parts.extensions = http::Extensions::new();
     let request = HttpRequest::from_parts(parts, Full::new(body));
-    let response = match tls {
-        None => exchange(socket, request).await?,
-        Some(host) => {
-            let bad = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
-            let config = client::https::unverified().map_err(|e| bad(&e))?;
-            let bare = host.trim_matches(['[', ']']).to_owned();
-            let name = ServerName::try_from(bare).map_err(|e| bad(&e))?;
-            let stream = TlsConnector::from(config).connect(name, socket).await.map_err(|e| bad(&e))?;
-            exchange(stream, request).await?
-        }
+    let response = if tls {
+        let config = client::https::unverified().map_err(|e| Error::Tls(e.why()))?;
+        let name = ServerName::try_from(bare.to_owned()).map_err(|e| Error::Tls(e.to_string()))?;
+        let stream = TlsConnector::from(config).connect(name, socket).await;
+        exchange(stream.map_err(|e| Error::Tls(handshake_error(&e)))?, request).await?
+    } else {
+        exchange(socket, request).await?
     };
-    Ok(answer(response, ours, root))
+    Ok(answer(response, ours))
 }
 
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -153,7 +165,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     Ok(sender.send_request(request).await?)
 }
 
-fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str) -> Response<Body> {
+fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>) -> Response<Body> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let theirs = hyper::upgrade::on(&mut response);
         if let Some(ours) = ours {
@@ -166,11 +178,6 @@ fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>, root: &str)
     }
     let (mut parts, body) = response.into_parts();
     drop_hop_by_hop(&mut parts.headers);
-    // A path of theirs is below ours.
-    let location = parts.headers.get(LOCATION).and_then(|l| l.to_str().ok()).filter(|l| l.starts_with('/'));
-    if let Some(v) = location.and_then(|l| HeaderValue::from_str(&format!("{root}{l}")).ok()) {
-        parts.headers.insert(LOCATION, v);
-    }
     Response::from_parts(parts, Body::relay(body))
 }
 
@@ -184,6 +191,43 @@ pub(crate) async fn carry(ours: impl AsyncRead + AsyncWrite, theirs: impl AsyncR
         _ = tokio::io::copy(&mut from_them, &mut to_us) => {}
     }
     let _ = tokio::time::timeout(CLOSE, async { tokio::join!(to_us.shutdown(), to_them.shutdown()) }).await;
+}
+
+/// Headers by which a server says who of other sites may read it: here, that is for the API to say.
+const CORS: [&str; 4] = [
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+];
+
+/// An answer from behind the proxy, with links that lead through it.
+fn through(response: Response<Body>, origin: Origin, is_head: bool) -> Response<Body> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    CORS.iter().for_each(|name| drop(parts.headers.remove(*name)));
+    if let Some(l) = parts.headers.get(LOCATION).and_then(|l| l.to_str().ok()) {
+        if let Ok(v) = HeaderValue::from_str(&origin.rewrite(l)) {
+            parts.headers.insert(LOCATION, v);
+        }
+        return Response::from_parts(parts, body);
+    }
+    let text = |name: HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let is_html = text(CONTENT_TYPE).split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("text/html");
+    let coding = match text(CONTENT_ENCODING) {
+        "" => Coding::None,
+        "gzip" => Coding::Gzip,
+        "deflate" => Coding::Deflate,
+        // Nobody here can read it.
+        _ => return Response::from_parts(parts, body),
+    };
+    if !is_html || is_head {
+        return Response::from_parts(parts, body);
+    }
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, rewritten(body, origin, coding))
 }
 
 /// Headers that are about one connection only.

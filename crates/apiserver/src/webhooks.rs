@@ -166,12 +166,7 @@ fn request(
 }
 
 async fn exchange(client: &dyn Transport, request: Request<Bytes>) -> Result<Vec<u8>, Failure> {
-    let answer = client.send(request).await.map_err(|e| {
-        Failure::Sending(match e {
-            Error::Connect { to, source } => format!("dial tcp {to}: {source}"),
-            other => other.to_string(),
-        })
-    })?;
+    let answer = client.send(request).await.map_err(|e| Failure::Sending(e.to_string()))?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
     let body = body.map_err(|e| Failure::Sending(e.to_string()))?.to_bytes();

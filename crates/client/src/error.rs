@@ -13,7 +13,8 @@ pub enum Error {
     /// The request could not be written as HTTP: a name that is no path segment, a header that is no header.
     #[error("invalid request: {0}")]
     Request(String),
-    #[error("connecting to {to}: {source}")]
+    /// No connection: why, in the words of Go's `net` and `crypto/tls`, the address included.
+    #[error("{source}")]
     Connect { to: String, source: BoxError },
     /// The request was sent, or half sent; whether the server acted on it is unknown.
     #[error("sending the request: {0}")]

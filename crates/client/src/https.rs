@@ -4,10 +4,13 @@
 
 mod connect;
 mod dedicated;
+mod dial;
 mod tls;
+mod trust;
 
 pub use connect::Proxy;
 pub use dedicated::Dedicated;
+pub use dial::{dial, handshake_error};
 pub use tls::{ClientIdentity, Roots, unverified};
 
 use crate::error::Error;

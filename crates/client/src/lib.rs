@@ -28,7 +28,7 @@ pub mod watch;
 
 pub use api::{Api, List};
 pub use client::{Client, Impersonation};
-pub use error::{Error, optional};
+pub use error::{BoxError, Error, optional};
 pub use events::{Recorder, Regarding, Severity, Source};
 pub use expectations::Expectations;
 pub use https::Https;

@@ -3,6 +3,7 @@
 //! Left out: reading. `serde_json` reads values, and strict decoding with paths is the schema's business.
 
 use meta::Value;
+use schema::{Schema, Type};
 use serde_json::Number;
 use std::io::Write as _;
 
@@ -36,27 +37,63 @@ pub fn to_string(v: &Value, html: Html) -> String {
 /// Indented by four spaces, with a newline at the end: `kubectl -o json`.
 pub fn to_string_indent(v: &Value) -> String {
     let mut out = Vec::with_capacity(1024);
-    write_with(&mut out, v, Html::Escape, Some("    "));
+    write_with(&mut out, v, None, Html::Escape, Some("    "));
     out.push(b'\n');
     String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Appends compact JSON.
 pub fn write(out: &mut Vec<u8>, v: &Value, html: Html) {
-    write_with(out, v, html, None);
+    write_with(out, v, None, html, None);
+}
+
+/// Appends JSON as the API server sends it: the fields of a struct in the order of its Go type, the keys of a map sorted; indented
+/// if `indent` says with what, else compact with a newline at its end.
+pub fn write_typed(out: &mut Vec<u8>, v: &Value, schema: Option<&Schema>, indent: Option<&str>) {
+    write_with(out, v, schema, Html::Keep, indent);
+    if indent.is_none() {
+        out.push(b'\n');
+    }
 }
 
 enum Frame<'a> {
-    Object(serde_json::map::Iter<'a>),
-    Array(std::slice::Iter<'a, Value>),
+    Object(serde_json::map::Iter<'a>, Option<&'a Schema>),
+    Struct(std::vec::IntoIter<Member<'a>>),
+    Array(std::slice::Iter<'a, Value>, Option<&'a Schema>),
 }
 
-fn write_with(out: &mut Vec<u8>, root: &Value, html: Html, indent: Option<&str>) {
+struct Member<'a> {
+    name: &'a String,
+    value: &'a Value,
+    schema: Option<&'a Schema>,
+    place: usize,
+}
+
+/// The members of an object in the order of the type: what every object says of itself, its fields, then what the type does not have.
+fn in_order<'a>(m: &'a serde_json::Map<String, Value>, s: &'a Schema) -> Vec<Member<'a>> {
+    let is_kind = s.field("kind").is_some() && s.field("apiVersion").is_some();
+    let member = |(name, value): (&'a String, &'a Value)| {
+        let field = s.field(name);
+        let place = match (name.as_str(), field) {
+            ("kind", Some(f)) if is_kind && f.number == 0 => 0,
+            ("apiVersion", Some(f)) if is_kind && f.number == 0 => 1,
+            (_, Some(f)) => 2 + usize::from(f.place),
+            (_, None) => usize::MAX,
+        };
+        Member { name, value, schema: field.map(|f| f.schema.get()), place }
+    };
+    let mut all: Vec<Member<'a>> = m.iter().map(member).collect();
+    all.sort_by_key(|m| m.place);
+    all
+}
+
+fn write_with(out: &mut Vec<u8>, root: &Value, schema: Option<&Schema>, html: Html, indent: Option<&str>) {
     // Explicit, because a value may be nested deeper than a thread's stack allows.
     let mut stack: Vec<Frame<'_>> = Vec::new();
-    let mut next = Some(root);
+    let mut next = Some((root, schema));
     loop {
-        if let Some(v) = next.take() {
+        if let Some((v, schema)) = next.take() {
+            let schema = schema.map(|s| shape(s, v));
             match v {
                 Value::Null => out.extend_from_slice(b"null"),
                 Value::Bool(b) => out.extend_from_slice(if *b { b"true" } else { b"false" }),
@@ -66,11 +103,14 @@ fn write_with(out: &mut Vec<u8>, root: &Value, html: Html, indent: Option<&str>)
                 Value::Object(m) if m.is_empty() => out.extend_from_slice(b"{}"),
                 Value::Array(a) => {
                     out.push(b'[');
-                    stack.push(Frame::Array(a.iter()));
+                    stack.push(Frame::Array(a.iter(), schema.and_then(|s| s.items.as_deref())));
                 }
                 Value::Object(m) => {
                     out.push(b'{');
-                    stack.push(Frame::Object(m.iter()));
+                    stack.push(match schema.filter(|s| s.ty == Type::Struct && !s.custom) {
+                        Some(s) => Frame::Struct(in_order(m, s).into_iter()),
+                        None => Frame::Object(m.iter(), schema.and_then(|s| s.additional.as_deref())),
+                    });
                 }
             }
         }
@@ -78,8 +118,9 @@ fn write_with(out: &mut Vec<u8>, root: &Value, html: Html, indent: Option<&str>)
         let Some(top) = stack.last_mut() else { return };
         let first = matches!(out.last(), Some(b'[' | b'{'));
         let item = match top {
-            Frame::Object(it) => it.next().map(|(k, v)| (Some(k), v)),
-            Frame::Array(it) => it.next().map(|v| (None, v)),
+            Frame::Object(it, values) => it.next().map(|(k, v)| (Some(k), (v, *values))),
+            Frame::Struct(it) => it.next().map(|m| (Some(m.name), (m.value, m.schema))),
+            Frame::Array(it, items) => it.next().map(|v| (None, (v, *items))),
         };
         match item {
             Some((key, v)) => {
@@ -98,11 +139,17 @@ fn write_with(out: &mut Vec<u8>, root: &Value, html: Html, indent: Option<&str>)
             }
             None => {
                 new_line(out, indent, depth - 1);
-                out.push(if matches!(top, Frame::Object(_)) { b'}' } else { b']' });
+                out.push(if matches!(top, Frame::Array(..)) { b']' } else { b'}' });
                 stack.pop();
             }
         }
     }
+}
+
+/// What a value of several possible shapes is.
+fn shape<'a>(s: &'a Schema, v: &Value) -> &'a Schema {
+    let ty = if v.is_array() { Type::Array } else { Type::Struct };
+    s.alternative(ty).map_or(s, |a| a.schema.get())
 }
 
 fn new_line(out: &mut Vec<u8>, indent: Option<&str>, depth: usize) {

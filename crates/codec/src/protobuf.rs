@@ -5,9 +5,7 @@
 //!
 //! Go's encoder writes zeros of fields that are no pointers; where the schema says so (`Presence::OmitZero`) they are absent
 //! again after reading, and a zero time always is. Unknown field numbers are skipped. Lists as values of maps are wrapped as
-//! `{items=1}`.
-//!
-//! Left out: the unions of custom resource schemas (`JSONSchemaPropsOrArray` and its kin), which are kept as JSON bytes.
+//! `{items=1}`. A value of several possible shapes is a message with a field for each ([`schema::types::Alternative`]).
 
 mod read;
 pub mod wire;

@@ -73,9 +73,22 @@ pub fn start(parts: &Parts) -> Informers {
         service_ranges: parts.service_ranges.clone(),
     };
     let mut running = controllers::start(&options, &|name| parts.controller(name));
-    tokio::spawn(async move { while running.join_next().await.is_some() {} });
+    let components = parts.server.registry.components.clone();
+    let mut healthy = Some(components.run("controller-manager"));
+    tokio::spawn(async move {
+        while let Some(ended) = running.join_next().await {
+            if let Err(e) = ended {
+                tracing::error!("a controller ended: {e}");
+                healthy.take();
+            }
+        }
+    });
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
     let options = scheduler::Options::new(client, informers.clone(), parts.clock.clone(), parts.rng.clone());
-    tokio::spawn(scheduler::run(options, parts.shutdown.clone()));
+    let (healthy, shutdown) = (components.run("scheduler"), parts.shutdown.clone());
+    tokio::spawn(async move {
+        scheduler::run(options, shutdown).await;
+        drop(healthy);
+    });
     informers
 }

@@ -123,8 +123,10 @@ impl ControlPlane {
         tokio::spawn(access.rbac.clone().run(registry.clone()));
         let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
-        let keys_at = keys_at
-            .unwrap_or_else(|| format!("https://{}/openid/v1/jwks", SocketAddr::new(config.advertise, address.port())));
+        // Pods read the keys too: a loopback address would be their own.
+        let reached = config.inside.filter(|_| config.advertise.is_loopback()).unwrap_or(config.advertise);
+        let keys_at =
+            keys_at.unwrap_or_else(|| format!("https://{}/openid/v1/jwks", SocketAddr::new(reached, address.port())));
         let documents = access.accounts.documents(&keys_at);
         let accounts = access.accounts.clone();
         let authenticators = Authenticators {

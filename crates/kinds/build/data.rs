@@ -15,6 +15,8 @@ pub struct Message {
     pub atomic: bool,
     /// What validation looks at first.
     pub order: Vec<String>,
+    /// Of a definition without fields: the shapes it may have, and their protobuf numbers.
+    pub either: Vec<(String, u32)>,
     pub fields: BTreeMap<String, Field>,
 }
 
@@ -37,6 +39,8 @@ impl Field {
     pub fn write(&self, m: &mut Map<String, Value>) {
         if self.number > 0 {
             m.insert("p".into(), self.number.into());
+        }
+        if self.place > 0 {
             m.insert("o".into(), self.place.into());
         }
         if let Some(go) = &self.go {
@@ -120,7 +124,7 @@ fn read_file(text: &str, data: &mut Data) -> Result<(), String> {
             continue;
         }
         match data.messages.get_mut(&message) {
-            Some(m) => message_line(m, &words, &mut stack).map_err(|e| fail(&e))?,
+            Some(m) => message_line(m, &words, &mut stack, &prefix).map_err(|e| fail(&e))?,
             None => {
                 let kinds =
                     data.versions.last_mut().map(|v| &mut v["kinds"]).ok_or_else(|| fail("no version above"))?;
@@ -187,9 +191,19 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>) -> Result<(), String> {
+fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>, prefix: &str) -> Result<(), String> {
     match words[0].as_str() {
         "::" => m.atomic = words[1] == "atomic",
+        "either" => {
+            for w in &words[1..] {
+                let (ty, number) = w.split_once('=').ok_or("a shape without a number")?;
+                let number = number.parse().map_err(|_| "a shape without a number")?;
+                let name = ty.trim_start_matches('[');
+                let (list, own) = (&ty[..ty.len() - name.len()], name.starts_with(char::is_uppercase));
+                let name = if own { format!("&{prefix}.{name}") } else { name.to_owned() };
+                m.either.push((format!("{list}{name}"), number));
+            }
+        }
         ">" => {
             for w in &words[1..] {
                 let name = w.split('.').next().unwrap_or_default();

@@ -103,6 +103,9 @@ fn definition(name: &str, def: &Value, own: &data::Message) -> Value {
     if own.atomic {
         d["atomic"] = true.into();
     }
+    if !own.either.is_empty() {
+        d["either"] = json!(own.either);
+    }
     if !own.order.is_empty() {
         d["order"] = own.order.clone().into();
     }

@@ -3,6 +3,7 @@
 use crate::Generation;
 use crate::catalog::{Column, Kind, Subresource};
 use meta::GroupVersion;
+use schema::types::Alternative;
 use schema::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Rule, Schema, SchemaRef, Str, Type};
 use serde::Deserialize;
 use serde_json::Value;
@@ -66,6 +67,9 @@ struct RawDefinition<'a> {
     atomic: bool,
     #[serde(default)]
     order: Vec<Str>,
+    /// The shapes it may have, and their numbers.
+    #[serde(default)]
+    either: Vec<(String, u32)>,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +86,8 @@ struct RawField<'a> {
     #[serde(default)]
     e: &'a str,
     i: Option<Str>,
+    #[serde(default)]
+    boxed: bool,
     default: Option<Value>,
     map: Option<Vec<Str>>,
     #[serde(default)]
@@ -187,10 +193,12 @@ impl Builder {
         let mut fields: Vec<Field> = d.f.iter().map(|f| self.field(f)).collect();
         fields.sort_by(|a, b| a.name.cmp(&b.name));
         let order = d.order.clone();
-        // A schema, a list of them, or something else.
-        let either = ["OrArray", "OrBool"].iter().find_map(|e| name.strip_suffix(e));
-        let may_be = either.map(|struct_name| self.definitions.reference(struct_name));
-        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, may_be, ..Schema::of(ty) }
+        let alternatives = d
+            .either
+            .iter()
+            .map(|(t, number)| Alternative { number: *number, schema: self.schema(t, &ListType::Atomic, false, &[]) });
+        let alternatives = alternatives.collect();
+        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, alternatives, ..Schema::of(ty) }
     }
 
     fn field(&mut self, f: &RawField<'_>) -> Field {
@@ -224,6 +232,7 @@ impl Builder {
             number: f.p,
             place: f.o,
             go: f.go.clone(),
+            boxed: f.boxed,
             inline_of: f.i.clone(),
         }
     }

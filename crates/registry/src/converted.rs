@@ -1,11 +1,13 @@
 //! What a converter outside has made of stored objects, kept for the next who reads them.
 //!
 //! Invariant: a row keeps only what its own converter said; a definition that changes makes a new row, and with it an empty
-//! memory. What is kept is found by key and revision, so it is never older than the object. Bounded: the oldest goes first.
+//! memory. What is kept is found by key, revision and content, so it is never that of another state: who ceases to select an object is
+//! told its last state at the revision of the next. Bounded: the oldest goes first.
 
 use meta::{Object, Value};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
 use store::{Entry, Key};
 
 /// Bytes that a row keeps.
@@ -17,24 +19,33 @@ const OVERHEAD: usize = 200;
 #[derive(Default)]
 pub struct Converted(Mutex<Option<Box<Kept>>>);
 
+/// Key, revision and a hash of the bytes.
+type Place = (Key, u64, u64);
+
+fn place(entry: &Entry) -> Place {
+    let mut hash = DefaultHasher::new();
+    hash.write(&entry.value);
+    (entry.key.clone(), entry.revision, hash.finish())
+}
+
 #[derive(Default)]
 struct Kept {
-    objects: HashMap<(Key, u64), Box<[u8]>>,
+    objects: HashMap<Place, Box<[u8]>>,
     /// In the order in which they came.
-    order: VecDeque<(Key, u64)>,
+    order: VecDeque<Place>,
     bytes: usize,
 }
 
 impl Converted {
     pub(crate) fn get(&self, entry: &Entry) -> Option<Object> {
         let kept = self.0.lock();
-        let bytes = kept.as_ref()?.objects.get(&(entry.key.clone(), entry.revision))?;
+        let bytes = kept.as_ref()?.objects.get(&place(entry))?;
         meta::depth::from_slice::<Value>(bytes).ok().and_then(Object::from_value)
     }
 
     pub(crate) fn keep(&self, entry: &Entry, object: &Object) {
         let Ok(bytes) = serde_json::to_vec(&object.0) else { return };
-        let key = (entry.key.clone(), entry.revision);
+        let key = place(entry);
         let mut kept = self.0.lock();
         let kept = kept.get_or_insert_default();
         kept.bytes += bytes.len() + OVERHEAD;

@@ -4,6 +4,7 @@
 //! for all. Invariant: no kind is named here. Creating a custom resource definition inserts a row.
 
 pub mod admit;
+mod components;
 pub mod convert;
 pub mod converted;
 mod create;
@@ -25,6 +26,7 @@ mod watch;
 mod witness;
 
 pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
+pub use components::{Components, Running};
 pub use convert::{Converter, Outside};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, not_a_number};
@@ -58,6 +60,7 @@ pub struct Registry {
     pub witness: OnceLock<Arc<dyn Witness>>,
     /// The way to webhooks.
     pub outside: OnceLock<Arc<dyn Outside>>,
+    pub components: Components,
 }
 
 impl Registry {
@@ -71,6 +74,7 @@ impl Registry {
             changes: Sender::new(()),
             witness: OnceLock::new(),
             outside: OnceLock::new(),
+            components: Components::default(),
         }
     }
 

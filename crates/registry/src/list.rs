@@ -52,6 +52,9 @@ struct Token {
     start: String,
 }
 
+/// Entries that are looked at together.
+const CHUNK: usize = 512;
+
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 const ANY: i64 = -1;
 /// As Go reads tokens: whatever bits the last character has too many.
@@ -130,15 +133,28 @@ impl Registry {
         if options.limit == 0 && after.is_none() && selector.is_everything() {
             entries.reserve(snapshot.count(resource, namespace));
         }
-        for e in snapshot.range(resource, namespace, after) {
-            if !selector.matches(e) {
-                continue;
-            }
+        let mut range = snapshot.range(resource, namespace, after);
+        let mut found = Vec::new().into_iter();
+        loop {
+            // What may have to be converted is looked at in chunks: a converter is asked once for many.
+            let next = match found.next() {
+                Some(e) => Some(e),
+                None if selector.looks_inside() => {
+                    let chunk: Vec<Arc<Entry>> = range.by_ref().take(CHUNK).cloned().collect();
+                    if chunk.is_empty() {
+                        break;
+                    }
+                    found = self.selected(row, &selector, chunk).await?.into_iter();
+                    continue;
+                }
+                None => range.find(|e| selector.matches(e)).cloned(),
+            };
+            let Some(e) = next else { break };
             if options.limit > 0 && entries.len() == options.limit {
                 more = true;
                 break;
             }
-            entries.push(e.clone());
+            entries.push(e);
         }
         let mut page = Page { revision: snapshot.revision(), continue_token: String::new(), remaining: None, entries };
         if let (true, Some(last)) = (more, page.entries.last()) {
@@ -194,7 +210,13 @@ pub struct Selector {
 enum Target {
     Name,
     Namespace,
-    Field(String),
+    Field {
+        /// As clients name it.
+        served: String,
+        /// Where it lies in the stored object, and what counts where that is empty.
+        stored: String,
+        instead: Option<&'static str>,
+    },
 }
 
 impl Selector {
@@ -202,7 +224,11 @@ impl Selector {
         let target = |f: &str| match f {
             "metadata.name" => Target::Name,
             "metadata.namespace" => Target::Namespace,
-            f => Target::Field(row.strategy.stored_field(f).to_owned()),
+            f => Target::Field {
+                served: f.to_owned(),
+                stored: row.strategy.stored_field(f).to_owned(),
+                instead: row.strategy.stored_instead(f),
+            },
         };
         Self {
             labels: options.labels.clone(),
@@ -215,23 +241,88 @@ impl Selector {
         self.labels.is_everything() && self.fields.is_empty()
     }
 
+    /// Whether fields are looked at that only the object says.
+    pub(crate) fn looks_inside(&self) -> bool {
+        self.unindexed && self.fields.iter().any(|(t, _)| matches!(t, Target::Field { .. }))
+    }
+
+    /// Whether an entry has to be converted before its fields are looked at.
+    fn converts(&self, row: &Resource, e: &Entry) -> bool {
+        self.looks_inside() && !row.serves_bytes(e) && self.matches_entry(e, Look::Outside)
+    }
+
+    /// Whether an entry matches, as far as that is known before it is converted.
+    pub(crate) fn may_match(&self, e: &Entry) -> bool {
+        let look = if self.looks_inside() { Look::Outside } else { Look::Inside };
+        self.matches_entry(e, look)
+    }
+
+    /// Whether an entry matches whose bytes are in the served version.
     pub fn matches(&self, e: &Entry) -> bool {
+        self.matches_entry(e, Look::Inside)
+    }
+
+    fn matches_entry(&self, e: &Entry, look: Look) -> bool {
         let label = |k: &str| e.index().labels.iter().find(|(n, _)| **n == *k).map(|(_, v)| &**v);
+        let indexed = |f: &str| e.index().fields.iter().find(|(n, _)| **n == *f).map_or("", |(_, v)| &**v);
         let field = |t: &Target| match t {
-            Target::Name => Cow::Borrowed(&*e.key.name),
-            Target::Namespace => Cow::Borrowed(&*e.key.namespace),
-            Target::Field(f) if self.unindexed => Cow::Owned(crate::encode::field(&e.value, f)),
-            Target::Field(f) => {
-                Cow::Borrowed(e.index().fields.iter().find(|(n, _)| **n == **f).map_or("", |(_, v)| &**v))
-            }
+            Target::Name => Some(Cow::Borrowed(&*e.key.name)),
+            Target::Namespace => Some(Cow::Borrowed(&*e.key.namespace)),
+            Target::Field { .. } if look == Look::Outside => None,
+            Target::Field { stored, .. } if self.unindexed => Some(Cow::Owned(crate::encode::field(&e.value, stored))),
+            Target::Field { stored, instead, .. } => Some(Cow::Borrowed(match (indexed(stored), instead) {
+                ("", Some(instead)) => indexed(instead),
+                (value, _) => value,
+            })),
         };
         (self.labels.is_everything() || self.labels.matches(label))
             && self.fields.iter().all(|(t, term)| {
-                let have = field(t);
+                let Some(have) = field(t) else { return true };
                 // A boolean that is not written is false.
                 let same = have == term.value || (!self.unindexed && have.is_empty() && term.value == "false");
                 same == term.equal
             })
+    }
+
+    /// Whether the fields of an object in the served version match.
+    fn matches_object(&self, o: &Object) -> bool {
+        self.fields.iter().all(|(t, term)| {
+            let Target::Field { served, .. } = t else { return true };
+            let path: Vec<&str> = served.split('.').collect();
+            let have = match o.at(&path) {
+                None | Some(Value::Null | Value::Array(_) | Value::Object(_)) => String::new(),
+                Some(Value::String(s)) => s.clone(),
+                Some(scalar) => scalar.to_string(),
+            };
+            (have == term.value) == term.equal
+        })
+    }
+}
+
+/// How much of an entry is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Its key and labels.
+    Outside,
+    Inside,
+}
+
+impl Registry {
+    /// Those of some entries that match. Fields are those of the served version: what is stored in another is converted first.
+    pub(crate) async fn selected(
+        &self,
+        row: &Resource,
+        selector: &Selector,
+        mut entries: Vec<Arc<Entry>>,
+    ) -> Result<Vec<Arc<Entry>>, Status> {
+        let others: Vec<Arc<Entry>> = entries.iter().filter(|e| selector.converts(row, e)).cloned().collect();
+        let objects = if others.is_empty() { Vec::new() } else { self.all_from_stored(row, &others).await? };
+        let mut matching = objects.iter().map(|o| selector.matches_object(o));
+        entries.retain(|e| match selector.converts(row, e) {
+            true => matching.next().unwrap_or_default(),
+            false => selector.matches(e),
+        });
+        Ok(entries)
     }
 }
 

@@ -415,6 +415,11 @@ pub trait Strategy: Send + Sync {
     }
 
     /// The name of a selectable field in the stored version.
+    /// Another field of the stored object, whose value counts where a selectable field is empty.
+    fn stored_instead(&self, _field: &str) -> Option<&'static str> {
+        None
+    }
+
     fn stored_field<'a>(&self, field: &'a str) -> &'a str {
         field
     }

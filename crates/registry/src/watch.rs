@@ -2,6 +2,7 @@
 
 use crate::Registry;
 use crate::list::{ListOptions, Selector, parse_revision};
+use crate::row::Resource;
 use crate::strategy::Request;
 use meta::Status;
 use std::collections::VecDeque;
@@ -56,6 +57,12 @@ pub struct ObjectWatch {
     /// The revision at which the initial state ends, until that was said.
     initial_end: Option<u64>,
     watch: Watch,
+    /// Events that came and are still to be selected: what is selected may have to be converted first, and nothing is lost
+    /// when nobody waits for that any more.
+    pending: Vec<Arc<Event>>,
+    /// Everything up to here was delivered, if events are pending.
+    delivered: u64,
+    row: Arc<Resource>,
     selector: Selector,
     /// Nothing up to here is told: the watch may begin at a revision that is still to come.
     after: u64,
@@ -95,30 +102,42 @@ impl Registry {
                 return Err(crate::list::unreadable(damaged));
             }
             let entries = snapshot.range(resource, namespace, None);
-            let wanted = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.matches(e));
+            let wanted = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.may_match(e));
             initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));
             initial_end = (options.initial == Initial::Send).then_some(after);
         }
         let watch = self.store.watch(scope, after.min(self.store.revision())).map_err(|e| watch_status(&e, after))?;
-        Ok(ObjectWatch { initial, initial_end, watch, selector, after })
+        let (row, pending) = (row.clone(), Vec::new());
+        Ok(ObjectWatch { initial, initial_end, watch, pending, delivered: after, row, selector, after })
     }
 }
 
 impl ObjectWatch {
     /// The next events; waits until there are some. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Result<Batch, Status> {
-        if !self.initial.is_empty() {
+    pub async fn next(&mut self, registry: &Registry) -> Result<Batch, Status> {
+        while !self.initial.is_empty() {
             let n = self.initial.len().min(512);
-            return Ok(Batch::Events(self.initial.drain(..n).collect()));
+            let entries = self.initial.range(..n).map(|e| e.entry.clone()).collect();
+            let selected = registry.selected(&self.row, &self.selector, entries).await?;
+            self.initial.drain(..n);
+            if !selected.is_empty() {
+                let added = |entry| ObjectEvent { kind: ObjectEventKind::Added, entry };
+                return Ok(Batch::Events(selected.into_iter().map(added).collect()));
+            }
         }
         if let Some(r) = self.initial_end.take() {
             return Ok(Batch::InitialEnd(r));
         }
         loop {
-            let from = self.watch.revision();
-            let batch = self.watch.next().await.map_err(|e| watch_status(&e, from))?;
-            let events: Vec<_> =
-                batch.events.iter().filter(|e| e.revision > self.after).filter_map(|e| self.select(e)).collect();
+            if self.pending.is_empty() {
+                let from = self.watch.revision();
+                self.delivered = from;
+                let batch = self.watch.next().await.map_err(|e| watch_status(&e, from))?;
+                self.pending = batch.events;
+                self.pending.retain(|e| e.revision > self.after);
+            }
+            let events = self.select(registry).await?;
+            self.pending.clear();
             if !events.is_empty() {
                 return Ok(Batch::Events(events));
             }
@@ -127,28 +146,45 @@ impl ObjectWatch {
 
     /// Everything up to here was delivered.
     pub fn revision(&self) -> u64 {
-        self.watch.revision().max(self.after)
+        let revision = if self.pending.is_empty() { self.watch.revision() } else { self.delivered };
+        revision.max(self.after)
     }
 
     /// An object that begins to match is added, one that ceases to is deleted.
-    fn select(&self, e: &Event) -> Option<ObjectEvent> {
-        let is = e.change == Change::Put && self.selector.matches(&e.entry);
-        let was = match &e.previous {
-            Some(p) => self.selector.matches(p),
-            None => e.change == Change::Delete && self.selector.matches(&e.entry),
+    async fn select(&self, registry: &Registry) -> Result<Vec<ObjectEvent>, Status> {
+        let inside = self.selector.looks_inside();
+        let mut selected = Vec::new();
+        if inside {
+            let states = |e: &Arc<Event>| [Some(&e.entry), e.previous.as_ref()].map(|e| e.cloned());
+            let all = self.pending.iter().flat_map(states).flatten().collect();
+            selected = registry.selected(&self.row, &self.selector, all).await?;
+        }
+        // In the order in which they were asked about.
+        let mut selected = selected.into_iter().peekable();
+        let mut matches = |e: &Arc<Entry>| match inside {
+            true => selected.next_if(|s| Arc::ptr_eq(s, e)).is_some(),
+            false => self.selector.matches(e),
         };
-        let kind = match (was, is) {
-            (false, true) => ObjectEventKind::Added,
-            (true, true) => ObjectEventKind::Modified,
-            (true, false) => ObjectEventKind::Deleted,
-            (false, false) => return None,
-        };
-        let entry = match (kind, e.change, &e.previous) {
-            // It lives on outside the selection: the client sees its last selected state at the new revision.
-            (ObjectEventKind::Deleted, Change::Put, Some(p)) => Arc::new(p.at(e.revision)),
-            _ => e.entry.clone(),
-        };
-        Some(ObjectEvent { kind, entry })
+        let mut events = Vec::new();
+        for e in &self.pending {
+            let now = matches(&e.entry);
+            let before = e.previous.as_ref().map(&mut matches);
+            let is = e.change == Change::Put && now;
+            let was = before.unwrap_or(e.change == Change::Delete && now);
+            let kind = match (was, is) {
+                (false, true) => ObjectEventKind::Added,
+                (true, true) => ObjectEventKind::Modified,
+                (true, false) => ObjectEventKind::Deleted,
+                (false, false) => continue,
+            };
+            let entry = match (kind, e.change, &e.previous) {
+                // It lives on outside the selection: the client sees its last selected state at the new revision.
+                (ObjectEventKind::Deleted, Change::Put, Some(p)) => Arc::new(p.at(e.revision)),
+                _ => e.entry.clone(),
+            };
+            events.push(ObjectEvent { kind, entry });
+        }
+        Ok(events)
     }
 }
 

@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
             return self.custom(v, Some(schema));
         }
         match schema.ty {
-            Type::Any if schema.may_be.is_some() => self.loose(v, schema),
+            Type::Any if !schema.alternatives.is_empty() => self.alternative(v, schema),
             Type::Struct => match v {
                 Value::Object(m) => self.fields(m, schema),
                 Value::Null => {
@@ -164,18 +164,17 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What may be a struct among other things is read by a decoder of its own, which reports nothing unknown.
-    fn loose(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
-        let Some(inner) = schema.may_be.as_ref().map(SchemaRef::get) else { return Ok(()) };
+    /// Reads a value of several possible shapes. Upstream's types have decoders of their own for these: they report no unknown
+    /// fields, and read a shape they do not have as nothing, except for one with a boolean, which is an error.
+    fn alternative(&mut self, v: &mut Value, schema: &'a Schema) -> Result<(), TypeError> {
+        let of = |ty| schema.alternative(ty).map(|a| a.schema.get());
         let reported = self.found.unknown.len();
-        match v {
-            Value::Object(m) => self.fields(m, inner)?,
-            Value::Array(a) => {
-                for m in a.iter_mut().filter_map(Value::as_object_mut) {
-                    self.fields(m, inner)?;
-                }
-            }
-            _ => {}
+        match (&mut *v, of(Type::Struct), of(Type::Array), of(Type::Boolean)) {
+            (Value::Null | Value::Bool(_), _, _, Some(_)) => {}
+            (Value::Object(m), Some(s), ..) => self.fields(m, s)?,
+            (Value::Array(a), _, Some(s), _) if !a.is_empty() => self.value(v, s)?,
+            (_, _, _, Some(_)) => return Err(self.bad("boolean or JSON schema expected".to_owned())),
+            _ => *v = Value::Null,
         }
         self.found.unknown.truncate(reported);
         Ok(())
@@ -354,7 +353,7 @@ impl<'a> Walk<'a> {
             Ok(bytes) => *s = STANDARD.encode(bytes),
             Err(_) => {
                 let why = format!("illegal base64 data at input byte {}", illegal(s.as_bytes()));
-                return Err(TypeError { encoding: true, ..self.bad(why) });
+                return Err(TypeError { of_value: format!("error decoding from json: {why}"), ..self.bad(why) });
             }
         }
         Ok(())

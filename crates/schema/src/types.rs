@@ -95,8 +95,8 @@ pub struct Schema {
     pub items: Option<SchemaRef>,
     /// Of a map.
     pub additional: Option<SchemaRef>,
-    /// Of anything: the struct that an object in it, or in a list in it, is read as.
-    pub may_be: Option<SchemaRef>,
+    /// Of anything: the shapes it may have, told apart by the kind of JSON value. Protobuf has a message with a field for each.
+    pub alternatives: Vec<Alternative>,
     /// Of an array.
     pub list: ListType,
     /// A map or struct that server-side apply owns as a whole.
@@ -113,6 +113,15 @@ pub struct Schema {
     pub constraints: Option<Box<Constraints>>,
     /// What walks over it need not look at.
     pub ways: Ways,
+}
+
+/// One shape of a value that may have several (`JSONSchemaPropsOrBool`).
+#[derive(Clone, Debug)]
+pub struct Alternative {
+    /// The number of its field in the protobuf message.
+    pub number: u32,
+    /// A struct, a list or a boolean; no two alternatives of a schema are of the same kind.
+    pub schema: SchemaRef,
 }
 
 #[derive(Clone, Debug)]
@@ -137,6 +146,8 @@ pub struct Field {
     pub place: u16,
     /// What Go calls the type of the field, or of its items, where that is none of Go's own: `v1.Protocol`.
     pub go: Option<Str>,
+    /// A list that has a message of its own in protobuf, with the items under 1 (`v1.Verbs`).
+    pub boxed: bool,
     /// Its fields lie in the parent object in JSON (a Go embedded struct), while protobuf has a message of its own.
     pub inline_of: Option<Str>,
 }
@@ -201,6 +212,7 @@ impl Field {
             number: 0,
             place: 0,
             go: None,
+            boxed: false,
             inline_of: None,
         }
     }
@@ -215,7 +227,7 @@ impl Schema {
             order: Vec::new(),
             items: None,
             additional: None,
-            may_be: None,
+            alternatives: Vec::new(),
             list: ListType::Atomic,
             atomic: false,
             enum_values: Vec::new(),
@@ -258,6 +270,11 @@ impl Schema {
     /// The schema of a member of an object: a field, or a map's value.
     pub fn member(&self, name: &str) -> Option<&Schema> {
         self.field(name).map(|f| f.schema.get()).or(self.additional.as_deref())
+    }
+
+    /// The alternative of this type.
+    pub fn alternative(&self, ty: Type) -> Option<&Alternative> {
+        self.alternatives.iter().find(|a| a.schema.ty == ty)
     }
 
     pub fn is_object(&self) -> bool {

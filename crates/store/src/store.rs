@@ -489,7 +489,8 @@ impl Store {
         Snapshot { state: self.inner.shared.state() }
     }
 
-    /// The state at exactly this revision. Costs as much as happened since, unless it is still in memory.
+    /// The state at exactly this revision. Costs as much as happened since, unless it is still in memory; what is compacted has
+    /// expired, in memory or not.
     pub async fn snapshot_at(&self, revision: u64) -> Result<Snapshot, SnapshotError> {
         let shared = &self.inner.shared;
         let newest = shared.state();
@@ -498,6 +499,11 @@ impl Store {
         }
         if revision == newest.revision {
             return Ok(Snapshot { state: newest });
+        }
+        let oldest = shared.compacted();
+        if revision < oldest {
+            shared.rebuilt.lock().retain(|s| s.revision >= oldest);
+            return Err(SnapshotError::Expired { oldest });
         }
         if let Some(state) = shared.kept(revision) {
             return Ok(Snapshot { state });

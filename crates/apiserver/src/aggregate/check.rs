@@ -101,7 +101,7 @@ pub(super) async fn get(
     }
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_str(accept).map_err(|e| failed(&e))?);
     let exchange = async {
-        let answer = client.send(request).await.map_err(|e| failed(&e))?;
+        let answer = client.send(request).await.map_err(|e| failed(&format!("Get {url:?}: {e}")))?;
         if !answer.status().is_success() {
             return Err(failed(&format!("bad status from {url}: {}", answer.status().as_u16())));
         }
@@ -110,5 +110,5 @@ pub(super) async fn get(
         let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|e| failed(&e))?;
         Ok((media, body.to_bytes()))
     };
-    tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| failed(&"context deadline exceeded"))?
+    tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| format!("timed out waiting for {url}"))?
 }

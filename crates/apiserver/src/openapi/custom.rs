@@ -8,14 +8,14 @@ use serde_json::{Map, json};
 /// Adds the definitions of a kind and of its list.
 pub(super) fn add(out: &mut Map<String, Value>, name: &str, schema: &Value, gvks: &[Value], prefix: &str, v2: bool) {
     let mut s = schema.clone();
-    if v2 {
-        for_v2(&mut s);
-    }
-    let object = s["x-kubernetes-preserve-unknown-fields"] == true;
-    embed(&mut s, prefix, v2);
-    // An object without any schema is published as no more than that.
-    if v2 && object {
-        s.as_object_mut().map(|m| m.remove("properties"));
+    // Readers of v2 take any property that is named for one of all: an object that may have others is published as no more than that.
+    if v2 && s["x-kubernetes-preserve-unknown-fields"] == true {
+        s = json!({"type": "object"});
+    } else {
+        if v2 {
+            for_v2(&mut s);
+        }
+        embed(&mut s, prefix, v2);
     }
     let meta = |n: &str| json!({"$ref": format!("{prefix}{META}{n}")});
     s["x-kubernetes-group-version-kind"] = gvks.to_vec().into();

@@ -242,10 +242,11 @@ fn summary(body: &[u8]) -> String {
 
 /// Why a document cannot be read as a kind.
 enum Unread {
-    /// It does not fit, or not strictly, in the words of the decoder.
-    Why(String),
-    /// A text in it is no base64.
-    Encoding(String),
+    /// It does not fit, or not strictly: in the words of the decoder of a text, and of the converter of a value.
+    Why {
+        text: String,
+        value: String,
+    },
     Other(Status),
 }
 
@@ -259,8 +260,8 @@ fn to_typed(
 ) -> Result<Object, Status> {
     typed(call, request, kind, map, duplicates).map_err(|e| match e {
         Unread::Other(s) => s,
-        Unread::Why(why) | Unread::Encoding(why) => Status::bad_request(format!(
-            "{} in version {:?} cannot be handled as a {}: {why}",
+        Unread::Why { text, .. } => Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {text}",
             kind.kind, kind.version, kind.kind
         )),
     })
@@ -282,7 +283,7 @@ fn typed(
     let resets = *kind == own
         && row.stored().is_some()
         && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
-    let unread = |e: schema::TypeError| if e.encoding { Unread::Encoding(e.message) } else { Unread::Why(e.message) };
+    let unread = |e: schema::TypeError| Unread::Why { text: e.message, value: e.of_value };
     let found = schema::typed(&mut value, schema).map_err(unread)?;
     request.empties.set(found.empty);
     // What is said of the text (YAML, a patch) comes before what is said of its fields.
@@ -295,7 +296,8 @@ fn typed(
     if !problems.is_empty() {
         match validation {
             FieldValidation::Strict => {
-                return Err(Unread::Why(format!("strict decoding error: {}", problems.join(", "))));
+                let why = format!("strict decoding error: {}", problems.join(", "));
+                return Err(Unread::Why { text: why.clone(), value: why });
             }
             FieldValidation::Warn => problems.into_iter().for_each(|p| request.warn(p)),
             FieldValidation::Ignore => {}
@@ -356,6 +358,7 @@ fn written(server: &Server, call: &Call, request: &Request, code: u16, written: 
 fn spliced(code: u16, entry: &Entry) -> Response<Body> {
     let mut out = Vec::new();
     encode::splice(&mut out, entry);
+    out.push(b'\n');
     bytes(code, "application/json", out)
 }
 
@@ -390,6 +393,7 @@ fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
     if call.wanted.encoding == content::Encoding::Json && !call.wanted.pretty {
         let mut out = Vec::with_capacity(1024);
         let _ = serde_json::to_writer(&mut out, &object.0);
+        out.push(b'\n');
         return ("application/json", out);
     }
     content::write(&call.wanted, &object.clone().into_value())

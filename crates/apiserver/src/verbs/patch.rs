@@ -88,13 +88,9 @@ impl Sent {
         let patched = apply(&self.patch, live, schema)?;
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
             Unread::Other(s) => s,
-            e @ (Unread::Why(_) | Unread::Encoding(_)) => {
-                let why = match (e, &self.patch) {
-                    // These are read from values, not from text, by a decoder that says so.
-                    (Unread::Encoding(why), Patch::Strategic(_)) => format!("error decoding from json: {why}"),
-                    (Unread::Why(why) | Unread::Encoding(why), _) => why,
-                    (Unread::Other(s), _) => return s,
-                };
+            Unread::Why { text, value } => {
+                // What a strategic patch makes is converted, and never was a text.
+                let why = if matches!(self.patch, Patch::Strategic(_)) { value } else { text };
                 let shown = match &self.patch {
                     Patch::Strategic(p) => go_map(p),
                     // Only what is refused is written as text, and patched once more for it.

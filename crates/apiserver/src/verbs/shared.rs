@@ -106,7 +106,7 @@ async fn follow(
             () = &mut end => return,
             () = &mut drained => return,
             _ = tick.tick() => Batch::Bookmark(watch.revision()),
-            batch = watch.next() => match batch {
+            batch = watch.next(&server.registry) => match batch {
                 Ok(Watched::InitialEnd(revision)) => Batch::Bookmark(revision),
                 Ok(Watched::Events(events)) => {
                     let kind = |e: &registry::ObjectEvent| match e.kind {

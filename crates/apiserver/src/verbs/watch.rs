@@ -9,7 +9,7 @@ use crate::content::{self, Encoding, META_V1, Shape, Wanted};
 use crate::encoded::Of;
 use crate::handle::Call;
 use crate::metrics::table::{TERMINATED_WATCHERS, WATCH_EVENTS, WATCH_SIZES};
-use crate::{Server, table};
+use crate::{Server, order, table};
 use bytes::Bytes;
 use http::Response;
 use meta::{Object, Status, Value};
@@ -110,7 +110,8 @@ impl Stream {
         tokio::pin!(end);
         let mut tick = tokio::time::interval(BOOKMARK);
         tick.reset();
-        let drained = self.server.lifecycle.drained();
+        let server = self.server.clone();
+        let drained = server.lifecycle.drained();
         // Built-in rows stay.
         let gone = (!self.request.resource.bare_items).then(|| self.server.registry.gone(&self.request.resource));
         let gone = async move {
@@ -128,7 +129,7 @@ impl Stream {
                 () = &mut end => return,
                 () = &mut drained => return,
                 _ = tick.tick(), if self.bookmarks => self.bookmark(watch.revision(), false).await,
-                batch = watch.next() => match batch {
+                batch = watch.next(&server.registry) => match batch {
                     // No object is a list: upstream ends such a stream at the first of them.
                     Ok(Batch::Events(_)) if self.wanted.shape == Shape::PartialMetadataList => return,
                     Ok(Batch::Events(events)) => match self.events(&events).await {
@@ -276,13 +277,12 @@ impl Stream {
         if self.wanted.encoding == Encoding::Cbor {
             return codec::cbor::write_event(out, kind, &object);
         }
-        let event = json!({"type": kind, "object": object});
         if self.wanted.encoding == Encoding::Yaml {
+            let event = json!({"type": kind, "object": object});
             out.extend_from_slice(b"---\n");
             out.extend_from_slice(&content::write(&self.wanted, &event).1);
         } else {
-            let _ = serde_json::to_writer(&mut *out, &event);
-            out.push(b'\n');
+            order::write_event(out, kind, &object);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Connections: TCP, a CONNECT proxy if there is one, TLS.
 
+use super::dial::{dial, handshake_error};
 use super::{Config, Reach, tls};
 use crate::error::{BoxError, Error};
 use base64::Engine;
@@ -76,9 +77,13 @@ impl Connector {
         let port = to.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let plain_host = host.trim_start_matches('[').trim_end_matches(']');
         let tcp = match &self.proxy {
-            None if self.reach == Reach::Network => dial(plain_host, port).await?,
-            None => TcpStream::connect((plain_host, port)).await?,
-            Some(p) => through(p, &format!("{host}:{port}")).await?,
+            None => dial(plain_host, port, self.reach, self.timeout).await?,
+            Some(p) => {
+                let target = format!("{host}:{port}");
+                let through = through(p, &target);
+                let late = |_| BoxError::from(format!("proxy {}: i/o timeout", p.address));
+                tokio::time::timeout(self.timeout, through).await.map_err(late)??
+            }
         };
         tcp.set_nodelay(true)?;
         if !secure {
@@ -88,24 +93,12 @@ impl Connector {
             Some(n) => n,
             None => ServerName::try_from(plain_host.to_owned())?,
         };
-        Ok(Stream::Tls(Box::new(TokioIo::new(self.tls.connect(name, tcp).await?))))
-    }
-}
-
-/// Connects to the first address of a host that answers and is not special.
-async fn dial(host: &str, port: u16) -> Result<TcpStream, BoxError> {
-    let mut last: BoxError = "it has no address".into();
-    for address in tokio::net::lookup_host((host, port)).await? {
-        if meta::address::is_special(address.ip()) {
-            last = "address not allowed".into();
-            continue;
-        }
-        match TcpStream::connect(address).await {
-            Ok(tcp) => return Ok(tcp),
-            Err(e) => last = e.into(),
+        match tokio::time::timeout(self.timeout, self.tls.connect(name, tcp)).await {
+            Ok(Ok(tls)) => Ok(Stream::Tls(Box::new(TokioIo::new(tls)))),
+            Ok(Err(e)) => Err(handshake_error(&e).into()),
+            Err(_) => Err("net/http: TLS handshake timeout".into()),
         }
     }
-    Err(last)
 }
 
 async fn through(proxy: &Proxy, target: &str) -> Result<TcpStream, BoxError> {
@@ -142,14 +135,7 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let limit = this.timeout;
-            match tokio::time::timeout(limit, this.connect(to)).await {
-                Ok(r) => r,
-                Err(_) => Err(format!("no connection within {limit:?}").into()),
-            }
-        })
+        Box::pin(self.clone().connect(to))
     }
 }
 

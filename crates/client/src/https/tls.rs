@@ -1,12 +1,13 @@
 //! TLS as a client: whom to trust and who we are.
 
 use super::Config;
+use super::trust::{Trusted, Verifier};
 use crate::error::Error;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ pub(super) fn config(c: &Config, http2: bool) -> Result<Arc<ClientConfig>, Error
     let builder = if c.insecure {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
     } else {
-        builder.with_root_certificates(roots(&c.roots)?)
+        let verifier = Verifier::new(roots(&c.roots)?, provider);
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     let mut config = match &c.identity {
         None => builder.with_no_client_auth(),
@@ -86,19 +88,19 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-fn roots(r: &Roots) -> Result<RootCertStore, Error> {
-    let mut store = RootCertStore::empty();
+fn roots(r: &Roots) -> Result<Trusted, Error> {
+    let mut trusted = Trusted::default();
     match r {
         Roots::Pem(pem) => {
             let unfit = |why: String| Error::Credentials(format!("unable to load root certificates: {why}"));
             let mut failed = None;
             for c in CertificateDer::pem_slice_iter(pem) {
                 let c = c.map_err(|_| unfit("unable to parse bytes as PEM block".into()))?;
-                failed = store.add(c).err().or(failed);
+                failed = trusted.add(c).err().or(failed);
             }
             // As Go does it, one that is good is enough.
             match failed {
-                _ if !store.is_empty() => {}
+                _ if !trusted.is_empty() => {}
                 Some(e) => return Err(unfit(format!("failed to parse certificate: {e}"))),
                 None => return Err(unfit("unable to parse bytes as PEM block".into())),
             }
@@ -106,11 +108,13 @@ fn roots(r: &Roots) -> Result<RootCertStore, Error> {
         Roots::System => {
             // A machine that trusts nobody is no error until it meets a certificate.
             if let Some(pem) = SYSTEM.iter().find_map(|p| std::fs::read(Path::new(p)).ok()) {
-                store.add_parsable_certificates(certificates(&pem, "system certificates").unwrap_or_default());
+                for c in certificates(&pem, "system certificates").unwrap_or_default() {
+                    let _ = trusted.add(c);
+                }
             }
         }
     }
-    Ok(store)
+    Ok(trusted)
 }
 
 /// `insecure-skip-tls-verify`: signatures are checked, names and chains are not.

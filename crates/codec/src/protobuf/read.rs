@@ -91,7 +91,7 @@ fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, depth: usiz
             let Some(items) = s.items.as_deref() else { return Ok(()) };
             let slot = m.entry(&*f.name).or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(list) = slot {
-                repeated(list, n, w, items, depth)?;
+                if f.boxed { boxed(list, w.bytes(n)?, items, depth)? } else { repeated(list, n, w, items, depth)? }
             }
         }
         Type::Map => {
@@ -128,6 +128,17 @@ fn repeated(list: &mut Vec<Value>, n: u32, w: Wire<'_>, items: &Schema, depth: u
     Ok(())
 }
 
+/// Reads a list that is a message of its own.
+fn boxed(list: &mut Vec<Value>, bytes: &[u8], items: &Schema, depth: usize) -> Result<(), Error> {
+    let mut inner = Reader(bytes);
+    while let Some((n, w)) = inner.field()? {
+        if n == 1 {
+            repeated(list, n, w, items, depth)?;
+        }
+    }
+    Ok(())
+}
+
 fn entry(n: u32, w: Wire<'_>, values: &Schema, depth: usize) -> Result<(String, Value), Error> {
     let mut r = Reader(w.bytes(n)?);
     let (mut key, mut value) = (String::new(), None);
@@ -136,9 +147,8 @@ fn entry(n: u32, w: Wire<'_>, values: &Schema, depth: usize) -> Result<(String, 
             1 => key = text(n, w)?,
             2 if values.ty == Type::Array => {
                 let mut list = Vec::new();
-                let mut inner = Reader(w.bytes(n)?);
-                while let (Some((n, w)), Some(items)) = (inner.field()?, values.items.as_deref()) {
-                    repeated(&mut list, n, w, items, depth)?;
+                if let Some(items) = values.items.as_deref() {
+                    boxed(&mut list, w.bytes(n)?, items, depth)?;
                 }
                 value = Some(Value::Array(list));
             }
@@ -199,6 +209,7 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
                 i64::from(int as i32).into()
             }
         }
+        Type::Any if !s.alternatives.is_empty() => alternative(w.bytes(n)?, s, depth + 1)?,
         Type::Any | Type::Raw => match inner_bytes(n, w, 1)? {
             None | Some([]) => Value::Null,
             Some(b) => meta::depth::from_slice(b).map_err(|_| Error::Invalid { field: n, what: "JSON" })?,
@@ -210,6 +221,29 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
         }
         Type::Array | Type::Map => return Err(Error::Invalid { field: n, what: "list of lists" }),
     })
+}
+
+/// Reads a value of several possible shapes: a list counts before a struct, and a struct before a boolean, which is `false` when
+/// it is absent.
+fn alternative(bytes: &[u8], s: &Schema, depth: usize) -> Result<Value, Error> {
+    if depth > DEPTH_LIMIT {
+        return Err(Error::Depth);
+    }
+    let (mut list, mut object) = (Vec::new(), None);
+    let mut flag = s.alternative(Type::Boolean).map(|_| Value::Bool(false));
+    let mut r = Reader(bytes);
+    while let Some((n, w)) = r.field()? {
+        let Some(shape) = s.alternatives.iter().find(|a| a.number == n).map(|a| a.schema.get()) else { continue };
+        match (shape.ty, shape.items.as_deref()) {
+            (Type::Array, Some(items)) => repeated(&mut list, n, w, items, depth)?,
+            (Type::Boolean, _) => flag = Some(single(n, w, shape, depth)?),
+            _ => object = Some(single(n, w, shape, depth)?),
+        }
+    }
+    if !list.is_empty() {
+        return Ok(list.into());
+    }
+    Ok(object.or(flag).unwrap_or_default())
 }
 
 /// The numbers 1 and 2 of a small message.

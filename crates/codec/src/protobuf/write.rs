@@ -73,7 +73,14 @@ fn level(
     own.sort_by_key(|f| f.number);
     for f in own.into_iter().filter(|f| f.number != 0) {
         let Some(v) = m.get(&*f.name).filter(|v| !v.is_null()) else { continue };
-        field(out, f.number, v, f.schema.get(), &format!("{path}.{}", f.name), depth)?;
+        let path = format!("{path}.{}", f.name);
+        if f.boxed {
+            let mut list = Vec::new();
+            field(&mut list, 1, v, f.schema.get(), &path, depth)?;
+            put_bytes(out, f.number, &list);
+        } else {
+            field(out, f.number, v, f.schema.get(), &path, depth)?;
+        }
     }
     let inside: BTreeMap<u32, &str> = s.fields.iter().filter_map(|f| inner(f, inline)).map(|(i, n)| (n, i)).collect();
     for (number, within) in inside {
@@ -148,6 +155,12 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: us
             };
             put_bytes(out, n, &b);
         }
+        Type::Any if !s.alternatives.is_empty() => {
+            let mut b = Vec::new();
+            alternative(&mut b, v, s, path, depth + 1)?;
+            put_bytes(out, n, &b);
+        }
+        Type::Any | Type::Raw if v.is_null() => put_bytes(out, n, &[]),
         Type::Any | Type::Raw => {
             let json = crate::json::to_vec(v, crate::json::Html::Keep);
             put_bytes(out, n, &nested(&|b| put_bytes(b, 1, &json)));
@@ -181,6 +194,27 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: us
         }
     }
     Ok(())
+}
+
+/// The message of a value of several possible shapes. Beside a struct, a boolean says that there is one, as Go's types have it.
+fn alternative(out: &mut Vec<u8>, v: &Value, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
+    let bad = || Error::Value { path: path.to_owned(), value: v.to_string(), ty: s.ty };
+    if depth > DEPTH_LIMIT {
+        return Err(Error::Depth);
+    }
+    let flag = s.alternative(Type::Boolean);
+    let shape = match v {
+        Value::Null => return Ok(()),
+        Value::Bool(_) => flag,
+        Value::Array(_) => s.alternative(Type::Array),
+        Value::Object(_) => s.alternative(Type::Struct),
+        _ => None,
+    };
+    let shape = shape.ok_or_else(bad)?;
+    if let Some(flag) = flag.filter(|_| v.is_object()) {
+        put_int(out, flag.number, 1);
+    }
+    field(out, shape.number, v, &shape.schema, path, depth)
 }
 
 /// A Go duration in nanoseconds: `1h30m`, `-1.5s`, `0`.

@@ -70,6 +70,8 @@ fn tests() -> Vec<Test> {
         both(garbage::TESTS),
         both(view::TESTS),
         own(view::OWN),
+        both_since(32, streams::TESTS),
+        own(streams::OWN),
         real(streams::REAL),
         own(images::TESTS),
         own(volumes::TESTS),

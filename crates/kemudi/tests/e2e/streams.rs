@@ -1,7 +1,7 @@
 //! Connections into pods, by the real `kubectl`: over SPDY, as all before v1.31 speak it, and over WebSockets.
 
 use crate::runner::Case;
-use crate::story::{Story, http_get};
+use crate::story::{IMAGE, Story, http_get};
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,6 +11,13 @@ pub const REAL: &[Case] = &[
     ("streams::ports_are_forwarded", ports_are_forwarded),
     ("streams::proxies_lead_to_pods_services_and_nodes", proxies_lead_to_pods_services_and_nodes),
     ("streams::attach_sees_what_comes", attach_sees_what_comes),
+];
+
+/// By both programs.
+pub const TESTS: &[Case] = &[("streams::what_does_not_run_says_so", what_does_not_run_says_so)];
+pub const OWN: &[Case] = &[
+    ("streams::pages_lead_through_the_proxy", pages_lead_through_the_proxy),
+    ("streams::the_issuer_is_found_from_inside", the_issuer_is_found_from_inside),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -79,7 +86,7 @@ fn proxies_lead_to_pods_services_and_nodes(s: &Story) {
         assert!(said.starts_with("GET /a%20b/c?d=e "), "{said}");
         assert!(!said.to_lowercase().contains("authorization"), "{said}");
     }
-    assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("unable to handle the request"));
+    assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("error trying to reach service: dial tcp "));
     s.eventually("endpoints of the service", || {
         ["services/web", "services/web:http", "services/web:80"]
             .iter()
@@ -103,4 +110,60 @@ fn attach_sees_what_comes(s: &Story) {
         let o = Story::feed(command, "something\n");
         assert!(o.status.success() && String::from_utf8_lossy(&o.stdout).contains("got something"), "{o:?}");
     }
+}
+
+/// Nothing to read from and nothing to run in: in upstream's words.
+fn what_does_not_run_says_so(s: &Story) {
+    let init = json!([{"name": "init", "image": IMAGE, "args": ["sleep", "1000"]}]);
+    s.pod("begins", json!({"initContainers": init}), vec![json!({"name": "c"})]);
+    s.pod("nowhere", json!({"nodeSelector": {"no": "such"}}), vec![json!({"name": "c"})]);
+    s.until("pods/begins", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
+    let said = s.fails(&["logs", "begins", "-c", "c"]);
+    let waiting = "(BadRequest): container \"c\" in pod \"begins\" is waiting to start: PodInitializing";
+    assert!(said.contains(waiting), "{said}");
+    let said = s.fails(&["logs", "begins", "-c", "init", "--previous"]);
+    assert!(said.contains("previous terminated container \"init\" in pod \"begins\" not found"), "{said}");
+    let said = s.fails(&["exec", "begins", "-c", "c", "--", "true"]);
+    assert!(said.contains("container not found (\"c\")"), "{said}");
+    assert_eq!(s.ok(&["logs", "nowhere"]), "");
+    let said = s.fails(&["exec", "nowhere", "--", "true"]);
+    assert!(said.contains("pod nowhere does not have a host assigned"), "{said}");
+}
+
+/// Links in pages, and places that answers lead to.
+fn pages_lead_through_the_proxy(s: &Story) {
+    let script = "busybox mkdir -p /tmp/www; echo '<a href=\"/x?y=1\">a</a> <a href=\"z\">b</a>' >/tmp/www/index.html; \
+        busybox httpd -p 8080 -h /tmp/www; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let probe = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
+    let ports = json!([{"containerPort": 8080}]);
+    s.shell_pod("web", script, json!({}), json!({"ports": ports, "readinessProbe": probe}));
+    s.ready("web");
+    let root = format!("/api/v1/namespaces/{}/pods/web:8080/proxy", s.ns);
+    let page = s.ok(&["get", "--raw", &format!("{root}/")]);
+    assert_eq!(page, format!("<a href=\"{root}/x?y=1\">a</a> <a href=\"z\">b</a>\n"));
+}
+
+/// A pod reads by what its token is verified: the document of the issuer that the token names, and the keys where that says.
+fn the_issuer_is_found_from_inside(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    let get = |place: &str, path: &str| {
+        let (host, port) = place.rsplit_once(':').unwrap_or((place, "443"));
+        let script =
+            format!("KUBERNETES_SERVICE_HOST={host} KUBERNETES_SERVICE_PORT={port} /kemudi kubectl get --raw {path}");
+        let o = s.exec("p", &["sh", "-c", &script]);
+        assert!(o.status.success(), "{place}{path}: {}", String::from_utf8_lossy(&o.stderr));
+        serde_json::from_slice::<serde_json::Value>(&o.stdout).unwrap()
+    };
+    let token = s.exec("p", &["cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"]).stdout;
+    let claims = String::from_utf8(token).unwrap().split('.').nth(1).unwrap().to_owned();
+    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
+    let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
+    let issuer = claims["iss"].as_str().unwrap();
+    let about = get(issuer.strip_prefix("https://").unwrap(), "/.well-known/openid-configuration");
+    assert_eq!(about["issuer"], issuer);
+    let keys = about["jwks_uri"].as_str().unwrap().strip_prefix("https://").unwrap();
+    let (place, path) = keys.split_at(keys.find('/').unwrap());
+    assert!(!place.starts_with("127."), "{place}");
+    assert!(get(place, path)["keys"][0]["kid"].is_string());
 }

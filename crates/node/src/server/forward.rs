@@ -47,12 +47,12 @@ pub(super) async fn serve(
         .into_iter()
         .filter(|p| p.state == PodState::Ready && is(p, POD_NAMESPACE, ns) && is(p, POD_NAME, pod))
         .max_by_key(|p| p.created_at);
-    let Some(found) = found else { return Err(Error::NotFound(format!("pod {pod:?} is not running"))) };
+    let Some(found) = found else { return Err(Error::Internal(format!("pod not found (\"{pod}_{ns}\")"))) };
     let namespace = found.config.netns.clone();
     if spdy {
         return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, namespace));
     }
-    upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io"], move |socket, protocol| async move {
+    upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io", ""], move |socket, protocol| async move {
         if protocol == TUNNEL { unwrap(socket, namespace).await } else { run(socket, ports, namespace).await }
     })
 }

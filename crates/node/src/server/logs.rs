@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use http::{Response, StatusCode};
+use futures::{SinkExt, StreamExt};
+use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use jiff::Timestamp;
@@ -15,8 +18,10 @@ use runtime::ContainerState;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
-use super::{Body, Error, Handle, Query};
+use super::{Body, Error, Handle, Query, absent, upgrade};
 use crate::agent::Options;
 
 /// How often a file that is followed is looked at.
@@ -65,8 +70,9 @@ pub(super) async fn serve(
     ns: &str,
     pod: &str,
     name: &str,
-    q: &Query,
+    request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
+    let q = &Query::of(&request);
     let wanted = Wanted::of(q, handle.options.clock.now())?;
     let mut all = handle.containers(ns, pod, name).await?;
     let newest = all.pop();
@@ -77,7 +83,10 @@ pub(super) async fn serve(
             Error::BadRequest(format!("previous terminated container {name:?} in pod {pod:?} not found"))
         })?
     } else {
-        newest.ok_or_else(|| Error::NotFound(format!("container {name:?} in pod {pod:?} is not available")))?
+        match newest {
+            Some(c) => c,
+            None => return Err(absent::no_log(handle, ns, pod, name).await),
+        }
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(16);
     let (options, path) = (handle.options.clone(), container.log_path.clone());
@@ -86,6 +95,9 @@ pub(super) async fn serve(
             tracing::debug!(path = %path.display(), %error, "reading a log");
         }
     });
+    if upgrade::is_websocket(&request) {
+        return upgrade::take_over(request, PROTOCOLS, |socket, protocol| messages(socket, protocol, receiver));
+    }
     let stream = futures::stream::unfold(receiver, |mut r| async move {
         let bytes = r.recv().await?;
         Some((Ok::<_, Infallible>(Frame::data(bytes)), r))
@@ -94,6 +106,38 @@ pub(super) async fn serve(
     *response.status_mut() = StatusCode::OK;
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     Ok(response)
+}
+
+/// A log over WebSocket is its bytes in messages, the first of which is empty (`k8s.io/apimachinery`, `wsstream.Reader`).
+const PROTOCOLS: &[&str] = &["binary.k8s.io", "base64.binary.k8s.io", ""];
+
+async fn messages(socket: upgrade::Socket, protocol: &'static str, mut pieces: mpsc::Receiver<Bytes>) {
+    let message = |bytes: Bytes| match protocol {
+        "base64.binary.k8s.io" => Message::Text(STANDARD.encode(bytes).into()),
+        _ => Message::Binary(bytes),
+    };
+    let (mut sink, mut incoming) = socket.split();
+    let send = async {
+        sink.send(message(Bytes::new())).await?;
+        while let Some(piece) = pieces.recv().await {
+            sink.send(message(piece)).await?;
+        }
+        let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+        sink.send(Message::Close(Some(normal))).await?;
+        sink.close().await
+    };
+    // A client says nothing but that it goes.
+    let gone = async {
+        while let Some(Ok(m)) = incoming.next().await.filter(|m| !matches!(m, Ok(Message::Close(_)))) {
+            drop(m)
+        }
+    };
+    tokio::select! {
+        sent = send => if let Err(error) = sent {
+            tracing::debug!(%error, "sending a log");
+        },
+        () = gone => {}
+    }
 }
 
 /// Renders lines of the file as they are wanted.

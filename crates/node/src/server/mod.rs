@@ -10,6 +10,7 @@
 //! ```
 //! Who may call is the caller's business.
 
+mod absent;
 mod forward;
 mod logs;
 mod remote;
@@ -147,7 +148,7 @@ impl Handle {
         match path[..] {
             ["healthz"] => Ok(text(StatusCode::OK, "ok".into())),
             ["stats", "summary"] => stats::summary(&self.options).await,
-            ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, &Query::of(&request)).await,
+            ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, request).await,
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
                 let id = self.running(ns, pod, container).await?;
                 stream::exec(&self.options, id, request)
@@ -172,14 +173,10 @@ impl Handle {
     }
 
     async fn running(&self, ns: &str, pod: &str, name: &str) -> Result<String, Error> {
-        let last = self.containers(ns, pod, name).await?.pop();
-        match last {
+        match self.containers(ns, pod, name).await?.pop() {
             Some(c) if c.state == ContainerState::Running => Ok(c.id),
-            Some(c) => {
-                let state = format!("{:?}", c.state).to_lowercase();
-                Err(Error::BadRequest(format!("container {name} of pod {pod} is not running but {state}")))
-            }
-            None => Err(Error::NotFound(format!("container not found ({name:?})"))),
+            // What ended is not found either, as the kubelet has it.
+            _ => Err(Error::Internal(format!("container not found ({name:?})"))),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Exec and attach over WebSocket, subprotocols `v4.channel.k8s.io` and `v5.channel.k8s.io`.
+//! Exec and attach over WebSocket (`k8s.io/kubelet/pkg/cri/streaming/remotecommand/websocket.go`).
 //!
-//! The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the final `Status`, 4 the terminal's size, and in
-//! v5 255, which closes the channel named by the second byte.
+//! The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended, 4 the terminal's size, and in
+//! v5 255, which closes the channel named by the second byte. Since v4 the end is a `Status`; before, it is the text of an error, and
+//! nothing is said of a success. Versions before v5 begin with an empty message, which says that the connection stands.
 
 use std::sync::Arc;
 
@@ -30,7 +31,14 @@ const CLOSE: u8 = 255;
 
 type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
 
-const PROTOCOLS: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
+const PROTOCOLS: &[&str] = &[
+    "v5.channel.k8s.io",
+    "v4.channel.k8s.io",
+    "v4.base64.channel.k8s.io",
+    "channel.k8s.io",
+    "base64.channel.k8s.io",
+    "",
+];
 
 /// How messages are coded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,10 +102,12 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
     if upgrade::is_spdy(&request) {
         return remote::exec(options, id, wanted, request);
     }
+    let first = first_output(wanted.stdout, wanted.stderr);
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
         let coding = Coding::of(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
+        greet(&sink, protocol, first).await;
         let status = match options.runtime.exec(&id, wanted).await {
             Err(e) => internal(&e.to_string()),
             Ok(mut session) => {
@@ -111,7 +121,7 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
                 outcome(code)
             }
         };
-        finish(&sink, coding, &status).await;
+        finish(&sink, protocol, &status).await;
     })
 }
 
@@ -130,6 +140,7 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
         let coding = Coding::of(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
+        greet(&sink, protocol, first_output(stdout, stderr)).await;
         let status = match options.runtime.attach(&id, stdin).await {
             Err(e) => internal(&e.to_string()),
             Ok(session) => {
@@ -142,7 +153,7 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
                 success()
             }
         };
-        finish(&sink, coding, &status).await;
+        finish(&sink, protocol, &status).await;
     })
 }
 
@@ -173,9 +184,36 @@ fn non_zero(code: i32) -> Value {
     })
 }
 
-async fn finish(sink: &Sink, coding: Coding, status: &Value) {
+/// The channel on which something comes first.
+fn first_output(stdout: bool, stderr: bool) -> u8 {
+    match (stdout, stderr) {
+        (true, _) => STDOUT,
+        (false, true) => STDERR,
+        (false, false) => STATUS,
+    }
+}
+
+/// Says that the connection stands, where clients wait for that.
+async fn greet(sink: &Sink, protocol: &str, channel: u8) {
+    if protocol != PROTOCOLS[0] {
+        let _ = sink.lock().await.send(Coding::of(protocol).write(channel, b"")).await;
+    }
+}
+
+/// How it ended, as clients of a version of the protocol are told; none: nothing is said.
+fn ending(protocol: &str, status: &Value) -> Option<String> {
+    match (protocol.starts_with('v'), status["status"].as_str()) {
+        (true, _) => Some(status.to_string()),
+        (false, Some("Success")) => None,
+        (false, _) => Some(status["message"].as_str().unwrap_or_default().to_owned()),
+    }
+}
+
+async fn finish(sink: &Sink, protocol: &str, status: &Value) {
     let mut sink = sink.lock().await;
-    let _ = sink.send(coding.write(STATUS, status.to_string().as_bytes())).await;
+    if let Some(end) = ending(protocol, status) {
+        let _ = sink.send(Coding::of(protocol).write(STATUS, end.as_bytes())).await;
+    }
     // Clients take a close without a code for a broken connection.
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
     let _ = sink.send(Message::Close(Some(normal))).await;
@@ -247,6 +285,17 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn older_clients_are_told_of_failures_only() {
+        for protocol in ["", "channel.k8s.io", "base64.channel.k8s.io"] {
+            assert_eq!(ending(protocol, &success()), None, "{protocol}");
+            let said = "command terminated with non-zero exit code: command terminated with exit code 3";
+            assert_eq!(ending(protocol, &non_zero(3)).as_deref(), Some(said), "{protocol}");
+        }
+        let status = serde_json::from_str::<Value>(&ending("v4.channel.k8s.io", &success()).unwrap()).unwrap();
+        assert_eq!(status["status"], "Success");
+    }
 
     #[test]
     fn messages_carry_their_channel() {

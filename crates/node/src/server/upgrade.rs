@@ -85,7 +85,12 @@ where
     Ok(response)
 }
 
-/// Answers 101 and hands the socket to `work` when the connection is ours. `protocols`: those understood, best first.
+pub(super) fn is_websocket(request: &Request<Bytes>) -> bool {
+    asks_for(request.headers(), "websocket")
+}
+
+/// Answers 101 and hands the socket to `work` when the connection is ours. `protocols`: those understood, best first; an empty one
+/// is for who names none.
 pub(super) fn take_over<F>(
     mut request: Request<Bytes>,
     protocols: &[&'static str],
@@ -102,7 +107,8 @@ where
         return Err(Error::BadRequest("Sec-WebSocket-Key is missing".into()));
     };
     let offered = listed(headers, &header::SEC_WEBSOCKET_PROTOCOL);
-    let Some(protocol) = protocols.iter().copied().find(|p| offered.iter().any(|o| o == p)) else {
+    let named = |p: &&str| if p.is_empty() { offered.is_empty() } else { offered.iter().any(|o| o == p) };
+    let Some(protocol) = protocols.iter().copied().find(named) else {
         let known = protocols.join(", ");
         return Err(Error::BadRequest(format!("none of the subprotocols {offered:?} is understood; known: {known}")));
     };
@@ -123,6 +129,8 @@ where
     if let Ok(v) = HeaderValue::from_str(&key) {
         h.insert(header::SEC_WEBSOCKET_ACCEPT, v);
     }
-    h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    if !protocol.is_empty() {
+        h.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    }
     Ok(response)
 }

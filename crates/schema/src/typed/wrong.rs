@@ -12,8 +12,8 @@ use std::fmt;
 pub struct TypeError {
     pub path: String,
     pub message: String,
-    /// It is the encoding of a text that is wrong, not its type.
-    pub encoding: bool,
+    /// What upstream says when it converts a value rather than decodes a text, as it does with what a strategic patch made.
+    pub of_value: String,
 }
 
 impl fmt::Display for TypeError {
@@ -30,7 +30,8 @@ impl Walk<'_> {
             Step::Field(f, _) => Some(f.go.as_deref()),
             _ => None,
         });
-        self.cannot(v, schema.ty, &type_name(schema, alias.flatten()))
+        let want = type_name(schema, alias.flatten());
+        TypeError { of_value: unconverted(v, schema.ty, &want), ..self.cannot(v, schema.ty, &want) }
     }
 
     /// Of a value whose type reads it as another one.
@@ -41,17 +42,47 @@ impl Walk<'_> {
         });
         let fields: Vec<(&Field, &Schema)> = fields.collect();
         let have = have_instead(v, ty);
-        let Some((_, of)) = fields.last() else {
-            return self.bad(format!("json: cannot unmarshal {have} into Go value of type {want}"));
-        };
+        let of_value = format!("json: cannot unmarshal {have} into Go value of type {want}");
+        let Some((_, of)) = fields.last() else { return self.bad(of_value) };
         let owner = of.name.as_deref().and_then(|n| n.rsplit('.').next()).unwrap_or_default();
         let path: Vec<String> = fields.iter().map(|(f, _)| step(f)).collect();
         let path = path.join(".");
-        self.bad(format!("json: cannot unmarshal {have} into Go struct field {owner}.{path} of type {want}"))
+        let message = format!("json: cannot unmarshal {have} into Go struct field {owner}.{path} of type {want}");
+        TypeError { path: self.path(None), message, of_value }
     }
 
     pub(super) fn bad(&self, message: impl Into<String>) -> TypeError {
-        TypeError { path: self.path(None), message: message.into(), encoding: false }
+        let message = message.into();
+        TypeError { path: self.path(None), of_value: message.clone(), message }
+    }
+}
+
+/// Why a value is not converted (`k8s.io/apimachinery/pkg/runtime`, `DefaultUnstructuredConverter`).
+fn unconverted(v: &Value, ty: Type, want: &str) -> String {
+    let have = match v {
+        Value::Null => "nil",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    };
+    let kind = match ty {
+        Type::Struct => return format!("cannot restore struct from: {have}"),
+        Type::Map => return format!("cannot restore map from {have}"),
+        Type::Array | Type::Bytes => return format!("cannot restore slice from {have}"),
+        Type::String => "string",
+        Type::Boolean => "bool",
+        Type::Int32 => "int32",
+        Type::Int64 => "int64",
+        Type::Double => "float64",
+        _ => return format!("json: cannot unmarshal {} into Go value of type {want}", have_instead(v, ty)),
+    };
+    // Go could convert these, though the converter does not.
+    match (have, ty) {
+        ("int64", Type::String) | ("float64", Type::Int32 | Type::Int64) => format!("cannot convert {have} to {want}"),
+        _ => format!("unrecognized type: {kind}"),
     }
 }
 

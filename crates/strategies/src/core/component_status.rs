@@ -7,16 +7,17 @@ use serde_json::json;
 
 pub struct ComponentStatuses;
 
-/// The parts that upstream lists, of which only the store can be seen from here.
+/// The parts that upstream lists: those of this process, and the store.
 fn all(env: Env<'_>) -> Vec<Object> {
-    let store = env.registry.store.is_alive();
+    let runs = |name: &str| env.registry.components.is_running(name);
     let one = |name: &str, healthy: bool| {
         let (status, message) = if healthy { ("True", "ok") } else { ("False", "not running") };
         Object::from_value(json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
             "conditions": [{"type": "Healthy", "status": status, "message": message}]}))
         .unwrap_or_default()
     };
-    vec![one("etcd-0", store)]
+    let [scheduler, controllers] = ["scheduler", "controller-manager"].map(|name| one(name, runs(name)));
+    vec![scheduler, controllers, one("etcd-0", env.registry.store.is_alive())]
 }
 
 #[async_trait]

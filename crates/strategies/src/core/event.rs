@@ -53,6 +53,11 @@ impl Strategy for Event {
         }
     }
 
+    /// Events of the newer group have no source.
+    fn stored_instead(&self, field: &str) -> Option<&'static str> {
+        (field == "source").then_some("reportingComponent")
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }

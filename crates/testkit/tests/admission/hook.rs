@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use meta::Value;
 use parking_lot::Mutex;
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{Certificate, CertificateParams, KeyPair};
 use rustls::RootCertStore;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -49,6 +49,15 @@ impl Hook {
         let names = ["127.0.0.1", "localhost", "hook.golden.svc"].map(str::to_owned);
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        Self::with_certificate(cert, &key, says).await
+    }
+
+    /// As [`Hook::start`], under a certificate, which is also what a configuration trusts.
+    pub async fn with_certificate(
+        cert: Certificate,
+        key: &KeyPair,
+        says: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static,
+    ) -> Self {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let own = KeyPair::generate().unwrap();

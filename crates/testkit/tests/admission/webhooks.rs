@@ -131,8 +131,12 @@ async fn a_failed_call_counts_as_the_policy_says() {
     let stranger = Hook::start(|_, _| allow()).await;
     let untrusted = json!({"url": format!("https://127.0.0.1:{}/x", stranger.port), "caBundle": h.ca});
     let cases = [
-        ("down", down, "failed to call webhook: Post \"https://127.0.0.1:1/x?timeout=1s\": dial tcp 127.0.0.1:1: "),
-        ("untrusted", untrusted, "invalid peer certificate"),
+        (
+            "down",
+            down,
+            "failed to call webhook: Post \"https://127.0.0.1:1/x?timeout=1s\": dial tcp 127.0.0.1:1: connect: connection refused",
+        ),
+        ("untrusted", untrusted, "tls: failed to verify certificate: x509: certificate signed by unknown authority"),
         (
             "unreadable",
             json!({"url": "https://127.0.0.1:1/x", "caBundle": "bm9uZQ=="}),
@@ -325,4 +329,29 @@ async fn scales_and_connections_are_admitted_as_clients_see_them() {
     let heard = &h.heard("/exec")[0];
     assert_eq!((&heard["object"]["kind"], &heard["options"]), (&json!("PodExecOptions"), &Value::Null));
     assert_eq!((&heard["object"]["command"], &heard["object"]["stdin"]), (&json!(["sh", "-c"]), &json!(true)));
+}
+
+/// A bundle may hold the serving certificate itself, whoever signed it and whatever it says it is.
+#[tokio::test]
+async fn a_bundle_may_hold_the_serving_certificate() {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let c = Cluster::start(6).await;
+    let is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let params = || CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let mut authority = params();
+    authority.is_ca = is_ca;
+    let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let of_another = params().signed_by(&key, &Issuer::from_params(&authority, &authority_key)).unwrap();
+    let mut alone = params();
+    alone.is_ca = is_ca;
+    let alone = alone.self_signed(&key).unwrap();
+    for (name, cert) in [("leaf", of_another), ("self-signed", alone)] {
+        let h = Hook::with_certificate(cert, &key, |_, _| allow()).await;
+        configure(&c, "Validating", name, json!([hook(name, &h.url("/x"))])).await;
+        let (code, answer, _) = call(&c, "POST", MAPS, config_map(name)).await;
+        assert_eq!(code, 201, "{name}: {answer}");
+        assert_eq!(h.heard("/x").len(), 1, "{name}");
+        let path = format!("{CONFIGURATIONS}/validatingwebhookconfigurations/{name}");
+        assert_eq!(call(&c, "DELETE", &path, Value::Null).await.0, 200);
+    }
 }

@@ -133,3 +133,78 @@ async fn both_forms_of_discovery_agree() {
         }
     }
 }
+
+/// What is answered as text: keys in the order of the Go types, and a newline at its end unless it is indented.
+#[tokio::test]
+async fn json_is_in_the_order_of_gos_types() {
+    let cluster = Cluster::start(9).await;
+    let text = async |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+        let r = cluster.request(method, path, headers, bytes::Bytes::from(body.to_owned())).await;
+        String::from_utf8(r.into_body().collect().await.to_vec()).unwrap()
+    };
+    let get = async |path: &str| text("GET", path, &[], "").await;
+    assert_eq!(
+        get("/api/v1/namespaces/default/pods/none").await,
+        concat!(
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"none\" not found","#,
+            r#""reason":"NotFound","details":{"name":"none","kind":"pods"},"code":404}"#,
+            "\n"
+        )
+    );
+    let core = get("/api/v1").await;
+    let start = concat!(
+        r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"bindings","singularName":"binding","#,
+        r#""namespaced":true,"kind":"Binding","verbs":["create"]},"#
+    );
+    assert!(core.starts_with(start) && core.ends_with("]}\n"), "{core}");
+    let start = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[{"name":"#;
+    assert!(get("/apis/apps/v1").await.starts_with(start));
+    assert_eq!(
+        get("/apis/apps").await,
+        concat!(
+            r#"{"kind":"APIGroup","apiVersion":"v1","name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"#,
+            r#""preferredVersion":{"groupVersion":"apps/v1","version":"v1"}}"#,
+            "\n"
+        )
+    );
+    let groups = get("/apis").await;
+    assert!(
+        groups.starts_with(r#"{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"#)
+            && groups.ends_with("]}\n")
+    );
+    assert!(get("/api").await.starts_with(r#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":["#));
+    let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
+    let all = text("GET", "/apis", &accept, "").await;
+    let start = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"name":"#;
+    assert!(all.starts_with(start) && all.ends_with("}\n"), "{}", &all[..300]);
+    let deployments = concat!(
+        r#"{"resource":"deployments","responseKind":{"group":"","version":"","kind":"Deployment"},"scope":"Namespaced","#,
+        r#""singularResource":"deployment","verbs":["create","#
+    );
+    assert!(all.contains(deployments));
+    let issuer = get("/.well-known/openid-configuration").await;
+    assert!(issuer.starts_with(r#"{"issuer":""#) && issuer.contains(r#","jwks_uri":""#), "{issuer}");
+    let version = get("/version").await;
+    assert!(
+        version.starts_with("{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"emulationMajor\"")
+            && version.ends_with('}'),
+        "{version}"
+    );
+    let roots = get("/").await;
+    assert!(roots.starts_with("{\n  \"paths\": [\n    \"/api\",\n") && roots.ends_with('}'), "{roots}");
+
+    // Where people look, the objects too, and nothing behind the last brace.
+    let pretty = [("accept", "application/json;pretty=1"), ("content-type", "application/json")];
+    let made =
+        text("POST", "/api/v1/namespaces", &pretty, r#"{"metadata":{"name":"order","labels":{"b":"1","a":"2"}}}"#)
+            .await;
+    let keys: Vec<&str> = made.lines().filter_map(|l| l.strip_prefix("    \"")?.split('"').next()).collect();
+    assert_eq!(keys[..5], ["name", "uid", "resourceVersion", "creationTimestamp", "labels"], "{made}");
+    assert!(
+        made.starts_with("{\n  \"kind\": \"Namespace\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {\n")
+            && made.ends_with('}'),
+        "{made}"
+    );
+    let one = get("/api/v1/namespaces/order").await;
+    assert!(one.starts_with("{\"kind\":\"Namespace\"") && one.ends_with("}\n"), "{one}");
+}

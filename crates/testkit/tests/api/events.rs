@@ -51,3 +51,34 @@ async fn new_events_say_everything_and_nothing_old() {
     ];
     check(&c, "POST", NEW, &event, cases).await;
 }
+
+/// Both groups select by the same fields under names of their own; an event of the newer one has no source but who reports it.
+#[tokio::test]
+async fn events_are_selected_through_both_groups() {
+    let c = Cluster::start(1).await;
+    let new = json!({"metadata": {"name": "new"}, "regarding": {"kind": "Pod", "namespace": "default", "name": "p"}, "type": "Normal",
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "test-controller", "reportingInstance": "i",
+        "action": "A", "reason": "R", "note": "n"});
+    assert_eq!(c.call("POST", NEW, new).await.code, 201);
+    let old = json!({"metadata": {"name": "old"}, "involvedObject": {"kind": "Node", "namespace": "default", "name": "n"},
+        "source": {"component": "kubelet"}, "reason": "Old", "type": "Warning"});
+    assert_eq!(c.call("POST", OLD, old).await.code, 201);
+    for (base, selector, want) in [
+        (OLD, "source=test-controller", "new"),
+        (OLD, "source=kubelet", "old"),
+        (OLD, "source!=kubelet", "new"),
+        (OLD, "reportingComponent=test-controller", "new"),
+        (NEW, "reportingController=test-controller", "new"),
+        (NEW, "regarding.kind=Pod", "new"),
+        (NEW, "regarding.name=n,type=Warning", "old"),
+        (OLD, "involvedObject.kind=Pod,involvedObject.name=p", "new"),
+        (OLD, "type=Warning", "old"),
+        (NEW, "reason=Old", "old"),
+    ] {
+        let path = format!("{base}?fieldSelector={}", selector.replace('=', "%3D"));
+        let list = c.call("GET", &path, Value::Null).await.body;
+        let names: Vec<&str> =
+            list["items"].as_array().into_iter().flatten().filter_map(|o| o["metadata"]["name"].as_str()).collect();
+        assert_eq!(names, [want], "{selector}: {list}");
+    }
+}

@@ -30,4 +30,5 @@ mod said;
 mod served;
 mod services;
 mod stream;
+mod streams;
 mod words;

@@ -134,3 +134,44 @@ async fn patches_of_a_scale_are_read_as_strictly() {
         assert!(a.code == code && said.contains(why), "{why}: {:?}", a.body);
     }
 }
+
+/// A strategic patch makes values, which upstream's converter reads in words of its own.
+#[tokio::test]
+async fn strategic_patches_of_a_wrong_type_are_refused_in_the_words_of_the_converter() {
+    let c = Cluster::start(1).await;
+    let path = "/api/v1/namespaces/default/pods";
+    let pod = serde_json::json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false,
+        "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}], "env": [{"name": "A", "value": "1"}]}]}});
+    assert_eq!(c.call("POST", path, pod).await.code, 201);
+    for (body, why) in [
+        (r#"{"spec":"x"}"#, "cannot restore struct from: string"),
+        (r#"{"spec":{"containers":"x"}}"#, "cannot restore slice from string"),
+        (r#"{"spec":{"containers":{"name":"c"}}}"#, "cannot restore slice from map"),
+        (r#"{"metadata":{"labels":"x"}}"#, "cannot restore map from string"),
+        (r#"{"metadata":{"labels":{"a":1}}}"#, "cannot convert int64 to string"),
+        (r#"{"metadata":{"labels":{"a":true}}}"#, "unrecognized type: string"),
+        (r#"{"metadata":{"labels":{"a":1.5}}}"#, "unrecognized type: string"),
+        (r#"{"spec":{"restartPolicy":1}}"#, "cannot convert int64 to v1.RestartPolicy"),
+        (r#"{"spec":{"hostNetwork":"yes"}}"#, "unrecognized type: bool"),
+        (r#"{"spec":{"terminationGracePeriodSeconds":"x"}}"#, "unrecognized type: int64"),
+        (r#"{"spec":{"terminationGracePeriodSeconds":1.5}}"#, "cannot convert float64 to int64"),
+        (r#"{"metadata":{"creationTimestamp":1}}"#, "json: cannot unmarshal number into Go value of type string"),
+        (
+            r#"{"spec":{"containers":[{"name":"c","livenessProbe":{"tcpSocket":{"port":true}}}]}}"#,
+            "json: cannot unmarshal bool into Go value of type int32",
+        ),
+    ] {
+        let a = c
+            .send(
+                "PATCH",
+                &format!("{path}/p"),
+                Some("application/strategic-merge-patch+json"),
+                "application/json",
+                body.into(),
+            )
+            .await;
+        let said = a.body["message"].as_str().unwrap_or_default();
+        assert!(a.code == 422 && said.ends_with(&format!("]\": {why}")), "{body}: {} {said}", a.code);
+        assert!(said.starts_with(r#" "" is invalid: patch: Invalid value: "map["#), "{said}");
+    }
+}

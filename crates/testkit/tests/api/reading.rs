@@ -59,6 +59,44 @@ async fn a_list_that_is_too_old_to_go_on_is_gone() {
     assert_eq!(any.code, 200, "not older than an old revision is now");
 }
 
+/// A list that is read again and again expires all the same, though its state is at hand.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_kept_in_memory_expires_too() {
+    let c = Cluster::start(1).await;
+    write(&c, 10).await;
+    let page = c.call("GET", &format!("{MAPS}?limit=4"), Value::Null).await.body;
+    let token = page["metadata"]["continue"].as_str().unwrap().to_owned();
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let last = page["items"][3]["metadata"]["name"].as_str().unwrap().to_owned();
+    let media = Some("application/merge-patch+json");
+    c.send("PATCH", &format!("{MAPS}/{last}"), media, "application/json", label.to_string().into()).await;
+    let next = format!("{MAPS}?limit=4&continue=");
+    for _ in 0..3 {
+        let a = c.call("GET", &format!("{next}{token}"), Value::Null).await;
+        assert_eq!((a.code, &a.body["metadata"]["remainingItemCount"]), (200, &json!(2)));
+    }
+    forget(&c).await;
+    let a = c.call("GET", &format!("{next}{token}"), Value::Null).await;
+    assert!(expired(&a.body), "{}", a.body);
+    // The rest, each once, in pages that are of one revision again.
+    let (mut names, mut token) = (Vec::new(), a.body["metadata"]["continue"].as_str().unwrap().to_owned());
+    let (mut counts, mut revisions) = (Vec::new(), Vec::new());
+    while !token.is_empty() {
+        let a = c.call("GET", &format!("{next}{token}"), Value::Null).await;
+        assert_eq!(a.code, 200, "{}", a.body);
+        counts.push(a.body["metadata"]["remainingItemCount"].clone());
+        revisions.push(a.body["metadata"]["resourceVersion"].clone());
+        let items = a.body["items"].as_array().unwrap();
+        names.extend(items.iter().map(|o| o["metadata"]["name"].clone()));
+        token = a.body["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+    }
+    assert_eq!((counts, names.len()), (vec![json!(2), Value::Null], 6));
+    assert!(revisions[0] == revisions[1] && revisions[0] != page["metadata"]["resourceVersion"], "{revisions:?}");
+    let whole = c.call("GET", MAPS, Value::Null).await.body;
+    let all: Vec<Value> = whole["items"].as_array().unwrap().iter().map(|o| o["metadata"]["name"].clone()).collect();
+    assert_eq!(names, all[4..]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_from_an_expired_revision_is_gone() {
     let c = Cluster::start(1).await;

@@ -290,3 +290,28 @@ async fn a_rehearsal_takes_nothing() {
     assert!(held(&c).await.is_empty());
     make(&c, "s", spec).await;
 }
+
+/// What a load balancer writes of its addresses says how they are used.
+#[tokio::test]
+async fn addresses_of_load_balancers_have_a_mode() {
+    let c = Cluster::start(1).await;
+    let path = "/api/v1/namespaces/default/services";
+    for (name, kind, want) in [("lb", "LoadBalancer", json!("VIP")), ("own", "ClusterIP", Value::Null)] {
+        let service = json!({"metadata": {"name": name}, "spec": {"type": kind, "ports": [{"port": 80}]}});
+        assert_eq!(c.call("POST", path, service).await.code, 201);
+        let status =
+            json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}, {"hostname": "h.example"}]}}});
+        let at = format!("{path}/{name}/status");
+        let media = Some("application/merge-patch+json");
+        let a = c.send("PATCH", &at, media, "application/json", status.to_string().into()).await;
+        let ingress = &a.body["status"]["loadBalancer"]["ingress"];
+        assert_eq!(a.code, if kind == "LoadBalancer" { 200 } else { 422 }, "{}", a.body);
+        assert_eq!((&ingress[0]["ipMode"], &ingress[1]["ipMode"]), (&want, &Value::Null));
+    }
+    let proxied = json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1", "ipMode": "Proxy"}]}}});
+    let at = format!("{path}/lb/status");
+    let a = c
+        .send("PATCH", &at, Some("application/merge-patch+json"), "application/json", proxied.to_string().into())
+        .await;
+    assert_eq!(a.body["status"]["loadBalancer"]["ingress"][0]["ipMode"], "Proxy");
+}

@@ -37,6 +37,17 @@ impl Strategy for Service {
 
     fn default(&self, o: &mut Object) {
         let Some(mut spec) = o.remove(&["spec"]) else { return };
+        // An address of a load balancer is one that it forwards from, unless it says otherwise.
+        if spec["type"] == "LoadBalancer"
+            && let Some(ingress) = o.0.get_mut("status").and_then(|s| s.pointer_mut("/loadBalancer/ingress"))
+        {
+            for i in ingress.as_array_mut().into_iter().flatten() {
+                let has_address = i["ip"].as_str().is_some_and(|ip| !ip.is_empty());
+                if has_address && i["ipMode"].is_null() {
+                    i["ipMode"] = "VIP".into();
+                }
+            }
+        }
         for p in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
             let absent = match &p["targetPort"] {
                 Value::Number(n) => n.as_i64() == Some(0),

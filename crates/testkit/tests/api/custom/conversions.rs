@@ -416,3 +416,58 @@ async fn admission_sees_the_version_it_asked_for() {
     let stored = c.call("GET", &format!("{CRONTABS}/a"), Value::Null).await.body;
     assert_eq!(stored["spec"]["address"], "patched:7");
 }
+
+/// Fields are selected by in the version that is asked for, whatever is stored: in lists, page by page, in watches and in deletions.
+#[tokio::test]
+async fn fields_of_the_served_version_select() {
+    let c = Cluster::start(3).await;
+    let h = Hook::start(|_, r| Some(converted(r))).await;
+    let mut d = definition(webhook(&h.url("/convert")));
+    d["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.address"}]);
+    d["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.host"}, {"jsonPath": ".spec.port"}]);
+    define(&c, d).await;
+    let watch = async |path: String| Watch::start(&c, &format!("{path}&watch=true"), "application/json").await.unwrap();
+    let by = |version: &str, fields: &str| format!("{version}?fieldSelector={fields}");
+    let mut host = watch(by(V2, "spec.host%3Dhost1")).await;
+    let mut both = watch(by(V2, "spec.host%3Dhost1,spec.port%3D80")).await;
+    let mut old = watch(by(CRONTABS, "spec.address%3Dhost1:80")).await;
+    for (name, host, port) in [("a", "host1", "80"), ("b", "host1", "8080"), ("c", "host2", "80")] {
+        let made = c.call("POST", V2, v2(name, host, port)).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    let names = |body: &Value| -> Vec<String> {
+        body["items"].as_array().unwrap().iter().map(|o| o["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let list = async |path: &str| c.call("GET", path, Value::Null).await.body;
+    assert_eq!(names(&list(&by(V2, "spec.host%3Dhost1")).await), ["a", "b"]);
+    assert_eq!(names(&list(&by(V2, "spec.host!%3Dhost1")).await), ["c"]);
+    assert_eq!(names(&list(&by(V2, "spec.host%3Dhost1,spec.port%3D80")).await), ["a"]);
+    assert_eq!(names(&list(&by(CRONTABS, "spec.address%3Dhost1:8080")).await), ["b"]);
+    let page = list(&format!("{}&limit=1", by(V2, "spec.host%3Dhost1"))).await;
+    assert_eq!(names(&page), ["a"]);
+    let next = page["metadata"]["continue"].as_str().unwrap();
+    let page = list(&format!("{}&limit=1&continue={next}", by(V2, "spec.host%3Dhost1"))).await;
+    assert_eq!((names(&page), &page["metadata"]["continue"]), (vec!["b".to_owned()], &Value::Null));
+
+    let event = |(kind, o): (String, Value)| (kind, o["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+    let told = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+    assert_eq!(event(host.event().await), told("ADDED", "a"));
+    assert_eq!(event(host.event().await), told("ADDED", "b"));
+    assert_eq!(event(both.event().await), told("ADDED", "a"));
+    assert_eq!(event(old.event().await), told("ADDED", "a"));
+    let gone = c.call("DELETE", &by(V2, "spec.host%3Dhost1,spec.port%3D80"), Value::Null).await;
+    assert_eq!((gone.code, names(&gone.body)), (200, vec!["a".to_owned()]));
+    let moved = json!({"spec": {"host": "host2"}});
+    let media = Some("application/merge-patch+json");
+    let a = c.send("PATCH", &format!("{V2}/b"), media, "application/json", moved.to_string().into()).await;
+    assert_eq!(a.code, 200, "{}", a.body);
+    assert_eq!(event(host.event().await), told("DELETED", "a"));
+    let (kind, o) = host.event().await;
+    assert_eq!((&*kind, &o["spec"]["host"]), ("DELETED", &json!("host1")), "its last state that was selected");
+    assert_eq!(event(both.event().await), told("DELETED", "a"));
+    assert_eq!(event(old.event().await), told("DELETED", "a"));
+    // What is there is told first, and nothing else.
+    let mut late = watch(by(V2, "spec.host%3Dhost2")).await;
+    assert_eq!([event(late.event().await).1, event(late.event().await).1], ["b", "c"]);
+    assert_eq!(list(&by(V2, "spec.host%3Dhost1")).await["items"], json!([]));
+}

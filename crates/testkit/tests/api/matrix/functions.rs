@@ -32,6 +32,16 @@ async fn review(w: &mut Walk<'_>) {
 
 async fn components(w: &mut Walk<'_>) {
     let list = w.expect(200, "GET", &w.kind.collection(), &Value::Null, "list").await;
+    let names: Vec<&Value> = list["items"].as_array().into_iter().flatten().map(|o| &o["metadata"]["name"]).collect();
+    w.check(names == ["scheduler", "controller-manager", "etcd-0"], format!("the components: {names:?}"));
+    // None but the store runs in this test.
+    let healthy: Vec<&Value> =
+        list["items"].as_array().into_iter().flatten().map(|o| &o["conditions"][0]["status"]).collect();
+    w.check(healthy == ["False", "False", "True"], format!("their health: {healthy:?}"));
+    let running = w.cluster.server.registry.components.run("scheduler");
+    let one = w.expect(200, "GET", &w.kind.object("scheduler"), &Value::Null, "get").await;
+    w.check(one["conditions"] == json!([{"type": "Healthy", "status": "True", "message": "ok"}]), "a part that runs");
+    drop(running);
     let first = list["items"][0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let one = w.expect(200, "GET", &w.kind.object(&first), &Value::Null, "get").await;
     w.same(&one["conditions"], &list["items"][0]["conditions"], "a component in the list and alone");

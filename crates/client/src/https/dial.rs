@@ -1,0 +1,107 @@
+//! Dialling, and what went wrong with it in the words of Go's `net` and `crypto/tls`, which clients and people match.
+
+use super::Reach;
+use super::trust::Distrust;
+use crate::error::BoxError;
+use rustls::{AlertDescription, CertificateError, InvalidMessage, OtherError};
+use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// Connects to the first address of a host that answers, within `limit`; to no special one if `reach` says so. The error is that
+/// of the first address.
+pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Result<TcpStream, BoxError> {
+    let deadline = tokio::time::Instant::now() + limit;
+    let lookup = tokio::time::timeout_at(deadline, tokio::net::lookup_host((host, port))).await;
+    let addresses = match lookup {
+        Err(_) => return Err(format!("dial tcp: lookup {host}: i/o timeout").into()),
+        Ok(Err(_)) => return Err(format!("dial tcp: lookup {host}: no such host").into()),
+        Ok(Ok(addresses)) => addresses,
+    };
+    let mut first = None;
+    for address in addresses {
+        let refused = reach == Reach::Network && meta::address::is_special(address.ip());
+        let failed = if refused {
+            format!("dial tcp {address}: address not allowed")
+        } else {
+            match tokio::time::timeout_at(deadline, TcpStream::connect(address)).await {
+                Ok(Ok(tcp)) => return Ok(tcp),
+                Ok(Err(e)) => connect_error(address, &e),
+                Err(_) => format!("dial tcp {address}: i/o timeout"),
+            }
+        };
+        first.get_or_insert(failed);
+    }
+    Err(first.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")).into())
+}
+
+/// Why an address was not connected to.
+fn connect_error(address: SocketAddr, e: &Error) -> String {
+    let why = match e.kind() {
+        ErrorKind::ConnectionRefused => "connection refused",
+        ErrorKind::ConnectionReset => "connection reset by peer",
+        ErrorKind::HostUnreachable => "no route to host",
+        ErrorKind::NetworkUnreachable => "network is unreachable",
+        ErrorKind::TimedOut => "connection timed out",
+        ErrorKind::AddrNotAvailable => "cannot assign requested address",
+        ErrorKind::PermissionDenied => "permission denied",
+        _ => return format!("dial tcp {address}: connect: {e}"),
+    };
+    format!("dial tcp {address}: connect: {why}")
+}
+
+/// Why a TLS connection could not be made.
+pub fn handshake_error(e: &Error) -> String {
+    let Some(tls) = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) else {
+        return match e.kind() {
+            ErrorKind::UnexpectedEof => "EOF".into(),
+            ErrorKind::ConnectionReset => "read: connection reset by peer".into(),
+            _ => e.to_string(),
+        };
+    };
+    match tls {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) if why.is::<Distrust>() => {
+            format!("tls: failed to verify certificate: {why}")
+        }
+        rustls::Error::AlertReceived(alert) => match alert_text(*alert) {
+            Some(text) => format!("remote error: tls: {text}"),
+            None => format!("remote error: tls: alert({})", u8::from(*alert)),
+        },
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "http: server gave HTTP response to HTTPS client".into()
+        }
+        other => format!("tls: {other}"),
+    }
+}
+
+fn alert_text(alert: AlertDescription) -> Option<&'static str> {
+    Some(match alert {
+        AlertDescription::CloseNotify => "close notify",
+        AlertDescription::UnexpectedMessage => "unexpected message",
+        AlertDescription::BadRecordMac => "bad record MAC",
+        AlertDescription::RecordOverflow => "record overflow",
+        AlertDescription::HandshakeFailure => "handshake failure",
+        AlertDescription::BadCertificate => "bad certificate",
+        AlertDescription::UnsupportedCertificate => "unsupported certificate",
+        AlertDescription::CertificateRevoked => "revoked certificate",
+        AlertDescription::CertificateExpired => "expired certificate",
+        AlertDescription::CertificateUnknown => "unknown certificate",
+        AlertDescription::IllegalParameter => "illegal parameter",
+        AlertDescription::UnknownCA => "unknown certificate authority",
+        AlertDescription::AccessDenied => "access denied",
+        AlertDescription::DecodeError => "error decoding message",
+        AlertDescription::DecryptError => "error decrypting message",
+        AlertDescription::ProtocolVersion => "protocol version not supported",
+        AlertDescription::InsufficientSecurity => "insufficient security level",
+        AlertDescription::InternalError => "internal error",
+        AlertDescription::UserCanceled => "user canceled",
+        AlertDescription::NoRenegotiation => "no renegotiation",
+        AlertDescription::MissingExtension => "missing extension",
+        AlertDescription::UnsupportedExtension => "unsupported extension",
+        AlertDescription::UnrecognisedName => "unrecognized name",
+        AlertDescription::CertificateRequired => "certificate required",
+        AlertDescription::NoApplicationProtocol => "no application protocol",
+        _ => return None,
+    })
+}
