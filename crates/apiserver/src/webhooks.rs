@@ -168,7 +168,7 @@ fn request(
 async fn exchange(client: &dyn Transport, request: Request<Bytes>) -> Result<Vec<u8>, Failure> {
     let answer = client.send(request).await.map_err(|e| {
         Failure::Sending(match e {
-            Error::Connect { to, source } => format!("dial tcp {to}: {source}"),
+            Error::Connect { source, .. } | Error::Send(source) => source.to_string(),
             other => other.to_string(),
         })
     })?;

@@ -5,10 +5,12 @@
 mod connect;
 mod dedicated;
 mod tls;
+mod words;
 
 pub use connect::Proxy;
 pub use dedicated::Dedicated;
 pub use tls::{ClientIdentity, Roots, unverified};
+pub use words::os;
 
 use crate::error::Error;
 use crate::transport::{Body, Transport, Upgrade};
@@ -207,7 +209,7 @@ impl Https {
                 let source = std::error::Error::source(&e).map_or_else(|| e.to_string(), chain);
                 Error::Connect { to: self.authority.to_string(), source: source.into() }
             } else {
-                Error::Send(chain(&e).into())
+                Error::Send(words::exchange(&chain(&e)).into())
             }
         })
     }

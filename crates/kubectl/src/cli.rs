@@ -107,9 +107,15 @@ pub struct GlobalFlags {
     /// Which of these were on the command line, even if empty, by the names of the fields.
     #[arg(skip)]
     pub given: Vec<String>,
+    /// Which flags of the command were on the command line, even if empty, by the names of the fields.
+    #[arg(skip)]
+    pub own: Vec<String>,
     /// How often `--record` is on the command line.
     #[arg(skip)]
     pub recorded: usize,
+    /// Whether the command reads standard input.
+    #[arg(skip)]
+    pub stdin_in_use: bool,
     /// The value of `--dry-run`, if the command has it.
     #[arg(skip)]
     pub dry_run: Option<String>,
@@ -252,10 +258,14 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         let m = c.try_get_matches_from(ordered)?;
         shared::withheld(&m, &words)?;
         let mut global = GlobalFlags::from_arg_matches(&m)?;
-        let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
-        global.given = m.ids().filter(given).map(ToString::to_string).collect();
+        let given = |m: &clap::ArgMatches| -> Vec<String> {
+            let on_line = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+            m.ids().filter(on_line).map(ToString::to_string).collect()
+        };
+        (global.given, global.own) = (given(&m), given(shared::deepest(&m)));
         let (recorded, wanted) = shared::record(&m);
         global.dry_run = shared::deepest(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
+        global.stdin_in_use = shared::reads_stdin(&m);
         global.recorded = recorded;
         global.cause = wanted.then(|| cause::of(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))

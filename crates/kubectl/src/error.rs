@@ -133,12 +133,13 @@ impl Error {
             Self::Bare(t) => Some(t.clone()),
             Self::Client(client::Error::Connect { to, source }) => {
                 let why = source.to_string();
-                Some(if why.contains("Connection refused") {
+                Some(if why.contains("connection refused") {
                     format!("The connection to the server {to} was refused - did you specify the right host or port?")
                 } else {
                     format!("Unable to connect to the server: {why}")
                 })
             }
+            Self::Client(client::Error::Send(why)) => Some(format!("Unable to connect to the server: {why}")),
             Self::Client(client::Error::Credentials(t)) => Some(format!("error: {t}")),
             Self::Client(client::Error::Configuration(all)) => Some(match all.as_slice() {
                 [one] => format!("Error in configuration: {one}"),
@@ -243,8 +244,11 @@ mod tests {
                 "first\nError from server (AlreadyExists): error when creating \"f.yaml\": there\n",
             ),
             (
-                client::Error::Connect { to: "127.0.0.1:1".into(), source: "Connection refused (os error 111)".into() }
-                    .into(),
+                client::Error::Connect {
+                    to: "127.0.0.1:1".into(),
+                    source: "dial tcp 127.0.0.1:1: connect: connection refused".into(),
+                }
+                .into(),
                 "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?\n",
             ),
         ] {

@@ -275,6 +275,7 @@ pub fn shell(
         environment: Box::new(environment),
         clock: Arc::new(Noon),
         rng: Arc::new(Seven),
+        zone: jiff::tz::TimeZone::UTC,
         connect: Connect::Given(Client::new(server.clone(), "kubectl")),
         terminal: false,
     };

@@ -1,6 +1,6 @@
 //! Connections: TCP, a CONNECT proxy if there is one, TLS.
 
-use super::{Config, Reach, tls};
+use super::{Config, Reach, tls, words};
 use crate::error::{BoxError, Error};
 use base64::Engine;
 use http::Uri;
@@ -76,8 +76,7 @@ impl Connector {
         let port = to.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let plain_host = host.trim_start_matches('[').trim_end_matches(']');
         let tcp = match &self.proxy {
-            None if self.reach == Reach::Network => dial(plain_host, port).await?,
-            None => TcpStream::connect((plain_host, port)).await?,
+            None => dial(plain_host, port, self.reach).await?,
             Some(p) => through(p, &format!("{host}:{port}")).await?,
         };
         tcp.set_nodelay(true)?;
@@ -88,21 +87,23 @@ impl Connector {
             Some(n) => n,
             None => ServerName::try_from(plain_host.to_owned())?,
         };
-        Ok(Stream::Tls(Box::new(TokioIo::new(self.tls.connect(name, tcp).await?))))
+        let secured = self.tls.connect(name, tcp).await.map_err(words::handshake)?;
+        Ok(Stream::Tls(Box::new(TokioIo::new(secured))))
     }
 }
 
-/// Connects to the first address of a host that answers and is not special.
-async fn dial(host: &str, port: u16) -> Result<TcpStream, BoxError> {
-    let mut last: BoxError = "it has no address".into();
-    for address in tokio::net::lookup_host((host, port)).await? {
-        if meta::address::is_special(address.ip()) {
-            last = "address not allowed".into();
+/// Connects to the first address of a host that answers and may be reached.
+async fn dial(host: &str, port: u16, reach: Reach) -> Result<TcpStream, BoxError> {
+    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|e| words::lookup(host, &e))?;
+    let mut last: BoxError = format!("dial tcp: lookup {host}: no such host").into();
+    for address in addresses {
+        if reach == Reach::Network && meta::address::is_special(address.ip()) {
+            last = format!("dial tcp {address}: address not allowed").into();
             continue;
         }
         match TcpStream::connect(address).await {
             Ok(tcp) => return Ok(tcp),
-            Err(e) => last = e.into(),
+            Err(e) => last = words::dial(&address, &e),
         }
     }
     Err(last)
@@ -145,9 +146,10 @@ impl tower_service::Service<Uri> for Connector {
         let this = self.clone();
         Box::pin(async move {
             let limit = this.timeout;
+            let target = to.authority().map(ToString::to_string).unwrap_or_default();
             match tokio::time::timeout(limit, this.connect(to)).await {
                 Ok(r) => r,
-                Err(_) => Err(format!("no connection within {limit:?}").into()),
+                Err(_) => Err(format!("dial tcp {target}: i/o timeout").into()),
             }
         })
     }

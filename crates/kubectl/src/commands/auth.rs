@@ -91,10 +91,19 @@ const VERBS: [&str; 16] = [
     "attest",
 ];
 
+/// The verbs of paths that are no resources.
+const NON_RESOURCE_VERBS: [&str; 8] = ["*", "get", "put", "post", "head", "options", "delete", "patch"];
+
 async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
     let group = "authorization.k8s.io";
     if a.list {
+        if !a.words.is_empty() {
+            return text("list option must be specified with no arguments");
+        }
+        if a.quiet || a.all_namespaces || !a.subresource.is_empty() {
+            return text("list option can't be specified with neither quiet, all-namespaces nor subresource options");
+        }
         let spec = json!({"namespace": namespace});
         let v = review(k, group, "selfsubjectrulesreviews", "SelfSubjectRulesReview", Some(spec)).await?;
         let mut rows: Vec<Vec<String>> = Vec::new();
@@ -121,6 +130,9 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let spec = if what.starts_with('/') {
         if !a.subresource.is_empty() {
             return text("--subresource can not be used with NonResourceURL");
+        }
+        if !NON_RESOURCE_VERBS.contains(&verb.as_str()) {
+            k.warn(format!("Warning: verb '{verb}' is not a known verb\n"));
         }
         json!({"nonResourceAttributes": {"path": what, "verb": verb}})
     } else {

@@ -211,7 +211,7 @@ fn entries(s: &Set) -> Result<Vec<Value>> {
         "" => return text("--policy is required when --section=credentialplugin"),
         "AllowAll" | "DenyAll" | "Allowlist" => {}
         other => {
-            return text(format!("--policy must be  \"AllowAll\", \"DenyAll\", or \"Allowlist\", got: {other}"));
+            return text(format!(" --policy must be  \"AllowAll\", \"DenyAll\", or \"Allowlist\", got: {other}"));
         }
     }
     if s.policy != "Allowlist" && !s.allowlist_entry.is_empty() {

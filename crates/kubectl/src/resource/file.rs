@@ -34,8 +34,18 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
     if !flags.kustomize.is_empty() {
         return kustomization(k, flags, refusal);
     }
-    let mut out = Vec::new();
+    // Every path is looked at before anything is read.
+    let local = |f: &str| f != "-" && !f.starts_with("http://") && !f.starts_with("https://");
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
     for f in &flags.filename {
+        match if local(f) { expand(Path::new(f), f, flags.recursive) } else { Ok(Vec::new()) } {
+            Ok(paths) => found.push((f, paths)),
+            Err(e) => wrong.push(e),
+        }
+    }
+    Error::collect(wrong)?;
+    let mut out = Vec::new();
+    for (f, paths) in found {
         if f == "-" {
             let mut bytes = Vec::new();
             k.shell.input.read_to_end(&mut bytes).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
@@ -43,7 +53,7 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
         } else if f.starts_with("http://") || f.starts_with("https://") {
             documents(f, &super::url::fetch(f).await?, refusal, &mut out);
         } else {
-            for path in expand(Path::new(f), f, flags.recursive)? {
+            for path in paths {
                 let name = path.to_string_lossy().into_owned();
                 match std::fs::read(&path) {
                     Ok(bytes) => documents(&name, &bytes, refusal, &mut out),

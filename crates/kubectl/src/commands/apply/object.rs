@@ -40,7 +40,6 @@ impl Apply {
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut o = i.object.clone().unwrap_or_default();
         k.record(&mut o);
-        o.remove(&["metadata", "managedFields"]);
         let patch = Patch::Apply(o.into_value());
         let done = match self.a.subresource.as_str() {
             "" => api.patch(&i.name, &self.options, &patch).await,

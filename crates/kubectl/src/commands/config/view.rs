@@ -68,7 +68,8 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
     // A file that is not there has nothing in it, even when it is named.
     let mut all = match &sources.explicit {
         Some(p) if !p.exists() => client::kubeconfig::Kubeconfig::default(),
-        _ => sources.load()?,
+        _ if a.flatten => sources.load()?,
+        _ => sources.load_as_written()?,
     };
     if a.minify {
         if !k.global.context.is_empty() {
