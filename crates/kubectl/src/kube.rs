@@ -131,6 +131,15 @@ impl Kube {
         Ok(client)
     }
 
+    /// Flags of a command that has a format of its own: a template that is given is chosen over it.
+    pub fn chosen(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
+        let mut flags = flags.clone();
+        if !flags.template.is_empty() && !self.global.own.iter().any(|f| f == "output") {
+            flags.output.clear();
+        }
+        flags
+    }
+
     /// Keeps the command line as the cause of a change of an object, if that is asked for (`--record`).
     pub fn record(&self, o: &mut Object) {
         if let Some(cause) = &self.global.cause {

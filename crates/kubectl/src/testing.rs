@@ -36,12 +36,13 @@ pub struct Server {
 impl Server {
     pub fn new() -> Self {
         let s = Self::default();
+        let scaled = |name: &str| matches!(name, "deployments" | "replicasets" | "replicationcontrollers");
         let resource = |name: &str, singular: &str, kind: &str, scope: &str, short: &[&str], categories: &[&str]| {
             json!({
                 "resource": name, "responseKind": {"group": "", "version": "", "kind": kind}, "scope": scope,
                 "singularResource": singular, "shortNames": short, "categories": categories,
                 "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
-                "subresources": [{"subresource": "status", "verbs": ["get"]}],
+                "subresources": if scaled(name) { json!([{"subresource": "scale", "verbs": ["get"]}, {"subresource": "status", "verbs": ["get"]}]) } else { json!([{"subresource": "status", "verbs": ["get"]}]) },
             })
         };
         let list = |items: Value| json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items});

@@ -198,6 +198,10 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         ErrorKind::InvalidSubcommand => {
             let word = of(ContextKind::InvalidSubcommand);
             match command.as_str() {
+                "kubectl" if words.first().is_some_and(|w| w.starts_with('-')) => {
+                    let why = format!("Error: flags cannot be placed before plugin name: {}", words[0]);
+                    return Refusal::Wrong(Error::Bare(why));
+                }
                 "kubectl" => format!("unknown command {word:?} for \"kubectl\"{}", suggestions(&word)),
                 "kubectl create" | "kubectl apply" => {
                     format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" "))

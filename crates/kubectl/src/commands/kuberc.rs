@@ -144,10 +144,7 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
             p[section] = json!([]);
         }
     }
-    let mut print = v.print.clone();
-    if print.output.is_empty() && print.template.is_empty() {
-        print.output = "yaml".into();
-    }
+    let print = k.chosen(&v.print);
     let output = Output::parse(&print, Formats::Objects, true)?;
     if matches!(output, Output::Name) {
         k.say("preference.kubectl.config.k8s.io/<unknown>");

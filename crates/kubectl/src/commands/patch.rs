@@ -81,6 +81,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         true => gather_alone(k, &a.resources, &a.files).await?,
         false => gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?,
     };
+    if found.is_empty() && errors.is_empty() {
+        return text("no objects passed to patch");
+    }
     for i in found {
         let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
@@ -169,6 +172,7 @@ mod tests {
                 "! error: strategic merge patch is not supported for example.com/v1, Kind=Widget locally, try --type merge\nexit 1\n",
             ),
             (r#"patch --local -f - --type=merge -p {"spec":1} -o jsonpath={.spec}"#, "1"),
+            ("patch --local -f /dev/null -p {}", "! error: no objects passed to patch\nexit 1\n"),
             ("patch --local widget/w -p {}", "! error: cannot specify --local and server resources\nexit 1\n"),
             (
                 "patch --local -f - --dry-run=server -p {}",

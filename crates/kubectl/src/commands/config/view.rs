@@ -52,10 +52,7 @@ fn hide(v: &mut Map<String, Value>) {
 }
 
 pub fn run(a: &Arguments, k: &mut Kube) -> Result {
-    let flags = PrintFlags {
-        output: if a.print.output.is_empty() { "yaml".into() } else { a.print.output.clone() },
-        ..a.print.clone()
-    };
+    let flags = k.chosen(&a.print);
     let mut printer = Printer::new(&flags, Dry::None)?.kubeconfig();
     let merge = match &a.merge {
         Some(m) => crate::flags::go_bool(m).map_err(Error::Text)?,
