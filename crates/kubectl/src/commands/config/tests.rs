@@ -44,6 +44,70 @@ async fn entries_are_made_changed_and_removed() {
             ("config set contexts.k2.cluster e", "Property \"contexts.k2.cluster\" set.\n"),
             ("config set clusters.a.b.server https://y", "Property \"clusters.a.b.server\" set.\n"),
             (
+                "config set clusters.c.certificate-authority-data eA==",
+                "Property \"clusters.c.certificate-authority-data\" set.\n",
+            ),
+            ("config unset clusters.i", "Property \"clusters.i\" unset.\n"),
+            ("config unset users.u.password", "Property \"users.u.password\" unset.\n"),
+            ("config delete-cluster c", "deleted cluster c from D/a\n"),
+            ("config get-clusters", "NAME\na.b\ne\n"),
+            ("config get-users", "NAME\nu\nx\n"),
+        ],
+    )
+    .await;
+    assert_eq!(
+        left,
+        "apiVersion: v1\nclusters:\n- cluster:\n    server: https://y\n  name: a.b\n- cluster:\n    certificate-authority-data: UEVN\n    server: \"\"\n  name: e\ncontexts:\n- context:\n    cluster: e\n    namespace: m\n    user: u\n  name: k2\ncurrent-context: k2\nkind: Config\nusers:\n- name: u\n  user:\n    username: \"n\"\n- name: x\n  user:\n    exec:\n      apiVersion: v1\n      args:\n      - a\n      - b\n      command: cmd\n      env:\n      - name: K\n        value: V\n      provideClusterInfo: false\n"
+    );
+}
+
+const TWO: &str = "apiVersion: v1\nkind: Config\ncurrent-context: one\nclusters:\n- name: c\n  cluster: {server: 'https://a', certificate-authority: ca.pem}\n- name: d\n  cluster: {server: 'https://b', certificate-authority-data: eA==}\ncontexts:\n- name: one\n  context: {cluster: c, user: u}\n- name: two\n  context: {cluster: d, user: u}\nusers:\n- name: u\n  user: {token: secret}\n";
+
+#[tokio::test]
+async fn it_is_shown() {
+    lines(
+        TWO,
+        &[
+            (
+                "config view --minify",
+                "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority: ca.pem\n    server: https://a\n  name: c\ncontexts:\n- context:\n    cluster: c\n    user: u\n  name: one\ncurrent-context: one\nkind: Config\nusers:\n- name: u\n  user:\n    token: REDACTED\n",
+            ),
+            ("config view --minify --flatten -o jsonpath={.clusters[0].cluster.certificate-authority-data}", "UEVN"),
+            ("config view --minify --context=two -o jsonpath={.clusters[*].name}", "d"),
+            ("config view -o jsonpath={.clusters[1].cluster.certificate-authority-data}", "DATA+OMITTED"),
+            ("config view --raw -o jsonpath={.users[0].user.token}", "secret"),
+            ("config view --merge=false", "! error: if merge==false a precise file must be specified\nexit 1\n"),
+            ("config get-contexts -o name", "one\ntwo\n"),
+            (
+                "config get-contexts two three",
+                "CURRENT   NAME   CLUSTER   AUTHINFO   NAMESPACE\n          two    d         u          \n! error: context three not found\nexit 1\n",
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn refusals_are_upstreams() {
+    lines(
+        TWO,
+        &[
+            ("config use-context x", "! error: no context exists with the name: \"x\"\nexit 1\n"),
+            ("config use-context", "! error: Unexpected args: []\n! See 'kubectl config use-context -h' for help and examples\nexit 1\n"),
+            ("config set a", "! error: Unexpected args: [a]\n! See 'kubectl config set -h' for help and examples\nexit 1\n"),
+            ("config set-context", "! error: you must specify a non-empty context name or --current\nexit 1\n"),
+            ("config set-cluster c --embed-certs", "! error: you must specify a --certificate-authority to embed\nexit 1\n"),
+            (
+                "config set-credentials u --token=a --username=b",
+                "! error: you cannot specify more than one authentication method at the same time: --token, --username/--password\nexit 1\n",
+            ),
+            ("config delete-user x", "! error: cannot delete user x, not in D/a\nexit 1\n"),
+            ("config delete-user", "! error: user to delete is required\n! See 'kubectl config delete-user -h' for help and examples\nexit 1\n"),
+            ("config rename-context x y", "! error: cannot rename the context \"x\", it's not in D/a\nexit 1\n"),
+            ("config rename-context one two", "! error: cannot rename the context \"one\", the context \"two\" already exists in D/a\nexit 1\n"),
+            ("config unset users.x.token", "! error: current map key `x` is invalid\nexit 1\n"),
+            ("config set clusters.c.certificate-authority-data eA\u{a0}==", "! error: error decoding input value: illegal base64 data at input byte 2\nexit 1\n"),
+            (
                 "config set clusters.c.certificate-authority-data %",
                 "! error: error decoding input value: illegal base64 data at input byte 0\nexit 1\n",
             ),
