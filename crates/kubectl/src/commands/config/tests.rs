@@ -106,7 +106,6 @@ async fn refusals_are_upstreams() {
             ("config rename-context x y", "! error: cannot rename the context \"x\", it's not in D/a\nexit 1\n"),
             ("config rename-context one two", "! error: cannot rename the context \"one\", the context \"two\" already exists in D/a\nexit 1\n"),
             ("config unset users.x.token", "! error: current map key `x` is invalid\nexit 1\n"),
-            ("config set clusters.c.certificate-authority-data eA\u{a0}==", "! error: error decoding input value: illegal base64 data at input byte 2\nexit 1\n"),
             (
                 "config set clusters.c.certificate-authority-data %",
                 "! error: error decoding input value: illegal base64 data at input byte 0\nexit 1\n",
