@@ -119,6 +119,7 @@ impl Server {
 
     #[must_use]
     pub fn on_bytes(self, line: &str, code: u16, answer: Vec<u8>) -> Self {
+        let line = &ordered(line);
         let mut all = self.answers.lock().unwrap();
         match all.iter_mut().find(|(l, _)| l == line) {
             Some((_, answers)) => answers.push((code, answer)),
@@ -130,6 +131,7 @@ impl Server {
 
     /// From now on this is the answer.
     pub fn replace(&self, line: &str, code: u16, answer: Value) {
+        let line = &ordered(line);
         let mut all = self.answers.lock().unwrap();
         all.retain(|(l, _)| l != line);
         all.push((line.to_owned(), vec![(code, answer.to_string().into_bytes())]));
@@ -143,14 +145,24 @@ impl Server {
 
     /// The bytes of the first answer.
     pub fn answer(&self, line: &str) -> Vec<u8> {
+        let line = &ordered(line);
         let all = self.answers.lock().unwrap();
         all.iter().find(|(l, _)| l == line).map(|(_, a)| a[0].1.clone()).unwrap()
     }
 
     pub fn body_of(&self, line: &str) -> Value {
+        let line = &ordered(line);
         let all = self.asked.lock().unwrap();
-        all.iter().rev().find(|a| a.line == line).map(|a| a.body.clone()).unwrap_or_default()
+        all.iter().rev().find(|a| a.line == *line).map(|a| a.body.clone()).unwrap_or_default()
     }
+}
+
+/// A request line with its query in the order in which it is sent: by name.
+fn ordered(line: &str) -> String {
+    let Some((path, query)) = line.split_once('?') else { return line.to_owned() };
+    let mut pairs: Vec<&str> = query.split('&').collect();
+    pairs.sort_by_key(|p| p.split('=').next().map(str::to_owned));
+    format!("{path}?{}", pairs.join("&"))
 }
 
 #[async_trait]

@@ -102,13 +102,23 @@ const ORDER: [&str; 43] = [
     "api-resources",
 ];
 
+/// Names of other programs' commands for ours.
+const MEANT: [(&str, &[&str]); 4] =
+    [("delete", &["rm", "remove"]), ("describe", &["inspect"]), ("get", &["list", "ls"]), ("top", &["stats"])];
+
 /// Commands that are at most two letters away, or begin with what was typed.
 fn suggestions(word: &str) -> String {
     let word = word.to_lowercase();
     let all = command();
     let mut known: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
     known.sort_by_key(|n| ORDER.iter().position(|o| o == n).unwrap_or(ORDER.len()));
-    let near: Vec<&str> = known.into_iter().filter(|n| n.starts_with(&word) || distance(n, &word) <= 2).collect();
+    let near: Vec<&str> = known
+        .into_iter()
+        .filter(|n| {
+            let meant = MEANT.iter().any(|(of, words)| of == n && words.contains(&word.as_str()));
+            meant || n.starts_with(&word) || distance(n, &word) <= 2
+        })
+        .collect();
     match near.is_empty() {
         true => String::new(),
         false => format!("\n\nDid you mean this?\n\t{}", near.join("\n\t")),
@@ -220,7 +230,11 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let value = of(ContextKind::InvalidValue);
-            if value.is_empty() {
+            let short = short_of(words, &flag).filter(|_| !words.iter().any(|w| *w == flag));
+            if let (true, Some(c)) = (value.is_empty(), short) {
+                let given = words.iter().rfind(|w| w.starts_with('-') && !w.starts_with("--") && w.ends_with(c));
+                format!("flag needs an argument: '{c}' in {}\n{see}", given.map_or(flag.as_str(), |g| g))
+            } else if value.is_empty() {
                 format!("flag needs an argument: {flag}\n{see}")
             } else {
                 let why = std::error::Error::source(e).map(|s| format!(": {}", as_go(&s.to_string(), &value)));
@@ -250,6 +264,8 @@ mod tests {
             ("gt", "\n! \n! Did you mean this?\n! \tset\n! \tget\n! \tcp"),
             ("foo", "\n! \n! Did you mean this?\n! \ttop"),
             ("Apply", "\n! \n! Did you mean this?\n! \tapply"),
+            ("list", "\n! \n! Did you mean this?\n! \tget"),
+            ("inspect", "\n! \n! Did you mean this?\n! \tdescribe"),
             ("notacommand", ""),
         ] {
             let word = line.split(' ').next().unwrap();

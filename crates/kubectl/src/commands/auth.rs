@@ -120,7 +120,6 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     }
     let (verb, what) = match a.words.as_slice() {
         [v, w] => (v.clone(), w.clone()),
-        [v, w, n] => (v.clone(), format!("{w}/{n}")),
         _ => {
             return text(
                 "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples.",
@@ -152,9 +151,13 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
                 (r.plural.clone(), r.group.clone())
             }
             Err(Error::Text(_)) => {
-                k.warn(format!("Warning: the server doesn't have a resource type '{word}'\n"));
-                let (n, g) = word.split_once('.').unwrap_or((word, ""));
-                (n.to_owned(), g.to_owned())
+                // Users and groups are in no server's list.
+                if !["users", "groups"].contains(&word) {
+                    let (name, group) = word.split_once('.').unwrap_or((word, ""));
+                    let group = if group.is_empty() { String::new() } else { format!(" in group '{group}'") };
+                    k.warn(format!("Warning: the server doesn't have a resource type '{name}'{group}\n"));
+                }
+                (word.to_owned(), String::new())
             }
             Err(e) => return Err(e),
         };
@@ -165,6 +168,9 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
             "namespace": namespace, "verb": verb, "group": of, "resource": plural, "name": name, "subresource": a.subresource,
         }})
     };
+    if a.no_headers {
+        return text("--no-headers cannot be set without --list specified");
+    }
     let v = review(k, group, "selfsubjectaccessreviews", "SelfSubjectAccessReview", Some(spec)).await?;
     let allowed = v["status"]["allowed"] == true;
     if !a.quiet {

@@ -137,7 +137,9 @@ pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
             p.apply(&mut v).map_err(|e| Error::Text(e.to_string()))?;
         }
         Patch::Strategic(p) => {
-            let schema = o.gvk().and_then(|g| kinds::catalog().schema_of(&g));
+            // Types of definitions and API services are not in kubectl's scheme.
+            let of = |g: &meta::Gvk| !["apiextensions.k8s.io", "apiregistration.k8s.io"].contains(&g.group.as_str());
+            let schema = o.gvk().filter(of).and_then(|g| kinds::catalog().schema_of(&g));
             if schema.is_none() {
                 let gvk = o.gvk().unwrap_or_default();
                 return text(format!(

@@ -157,7 +157,9 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
 
 /// Reads the documents of one text. A bad one does not hide the others.
 pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Result<Document>>) {
-    if codec::json::is_json(bytes) {
+    let text_of = String::from_utf8_lossy(bytes);
+    // YAML may begin with a brace as well.
+    if codec::json::is_json(bytes) && !is_flow(bytes, &text_of) {
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         if meta::depth::of_text(bytes) <= meta::depth::READ {
             reader.disable_recursion_limit();
@@ -170,7 +172,6 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
         }
         return;
     }
-    let text_of = String::from_utf8_lossy(bytes);
     for part in parts(&text_of) {
         match codec::yaml::parse(&part) {
             Ok(all) => all.into_iter().for_each(|v| object(source, v, refusal, out)),
@@ -179,6 +180,14 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
             }
         }
     }
+}
+
+/// Whether a text that begins with a brace is YAML and no JSON.
+fn is_flow(bytes: &[u8], text: &str) -> bool {
+    let mut reader = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
+    let first_is_json = reader.next().is_none_or(|r| !matches!(r, Err(e) if e.is_syntax()));
+    let nested = meta::depth::of_text(bytes) > meta::depth::READ;
+    !first_is_json && !nested && codec::yaml::parse(text).is_ok_and(|all| all.iter().all(|v| v.is_object()))
 }
 
 /// The documents between lines of three dashes.

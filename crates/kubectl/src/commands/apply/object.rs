@@ -53,7 +53,12 @@ impl Apply {
                 }
                 if self.dry == Dry::None && self.a.subresource.is_empty() {
                     match migrate::migrate(k, i, &o, &self.options.field_manager).await {
-                        Ok(true) => o = api.patch(&i.name, &self.options, &patch).await?,
+                        Ok(true) => match api.patch(&i.name, &self.options, &patch).await {
+                            Ok(again) => o = again,
+                            Err(e) => k.warn(format!(
+                                "Warning: failed to re-apply configuration after performing Server-Side Apply migration. This is non-fatal and will be retried next time you apply. Error: {e}"
+                            )),
+                        },
                         Ok(false) => {}
                         Err(e) => k.warn(format!(
                             "Warning: server rejected managed fields migration to Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"

@@ -69,11 +69,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let mut errors = Vec::new();
-    let documents = file::read(k, &a.files).await?;
-    if let Some(Ok(old)) = documents.iter().find(|d| d.as_ref().is_ok_and(|d| is_old(&d.object))) {
-        let gvk = old.object.gvk().unwrap_or_default();
-        return text(format!("only rbac.authorization.k8s.io/v1 is supported: not *{}.{}", gvk.version, gvk.kind));
-    }
+    let mut documents = file::read(k, &a.files).await?;
+    documents.retain(|d| match d {
+        Ok(d) if is_old(&d.object) => {
+            let gvk = d.object.gvk().unwrap_or_default();
+            let of = format!("*{}.{}", gvk.version, gvk.kind);
+            errors.push(Error::Text(format!("only rbac.authorization.k8s.io/v1 is supported: not {of}")));
+            false
+        }
+        _ => true,
+    });
     for i in located(k, documents).await? {
         let done = async {
             let i = i?;
