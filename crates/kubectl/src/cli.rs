@@ -260,7 +260,9 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         let mut global = GlobalFlags::from_arg_matches(&m)?;
         let given = |m: &clap::ArgMatches| -> Vec<String> {
             let on_line = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
-            m.ids().filter(on_line).map(ToString::to_string).collect()
+            let mut all: Vec<String> = m.ids().filter(on_line).map(ToString::to_string).collect();
+            all.sort();
+            all
         };
         (global.given, global.own) = (given(&m), given(shared::deepest(&m)));
         let (recorded, wanted) = shared::record(&m);
@@ -270,7 +272,11 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         global.cause = wanted.then(|| cause::of(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))
     };
-    with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| refusal::refuse(&e, &words))
+    with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| {
+        let ordered = order::subcommands_first(&args, &command());
+        let words: Vec<String> = ordered.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+        refusal::refuse(&e, &words)
+    })
 }
 
 /// Why no command is run: help was asked for, or the line is wrong.
@@ -324,6 +330,8 @@ fn relax(c: &mut clap::Command) {
                 .value_parser(go_bool)
                 .hide_default_value(true)
                 .hide_possible_values(true)
+        } else if !a.is_positional() && is_bool(&a) {
+            a.value_parser(go_bool).hide_possible_values(true)
         } else if !a.is_positional()
             && matches!(a.get_action(), ArgAction::Set | ArgAction::Append)
             && !a.is_require_equals_set()
@@ -337,6 +345,11 @@ fn relax(c: &mut clap::Command) {
         relax(s);
     }
     *c = changed;
+}
+
+/// Whether the value of a flag is true or false, in the words of the parser alone.
+fn is_bool(a: &clap::Arg) -> bool {
+    a.get_action().takes_values() && a.get_value_parser().type_id() == clap::builder::ValueParser::bool().type_id()
 }
 
 #[cfg(test)]
