@@ -230,7 +230,7 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let value = of(ContextKind::InvalidValue);
-            let short = short_of(words, &flag).filter(|_| !words.iter().any(|w| *w == flag));
+            let short = short_of(words, &flag).filter(|_| !words.contains(&flag));
             if let (true, Some(c)) = (value.is_empty(), short) {
                 let given = words.iter().rfind(|w| w.starts_with('-') && !w.starts_with("--") && w.ends_with(c));
                 format!("flag needs an argument: '{c}' in {}\n{see}", given.map_or(flag.as_str(), |g| g))

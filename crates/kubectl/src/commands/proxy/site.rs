@@ -33,7 +33,7 @@ fn clean(path: &str) -> String {
 pub fn moved(path: &str, query: Option<&str>, prefixes: &[&str]) -> Option<Response<Body>> {
     let mut to = clean(path);
     let below = |p: &&str| p.strip_suffix('/') == Some(to.as_str()) && !to.is_empty();
-    if prefixes.iter().any(|p| below(&p)) {
+    if prefixes.iter().any(below) {
         to.push('/');
     }
     if to == path || path.is_empty() {
