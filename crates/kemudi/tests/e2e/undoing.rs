@@ -25,6 +25,7 @@ spec:
 /// What a user wrote of an object, without what the server keeps beside it.
 fn written(s: &Story, what: &str) -> Value {
     let mut o = s.get(what);
+    assert!(o["metadata"]["name"].is_string(), "{what} is there: {o}");
     if let Some(m) = o["metadata"].as_object_mut() {
         m.retain(|k, _| matches!(k.as_str(), "labels" | "annotations" | "name"));
         if let Some(a) = m.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -35,12 +36,19 @@ fn written(s: &Story, what: &str) -> Value {
     json!([o["metadata"], o["spec"], o["data"]])
 }
 
+/// Waits until the controller has seen what was written: only then there is a revision to leave, or to go back to.
+fn seen(s: &Story, what: &str) {
+    s.until(what, |o| {
+        o["metadata"]["generation"].is_null() || o["status"]["observedGeneration"] == o["metadata"]["generation"]
+    });
+}
+
 /// Clauses: A14.label A14.annotate A14.scale A14.set-image A14.set-env A14.set-resources
 fn what_is_written_can_be_taken_back(s: &Story) {
     s.file("all.yaml", DEPLOYMENT);
     s.ok(&["create", "-f", "all.yaml"]);
     s.ok(&["rollout", "status", "deploy/d"]);
-    let (deployment, map) = ("deployments.apps/d", "configmaps/m");
+    let (deployment, map) = ("deployments/d", "configmaps/m");
     for (object, doing, undoing) in [
         (map, "label cm m a=b", "label cm m a-"),
         (map, "label cm m kept=no --overwrite", "label cm m kept=yes --overwrite"),
@@ -58,12 +66,9 @@ fn what_is_written_can_be_taken_back(s: &Story) {
         let words = |line: &'static str| -> Vec<&str> { line.split(' ').collect() };
         s.ok(&words(doing));
         assert_ne!(written(s, object), before, "{doing} changes something");
-        if object == deployment && !doing.contains("pause") {
-            // The controller has to have seen a revision before it can be left.
-            s.ok(&["rollout", "status", "deploy/d", "--timeout=30s", "--watch=false"]);
-            s.until(deployment, |o| o["status"]["observedGeneration"] == o["metadata"]["generation"]);
-        }
+        seen(s, object);
         s.ok(&words(undoing));
+        seen(s, object);
         assert_eq!(written(s, object), before, "{doing}, {undoing}");
     }
 }
@@ -72,7 +77,7 @@ fn what_is_written_can_be_taken_back(s: &Story) {
 fn what_is_deleted_can_be_made_again(s: &Story) {
     s.file("all.yaml", DEPLOYMENT);
     s.ok(&["create", "-f", "all.yaml"]);
-    let (deployment, map) = ("deployments.apps/d", "configmaps/m");
+    let (deployment, map) = ("deployments/d", "configmaps/m");
     let before = [written(s, deployment), written(s, map)];
     // What a server says of an object is taken by it again, whichever way.
     for again in [&["create", "-f", "-"][..], &["apply", "-f", "-"], &["replace", "--force", "-f", "-"]] {
