@@ -73,7 +73,10 @@ fn certificate(c: &CertificateError) -> String {
         CertificateError::NotValidYetContext { time, not_before } => {
             format!("{period} {} is before {}", at(*time), at(*not_before))
         }
-        CertificateError::UnknownIssuer => "certificate signed by unknown authority".into(),
+        // A signature that is wrong is that of another authority with the same name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "certificate signed by unknown authority".into()
+        }
         CertificateError::NotValidForNameContext { expected, presented } => other_name(expected, presented),
         CertificateError::Revoked => "certificate has been revoked".into(),
         other => other.to_string(),
@@ -146,6 +149,7 @@ mod tests {
             ),
             (of("foo", &[]), "x509: certificate is not valid for any names, but wanted to match foo"),
             (CertificateError::UnknownIssuer, "x509: certificate signed by unknown authority"),
+            (CertificateError::BadSignature, "x509: certificate signed by unknown authority"),
             (
                 CertificateError::ExpiredContext { time: time(100), not_after: time(60) },
                 "x509: certificate has expired or is not yet valid: current time 1970-01-01T00:01:40Z is after 1970-01-01T00:01:00Z",
