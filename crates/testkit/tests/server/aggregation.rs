@@ -182,7 +182,7 @@ async fn services_lead_to_no_address_of_this_machine() {
     a.register(json!({"caBundle": a.extension.ca})).await;
     let (status, message) = a.available("FailedDiscoveryCheck").await;
     assert_eq!(status, "False");
-    let to = format!("connecting to 127.0.0.1:{}: address not allowed", a.extension.port);
+    let to = format!("dial tcp 127.0.0.1:{}: address not allowed", a.extension.port);
     assert!(message.ends_with(&to), "{message}");
     let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders");
     assert_eq!(a.send(ADMIN, "GET", &path, &[], "").await.0, 503);
