@@ -23,7 +23,8 @@ pub const PARTIAL_METADATA: &str = "application/json;as=PartialObjectMetadata;g=
 pub const PARTIAL_METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Asks for a table, as `kubectl get` does.
-pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+pub const TABLE: &str =
+    "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
 
 /// Whom to act as (`kubectl --as`). Empty fields are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

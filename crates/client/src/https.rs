@@ -7,11 +7,13 @@ mod dedicated;
 mod dial;
 mod tls;
 mod trust;
+mod words;
 
 pub use connect::Proxy;
 pub use dedicated::Dedicated;
 pub use dial::{dial, handshake_error};
 pub use tls::{ClientIdentity, Roots, unverified};
+pub use words::os;
 
 use crate::error::Error;
 use crate::transport::{Body, Transport, Upgrade};
@@ -210,7 +212,7 @@ impl Https {
                 let source = std::error::Error::source(&e).map_or_else(|| e.to_string(), chain);
                 Error::Connect { to: self.authority.to_string(), source: source.into() }
             } else {
-                Error::Send(chain(&e).into())
+                Error::Send(words::exchange(&chain(&e)).into())
             }
         })
     }

@@ -9,7 +9,7 @@ mod load;
 mod plugged;
 mod proxies;
 
-pub use check::os;
+pub use crate::https::os;
 pub use load::{Sources, in_cluster};
 
 use crate::error::Error;
@@ -176,6 +176,8 @@ pub struct Overrides {
     pub impersonation: Impersonation,
     pub request_timeout: Option<Duration>,
     pub disable_http2: bool,
+    /// Standard input is read by the command, so that a credential plugin cannot ask there.
+    pub stdin_in_use: bool,
 }
 
 /// A kubeconfig's answer for one context.
@@ -382,7 +384,9 @@ impl Kubeconfig {
         if document.is_null() {
             return Ok(Self::default());
         }
-        serde_json::from_value(document).map_err(|e| wrong(&e))
+        let config: Self = serde_json::from_value(document).map_err(|e| wrong(&e))?;
+        check::kind(&config)?;
+        Ok(config)
     }
 
     /// Answers for the context that `o` or the file names.
@@ -435,6 +439,7 @@ impl Kubeconfig {
         let mut exec = user.introduce(&mut https)?;
         if let Some(e) = &mut exec {
             e.tell(&cluster);
+            e.stdin_in_use = o.stdin_in_use;
         }
         let mut impersonation = user.impersonation();
         if !o.impersonation.extra.is_empty() {

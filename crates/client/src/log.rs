@@ -11,6 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use meta::Clock;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ pub struct Logged {
     /// The scheme of the credentials that the transport adds, if it does: `Bearer`, `Basic`.
     pub authorization: Option<&'static str>,
     pub clock: Arc<dyn Clock>,
+    pub zone: TimeZone,
     /// Gets lines with their ends.
     pub write: Box<Write>,
 }
@@ -35,14 +38,16 @@ pub struct Logged {
 /// The lowest level at which requests are logged.
 pub const LEAST: i32 = 6;
 
+/// How a line of klog begins: severity, local time, process, where upstream says it.
+pub fn head(severity: char, now: Timestamp, zone: &TimeZone, place: &str) -> String {
+    let time = now.to_zoned(zone.clone()).strftime("%m%d %H:%M:%S%.6f").to_string();
+    format!("{severity}{time} {:7} {place}] ", std::process::id())
+}
+
 impl Logged {
-    /// A line of klog: level, time (UTC), process, where upstream says it, and the message.
+    /// A line of klog: its head, and the message with pairs of names and values.
     fn line(&self, place: &str, message: &str, pairs: &[(&str, Shown)]) {
-        let mut text = format!(
-            "I{} {:7} {place}] {message:?}",
-            self.clock.now().strftime("%m%d %H:%M:%S%.6f"),
-            std::process::id()
-        );
+        let mut text = format!("{}{message:?}", head('I', self.clock.now(), &self.zone, place));
         for (key, shown) in pairs {
             let _ = write!(text, " {key}=");
             match shown {
@@ -193,6 +198,14 @@ impl Transport for Logged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_have_local_time() {
+        let noon = "2026-11-21T12:00:00.25Z".parse().unwrap();
+        let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
+        let line = head('W', noon, &tokyo, "a.go:1");
+        assert_eq!(line, format!("W1121 21:00:00.250000 {:7} a.go:1] ", std::process::id()));
+    }
 
     #[test]
     fn what_is_secret_is_masked() {

@@ -14,10 +14,17 @@ impl Query {
         if value.is_empty() {
             return;
         }
-        self.0.push(if self.0.is_empty() { '?' } else { '&' });
-        encode(&mut self.0, name);
-        self.0.push('=');
-        encode(&mut self.0, value);
+        let mut pair = String::new();
+        encode(&mut pair, name);
+        pair.push('=');
+        encode(&mut pair, value);
+        let old = std::mem::take(&mut self.0);
+        let mut pairs: Vec<&str> = old.trim_start_matches('?').split('&').filter(|p| !p.is_empty()).collect();
+        let key = |p: &str| p.split('=').next().unwrap_or_default().to_owned();
+        let own = key(&pair);
+        let at = pairs.iter().position(|p| key(p) > own).unwrap_or(pairs.len());
+        pairs.insert(at, &pair);
+        self.0 = format!("?{}", pairs.join("&"));
     }
 
     /// Empty, or with its question mark.

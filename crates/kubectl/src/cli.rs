@@ -107,9 +107,15 @@ pub struct GlobalFlags {
     /// Which of these were on the command line, even if empty, by the names of the fields.
     #[arg(skip)]
     pub given: Vec<String>,
+    /// Which flags of the command were on the command line, even if empty, by the names of the fields.
+    #[arg(skip)]
+    pub own: Vec<String>,
     /// How often `--record` is on the command line.
     #[arg(skip)]
     pub recorded: usize,
+    /// Whether the command reads standard input.
+    #[arg(skip)]
+    pub stdin_in_use: bool,
     /// The value of `--dry-run`, if the command has it.
     #[arg(skip)]
     pub dry_run: Option<String>,
@@ -252,15 +258,25 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         let m = c.try_get_matches_from(ordered)?;
         shared::withheld(&m, &words)?;
         let mut global = GlobalFlags::from_arg_matches(&m)?;
-        let given = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
-        global.given = m.ids().filter(given).map(ToString::to_string).collect();
+        let given = |m: &clap::ArgMatches| -> Vec<String> {
+            let on_line = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+            let mut all: Vec<String> = m.ids().filter(on_line).map(ToString::to_string).collect();
+            all.sort();
+            all
+        };
+        (global.given, global.own) = (given(&m), given(shared::deepest(&m)));
         let (recorded, wanted) = shared::record(&m);
         global.dry_run = shared::deepest(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
+        global.stdin_in_use = shared::reads_stdin(&m);
         global.recorded = recorded;
         global.cause = wanted.then(|| cause::of(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))
     };
-    with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| refusal::refuse(&e, &words))
+    with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| {
+        let ordered = order::subcommands_first(&args, &command());
+        let words: Vec<String> = ordered.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+        refusal::refuse(&e, &words)
+    })
 }
 
 /// Why no command is run: help was asked for, or the line is wrong.
@@ -314,6 +330,8 @@ fn relax(c: &mut clap::Command) {
                 .value_parser(go_bool)
                 .hide_default_value(true)
                 .hide_possible_values(true)
+        } else if !a.is_positional() && is_bool(&a) {
+            a.value_parser(go_bool).hide_possible_values(true)
         } else if !a.is_positional()
             && matches!(a.get_action(), ArgAction::Set | ArgAction::Append)
             && !a.is_require_equals_set()
@@ -327,6 +345,11 @@ fn relax(c: &mut clap::Command) {
         relax(s);
     }
     *c = changed;
+}
+
+/// Whether the value of a flag is true or false, in the words of the parser alone.
+fn is_bool(a: &clap::Arg) -> bool {
+    a.get_action().takes_values() && a.get_value_parser().type_id() == clap::builder::ValueParser::bool().type_id()
 }
 
 #[cfg(test)]

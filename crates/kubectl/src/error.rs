@@ -133,12 +133,13 @@ impl Error {
             Self::Bare(t) => Some(t.clone()),
             Self::Client(client::Error::Connect { to, source }) => {
                 let why = source.to_string();
-                Some(if why.ends_with("connect: connection refused") {
+                Some(if why.contains("connection refused") {
                     format!("The connection to the server {to} was refused - did you specify the right host or port?")
                 } else {
                     format!("Unable to connect to the server: {why}")
                 })
             }
+            Self::Client(client::Error::Send(why)) => Some(format!("Unable to connect to the server: {why}")),
             Self::Client(client::Error::Credentials(t)) => Some(format!("error: {t}")),
             Self::Client(client::Error::Configuration(all)) => Some(match all.as_slice() {
                 [one] => format!("Error in configuration: {one}"),

@@ -85,9 +85,16 @@ impl Kube {
             },
             request_timeout: request_timeout(&g.request_timeout)?,
             disable_http2: false,
+            stdin_in_use: g.stdin_in_use,
         };
-        let r = self.sources().resolve(&overrides, |n| (self.shell.environment)(n))?;
-        let r = Arc::new(r);
+        let sources = self.sources();
+        let r = Arc::new(sources.resolve(&overrides, |n| (self.shell.environment)(n))?);
+        if self.global.verbosity >= LEAST {
+            for path in sources.there() {
+                let head = client::log::head('I', self.now(), &self.shell.zone, "loader.go:407");
+                self.warn(format!("{head}Config loaded from file:  {}", path.display()));
+            }
+        }
         self.resolved = Some(r.clone());
         Ok(r)
     }
@@ -122,6 +129,15 @@ impl Kube {
         }
         self.client = Some(client.clone());
         Ok(client)
+    }
+
+    /// Flags of a command that has a format of its own: a template that is given is chosen over it.
+    pub fn chosen(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
+        let mut flags = flags.clone();
+        if !flags.template.is_empty() && !self.global.own.iter().any(|f| f == "output") {
+            flags.output.clear();
+        }
+        flags
     }
 
     /// Keeps the command line as the cause of a change of an object, if that is asked for (`--record`).
@@ -171,8 +187,9 @@ impl Kube {
         });
         let server = https.map(|h| h.server.trim_end_matches('/').to_owned()).unwrap_or_default();
         let (level, clock, err) = (self.global.verbosity, self.shell.clock.clone(), self.err.clone());
+        let zone = self.shell.zone.clone();
         let write = Box::new(move |line: &str| err.write(line.as_bytes()));
-        client.over(|inner| Arc::new(Logged { inner, level, server, authorization, clock, write }))
+        client.over(|inner| Arc::new(Logged { inner, level, server, authorization, clock, zone, write }))
     }
 
     /// The namespace of this command, and whether a flag named it.
@@ -501,6 +518,26 @@ mod tests {
                 pod,
             );
             assert_eq!(snapshot(&s, "get pod p -o name --match-server-version", "").await, want);
+        }
+    }
+
+    /// Files that were read are told from level 6 on.
+    #[test]
+    fn files_that_are_read_are_logged() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        std::fs::write(&a, "kind: Config\n").unwrap();
+        let list = format!("{}:{}", a.display(), b.display());
+        for (level, want) in [(5, 0), (6, 1)] {
+            let list = list.clone();
+            let (mut shell, _, err) =
+                crate::testing::shell(&Server::new(), "", move |n| (n == "KUBECONFIG").then(|| list.clone()));
+            shell.connect = crate::shell::Connect::Configured;
+            let global = crate::cli::GlobalFlags { verbosity: level, ..Default::default() };
+            super::Kube::new(shell, global).resolved().unwrap();
+            let line = format!("loader.go:407] Config loaded from file:  {}\n", a.display());
+            let said = err.text();
+            assert_eq!((said.lines().count(), said.matches(&line).count()), (want, want), "{said}");
         }
     }
 }

@@ -93,14 +93,75 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
         Ok(all) => all,
         Err(e) => return wrong(e.to_string()),
     };
-    let mut all = documents.into_iter().filter(|d| !d.is_null()).peekable();
-    if all.peek().is_none() {
+    let log = |line: u32, what: String| {
+        if verbosity(words) >= 5 {
+            let head = client::log::head('I', shell.clock.now(), &shell.zone, &format!("marshal.go:{line}"));
+            shell.err.write(format!("{head}kuberc: {what}\n").as_bytes());
+        }
+    };
+    let all: Vec<Value> = documents.into_iter().filter(|d| !d.is_null()).collect();
+    if all.is_empty() {
+        log(103, format!("no preferences found in {}", path.display()));
         return Ok(None);
     }
-    match all.find(usable) {
-        Some(p) => Ok(Some(p)),
+    match all.iter().position(usable) {
+        Some(n) => {
+            let version = all[n]["apiVersion"].as_str().unwrap_or_default();
+            log(94, format!("using entry {} ({version}) in {}", n + 1, path.display()));
+            let unknown = unknown(&all[n]);
+            if !unknown.is_empty() {
+                let why = format!("strict decoding error: {}", unknown.join(", "));
+                let said = format!("kuberc: ignoring strict decoding error in {}: {why}", path.display());
+                shell.err.write(said.as_bytes());
+            }
+            Ok(all.into_iter().nth(n))
+        }
         None => wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display())),
     }
+}
+
+/// Fields that no version of the preferences has, as Go's strict decoder tells of them.
+fn unknown(p: &Value) -> Vec<String> {
+    let top = ["apiVersion", "kind", "defaults", "overrides", "aliases"];
+    let plugins = ["credentialPluginPolicy", "credentialPluginAllowlist"];
+    let lists: [(&str, &[&str]); 4] = [
+        ("defaults", &["command", "options"]),
+        ("overrides", &["command", "flags"]),
+        ("aliases", &["name", "command", "prependArgs", "appendArgs", "options", "flags"]),
+        ("credentialPluginAllowlist", &["name", "command"]),
+    ];
+    let mut out = Vec::new();
+    let mut look = |v: &Value, path: &str, known: &[&str]| {
+        let strange = v.as_object().into_iter().flatten().map(|(k, _)| k).filter(|k| !known.contains(&k.as_str()));
+        out.extend(strange.map(|k| format!("unknown field \"{path}{k}\"")));
+    };
+    look(p, "", &[&top[..], &plugins].concat());
+    for (list, known) in lists {
+        for (n, e) in p[list].as_array().into_iter().flatten().enumerate() {
+            look(e, &format!("{list}[{n}]."), known);
+            for options in ["options", "flags"] {
+                for (m, o) in e[options].as_array().into_iter().flatten().enumerate() {
+                    look(o, &format!("{list}[{n}].{options}[{m}]."), &["name", "default"]);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The level of the log, before the command line is parsed.
+fn verbosity(words: &[String]) -> i32 {
+    let mut all = words.iter().take_while(|w| *w != "--");
+    let mut level = 0;
+    while let Some(w) = all.next() {
+        let rest = match w.strip_prefix("--v").or_else(|| w.strip_prefix("-v")) {
+            Some("") => all.next().map(String::as_str).unwrap_or_default(),
+            Some(rest) => rest.strip_prefix('=').unwrap_or(rest),
+            None => continue,
+        };
+        level = rest.parse().unwrap_or(level);
+    }
+    level
 }
 
 /// Whether a credential plugin may run; if not, why.
@@ -333,6 +394,41 @@ aliases:
         ] {
             let p = json!({"credentialPluginPolicy": policy, "credentialPluginAllowlist": list});
             assert_eq!(super::misconfigured(&p).err().unwrap_or_default(), want, "{p}");
+        }
+    }
+
+    /// What is not known is told of, once for each command, and the rest is used.
+    #[tokio::test]
+    async fn strange_fields_are_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rc").display().to_string();
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}});
+        let s = Server::new().on("GET /api/v1/namespaces/default/pods/p", 200, pod);
+        let name = "defaults: [{command: get, options: [{name: output, default: name}]}]\n";
+        let head = "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n";
+        for (content, level, want) in [
+            (format!("---\n{head}{name}"), "0", String::new()),
+            (
+                format!("{head}{name}odd: 1\naliases: [{{name: a, command: get, even: 2}}]\n---\nkind: Other\n"),
+                "0",
+                format!(
+                    "kuberc: ignoring strict decoding error in {path}: strict decoding error: unknown field \"odd\", unknown field \"aliases[0].even\""
+                ),
+            ),
+            (
+                format!("{head}{name}"),
+                "5",
+                format!("kuberc: using entry 1 (kubectl.config.k8s.io/v1beta1) in {path}\n"),
+            ),
+            (String::new(), "5", format!("kuberc: no preferences found in {path}\n")),
+        ] {
+            std::fs::write(&path, &content).unwrap();
+            for flags in [["-v", level], ["--v", level]] {
+                let line = [&["get", "pod", "p", "-o", "name", "--kuberc", &path], &flags[..]].concat();
+                let (code, out, err) = run_in(&s, &line, "", |_| None).await;
+                assert_eq!((code, out.as_str()), (0, "pod/p\n"), "{content} {err}");
+                assert!(err.ends_with(&want) && err.is_empty() == want.is_empty(), "{content}: {err}");
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 //! Invariant: streams, environment, clock and chance come from the [`shell`], so that every command runs in a test as it
 //! runs in a terminal.
 
+mod base64;
 mod cli;
 mod commands;
 mod discovery;
@@ -77,8 +78,8 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
                     k.warn("Flag --record has been deprecated, --record will be removed in the future");
                 }
                 if let Some((place, said)) = k.global.dry_run.as_deref().and_then(flags::deprecated_dry_run) {
-                    let time = k.now().strftime("%m%d %H:%M:%S%.6f");
-                    k.warn(format!("W{time} {:7} {place}] {said}", std::process::id()));
+                    let head = client::log::head('W', k.now(), &k.shell.zone, place);
+                    k.warn(format!("{head}{said}"));
                 }
                 match command.run(&mut k).await {
                     Ok(()) => k.end(),

@@ -63,7 +63,8 @@ impl Output {
         };
         let missing = if flags.allow_missing_template_keys { Missing::Allowed } else { Missing::Error };
         let template = || {
-            rest.map(str::to_owned)
+            rest.filter(|r| !r.is_empty())
+                .map(str::to_owned)
                 .or_else(|| (!flags.template.is_empty()).then(|| flags.template.clone()))
                 .ok_or_else(|| Error::Text("template format specified but no template given".into()))
         };

@@ -99,7 +99,8 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
 
 /// The objects of files, each located or with its error.
 pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
-    located(k, flags, Refusal::Decoding).await
+    let documents = file::read_for(k, flags, Refusal::Decoding).await?;
+    located(k, documents).await
 }
 
 /// [`from_files`] for a command that sends them and has them validated.
@@ -109,12 +110,15 @@ pub async fn from_files_validated(
     validation: FieldValidation,
 ) -> Result<Vec<Result<Info>>> {
     let ignored = validation == FieldValidation::Ignore;
-    located(k, flags, if ignored { Refusal::Decoding } else { Refusal::Validation }).await
+    let refusal = if ignored { Refusal::Decoding } else { Refusal::Validation };
+    let documents = file::read_for(k, flags, refusal).await?;
+    located(k, documents).await
 }
 
-async fn located(k: &mut Kube, flags: &crate::flags::FileFlags, refusal: Refusal) -> Result<Vec<Result<Info>>> {
+/// The resources of objects that were read.
+pub async fn located(k: &mut Kube, documents: Vec<Result<file::Document>>) -> Result<Vec<Result<Info>>> {
     let mut out = Vec::new();
-    for document in file::read_for(k, flags, refusal).await? {
+    for document in documents {
         match document {
             Err(e) => out.push(Err(e)),
             Ok(d) => match locate(k, &d.source, d.object).await {

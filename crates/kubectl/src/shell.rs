@@ -2,6 +2,7 @@
 
 use client::{Client, program};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use meta::{Clock, Rng};
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus};
@@ -44,6 +45,8 @@ pub struct Shell {
     pub environment: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
+    /// The time zone of the log.
+    pub zone: TimeZone,
     pub connect: Connect,
     /// Whether a program that a command starts (a pager, an editor) gets the process's own streams; if not, what it says is
     /// copied to `out` and `err`.
@@ -74,6 +77,18 @@ impl Rng for System {
     }
 }
 
+/// The time zone that `TZ` names, or else that of the machine; UTC when there is none, as Go has it.
+fn zone(named: Option<&str>, machine: &std::path::Path) -> TimeZone {
+    let file = |path: &std::path::Path| TimeZone::tzif("Local", &std::fs::read(path).ok()?).ok();
+    let found = match named.map(|n| n.trim_start_matches(':')) {
+        None => file(machine),
+        Some("") => None,
+        Some(path) if path.starts_with('/') => file(std::path::Path::new(path)),
+        Some(name) => TimeZone::get(name).ok(),
+    };
+    found.unwrap_or(TimeZone::UTC)
+}
+
 impl Shell {
     /// The process's own.
     pub fn process() -> Self {
@@ -84,6 +99,7 @@ impl Shell {
             environment: Box::new(|n| std::env::var(n).ok()),
             clock: Arc::new(System),
             rng: Arc::new(System),
+            zone: zone(std::env::var("TZ").ok().as_deref(), std::path::Path::new("/etc/localtime")),
             connect: Connect::Configured,
             terminal: true,
         }
@@ -104,5 +120,24 @@ impl Shell {
         self.out.write(&o.stdout);
         self.err.write(&o.stderr);
         Ok(o.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_zone_is_that_of_the_environment() {
+        let none = std::path::Path::new("/nowhere");
+        let hour = |name: Option<&str>| {
+            let noon: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+            noon.to_zoned(zone(name, none)).hour()
+        };
+        for (name, want) in
+            [(None, 12), (Some(""), 12), (Some("Asia/Tokyo"), 21), (Some(":Asia/Tokyo"), 21), (Some("No/Where"), 12)]
+        {
+            assert_eq!(hour(name), want, "{name:?}");
+        }
     }
 }

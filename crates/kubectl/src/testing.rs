@@ -36,12 +36,13 @@ pub struct Server {
 impl Server {
     pub fn new() -> Self {
         let s = Self::default();
+        let scaled = |name: &str| matches!(name, "deployments" | "replicasets" | "replicationcontrollers");
         let resource = |name: &str, singular: &str, kind: &str, scope: &str, short: &[&str], categories: &[&str]| {
             json!({
                 "resource": name, "responseKind": {"group": "", "version": "", "kind": kind}, "scope": scope,
                 "singularResource": singular, "shortNames": short, "categories": categories,
                 "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
-                "subresources": [{"subresource": "status", "verbs": ["get"]}],
+                "subresources": if scaled(name) { json!([{"subresource": "scale", "verbs": ["get"]}, {"subresource": "status", "verbs": ["get"]}]) } else { json!([{"subresource": "status", "verbs": ["get"]}]) },
             })
         };
         let list = |items: Value| json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items});
@@ -118,6 +119,7 @@ impl Server {
 
     #[must_use]
     pub fn on_bytes(self, line: &str, code: u16, answer: Vec<u8>) -> Self {
+        let line = &ordered(line);
         let mut all = self.answers.lock().unwrap();
         match all.iter_mut().find(|(l, _)| l == line) {
             Some((_, answers)) => answers.push((code, answer)),
@@ -129,6 +131,7 @@ impl Server {
 
     /// From now on this is the answer.
     pub fn replace(&self, line: &str, code: u16, answer: Value) {
+        let line = &ordered(line);
         let mut all = self.answers.lock().unwrap();
         all.retain(|(l, _)| l != line);
         all.push((line.to_owned(), vec![(code, answer.to_string().into_bytes())]));
@@ -142,14 +145,24 @@ impl Server {
 
     /// The bytes of the first answer.
     pub fn answer(&self, line: &str) -> Vec<u8> {
+        let line = &ordered(line);
         let all = self.answers.lock().unwrap();
         all.iter().find(|(l, _)| l == line).map(|(_, a)| a[0].1.clone()).unwrap()
     }
 
     pub fn body_of(&self, line: &str) -> Value {
+        let line = &ordered(line);
         let all = self.asked.lock().unwrap();
-        all.iter().rev().find(|a| a.line == line).map(|a| a.body.clone()).unwrap_or_default()
+        all.iter().rev().find(|a| a.line == *line).map(|a| a.body.clone()).unwrap_or_default()
     }
+}
+
+/// A request line with its query in the order in which it is sent: by name.
+fn ordered(line: &str) -> String {
+    let Some((path, query)) = line.split_once('?') else { return line.to_owned() };
+    let mut pairs: Vec<&str> = query.split('&').collect();
+    pairs.sort_by_key(|p| p.split('=').next().map(str::to_owned));
+    format!("{path}?{}", pairs.join("&"))
 }
 
 #[async_trait]
@@ -275,6 +288,7 @@ pub fn shell(
         environment: Box::new(environment),
         clock: Arc::new(Noon),
         rng: Arc::new(Seven),
+        zone: jiff::tz::TimeZone::UTC,
         connect: Connect::Given(Client::new(server.clone(), "kubectl")),
         terminal: false,
     };

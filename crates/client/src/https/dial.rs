@@ -1,7 +1,7 @@
 //! Dialling, and what went wrong with it in the words of Go's `net` and `crypto/tls`, which clients and people match.
 
-use super::Reach;
 use super::trust::Distrust;
+use super::{Reach, words};
 use crate::error::BoxError;
 use rustls::{AlertDescription, CertificateError, InvalidMessage, OtherError};
 use std::io::{Error, ErrorKind};
@@ -16,7 +16,7 @@ pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Resul
     let lookup = tokio::time::timeout_at(deadline, tokio::net::lookup_host((host, port))).await;
     let addresses = match lookup {
         Err(_) => return Err(format!("dial tcp: lookup {host}: i/o timeout").into()),
-        Ok(Err(_)) => return Err(format!("dial tcp: lookup {host}: no such host").into()),
+        Ok(Err(e)) => return Err(words::lookup(host, &e)),
         Ok(Ok(addresses)) => addresses,
     };
     let mut first = None;
@@ -38,17 +38,7 @@ pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Resul
 
 /// Why an address was not connected to.
 fn connect_error(address: SocketAddr, e: &Error) -> String {
-    let why = match e.kind() {
-        ErrorKind::ConnectionRefused => "connection refused",
-        ErrorKind::ConnectionReset => "connection reset by peer",
-        ErrorKind::HostUnreachable => "no route to host",
-        ErrorKind::NetworkUnreachable => "network is unreachable",
-        ErrorKind::TimedOut => "connection timed out",
-        ErrorKind::AddrNotAvailable => "cannot assign requested address",
-        ErrorKind::PermissionDenied => "permission denied",
-        _ => return format!("dial tcp {address}: connect: {e}"),
-    };
-    format!("dial tcp {address}: connect: {why}")
+    format!("dial tcp {address}: connect: {}", words::os(e))
 }
 
 /// Why a TLS connection could not be made.
@@ -57,7 +47,7 @@ pub fn handshake_error(e: &Error) -> String {
         return match e.kind() {
             ErrorKind::UnexpectedEof => "EOF".into(),
             ErrorKind::ConnectionReset => "read: connection reset by peer".into(),
-            _ => e.to_string(),
+            _ => words::os(e),
         };
     };
     match tls {

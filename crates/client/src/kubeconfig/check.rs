@@ -1,7 +1,8 @@
 //! What is wrong with what a kubeconfig and flags say (client-go `clientcmd/validation.go`), before anything is connected.
 
-use super::{Cluster, User};
+use super::{Cluster, Kubeconfig, User};
 use crate::error::Error;
+use crate::https::os;
 use std::path::Path;
 
 /// The error for a list of problems; one alone is said as it is.
@@ -11,6 +12,22 @@ pub(super) fn done(mut problems: Vec<String>) -> Result<(), Error> {
         1 => Err(Error::Credentials(problems.remove(0))),
         _ => Err(Error::Configuration(problems)),
     }
+}
+
+/// Refuses a file that is no kubeconfig of v1. What it does not say is taken to be right, as client-go does.
+pub(super) fn kind(k: &Kubeconfig) -> Result<(), Error> {
+    let or = |said: &str, default: &str| if said.is_empty() { default.to_owned() } else { said.to_owned() };
+    let (version, kind) = (or(&k.api_version, "v1"), or(&k.kind, "Config"));
+    if version.matches('/').count() > 1 {
+        return Err(Error::Credentials(format!(
+            "couldn't get version/kind; json parse error: unexpected GroupVersion string: {version}"
+        )));
+    }
+    if version == "v1" && kind == "Config" {
+        return Ok(());
+    }
+    let scheme = "k8s.io/client-go/tools/clientcmd/api/latest/latest.go:50";
+    Err(Error::Credentials(format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")))
 }
 
 pub(super) fn user(name: &str, u: &User, problems: &mut Vec<String>) {
@@ -92,12 +109,4 @@ fn readable(what: &str, path: &str, name: &str, problems: &mut Vec<String>) {
     {
         problems.push(format!("unable to read {what} {path} for {name} due to open {path}: {}", os(&e)));
     }
-}
-
-/// An error of the system as C says it, and so Go: without a number behind.
-pub fn os(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    let plain = text.split(" (os error").next().unwrap_or(&text);
-    let mut letters = plain.chars();
-    letters.next().map(|c| c.to_lowercase().collect::<String>() + letters.as_str()).unwrap_or_default()
 }

@@ -26,6 +26,9 @@ pub struct Exec {
     /// What the program is told of the cluster, if it wants to know.
     #[serde(skip)]
     pub(super) cluster: Option<Value>,
+    /// Somebody else reads standard input.
+    #[serde(skip)]
+    pub(super) stdin_in_use: bool,
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -80,15 +83,7 @@ impl Exec {
             return Err(Error::Credentials(format!("exec plugin: invalid apiVersion {:?}", self.api_version)));
         }
         let wrong = Error::Plugin;
-        let terminal = std::io::stdin().is_terminal();
-        let interactive = match self.interactive_mode.as_deref() {
-            Some("Never") => false,
-            Some("Always") if !terminal => {
-                let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
-                return Err(wrong(why.into()));
-            }
-            _ => terminal,
-        };
+        let interactive = self.interactive(std::io::stdin().is_terminal()).map_err(wrong)?;
         let mut info = json!({
             "apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": interactive},
         });
@@ -123,16 +118,11 @@ impl Exec {
             };
             return Err(wrong(format!("exec: executable {shown} {how}")));
         }
-        let answer: Value =
-            serde_json::from_slice(&output.stdout).map_err(|e| wrong(format!("decoding stdout: {e}")))?;
-        let said = answer["apiVersion"].as_str().unwrap_or_default();
-        if said != self.api_version {
-            return Err(wrong(format!(
-                "exec plugin is configured to use API version {}, plugin returned version {said}",
-                self.api_version
-            )));
-        }
+        let answer = self.read(&output.stdout).map_err(wrong)?;
         let status = &answer["status"];
+        if status.is_null() {
+            return Err(wrong("exec plugin didn't return a status field".into()));
+        }
         let text = |k: &str| status[k].as_str().filter(|s| !s.is_empty());
         match (text("clientCertificateData"), text("clientKeyData")) {
             (Some(c), Some(k)) => {
@@ -149,5 +139,90 @@ impl Exec {
         }
         let until = |t: &str| meta::time::parse(t).ok_or_else(|| wrong(format!("decoding stdout: parsing time {t:?}")));
         text("expirationTimestamp").map(until).transpose()
+    }
+
+    /// Whether the program may ask its user.
+    fn interactive(&self, terminal: bool) -> Result<bool, String> {
+        let cannot = |why: &str| Err(format!("exec plugin cannot support interactive mode: {why}"));
+        match self.interactive_mode.as_deref() {
+            Some("Never") => Ok(false),
+            Some("Always") if !terminal => cannot("standard input is not a terminal"),
+            Some("Always") if self.stdin_in_use => {
+                cannot("standard input is unavailable: used by stdin resource manifest reader")
+            }
+            _ => Ok(terminal && !self.stdin_in_use),
+        }
+    }
+
+    /// What the program printed, as an `ExecCredential` of the version that was asked for. What it leaves out is taken to be right.
+    fn read(&self, printed: &[u8]) -> Result<Value, String> {
+        let failed = |why: &str| format!("decoding stdout: {why}");
+        let text = String::from_utf8_lossy(printed);
+        let read = codec::yaml::parse(&text).map_err(|e| failed(&e.to_string()))?;
+        let answer = read.into_iter().next().unwrap_or_default();
+        let kind = match &answer {
+            Value::Object(_) | Value::Null => "",
+            Value::Array(_) => "array",
+            Value::String(_) => "string",
+            Value::Bool(_) => "bool",
+            Value::Number(_) => "number",
+        };
+        if !kind.is_empty() {
+            let head = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+            let why = format!("json parse error: json: cannot unmarshal {kind} into Go value of type {head}");
+            return Err(failed(&format!("couldn't get version/kind; {why}")));
+        }
+        let version = answer["apiVersion"].as_str().unwrap_or("client.authentication.k8s.io/__internal");
+        let kind = answer["kind"].as_str().unwrap_or("ExecCredential");
+        let scheme = "k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go:64";
+        if kind != "ExecCredential" || !version.starts_with("client.authentication.k8s.io/") {
+            let why = format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}");
+            return Err(failed(&why));
+        }
+        match version == self.api_version {
+            true => Ok(answer),
+            false => Err(format!(
+                "exec plugin is configured to use API version {}, plugin returned version {version}",
+                self.api_version
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_asks_where_nobody_else_reads() {
+        let cannot = |why: &str| Err(format!("exec plugin cannot support interactive mode: standard input {why}"));
+        for (mode, terminal, in_use, want) in [
+            ("Never", true, false, Ok(false)),
+            ("IfAvailable", true, false, Ok(true)),
+            ("IfAvailable", false, false, Ok(false)),
+            ("IfAvailable", true, true, Ok(false)),
+            ("Always", true, false, Ok(true)),
+            ("Always", false, false, cannot("is not a terminal")),
+            ("Always", false, true, cannot("is not a terminal")),
+            ("Always", true, true, cannot("is unavailable: used by stdin resource manifest reader")),
+        ] {
+            let e = Exec { interactive_mode: Some(mode.into()), stdin_in_use: in_use, ..Exec::default() };
+            assert_eq!(e.interactive(terminal), want, "{mode} {terminal} {in_use}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_prints_is_read_or_refused_as_client_go_does() {
+        let version = "client.authentication.k8s.io/v1";
+        let e = Exec { api_version: version.into(), ..Exec::default() };
+        assert!(e.read(br#"{"apiVersion":"client.authentication.k8s.io/v1","status":{}}"#).is_ok());
+        for (printed, want) in [
+            ("a\nb\n", "decoding stdout: couldn't get version/kind; json parse error: json: cannot unmarshal string into Go value of type struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }".to_owned()),
+            ("{}", format!("exec plugin is configured to use API version {version}, plugin returned version client.authentication.k8s.io/__internal")),
+            ("{apiVersion: client.authentication.k8s.io/v1beta1}", format!("exec plugin is configured to use API version {version}, plugin returned version client.authentication.k8s.io/v1beta1")),
+            ("{apiVersion: v1, kind: Pod}", "decoding stdout: no kind \"Pod\" is registered for version \"v1\" in scheme \"k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go:64\"".to_owned()),
+        ] {
+            assert_eq!(e.read(printed.as_bytes()), Err(want), "{printed}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Finding and joining kubeconfig files, and the configuration inside a pod.
 
-use super::check::os;
+use super::os;
 use super::{Kubeconfig, Named, Overrides, Resolved, find, first, proxies};
 use crate::Impersonation;
 use crate::error::Error;
@@ -31,6 +31,21 @@ impl Sources {
 
     /// Reads and joins the files. With no file there the result is empty; a file that cannot be read is an error.
     pub fn load(&self) -> Result<Kubeconfig, Error> {
+        self.joined(one)
+    }
+
+    /// The files that [`Sources::load`] reads.
+    pub fn there(&self) -> Vec<&Path> {
+        let all = self.explicit.iter().chain(self.files.iter().filter(|_| self.explicit.is_none()));
+        all.map(PathBuf::as_path).filter(|p| p.is_file()).collect()
+    }
+
+    /// [`Sources::load`] with paths as they are in the files.
+    pub fn load_as_written(&self) -> Result<Kubeconfig, Error> {
+        self.joined(written)
+    }
+
+    fn joined(&self, one: fn(&Path) -> Result<Option<Kubeconfig>, Error>) -> Result<Kubeconfig, Error> {
         if let Some(path) = &self.explicit {
             return one(path)?
                 .ok_or_else(|| Error::Credentials(format!("stat {}: no such file or directory", path.display())));
@@ -45,7 +60,7 @@ impl Sources {
     }
 }
 
-fn one(path: &Path) -> Result<Option<Kubeconfig>, Error> {
+fn written(path: &Path) -> Result<Option<Kubeconfig>, Error> {
     let wrong = |e: &dyn std::fmt::Display| {
         Error::Credentials(format!("error loading config file \"{}\": {e}", path.display()))
     };
@@ -57,10 +72,14 @@ fn one(path: &Path) -> Result<Option<Kubeconfig>, Error> {
             return Err(wrong(&format!("{doing} {}: {}", path.display(), os(&e))));
         }
     };
-    let mut k = Kubeconfig::parse(&text).map_err(|e| match e {
+    Kubeconfig::parse(&text).map(Some).map_err(|e| match e {
         Error::Credentials(why) => wrong(&why),
         e => wrong(&e),
-    })?;
+    })
+}
+
+fn one(path: &Path) -> Result<Option<Kubeconfig>, Error> {
+    let Some(mut k) = written(path)? else { return Ok(None) };
     // Wherever the file was named from, what it names stays where it is.
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let base = whole.parent().unwrap_or(Path::new("."));
@@ -340,6 +359,30 @@ users:
         std::fs::remove_file(at("token")).unwrap();
         let outside = none.resolve_with(dir.path(), &Overrides::default(), all).unwrap();
         assert_eq!((outside.https.server.as_str(), outside.namespace.as_str()), ("http://localhost:8080", "default"));
+    }
+
+    /// Checked against upstream's program.
+    #[test]
+    fn a_file_of_another_kind_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        let scheme = "k8s.io/client-go/tools/clientcmd/api/latest/latest.go:50";
+        for (text, want) in [
+            ("apiVersion: v1\nkind: Config\n", None),
+            ("current-context: a\n", None),
+            ("", None),
+            ("apiVersion: v-1\nkind: Config\n", Some(("Config", "v-1"))),
+            ("apiVersion: v1\nkind: Foo\n", Some(("Foo", "v1"))),
+            ("apiVersion: apps/v1\n", Some(("Config", "apps/v1"))),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let s = Sources { explicit: Some(file.clone()), files: Vec::new() };
+            let want = want.map(|(kind, version)| {
+                let why = format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}");
+                format!("error loading config file \"{}\": {why}", file.display())
+            });
+            assert_eq!(s.load().err().map(|e| e.why()), want, "{text}");
+        }
     }
 
     #[test]

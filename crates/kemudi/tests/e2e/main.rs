@@ -37,6 +37,7 @@ mod story;
 mod streams;
 mod terminal;
 mod top;
+mod undoing;
 mod view;
 mod volumes;
 
@@ -54,6 +55,7 @@ fn tests() -> Vec<Test> {
         both_since(32, merging::TESTS),
         both_since(32, handover::TESTS),
         both_since(32, imperative::TESTS),
+        both_since(32, undoing::TESTS),
         both_since(36, inquiry::TESTS),
         both_since(36, kubeconfig::TESTS),
         both_since(36, incluster::TESTS),

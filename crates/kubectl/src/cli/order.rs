@@ -90,4 +90,58 @@ mod tests {
         }
         assert_eq!(subcommands_first(&["kubectl".into()], &top), ["kubectl"]);
     }
+
+    /// The commands that can be called, with the words that lead to each.
+    fn leaves(c: &Command, path: &[&str], out: &mut Vec<(Vec<String>, Vec<Arg>)>) {
+        for s in c.get_subcommands().filter(|s| s.get_name() != "help") {
+            let path = [path, &[s.get_name()]].concat();
+            leaves(s, &path, out);
+            if s.get_subcommands().all(|s| s.get_name() == "help") {
+                out.push((path.iter().map(|p| (*p).to_owned()).collect(), s.get_arguments().cloned().collect()));
+            }
+        }
+    }
+
+    /// Every flag of every command, and some that all have: wherever it stands, it means the same, or is refused alike.
+    #[test]
+    fn a_flag_means_the_same_wherever_it_stands() {
+        let mut all = Vec::new();
+        leaves(&crate::command(), &[], &mut all);
+        assert!(all.len() > 70, "{}", all.len());
+        let outcome = |words: &[&str]| {
+            let args = ["kubectl"].iter().chain(words).map(OsString::from).collect();
+            match crate::cli::parse(args) {
+                // The line itself is kept as the cause of a change.
+                Ok((mut global, command)) => {
+                    global.cause = None;
+                    format!("{global:?} {command:?}")
+                }
+                Err(e) => format!("{e:?}"),
+            }
+        };
+        for (path, flags) in &all {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            // Some take no arguments.
+            let taken = !outcome(&[&path[..], &["a"]].concat()).contains("unexpected argument");
+            let arguments: &[&str] = if taken { &["a"] } else { &[] };
+            let mut lines: Vec<Vec<String>> = vec![vec!["-n".into(), "x".into()], vec!["--context=c".into()]];
+            for f in flags.iter().filter(|f| !f.is_positional()) {
+                let Some(long) = f.get_long().filter(|l| *l != "help") else { continue };
+                lines.push(vec![format!("--{long}=1")]);
+                if takes_next(Some(&f), false) {
+                    let apart = f.get_short().map_or_else(|| format!("--{long}"), |s| format!("-{s}"));
+                    lines.push(vec![apart, "1".into()]);
+                }
+            }
+            for flag in lines {
+                let flag: Vec<&str> = flag.iter().map(String::as_str).collect();
+                let behind = outcome(&[&path[..], arguments, &flag].concat());
+                // In front of all, between the words of the command, and before its arguments.
+                for at in 0..=path.len() {
+                    let words = [&path[..at], &flag, &path[at..], arguments].concat();
+                    assert_eq!(outcome(&words), behind, "{words:?}");
+                }
+            }
+        }
+    }
 }

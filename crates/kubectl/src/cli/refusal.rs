@@ -55,6 +55,92 @@ fn missing_flags(e: &clap::Error) -> Vec<String> {
     out
 }
 
+/// Commands as upstream's program has them one after the other, which is the order of its suggestions.
+const ORDER: [&str; 43] = [
+    "create",
+    "expose",
+    "run",
+    "set",
+    "explain",
+    "get",
+    "edit",
+    "delete",
+    "rollout",
+    "scale",
+    "autoscale",
+    "certificate",
+    "cluster-info",
+    "top",
+    "cordon",
+    "uncordon",
+    "drain",
+    "taint",
+    "describe",
+    "logs",
+    "attach",
+    "exec",
+    "port-forward",
+    "proxy",
+    "cp",
+    "auth",
+    "debug",
+    "events",
+    "diff",
+    "apply",
+    "patch",
+    "replace",
+    "wait",
+    "kustomize",
+    "label",
+    "annotate",
+    "completion",
+    "config",
+    "kuberc",
+    "plugin",
+    "version",
+    "api-versions",
+    "api-resources",
+];
+
+/// Names of other programs' commands for ours.
+const MEANT: [(&str, &[&str]); 4] =
+    [("delete", &["rm", "remove"]), ("describe", &["inspect"]), ("get", &["list", "ls"]), ("top", &["stats"])];
+
+/// Commands that are at most two letters away, or begin with what was typed.
+fn suggestions(word: &str) -> String {
+    let word = word.to_lowercase();
+    let all = command();
+    let mut known: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
+    known.sort_by_key(|n| ORDER.iter().position(|o| o == n).unwrap_or(ORDER.len()));
+    let near: Vec<&str> = known
+        .into_iter()
+        .filter(|n| {
+            let meant = MEANT.iter().any(|(of, words)| of == n && words.contains(&word.as_str()));
+            meant || n.starts_with(&word) || distance(n, &word) <= 2
+        })
+        .collect();
+    match near.is_empty() {
+        true => String::new(),
+        false => format!("\n\nDid you mean this?\n\t{}", near.join("\n\t")),
+    }
+}
+
+/// How many letters must be put in, taken away or replaced to make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
 /// Why a number is none, in the words of Go.
 fn as_go(why: &str, value: &str) -> String {
     if why.contains("invalid digit") || why.contains("empty string") || why.contains("cannot parse integer") {
@@ -122,7 +208,11 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         ErrorKind::InvalidSubcommand => {
             let word = of(ContextKind::InvalidSubcommand);
             match command.as_str() {
-                "kubectl" => format!("unknown command {word:?} for \"kubectl\""),
+                "kubectl" if words.first().is_some_and(|w| w.starts_with('-')) => {
+                    let why = format!("Error: flags cannot be placed before plugin name: {}", words[0]);
+                    return Refusal::Wrong(Error::Bare(why));
+                }
+                "kubectl" => format!("unknown command {word:?} for \"kubectl\"{}", suggestions(&word)),
                 "kubectl create" | "kubectl apply" => {
                     format!("Unexpected args: [{}]\n{see_for_help}", rest.join(" "))
                 }
@@ -140,7 +230,11 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let value = of(ContextKind::InvalidValue);
-            if value.is_empty() {
+            let short = short_of(words, &flag).filter(|_| !words.contains(&flag));
+            if let (true, Some(c)) = (value.is_empty(), short) {
+                let given = words.iter().rfind(|w| w.starts_with('-') && !w.starts_with("--") && w.ends_with(c));
+                format!("flag needs an argument: '{c}' in {}\n{see}", given.map_or(flag.as_str(), |g| g))
+            } else if value.is_empty() {
                 format!("flag needs an argument: {flag}\n{see}")
             } else {
                 let why = std::error::Error::source(e).map(|s| format!(": {}", as_go(&s.to_string(), &value)));
@@ -156,4 +250,27 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         }
     };
     Refusal::Wrong(Error::Text(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    /// Checked against upstream's program.
+    #[tokio::test]
+    async fn commands_that_are_near_are_suggested() {
+        for (line, want) in [
+            ("gte pods", "\n! \n! Did you mean this?\n! \tget"),
+            ("gt", "\n! \n! Did you mean this?\n! \tset\n! \tget\n! \tcp"),
+            ("foo", "\n! \n! Did you mean this?\n! \ttop"),
+            ("Apply", "\n! \n! Did you mean this?\n! \tapply"),
+            ("list", "\n! \n! Did you mean this?\n! \tget"),
+            ("inspect", "\n! \n! Did you mean this?\n! \tdescribe"),
+            ("notacommand", ""),
+        ] {
+            let word = line.split(' ').next().unwrap();
+            let want = format!("! error: unknown command {word:?} for \"kubectl\"{want}\nexit 1\n");
+            assert_eq!(snapshot(&Server::new(), line, "").await, want, "{line}");
+        }
+    }
 }

@@ -123,6 +123,14 @@ pub fn deepest(mut m: &ArgMatches) -> &ArgMatches {
     m
 }
 
+/// Whether objects, or the variables of `set env`, come from standard input.
+pub fn reads_stdin(m: &ArgMatches) -> bool {
+    let of = deepest(m);
+    let dash = |flag: &str| of.try_get_many::<String>(flag).ok().flatten().into_iter().flatten().any(|f| f == "-");
+    let variables = m.subcommand().and_then(|(n, m)| Some((n, m.subcommand_name()?))) == Some(("set", "env"));
+    dash("filename") || (variables && dash("words"))
+}
+
 /// What `--record` says of the command that is called: how often it is there, and whether it is set in the end.
 pub fn record(m: &ArgMatches) -> (usize, bool) {
     let given: Vec<bool> = match deepest(m).try_get_many::<bool>("record") {

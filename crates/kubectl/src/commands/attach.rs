@@ -179,7 +179,7 @@ mod tests {
         }
         assert!(
             s.asked().contains(
-                &"GET /api/v1/namespaces/default/pods/a/attach?container=c&stdout=true&stderr=true".to_owned()
+                &"GET /api/v1/namespaces/default/pods/a/attach?container=c&stderr=true&stdout=true".to_owned()
             )
         );
         let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod("Failed"));

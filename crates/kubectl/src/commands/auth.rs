@@ -91,10 +91,19 @@ const VERBS: [&str; 16] = [
     "attest",
 ];
 
+/// The verbs of paths that are no resources.
+const NON_RESOURCE_VERBS: [&str; 8] = ["*", "get", "put", "post", "head", "options", "delete", "patch"];
+
 async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
     let group = "authorization.k8s.io";
     if a.list {
+        if !a.words.is_empty() {
+            return text("list option must be specified with no arguments");
+        }
+        if a.quiet || a.all_namespaces || !a.subresource.is_empty() {
+            return text("list option can't be specified with neither quiet, all-namespaces nor subresource options");
+        }
         let spec = json!({"namespace": namespace});
         let v = review(k, group, "selfsubjectrulesreviews", "SelfSubjectRulesReview", Some(spec)).await?;
         let mut rows: Vec<Vec<String>> = Vec::new();
@@ -111,7 +120,6 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     }
     let (verb, what) = match a.words.as_slice() {
         [v, w] => (v.clone(), w.clone()),
-        [v, w, n] => (v.clone(), format!("{w}/{n}")),
         _ => {
             return text(
                 "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples.",
@@ -121,6 +129,9 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let spec = if what.starts_with('/') {
         if !a.subresource.is_empty() {
             return text("--subresource can not be used with NonResourceURL");
+        }
+        if !NON_RESOURCE_VERBS.contains(&verb.as_str()) {
+            k.warn(format!("Warning: verb '{verb}' is not a known verb\n"));
         }
         json!({"nonResourceAttributes": {"path": what, "verb": verb}})
     } else {
@@ -140,9 +151,13 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
                 (r.plural.clone(), r.group.clone())
             }
             Err(Error::Text(_)) => {
-                k.warn(format!("Warning: the server doesn't have a resource type '{word}'\n"));
-                let (n, g) = word.split_once('.').unwrap_or((word, ""));
-                (n.to_owned(), g.to_owned())
+                // Users and groups are in no server's list.
+                if !["users", "groups"].contains(&word) {
+                    let (name, group) = word.split_once('.').unwrap_or((word, ""));
+                    let group = if group.is_empty() { String::new() } else { format!(" in group '{group}'") };
+                    k.warn(format!("Warning: the server doesn't have a resource type '{name}'{group}\n"));
+                }
+                (word.to_owned(), String::new())
             }
             Err(e) => return Err(e),
         };
@@ -153,6 +168,9 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
             "namespace": namespace, "verb": verb, "group": of, "resource": plural, "name": name, "subresource": a.subresource,
         }})
     };
+    if a.no_headers {
+        return text("--no-headers cannot be set without --list specified");
+    }
     let v = review(k, group, "selfsubjectaccessreviews", "SelfSubjectAccessReview", Some(spec)).await?;
     let allowed = v["status"]["allowed"] == true;
     if !a.quiet {

@@ -27,7 +27,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
     let dry = a.dry.strategy()?;
     let verb = if off { "cordon" } else { "uncordon" };
-    one_way(verb, &a.nodes, &a.selector)?;
+    one_way(k, verb, &a.nodes, &a.selector)?;
     let words: Vec<String> = std::iter::once("nodes".to_owned()).chain(a.nodes.clone()).collect();
     let s = Selection { labels: &a.selector, ..Selection::default() };
     let (found, mut errors) = gather(k, &words, &Default::default(), &s).await?;
@@ -40,8 +40,10 @@ pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
 }
 
 /// Nodes are named or selected.
-pub fn one_way(verb: &str, nodes: &[String], selector: &str) -> Result {
+pub fn one_way(k: &Kube, verb: &str, nodes: &[String], selector: &str) -> Result {
     let wrong = match (nodes.is_empty(), selector.is_empty()) {
+        // A selector that was given, and selects nothing.
+        (true, true) if k.global.own.iter().any(|f| f == "selector") => return text(super::delete::NOTHING_GIVEN),
         (true, true) => format!("USAGE: {verb} NODE [flags]"),
         (false, false) => "error: cannot specify both a node name and a --selector option".to_owned(),
         _ => return Ok(()),
@@ -81,5 +83,16 @@ mod tests {
         assert_eq!(snapshot(&s, "cordon n", "").await, "node/n cordoned\n");
         assert_eq!(s.body_of("PATCH /api/v1/nodes/n"), json!({"spec": {"unschedulable": true}}));
         assert_eq!(snapshot(&s, "uncordon n", "").await, "node/n already uncordoned\n");
+        for verb in ["cordon", "uncordon", "drain"] {
+            let usage = format!(
+                "! error: USAGE: {verb} NODE [flags]\n! See 'kubectl {verb} -h' for help and examples\nexit 1\n"
+            );
+            assert_eq!(snapshot(&s, verb, "").await, usage);
+            let said = snapshot(&s, &format!("{verb} --selector="), "").await;
+            assert!(
+                said.starts_with("! error: You must provide one or more resources by argument or filename.\n"),
+                "{said}"
+            );
+        }
     }
 }

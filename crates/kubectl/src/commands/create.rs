@@ -283,6 +283,7 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
             "failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: empty input"
                 .into(),
         ),
+        "Secret" => Error::Text(format!("failed to create secret {e}")),
         _ => Error::Text(format!("failed to create {word}: {e}")),
     }
     })

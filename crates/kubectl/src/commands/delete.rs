@@ -242,7 +242,12 @@ pub async fn gone(k: &mut Kube, i: &Info, uid: &str, limit: tokio::time::Instant
     let wait = async {
         loop {
             let fields = format!("metadata.name={name}");
-            let page = api.list(&ListOptions { field_selector: fields.clone(), ..ListOptions::default() }).await?;
+            let options = ListOptions { field_selector: fields.clone(), ..ListOptions::default() };
+            let page = match api.list(&options).await {
+                // The kind went, and with it all its objects.
+                Err(e) if e.is_not_found() => return Ok(()),
+                listed => listed?,
+            };
             let Some(there) = page.items.first() else { return Ok(()) };
             if !uid.is_empty() && there.uid() != uid {
                 return Ok(());

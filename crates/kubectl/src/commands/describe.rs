@@ -84,6 +84,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for i in from_files(k, &a.files).await? {
         match i {
             Ok(i) => all.push(Target::Named(i)),
+            // As upstream has it, without the word.
+            Err(Error::Text(t)) => errors.push(Error::Bare(t)),
             Err(e) => errors.push(e),
         }
     }

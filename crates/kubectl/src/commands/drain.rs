@@ -70,7 +70,7 @@ struct Drain {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    super::cordon::one_way("drain", &a.nodes, &a.selector)?;
+    super::cordon::one_way(k, "drain", &a.nodes, &a.selector)?;
     if meta::LabelSelector::parse(&a.pod_selector).is_err() {
         return text("--pod-selector=<pod_selector> must be a valid label selector");
     }

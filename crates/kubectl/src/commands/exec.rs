@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(err, "err\ncommand terminated with exit code 3\n");
         assert_eq!(
             s.asked().last().unwrap(),
-            "GET /api/v1/namespaces/default/pods/a/exec?command=sh&command=-c&command=exit%203&container=c&stdout=true&stderr=true"
+            "GET /api/v1/namespaces/default/pods/a/exec?command=sh&command=-c&command=exit%203&container=c&stderr=true&stdout=true"
         );
     }
 
@@ -194,7 +194,7 @@ mod tests {
         ] {
             assert_eq!(snapshot(&s, line, file).await, want, "{line}\n{file}");
         }
-        let session = format!("{pods}/a/exec?command=ls&container=c&stdout=true&stderr=true");
+        let session = format!("{pods}/a/exec?command=ls&container=c&stderr=true&stdout=true");
         assert_eq!(s.asked().iter().filter(|l| **l == session).count(), 2);
     }
 

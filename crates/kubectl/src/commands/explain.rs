@@ -76,7 +76,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let document: Value = match client.json(request(Method::GET, &path, JSON, None)?).await {
         Ok(v) => v,
         Err(e) if e.is_not_found() => {
-            return text(format!("couldn't find resource for \"{}, Resource={}\"", gvk.api_version(), resource.plural));
+            return text(format!(
+                "couldn't find resource for \"{}/{}, Resource={}\"",
+                gvk.group, gvk.version, resource.plural
+            ));
         }
         Err(e) => return Err(e.into()),
     };

@@ -125,7 +125,8 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
         "" => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
         l => pairs(l)?,
     };
-    let name = if a.name.is_empty() { from.name() } else { &a.name };
+    // A service has a shorter name than what it is for may have.
+    let name = if a.name.is_empty() { from.name().get(..63).unwrap_or(from.name()) } else { &a.name };
     let mut metadata = json!({"name": name});
     if !labels.is_empty() {
         metadata["labels"] = labels.into();

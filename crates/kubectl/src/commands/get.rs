@@ -98,14 +98,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("You must specify the type of resource to get. Use \"kubectl api-resources\" for a complete list of supported resources.\n\nerror: Required resource not specified.\nUse \"kubectl explain <resource>\" for a detailed description of that resource (e.g. kubectl explain pods).\nSee 'kubectl get -h' for help and examples")
             .map_err(|e: Error| Error::Bare(e.to_string()));
     }
+    if !a.files.is_empty() && !a.resources.is_empty() {
+        return text("when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well");
+    }
     let mut errors = Vec::new();
     let mut all = targets(k, &a.resources, &a.selection()).await?;
     if !a.files.is_empty() {
-        if !a.resources.is_empty() {
-            return text(
-                "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
-            );
-        }
         // As upstream has it, this command alone tells of a bad directory without the word.
         let found = from_files(k, &a.files).await.map_err(|e| match e {
             Error::Text(t) if !a.files.kustomize.is_empty() => Error::Bare(t),

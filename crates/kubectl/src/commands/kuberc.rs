@@ -144,10 +144,7 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
             p[section] = json!([]);
         }
     }
-    let mut print = v.print.clone();
-    if print.output.is_empty() && print.template.is_empty() {
-        print.output = "yaml".into();
-    }
+    let print = k.chosen(&v.print);
     let output = Output::parse(&print, Formats::Objects, true)?;
     if matches!(output, Output::Name) {
         k.say("preference.kubectl.config.k8s.io/<unknown>");
@@ -211,7 +208,7 @@ fn entries(s: &Set) -> Result<Vec<Value>> {
         "" => return text("--policy is required when --section=credentialplugin"),
         "AllowAll" | "DenyAll" | "Allowlist" => {}
         other => {
-            return text(format!("--policy must be  \"AllowAll\", \"DenyAll\", or \"Allowlist\", got: {other}"));
+            return text(format!(" --policy must be  \"AllowAll\", \"DenyAll\", or \"Allowlist\", got: {other}"));
         }
     }
     if s.policy != "Allowlist" && !s.allowlist_entry.is_empty() {
@@ -234,9 +231,6 @@ fn entries(s: &Set) -> Result<Vec<Value>> {
 
 /// A default or an alias.
 fn entry(s: &Set) -> Result<Value> {
-    if s.command.is_empty() {
-        return text("--command is required when --section=aliases or --section=defaults");
-    }
     let alias = s.section == "aliases";
     if alias && s.name.is_empty() {
         return text("--name is required when --section=aliases");
@@ -248,10 +242,13 @@ fn entry(s: &Set) -> Result<Value> {
     if !alias && arguments.count() > 0 {
         return text("--prependarg and --appendarg are only valid for --section=aliases");
     }
+    if s.command.is_empty() {
+        return text("--command is required when --section=aliases or --section=defaults");
+    }
     let mut options = Vec::new();
     for o in &s.option {
         match o.split_once('=') {
-            Some((name, value)) => options.push(json!({"name": name, "default": value})),
+            Some((name, value)) => options.push(json!({"name": name.trim_start_matches('-'), "default": value})),
             None => return text(format!("invalid option format {o:?}, expected flag=value")),
         }
     }
@@ -282,7 +279,19 @@ fn replace(list: &mut Value, entry: Value, s: &Set) -> Result {
         Some(_) if !s.overwrite => {
             return text(format!("defaults for command {:?} already exist, use --overwrite to replace", s.command));
         }
-        Some(old) => *old = entry,
+        Some(old) => {
+            // What no flag names stays as it was.
+            let mut entry = entry;
+            for kept in ["options", "prependArgs", "appendArgs"] {
+                if entry[kept].is_null() && !old[kept].is_null() {
+                    entry[kept] = old[kept].take();
+                }
+            }
+            if let Some(m) = entry.as_object_mut() {
+                m.retain(|k, v| k == "options" || !v.is_null());
+            }
+            *old = entry;
+        }
         None => all.push(entry),
     }
     *list = all.into();
@@ -325,6 +334,7 @@ mod tests {
         for (line, want) in [
             ("--section x", "--section must be \"defaults\", \"aliases\", or \"credentialplugin\", got: x"),
             ("--section defaults", "--command is required when --section=aliases or --section=defaults"),
+            ("--section aliases", "--name is required when --section=aliases"),
             ("--section aliases --command get", "--name is required when --section=aliases"),
             ("--section defaults --command get --name x", "--name should not be specified when --section=defaults"),
             (
@@ -365,12 +375,14 @@ mod tests {
             assert_eq!(set(line).await, (1, format!("error: {want}\n")), "{line}");
         }
         assert_eq!(std::fs::read_to_string(&rc).unwrap(), first, "what was refused changed nothing");
-        assert_eq!(set("--section defaults --command get --option output=json --overwrite").await, updated);
+        assert_eq!(set("--section defaults --command get --option --output=json --overwrite").await, updated);
+        assert_eq!(set("--section defaults --command get --overwrite").await, updated);
         assert_eq!(
             set("--section aliases --name getn --command get --prependarg nodes --appendarg x --option output=wide")
                 .await,
             updated
         );
+        assert_eq!(set("--section aliases --name getn --command get --overwrite").await, updated);
         assert_eq!(set("--section credentialplugin --policy Allowlist --allowlist-entry command=a").await, updated);
         let (code, shown) = run(&rc, &["view"], "").await;
         let want = "aliases:\n- appendArgs:\n  - x\n  command: get\n  name: getn\n  options:\n  - default: wide\n    name: output\n  prependArgs:\n  - nodes\napiVersion: kubectl.config.k8s.io/v1beta1\ncredentialPluginAllowlist:\n- command: a\ncredentialPluginPolicy: Allowlist\ndefaults:\n- command: get\n  options:\n  - default: json\n    name: output\nkind: Preference\n";

@@ -81,6 +81,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         true => gather_alone(k, &a.resources, &a.files).await?,
         false => gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?,
     };
+    if found.is_empty() && errors.is_empty() {
+        return text("no objects passed to patch");
+    }
     for i in found {
         let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
@@ -134,7 +137,9 @@ pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
             p.apply(&mut v).map_err(|e| Error::Text(e.to_string()))?;
         }
         Patch::Strategic(p) => {
-            let schema = o.gvk().and_then(|g| kinds::catalog().schema_of(&g));
+            // Types of definitions and API services are not in kubectl's scheme.
+            let of = |g: &meta::Gvk| !["apiextensions.k8s.io", "apiregistration.k8s.io"].contains(&g.group.as_str());
+            let schema = o.gvk().filter(of).and_then(|g| kinds::catalog().schema_of(&g));
             if schema.is_none() {
                 let gvk = o.gvk().unwrap_or_default();
                 return text(format!(
@@ -169,6 +174,7 @@ mod tests {
                 "! error: strategic merge patch is not supported for example.com/v1, Kind=Widget locally, try --type merge\nexit 1\n",
             ),
             (r#"patch --local -f - --type=merge -p {"spec":1} -o jsonpath={.spec}"#, "1"),
+            ("patch --local -f /dev/null -p {}", "! error: no objects passed to patch\nexit 1\n"),
             ("patch --local widget/w -p {}", "! error: cannot specify --local and server resources\nexit 1\n"),
             (
                 "patch --local -f - --dry-run=server -p {}",

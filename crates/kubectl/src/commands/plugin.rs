@@ -196,7 +196,7 @@ mod tests {
             ("foo a -n x", "kubectl-foo a -n x\n3"),
             ("foo bar-baz --flag c", "kubectl-foo-bar_baz --flag c\n3"),
             ("create thing x", "kubectl-create-thing x\n3"),
-            ("nope", "error: unknown command \"nope\" for \"kubectl\"\n1"),
+            ("nothing", "error: unknown command \"nothing\" for \"kubectl\"\n1"),
             (
                 "plugin list",
                 "The following compatible plugins are available:\n\nD/kubectl-create-thing\nD/kubectl-foo\nD/kubectl-foo-bar_baz\nUnable to read directory \"/nowhere\" from your PATH: open /nowhere: no such file or directory. Skipping...\n0",

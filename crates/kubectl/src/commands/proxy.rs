@@ -3,6 +3,8 @@
 //! Whoever reaches the port has the user's rights. So it listens on the loopback address and takes only requests that name this
 //! host, and none to exec or attach, unless flags say otherwise.
 
+mod site;
+
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::resource::file::os;
@@ -15,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use regex::Regex;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -200,11 +202,15 @@ fn plain(code: StatusCode, message: &str) -> Response<Body> {
 
 async fn answer(r: Request<Incoming>, site: &Site) -> Response<Body> {
     let path = r.uri().path().to_owned();
+    let www = site.www.as_ref().map_or(site.api_prefix.as_str(), |(prefix, _)| prefix);
+    if let Some(moved) = site::moved(&path, r.uri().query(), &[&site.api_prefix, www]) {
+        return moved;
+    }
     if let Some((prefix, directory)) = &site.www
         && let Some(rest) = path.strip_prefix(prefix.as_str())
         && prefix.len() >= site.api_prefix.len()
     {
-        return file(directory, rest);
+        return site::file(directory, rest, r.uri().query());
     }
     let Some(rest) = path.strip_prefix(site.api_prefix.as_str()) else {
         return plain(StatusCode::NOT_FOUND, "404 page not found");
@@ -268,33 +274,6 @@ async fn forward(mut r: Request<Incoming>, to: &str, client: &Client) -> Result<
     }
 }
 
-/// A file below the directory, and nothing else.
-fn file(directory: &Path, rest: &str) -> Response<Body> {
-    let missing = || plain(StatusCode::NOT_FOUND, "404 page not found");
-    let rest = Path::new(rest);
-    if rest.components().any(|c| !matches!(c, Component::Normal(_))) {
-        return missing();
-    }
-    let mut path = directory.join(rest);
-    if path.is_dir() {
-        path.push("index.html");
-    }
-    let Ok(bytes) = std::fs::read(&path) else { return missing() };
-    let kind = match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
-        "html" | "htm" => "text/html; charset=utf-8",
-        "css" => "text/css; charset=utf-8",
-        "js" | "mjs" => "text/javascript; charset=utf-8",
-        "json" => "application/json",
-        "svg" => "image/svg+xml",
-        "png" => "image/png",
-        "txt" => "text/plain; charset=utf-8",
-        _ => "application/octet-stream",
-    };
-    let mut r = Response::new(Full::new(Bytes::from(bytes)).map_err(|e| match e {}).boxed_unsync());
-    r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-    r
-}
-
 #[cfg(test)]
 mod tests {
     use crate::testing::{Server, shell, snapshot};
@@ -336,7 +315,9 @@ mod tests {
             ("/version?x=1", "evil.example", "403 Forbidden\n"),
             ("/api/v1/namespaces/a/pods/b/exec", "localhost", "403 Forbidden\n"),
             ("/static/f.txt", "localhost", "200 file"),
-            ("/static/../f.txt", "localhost", "404 404 page not found\n"),
+            ("/static", "localhost", "301 <a href=\"/static/\">Moved Permanently</a>.\n\n"),
+            ("//version?x=1", "localhost", "301 <a href=\"/version?x=1\">Moved Permanently</a>.\n\n"),
+            ("/static/../f.txt", "localhost", "301 <a href=\"/f.txt\">Moved Permanently</a>.\n\n"),
         ] {
             assert_eq!(ask(&at, path, host).await, want, "{path} {host}");
         }

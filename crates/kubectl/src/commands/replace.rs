@@ -230,7 +230,7 @@ mod tests {
 
     /// The query of a creation in which the server only rehearses.
     fn rehearsal(post: &str) -> String {
-        post.replace("&fieldValidation", "&dryRun=All&fieldValidation")
+        post.replace("?fieldManager", "?dryRun=All&fieldManager")
     }
 
     #[tokio::test]

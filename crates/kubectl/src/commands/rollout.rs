@@ -90,6 +90,8 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, mut errors) = a.which.gather(k).await?;
+    // Upstream's list of what cannot be read is one error of several, which is told without the word.
+    errors = bare(errors, &a.which.files);
     if found.is_empty() && errors.is_empty() {
         let (namespace, _) = k.namespace()?;
         k.warn(format!("No resources found in {namespace} namespace."));
@@ -112,10 +114,24 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
                     Err(e) => errors.push(Error::Text(format!("failed to patch: {e}"))),
                 }
             }
-            Err(e) => errors.push(e),
+            Err(e) => errors.push(Error::Bare(format!("error: {e}"))),
         }
     }
     Error::collect(errors)
+}
+
+/// Errors of files that are told as they are.
+pub(super) fn bare(errors: Vec<Error>, files: &crate::flags::FileFlags) -> Vec<Error> {
+    if files.is_empty() {
+        return errors;
+    }
+    errors
+        .into_iter()
+        .map(|e| match e {
+            Error::Text(t) => Error::Bare(t),
+            e => e,
+        })
+        .collect()
 }
 
 fn change(i: &Info, verb: &str, k: &Kube) -> Result<(Patch, &'static str)> {

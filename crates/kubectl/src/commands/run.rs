@@ -17,7 +17,9 @@ use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    #[arg(default_value = "", hide_default_value = true)]
+    /// The name, and arguments of the program.
+    pub words: Vec<String>,
+    #[arg(skip)]
     pub name: String,
     #[arg(long, required = true)]
     pub image: String,
@@ -148,7 +150,11 @@ fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Valu
     Ok(out)
 }
 
-pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if !a.words.is_empty() {
+        a.name = a.words.remove(0);
+        a.args.splice(0..0, a.words.drain(..));
+    }
     if a.name.is_empty() {
         return text("NAME is required for run\nSee 'kubectl run -h' for help and examples");
     }

@@ -130,7 +130,7 @@ async fn change(
             continue;
         }
         if f.local || dry == Dry::Client {
-            printer.print(k, &after, w.done)?;
+            printer.print(k, &as_go(after), w.done)?;
             continue;
         }
         match send(k, f, dry, &i, &before, &after).await {
@@ -140,6 +140,16 @@ async fn change(
         }
     }
     Error::collect(errors)
+}
+
+/// An object as Go's type of it is written: with the structs that are always there.
+fn as_go(o: Object) -> Object {
+    let Some(schema) = o.gvk().and_then(|g| kinds::catalog().schema_of(&g)) else { return o };
+    let mut v = o.clone().into_value();
+    if schema::typed::typed(&mut v, schema).is_err() {
+        return o;
+    }
+    Object::from_value(v).unwrap_or(o)
 }
 
 async fn send(k: &mut Kube, f: &SetFlags, dry: Dry, i: &Info, before: &Object, after: &Object) -> Result<Object> {

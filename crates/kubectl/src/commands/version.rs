@@ -7,6 +7,8 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     /// Only the version of this program.
     #[arg(long)]
     pub client: bool,
@@ -16,6 +18,9 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if !a.words.is_empty() {
+        return text(format!("extra arguments: [{}]", a.words.join(" ")));
+    }
     if !matches!(a.output.as_str(), "" | "json" | "yaml") {
         return text("--output must be 'yaml' or 'json'");
     }

@@ -1,7 +1,8 @@
 //! `-o go-template`: Go's `text/template` over the object, with kubectl's two functions beside Go's own.
 //!
-//! Whole numbers are integers in templates, as kubectl decodes them. What goes wrong while a template runs is told without its
-//! place in the template, which the library does not say.
+//! Whole numbers are integers in templates, as kubectl decodes them.
+
+mod fault;
 
 use crate::error::{Error, Result, text};
 use base64::Engine as _;
@@ -29,17 +30,17 @@ impl GoTemplate {
         let made = Template::new("output")
             .missing_key(key)
             .func("exists", |args| Ok(GoValue::Bool(exists(args))))
-            .func("base64decode", |args| {
-                let encoded = args.first().and_then(GoValue::as_str).unwrap_or_default();
-                match base64::engine::general_purpose::STANDARD.decode(encoded) {
-                    Ok(b) => Ok(GoValue::String(String::from_utf8_lossy(&b).into())),
-                    Err(e) => Err(TemplateError::Exec(format!("base64 decode failed: {e}"))),
-                }
-            })
+            .func("base64decode", base64decode)
+            .func("index", fault::index)
+            .func("len", fault::len)
             .parse(source);
         match made {
+            Ok(_) if let Some((line, why)) = fault::blocks(source) => {
+                text(format!("error parsing template {source}, template: output:{line}: {why}"))
+            }
             Ok(t) => Ok(Self { template: Arc::new(t), source: source.to_owned() }),
             Err(TemplateError::Parse { line, message, .. } | TemplateError::Lex { line, message, .. }) => {
+                let message = fault::unread(source, &message);
                 text(format!("error parsing template {source}, template: output:{line}: {message}"))
             }
             Err(e) => text(format!("error parsing template {source}, template: output: {e}")),
@@ -57,11 +58,14 @@ impl GoTemplate {
                 self.source
             ));
         }
-        let why = match e {
-            TemplateError::MissingKey { key } => format!("map has no entry for key {key:?}"),
-            other => other.to_string().trim_start_matches("execution error: ").to_owned(),
-        };
-        let why = format!("template: output: {why}");
+        if let TemplateError::UndefinedVariable(name) = &e {
+            let name = name.trim_start_matches('$');
+            return text(format!(
+                "error parsing template {}, template: output:1: undefined variable \"${name}\"",
+                self.source
+            ));
+        }
+        let why = fault::told(&e, &self.source);
         let raw = codec::json::to_string(v, codec::json::Html::Escape);
         out.push_str(&format!(
             "Error executing template: {why}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{}\n\traw data was:\n\t\t{raw}\n\tobject given to template engine was:\n\t\t{data}\n\n",
@@ -69,6 +73,18 @@ impl GoTemplate {
         ));
         let error = Error::Text(format!("error executing template {:?}: {why}", self.source));
         Err(Error::Said { out, error: Box::new(error) })
+    }
+}
+
+fn base64decode(args: &[GoValue]) -> std::result::Result<GoValue, TemplateError> {
+    let encoded = args.first().and_then(GoValue::as_str).unwrap_or_default();
+    match base64::engine::general_purpose::STANDARD.decode(encoded) {
+        Ok(b) => Ok(GoValue::String(String::from_utf8_lossy(&b).into())),
+        Err(_) => {
+            let why =
+                format!("base64 decode failed: illegal base64 data at input byte {}", crate::base64::wrong_at(encoded));
+            Err(fault::named("base64decode", why))
+        }
     }
 }
 
@@ -136,6 +152,12 @@ mod tests {
                 "{{nosuch .}}",
                 "error parsing template {{nosuch .}}, template: output:1: function \"nosuch\" not defined",
             ),
+            ("{{if}}", "error parsing template {{if}}, template: output:1: missing value for if"),
+            ("{{end}}", "error parsing template {{end}}, template: output:1: unexpected {{end}}"),
+            ("{{else}}", "error parsing template {{else}}, template: output:1: unexpected {{else}}"),
+            ("{{if .a}}", "error parsing template {{if .a}}, template: output:1: unexpected EOF"),
+            ("{{$x}}", "error parsing template {{$x}}, template: output:1: undefined variable \"$x\""),
+            ("{{\"a}}", "error parsing template {{\"a}}, template: output:1: unterminated quoted string"),
         ] {
             let e = GoTemplate::parse(t, Missing::Allowed).and_then(|t| t.render(&o)).unwrap_err();
             assert_eq!(e.to_string(), want, "{t}");
@@ -143,7 +165,68 @@ mod tests {
         let e = GoTemplate::parse("{{.foo}}", Missing::Error).unwrap().render(&o).unwrap_err();
         assert_eq!(
             e.to_string(),
-            "error executing template \"{{.foo}}\": template: output: map has no entry for key \"foo\""
+            "error executing template \"{{.foo}}\": template: output:1:2: executing \"output\" at <.foo>: map has no entry for key \"foo\""
         );
+    }
+
+    /// As Go's own program tells them, place by place.
+    #[test]
+    fn errors_are_told_with_their_place() {
+        let o = json!({"metadata": {"name": "a"}, "items": [1]});
+        for (t, want) in [
+            (
+                "{{index .metadata.name 100}}",
+                "1:2: <index .metadata.name 100>: error calling index: index out of range: 100",
+            ),
+            ("{{index}}", "1:2: <index>: wrong number of args for index: want at least 1 got 0"),
+            ("{{not}}", "1:2: <not>: wrong number of args for not: want 1 got 0"),
+            ("{{and}}", "1:2: <and>: wrong number of args for and: want at least 1 got 0"),
+            ("{{len 3}}", "1:2: <len 3>: error calling len: len of type int"),
+            ("{{len}}", "1:2: <len>: wrong number of args for len: want 1 got 0"),
+            (
+                "{{index .metadata \"name\" \"x\"}}",
+                "1:2: <index .metadata \"name\" \"x\">: error calling index: cannot index slice/array with type string",
+            ),
+            (
+                "{{ (index .metadata 3).foo }}",
+                "1:4: <index .metadata 3>: error calling index: value has type int; should be string",
+            ),
+            (
+                "{{ .metadata |  index   .metadata }}",
+                "1:16: <index .metadata>: error calling index: value has type map[string]interface {}; should be string",
+            ),
+            ("{{index 3 \"x\"}}", "1:2: <index 3 \"x\">: error calling index: can't index item of type int"),
+            (
+                "{{index .metadata nil}}",
+                "1:2: <index .metadata nil>: error calling index: value is nil; should be of type string",
+            ),
+            ("{{eq .metadata.name}}", "1:2: <eq .metadata.name>: error calling eq: missing argument for comparison"),
+            (
+                "{{lt .metadata.name 1}}",
+                "1:2: <lt .metadata.name 1>: error calling lt: incompatible types for comparison",
+            ),
+            (
+                "{{base64decode \"%%\"}}",
+                "1:2: <base64decode \"%%\">: error calling base64decode: base64 decode failed: illegal base64 data at input byte 0",
+            ),
+            ("{{ .metadata.name.foo }}", "1:12: <.metadata.name.foo>: can't evaluate field foo in type interface {}"),
+            (
+                "x\n {{if .metadata.name}}  {{ .metadata.foo.foo }}{{end}}",
+                "2:36: <.metadata.foo.foo>: map has no entry for key \"foo\"",
+            ),
+        ] {
+            let (place, rest) = want.split_once(": ").unwrap();
+            let e = GoTemplate::parse(t, Missing::Error).unwrap().render(&o).unwrap_err();
+            let told =
+                format!("error executing template {t:?}: template: output:{place}: executing \"output\" at {rest}");
+            assert_eq!(e.to_string(), told, "{t}");
+        }
+        assert_eq!(GoTemplate::parse("{{index .metadata.name}}", Missing::Allowed).unwrap().render(&o).unwrap(), "a");
+        let none = GoTemplate::parse("{{index .none 0 }}", Missing::Allowed).unwrap().render(&o).unwrap_err();
+        let told = "executing \"output\" at <index .none 0>: error calling index: index of untyped nil";
+        assert!(none.to_string().ends_with(told), "{none}");
+        // Which of two calls it was, nobody says.
+        let twice = GoTemplate::parse("{{len .items}}{{len 3}}", Missing::Allowed).unwrap().render(&o).unwrap_err();
+        assert!(twice.to_string().ends_with("template: output: error calling len: len of type int"), "{twice}");
     }
 }

@@ -34,8 +34,18 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
     if !flags.kustomize.is_empty() {
         return kustomization(k, flags, refusal);
     }
-    let mut out = Vec::new();
+    // Every path is looked at before anything is read.
+    let local = |f: &str| f != "-" && !f.starts_with("http://") && !f.starts_with("https://");
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
     for f in &flags.filename {
+        match if local(f) { expand(Path::new(f), f, flags.recursive) } else { Ok(Vec::new()) } {
+            Ok(paths) => found.push((f, paths)),
+            Err(e) => wrong.push(e),
+        }
+    }
+    Error::collect(wrong)?;
+    let mut out = Vec::new();
+    for (f, paths) in found {
         if f == "-" {
             let mut bytes = Vec::new();
             k.shell.input.read_to_end(&mut bytes).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
@@ -43,7 +53,7 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
         } else if f.starts_with("http://") || f.starts_with("https://") {
             documents(f, &super::url::fetch(f).await?, refusal, &mut out);
         } else {
-            for path in expand(Path::new(f), f, flags.recursive)? {
+            for path in paths {
                 let name = path.to_string_lossy().into_owned();
                 match std::fs::read(&path) {
                     Ok(bytes) => documents(&name, &bytes, refusal, &mut out),
@@ -147,7 +157,9 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
 
 /// Reads the documents of one text. A bad one does not hide the others.
 pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Result<Document>>) {
-    if codec::json::is_json(bytes) {
+    let text_of = String::from_utf8_lossy(bytes);
+    // YAML may begin with a brace as well.
+    if codec::json::is_json(bytes) && !is_flow(bytes, &text_of) {
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         if meta::depth::of_text(bytes) <= meta::depth::READ {
             reader.disable_recursion_limit();
@@ -160,7 +172,6 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
         }
         return;
     }
-    let text_of = String::from_utf8_lossy(bytes);
     for part in parts(&text_of) {
         match codec::yaml::parse(&part) {
             Ok(all) => all.into_iter().for_each(|v| object(source, v, refusal, out)),
@@ -169,6 +180,14 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
             }
         }
     }
+}
+
+/// Whether a text that begins with a brace is YAML and no JSON.
+fn is_flow(bytes: &[u8], text: &str) -> bool {
+    let mut reader = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
+    let first_is_json = reader.next().is_none_or(|r| !matches!(r, Err(e) if e.is_syntax()));
+    let nested = meta::depth::of_text(bytes) > meta::depth::READ;
+    !first_is_json && !nested && codec::yaml::parse(text).is_ok_and(|all| all.iter().all(|v| v.is_object()))
 }
 
 /// The documents between lines of three dashes.

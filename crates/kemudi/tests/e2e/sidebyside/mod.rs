@@ -36,6 +36,7 @@ pub const TESTS: &[Case] = &[
     ("sidebyside::writes", |s| agree(s, "writes")),
     ("sidebyside::makes", |s| agree(s, "makes")),
     ("sidebyside::talks", |s| agree(s, "talks")),
+    ("sidebyside::refusals", |s| agree(s, "refusals")),
     ("sidebyside::uses", |s| agree(s, "uses")),
     ("sidebyside::describes", |s| agree(s, "describes")),
 ];

@@ -40,7 +40,6 @@ impl Apply {
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut o = i.object.clone().unwrap_or_default();
         k.record(&mut o);
-        o.remove(&["metadata", "managedFields"]);
         let patch = Patch::Apply(o.into_value());
         let done = match self.a.subresource.as_str() {
             "" => api.patch(&i.name, &self.options, &patch).await,
@@ -54,7 +53,12 @@ impl Apply {
                 }
                 if self.dry == Dry::None && self.a.subresource.is_empty() {
                     match migrate::migrate(k, i, &o, &self.options.field_manager).await {
-                        Ok(true) => o = api.patch(&i.name, &self.options, &patch).await?,
+                        Ok(true) => match api.patch(&i.name, &self.options, &patch).await {
+                            Ok(again) => o = again,
+                            Err(e) => k.warn(format!(
+                                "Warning: failed to re-apply configuration after performing Server-Side Apply migration. This is non-fatal and will be retried next time you apply. Error: {e}"
+                            )),
+                        },
                         Ok(false) => {}
                         Err(e) => k.warn(format!(
                             "Warning: server rejected managed fields migration to Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"

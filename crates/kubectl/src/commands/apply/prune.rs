@@ -48,6 +48,9 @@ const KINDS: [(&str, &str); 16] = [
     ("", "PersistentVolume"),
 ];
 
+/// Upstream's announcement of a change of the list above.
+const NAMESPACED_LATER: &str = "Deprecated: kubectl apply will no longer prune non-namespaced resources by default when used with the --namespace flag in a future release. To preserve the current behaviour, list the resources you want to target explicitly in the --prune-allowlist flag.";
+
 /// What was applied in this run, and must stay.
 #[derive(Debug, Default)]
 pub struct Visited {
@@ -106,6 +109,8 @@ impl Flags {
             return Ok(out);
         }
         if self.prune_allowlist.is_empty() {
+            let head = client::log::head('W', k.now(), &k.shell.zone, "prune.go:71");
+            k.warn(format!("{head}{NAMESPACED_LATER}"));
             for (group, kind) in KINDS {
                 let Some(r) = k.resource_of(&Gvk::new(group, "v1", kind)).await? else {
                     let namespaced = !matches!(kind, "Namespace" | "PersistentVolume");

@@ -6,7 +6,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::{Info, from_files};
+use crate::resource::{Info, file, located};
 use client::{DeleteOptions, WriteOptions};
 use meta::{Map, Object, Value};
 use serde_json::json;
@@ -26,6 +26,13 @@ pub struct Arguments {
     pub print: PrintFlags,
     #[command(flatten)]
     pub dry: DryRunFlag,
+}
+
+/// A role or binding of a version that no server has any more.
+fn is_old(o: &Object) -> bool {
+    let gvk = o.gvk().unwrap_or_default();
+    let known = ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"].contains(&gvk.kind.as_str());
+    known && gvk.group == "rbac.authorization.k8s.io" && matches!(gvk.version.as_str(), "v1alpha1" | "v1beta1")
 }
 
 /// Keeps an object from being changed here.
@@ -62,7 +69,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let mut errors = Vec::new();
-    for i in from_files(k, &a.files).await? {
+    let mut documents = file::read(k, &a.files).await?;
+    documents.retain(|d| match d {
+        Ok(d) if is_old(&d.object) => {
+            let gvk = d.object.gvk().unwrap_or_default();
+            let of = format!("*{}.{}", gvk.version, gvk.kind);
+            errors.push(Error::Text(format!("only rbac.authorization.k8s.io/v1 is supported: not {of}")));
+            false
+        }
+        _ => true,
+    });
+    for i in located(k, documents).await? {
         let done = async {
             let i = i?;
             let kind = i.resource.kind.clone();

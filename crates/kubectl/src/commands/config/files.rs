@@ -8,7 +8,7 @@ use crate::kube::Kube;
 use crate::resource::file::os;
 use meta::{Map, Value};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 struct Document {
     path: PathBuf,
@@ -32,6 +32,23 @@ fn key_of(list: &str) -> &'static str {
     }
 }
 
+/// A path from the root, without dots.
+pub fn absolute(path: &Path) -> PathBuf {
+    clean(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
+}
+
+fn clean(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for c in path.components() {
+        match c {
+            Component::ParentDir => _ = out.pop(),
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
 impl Files {
     pub fn load(k: &Kube) -> Result<Self> {
         let s = k.sources();
@@ -44,6 +61,7 @@ impl Files {
             let wrong = |e: String| Error::Text(format!("error loading config file \"{}\": {e}", path.display()));
             let (content, exists) = match std::fs::read_to_string(&path) {
                 Ok(t) => {
+                    client::kubeconfig::Kubeconfig::parse(&t).map_err(|e| wrong(e.why()))?;
                     let parsed = codec::yaml::parse(&t).map_err(|e| wrong(e.to_string()))?;
                     (parsed.into_iter().next().and_then(|v| v.as_object().cloned()).unwrap_or_default(), true)
                 }
@@ -85,13 +103,15 @@ impl Files {
     pub fn put_into(&mut self, file: usize, list: &'static str, name: &str, mut value: Map<String, Value>) {
         let d = &mut self.all[file];
         // Paths beside the file are told from there, so that both can be moved.
-        let base = std::path::absolute(d.path.parent().unwrap_or(Path::new("."))).unwrap_or_default();
+        let base = absolute(&d.path).parent().map(Path::to_owned).unwrap_or_default();
         for key in ["certificate-authority", "client-certificate", "client-key", "tokenFile"] {
-            if let Some(Value::String(p)) = value.get_mut(key)
-                && let Ok(rest) = Path::new(p.as_str()).strip_prefix(&base)
-            {
-                *p = rest.to_string_lossy().into_owned();
+            let Some(Value::String(p)) = value.get_mut(key) else { continue };
+            if p.is_empty() {
+                continue;
             }
+            // As it is in the file, it is from there already.
+            let whole = clean(&base.join(p.as_str()));
+            *p = whole.strip_prefix(&base).unwrap_or(&whole).to_string_lossy().into_owned();
         }
         let all = d.content.entry(list).or_insert_with(|| json!([]));
         if !all.is_array() {

@@ -1,7 +1,7 @@
 //! Values by their paths: `clusters.NAME.server`. The fields are a table; a name may hold dots and ends where a field begins.
 
 use super::files::Files;
-use crate::error::{Error, Result, text};
+use crate::error::{Result, text};
 use base64::Engine as _;
 use meta::{Map, Value};
 
@@ -104,9 +104,11 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
                     Err(e) => return text(e),
                 },
                 Type::Bytes if raw => engine.encode(value).into(),
-                Type::Bytes => match engine.decode(value) {
+                Type::Bytes => match crate::base64::decode(value) {
                     Ok(b) => engine.encode(b).into(),
-                    Err(_) => return Err(bad_base64(value)),
+                    Err(at) => {
+                        return text(format!("error decoding input value: illegal base64 data at input byte {at}"));
+                    }
                 },
                 Type::Whole => return whole(field),
             };
@@ -116,14 +118,6 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
         }
     }
     Ok(())
-}
-
-/// As Go says it: where the first byte is that cannot be.
-fn bad_base64(value: &str) -> Error {
-    let fits = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
-    let body = value.trim_end_matches('=').as_bytes();
-    let at = body.iter().position(|b| !fits(b)).unwrap_or_else(|| value.len() / 4 * 4);
-    Error::Text(format!("error decoding input value: illegal base64 data at input byte {at}"))
 }
 
 /// What is empty or false is not written.

@@ -9,6 +9,7 @@ use crate::resource::file::os;
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
+use std::path::Path;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Cluster {
@@ -75,10 +76,8 @@ fn put(e: &mut Map<String, Value>, field: &str, v: &str) {
 }
 
 fn absolute(path: &str) -> String {
-    if path.is_empty() {
-        return std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
-    }
-    std::path::absolute(path).map_or_else(|_| path.to_owned(), |p| p.to_string_lossy().into_owned())
+    let from = if path.is_empty() { "." } else { path };
+    super::files::absolute(Path::new(from)).to_string_lossy().into_owned()
 }
 
 /// A file as the entry keeps it: its path, or its content.

@@ -70,7 +70,7 @@ async fn it_is_shown() {
         &[
             (
                 "config view --minify",
-                "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority: D/ca.pem\n    server: https://a\n  name: c\ncontexts:\n- context:\n    cluster: c\n    user: u\n  name: one\ncurrent-context: one\nkind: Config\nusers:\n- name: u\n  user:\n    token: REDACTED\n",
+                "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority: ca.pem\n    server: https://a\n  name: c\ncontexts:\n- context:\n    cluster: c\n    user: u\n  name: one\ncurrent-context: one\nkind: Config\nusers:\n- name: u\n  user:\n    token: REDACTED\n",
             ),
             ("config view --minify --flatten -o jsonpath={.clusters[0].cluster.certificate-authority-data}", "UEVN"),
             ("config view --minify --context=two -o jsonpath={.clusters[*].name}", "d"),
@@ -117,4 +117,28 @@ async fn refusals_are_upstreams() {
         ],
     )
     .await;
+}
+
+/// Paths beside or below a file are written from there, whichever way the file is named; others are whole.
+#[tokio::test]
+async fn paths_are_written_from_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path().join("k");
+    std::fs::create_dir_all(d.join("sub")).unwrap();
+    let file = format!("{}/sub/../config", d.display());
+    for (ca, want) in [
+        (format!("{}/sub/ca", d.display()), "sub/ca".to_owned()),
+        (format!("{}/sub/../ca", d.display()), "ca".to_owned()),
+        (format!("{}/../ca", d.display()), format!("{}/ca", dir.path().display())),
+    ] {
+        for _ in 0..2 {
+            let path = file.clone();
+            let line = ["config", "set-cluster", "c", "--certificate-authority", &ca];
+            let (code, _, err) =
+                run_in(&Server::default(), &line, "", move |n| (n == "KUBECONFIG").then(|| path.clone())).await;
+            assert_eq!((code, err.as_str()), (0, ""));
+            let written = std::fs::read_to_string(d.join("config")).unwrap();
+            assert!(written.contains(&format!("certificate-authority: {want}\n")), "{ca}: {written}");
+        }
+    }
 }

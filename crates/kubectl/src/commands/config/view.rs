@@ -52,10 +52,7 @@ fn hide(v: &mut Map<String, Value>) {
 }
 
 pub fn run(a: &Arguments, k: &mut Kube) -> Result {
-    let flags = PrintFlags {
-        output: if a.print.output.is_empty() { "yaml".into() } else { a.print.output.clone() },
-        ..a.print.clone()
-    };
+    let flags = k.chosen(&a.print);
     let mut printer = Printer::new(&flags, Dry::None)?.kubeconfig();
     let merge = match &a.merge {
         Some(m) => crate::flags::go_bool(m).map_err(Error::Text)?,
@@ -68,7 +65,8 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
     // A file that is not there has nothing in it, even when it is named.
     let mut all = match &sources.explicit {
         Some(p) if !p.exists() => client::kubeconfig::Kubeconfig::default(),
-        _ => sources.load()?,
+        _ if a.flatten => sources.load()?,
+        _ => sources.load_as_written()?,
     };
     if a.minify {
         if !k.global.context.is_empty() {

@@ -120,7 +120,8 @@ impl Sources {
             }
         }
         for f in &self.from_env_file {
-            for (n, line) in read(Path::new(f))?.split(|b| *b == b'\n').enumerate() {
+            let file = std::fs::read(f).map_err(|e| Error::Text(format!("error reading {f}: {}", os(&e))))?;
+            for (n, line) in file.split(|b| *b == b'\n').enumerate() {
                 let Ok(line) = std::str::from_utf8(line) else {
                     let bytes: Vec<String> = line.iter().map(u8::to_string).collect();
                     return text(format!(

@@ -57,6 +57,7 @@ impl Going<'_> {
 
     async fn evict(&self) -> Result {
         let (ns, name) = (self.pod.namespace(), self.pod.name());
+        let mut cause = String::new();
         loop {
             self.k.say(format!("evicting pod {ns}/{name}{}", self.d.dry.suffix()));
             self.k.out.flush();
@@ -73,6 +74,12 @@ impl Going<'_> {
                     "error when evicting pods/{name:?} -n {ns:?} (will retry after {}): {e}",
                     go_duration(self.d.again)
                 ));
+                // Which budget stands in the way, once: it may be one that nobody will ever count.
+                let why = budget(&e);
+                if !why.is_empty() && why != cause {
+                    self.k.warn(&why);
+                    cause = why;
+                }
             } else if e.is_namespace_terminating() {
                 // What is on its way already needs no eviction, only waiting for.
                 match self.api.get_opt(name).await? {
@@ -121,6 +128,13 @@ impl Going<'_> {
         self.k.out.flush();
         result
     }
+}
+
+/// What a refused eviction says of the budget.
+fn budget(e: &client::Error) -> String {
+    let causes = e.status().and_then(|s| s.details.as_ref()).map(|d| d.causes.as_slice()).unwrap_or_default();
+    let of = causes.iter().filter(|c| c.reason == "DisruptionBudget").map(|c| c.message.as_str());
+    of.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -175,8 +189,12 @@ mod tests {
             json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default", "uid": "u"}});
         let no = |code: u16, reason: &str, message: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": message});
         let busy = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let uncounted = "The disruption budget b is still being processed by the server.";
+        let mut refused = no(429, "TooManyRequests", busy);
+        refused["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": uncounted}]});
         let s = Server::new()
-            .on(&format!("POST {path}/eviction"), 429, no(429, "TooManyRequests", busy))
+            .on(&format!("POST {path}/eviction"), 429, refused.clone())
+            .on(&format!("POST {path}/eviction"), 429, refused)
             .on(&format!("POST {path}/eviction"), 201, json!({}))
             .on(&format!("GET {path}"), 200, pod.clone())
             .on(&format!("GET {path}"), 404, no(404, "NotFound", "pods \"a\" not found"));
@@ -201,10 +219,9 @@ mod tests {
             look: Duration::ZERO,
         };
         all(&d, &mut k, vec![Object::from_value(pod).unwrap()]).await.unwrap();
-        assert_eq!(out.text(), "evicting pod default/a\nevicting pod default/a\npod/a evicted\n");
-        assert_eq!(
-            err.text(),
-            format!("error when evicting pods/\"a\" -n \"default\" (will retry after 0s): {busy}\n")
-        );
+        let tries = "evicting pod default/a\n".repeat(3);
+        assert_eq!(out.text(), format!("{tries}pod/a evicted\n"));
+        let again = format!("error when evicting pods/\"a\" -n \"default\" (will retry after 0s): {busy}\n");
+        assert_eq!(err.text(), format!("{again}{uncounted}\n{again}"), "the cause is told once");
     }
 }

@@ -124,7 +124,7 @@ impl<'a> Show<'a> {
 
     fn query(&self) -> Query {
         let mut q = Query::default();
-        if !self.a.sort_by.is_empty() {
+        if !self.a.sort_by.is_empty() && self.a.server_print {
             q.add("includeObject", "Object");
         }
         q
@@ -237,7 +237,8 @@ pub async fn list_page(
 ) -> Result<Value> {
     q.add("labelSelector", &a.selector);
     q.add("fieldSelector", &a.field_selector);
-    if a.chunk_size > 0 {
+    // What is sorted is fetched at once.
+    if a.chunk_size > 0 && a.sort_by.is_empty() {
         q.add("limit", &a.chunk_size.to_string());
     }
     q.add("continue", go_on);

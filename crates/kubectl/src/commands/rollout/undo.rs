@@ -40,13 +40,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
-    let (found, mut errors) = a.which.gather(k).await?;
+    let (found, unread) = a.which.gather(k).await?;
+    let mut errors = Vec::new();
     for i in found {
         match one(&a, k, &i, dry).await {
             Ok(said) => printer.print(k, &object(&i), &said)?,
             Err(e) => errors.push(e),
         }
     }
+    // What could not be read is told last, as upstream has it.
+    errors.extend(unread);
     Error::collect(errors)
 }
 
