@@ -62,9 +62,10 @@ impl Place {
     /// The images; `write` makes what is not there yet.
     fn images(&self, write: bool) -> Result<ImageStore, Failure> {
         let failed = |source| Failure::File { path: self.data_dir.display().to_string(), source };
-        match write {
-            true => data_dir::prepare(&self.data_dir).map_err(failed)?,
-            false => drop(std::fs::metadata(&self.data_dir).map_err(failed)?),
+        if write {
+            data_dir::prepare(&self.data_dir).map_err(failed)?;
+        } else {
+            std::fs::metadata(&self.data_dir).map_err(failed)?;
         }
         Ok(Embedded::images_at(&self.root())?)
     }
