@@ -63,7 +63,11 @@ fn come_from_archives(s: &Story) {
     assert!(why.contains("is in use by container"), "{why}");
     s.ok(&["delete", "pod", "p"]);
     s.gone("pods/p");
-    let removed = run(&mut image(s, &["rm", name]));
+    // The node ends what the API has forgotten a moment later.
+    let removed = s.eventually("the image to be free", || {
+        let o = image(s, &["rm", name]).output().unwrap();
+        o.status.success().then(|| String::from_utf8_lossy(&o.stdout).into_owned())
+    });
     assert!(removed.starts_with(&format!("Removed: {name} (sha256:")), "{removed}");
     assert_eq!(refused(&image(s, &["rm", name]).output().unwrap()), format!("error: image {name:?} not found\n"));
     // From the standard input, and twice.
