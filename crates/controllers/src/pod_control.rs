@@ -11,12 +11,12 @@ use std::time::Duration;
 /// At most this many pods are made or deleted in one go.
 pub const BURST: usize = 500;
 
-/// So many pods of a namespace that have no node yet are made as fast as the server takes them; more of them come at upstream's rate.
-/// What nobody can place does not fill the store.
+/// So many pods of a namespace that do not run yet are made as fast as the server takes them; more of them come at upstream's rate.
+/// What nobody can place or run does not fill the store.
 const AHEAD: usize = 1000;
 /// The rate at which a controller of upstream's makes pods, and how many it makes in one go (`--kube-api-qps`, `--kube-api-burst`).
 const RATE: (u32, Duration) = (30, Duration::from_millis(50));
-const UNPLACED: &str = "unplaced";
+const WAITING: &str = "waiting";
 
 /// How many pods a controller may make now in a namespace.
 pub struct Supply {
@@ -26,7 +26,7 @@ pub struct Supply {
 
 impl Supply {
     pub fn new(pods: &Informer<Pod>) -> Self {
-        pods.index(UNPLACED, |p| match p.view.spec.node_name.is_empty() && is_active(p) {
+        pods.index(WAITING, |p| match is_active(p) && &*p.view.status.phase != "Running" {
             true => vec![p.meta.namespace.to_string()],
             false => Vec::new(),
         });
@@ -35,8 +35,8 @@ impl Supply {
 
     /// How many of `n` pods may be made now: all of them, or some, or none and how long to wait.
     pub fn take(&self, namespace: &str, n: usize) -> Result<usize, Duration> {
-        let unplaced = self.pods.cache().by_index(UNPLACED, namespace).count();
-        let free = AHEAD.saturating_sub(unplaced);
+        let waiting = self.pods.cache().by_index(WAITING, namespace).count();
+        let free = AHEAD.saturating_sub(waiting);
         if free > 0 {
             return Ok(n.min(free));
         }

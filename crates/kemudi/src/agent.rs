@@ -31,6 +31,9 @@ fn tag(data_dir: &Path) -> String {
     format!("k{hex}")
 }
 
+/// Terminals of this machine, at least: those of 256 containers.
+const TERMINALS: u32 = 16_384 + 1024;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the pod network: {0}")]
@@ -57,6 +60,8 @@ pub struct Config {
     pub service_range: Cidr,
     /// The address of the cluster's DNS service.
     pub dns: Ipv4Addr,
+    /// Where the API is served on this machine.
+    pub api_port: u16,
 }
 
 impl Config {
@@ -107,6 +112,9 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
 
 /// Starts everything of the node.
 pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informers: &Informers) -> Result<(), Error> {
+    if let Err(e) = runtime::terminals::raise(TERMINALS) {
+        tracing::warn!("the number of terminals of this machine cannot be raised: {e}");
+    }
     // As kubelet does: when memory runs out, pods go first. What it starts inherits the score, and containers get their own.
     if let Err(e) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         tracing::debug!("the out-of-memory score stays: {e}");
@@ -151,6 +159,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         pod_pids_limit: Some(config.pod_max_pids),
         seccomp_default: config.seccomp_default,
         port: 10250,
+        own_ports: vec![config.api_port, 10250],
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
         clock: parts.clock.clone(),
@@ -205,6 +214,7 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
         pod_range,
         service_range,
         dns: Ipv4Addr::UNSPECIFIED,
+        api_port: 0,
     };
     let clock: runtime::Clock = Arc::new(|| runtime::Timestamp { secs: 0, nanos: 0 });
     Embedded::purge(&config.runtime(clock)).await?;

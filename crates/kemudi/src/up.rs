@@ -219,7 +219,9 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
+    let api_port = listener.local_addr().map_or(options.secure_port, |a| a.port());
     let node = of_node.map(|(service_range, dns)| agent::Config {
+        api_port,
         data_dir: options.data_dir.clone(),
         sysctls,
         pod_max_pids: options.pod_max_pids,

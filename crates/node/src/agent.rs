@@ -12,7 +12,7 @@ use meta::{Clock, Rng};
 use network::PodNetwork;
 use parking_lot::Mutex;
 use runtime::{Embedded, Resources, Runtime};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 use crate::node::{Capacity, Reporter};
 use crate::objects::{Objects, Whole};
@@ -98,6 +98,8 @@ pub struct Options {
     pub pod_pids_limit: Option<i64>,
     /// Port at which the kubelet's service is reached, told in the node's status.
     pub port: u16,
+    /// TCP ports that are the node's own, which lead to no pod.
+    pub own_ports: Vec<u16>,
     /// Written as `kubeletVersion`, e.g. `v1.36.2`.
     pub version: String,
     /// More labels of the node.
@@ -132,6 +134,8 @@ pub(crate) struct Shared {
     /// Bytes of memory of the node.
     pub memory: u64,
     pub starts: Starts,
+    /// A place for each pod that this node may have.
+    pub places: Arc<Semaphore>,
     dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -219,6 +223,7 @@ impl Agent {
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
             starts: Starts::new(capacity.cpus as usize),
+            places: Arc::new(Semaphore::new(options.max_pods as usize)),
             client,
             dirty,
             options: options.clone(),

@@ -42,6 +42,7 @@ struct Machine {
     embedded: Embedded,
     node: PathBuf,
     seccomp_default: kemudi_node::SeccompDefault,
+    max_pods: u32,
     agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
     handle: Option<Handle>,
     /// In place of the runtime, if there is one.
@@ -90,6 +91,7 @@ impl Machine {
             embedded,
             node,
             seccomp_default: kemudi_node::SeccompDefault::default(),
+            max_pods: 110,
             agent: None,
             handle: None,
             held: None,
@@ -116,11 +118,12 @@ impl Machine {
             log_dir: self.directory.path().join("logs"),
             dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
             pod_cidr: Some("10.201.0.0/24".into()),
-            max_pods: 110,
+            max_pods: self.max_pods,
             sysctls: kemudi_node::Allowlist::default(),
             seccomp_default: self.seccomp_default,
             pod_pids_limit: None,
             port: 10250,
+            own_ports: vec![6443],
             version: "v1.36.0".into(),
             labels: BTreeMap::new(),
             clock: Arc::new(Wall),
@@ -395,6 +398,40 @@ async fn extended_resources_are_allocatable() {
         .await
         .unwrap();
     assert_eq!(node["status"]["allocatable"]["pods"], "110");
+    m.finish().await;
+}
+
+/// A node has so many pods, whoever binds more; one that has ended makes room.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_pods_than_the_node_has_room_for() {
+    let mut m = Machine::new().await;
+    m.stop().await;
+    m.max_pods = 2;
+    m.start().await;
+    let spec = || json!({"containers": [demo("c", json!(["--port", "8081"]))]});
+    for name in ["a", "b"] {
+        m.pod(name, spec());
+        m.until(name, is_ready).await;
+    }
+    m.pod("c", spec());
+    let c = m.until("c", |p| p["status"]["phase"] == "Failed").await;
+    assert_eq!(c["status"]["reason"], "OutOfpods");
+    let said = "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2";
+    assert_eq!(c["status"]["message"], said);
+    // A restart of the agent counts what runs.
+    m.stop().await;
+    m.start().await;
+    m.pod("d", spec());
+    m.until("d", |p| p["status"]["reason"] == "OutOfpods").await;
+    // Not by force: the API would forget it before the node has ended it.
+    m.api.delete_gracefully(PODS, "default", "a", 1);
+    m.gone("a").await;
+    m.pod("e", spec());
+    m.until("e", is_ready).await;
+    for name in ["b", "c", "d", "e"] {
+        m.api.delete_gracefully(PODS, "default", name, 0);
+        m.gone(name).await;
+    }
     m.finish().await;
 }
 

@@ -26,6 +26,7 @@ pub mod seccomp;
 pub mod shim;
 mod spec;
 pub mod sysctl;
+pub mod terminals;
 pub mod user_namespace;
 mod wire;
 

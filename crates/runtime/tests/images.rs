@@ -202,6 +202,13 @@ async fn bad_archives_are_refused_and_leave_nothing() {
     };
     let error = import(&[layer(&[("file", Some("x"))])], &flip);
     assert!(error.contains("digest is"), "{error}");
+    // Whoever names a layer that is there, without having it, does not get it.
+    let layout = host.directory.path().join("theirs");
+    oci_layout(&layout, &[layer(&[("secret", Some("x"))])]);
+    images.import(&layout, Some("theirs")).unwrap();
+    let error = import(&[layer(&[("secret", Some("x"))])], &flip);
+    assert!(error.contains("digest is"), "{error}");
+    images.remove("theirs", |_| None).unwrap();
     let error = import(&[layer(&[("file", Some("x"))])], &|l| std::fs::write(l.join("index.json"), "{").unwrap());
     assert!(error.contains("index.json"), "{error}");
     let file = host.directory.path().join("text");

@@ -416,6 +416,17 @@ impl Work<'_> {
         let template = self.d.at(&["spec", "template"]).cloned().unwrap_or_default();
         let collisions = self.d.int_at(&["status", "collisionCount"]);
         let mut set = sets::new_set(&self.d, &sets::template_hash(&template, collisions));
+        let selector = LabelSelector::from_value(self.d.at(&["spec", "selector"]));
+        if !selector.is_ok_and(|s| s.matches(|k| set.label(k))) {
+            // Made all the same, it would be let go at once, and the next one made, without end.
+            let why = format!("it does not select its own replica sets: they have the label {}", sets::TEMPLATE_HASH);
+            let mut s = status::status_of(&self.d);
+            let text = format!("Failed to create new replica set \"{}\": the selector: {why}", set.name());
+            let c = Condition::new("Progressing", "False", "ReplicaSetCreateError", text);
+            status::set_condition(&mut s, &c, self.c.context.now());
+            self.write_status(s).await?;
+            return Err(Error::Invalid { what: "selector", why });
+        }
         let size = rolling::new_size(&self.d, &set, total(owned.old.iter()));
         set.set(&["spec", "replicas"], size);
         sets::annotate_new(&mut set, &self.d, next, false, max_surge(&self.d));

@@ -19,6 +19,9 @@ const NOT_COPIED: [&str; 2] =
 /// The most addresses that are copied from one subset, as upstream's default.
 const PER_SUBSET: usize = 1000;
 
+/// The most slices of one Endpoints object: each has all its labels and annotations.
+const MOST_SLICES: usize = 100;
+
 struct Controller {
     services: Informer<Selectable>,
     endpoints: Informer<()>,
@@ -149,6 +152,7 @@ fn mirrored(e: &Object) -> Mirrored {
             match groups.iter_mut().find(|(k, p, _)| *k == kind && *p == ports) {
                 Some((_, _, list)) if list.len() < PER_SUBSET => list.push(endpoint),
                 Some(_) => out.skipped += 1,
+                None if groups.len() == MOST_SLICES => out.skipped += 1,
                 None => groups.push((kind, ports.clone(), vec![endpoint])),
             }
         }
@@ -209,6 +213,10 @@ mod tests {
         );
         assert_eq!(m.slices[1].str_at(&["addressType"]), Some("IPv6"));
         assert_eq!(m.slices[2].get("endpoints").unwrap().as_array().unwrap().len(), 1000);
+        let subsets: Vec<Value> =
+            (1..=200).map(|i| json!({"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": i}]})).collect();
+        let m = mirrored(&object(json!({"metadata": {"name": "s"}, "subsets": subsets})));
+        assert_eq!((m.slices.len(), m.skipped), (MOST_SLICES, 100));
         assert!(is_mirrored(&e));
         assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "labels": {SKIP: "true"}}}))));
         assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "annotations": {LEADER: "{}"}}}))));

@@ -14,16 +14,31 @@ use client::{
     WorkQueue, WriteOptions,
 };
 use decide::{Fate, Standing, fate};
-use graph::{FOREGROUND, Graph, Item, Node, ORPHAN};
+use graph::{FOREGROUND, Graph, Item, Node, ORPHAN, Uid};
 use meta::{GroupVersion, Object};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// So many owners of one object are asked for in one go; then others have their turn.
+const ASKED_AT_ONCE: usize = 500;
+/// And after so many, whoever else runs on this thread.
+const YIELD_AFTER: usize = 20;
 
 /// How often discovery is asked for resources that came or went.
 const DISCOVERY: Duration = Duration::from_secs(30);
+
+/// What the graph says of an owner.
+enum Known {
+    Stands(Standing),
+    /// The reference makes no sense.
+    Invalid,
+    /// Nothing.
+    No,
+}
 
 struct Collector {
     context: Context,
@@ -32,6 +47,9 @@ struct Collector {
     /// Every resource by group and kind.
     kinds: Mutex<BTreeMap<(String, String), ApiResource>>,
     watched: Mutex<BTreeMap<ApiResource, Informer<()>>>,
+    /// Owners that are not there, by the object that names them, while not all of its owners have been asked for. An owner that is not there
+    /// never comes: its uid is given to nobody else.
+    absent: Mutex<BTreeMap<Uid, BTreeSet<String>>>,
     recorder: Recorder,
 }
 
@@ -46,6 +64,7 @@ pub async fn run(context: Context) {
         queue: WorkQueue::default(),
         kinds: Mutex::default(),
         watched: Mutex::default(),
+        absent: Mutex::default(),
         recorder: context.recorder("garbage-collector-controller"),
         context,
     });
@@ -64,7 +83,11 @@ pub async fn run(context: Context) {
                 c.discover().await;
             }
         };
-        let workers = futures::future::join_all((0..10).map(|_| c.clone().work()));
+        let mut workers = JoinSet::new();
+        for _ in 0..10 {
+            workers.spawn(c.clone().work());
+        }
+        let workers = async { while workers.join_next().await.is_some() {} };
         futures::future::join(rediscover, workers).await;
     };
     shutdown.race(work).await;
@@ -115,7 +138,10 @@ impl Collector {
                 let Some(this) = weak.upgrade() else { return };
                 let items = match &c.new {
                     Some(e) => this.graph.lock().put(&resource, e.clone()),
-                    None => this.graph.lock().remove(&c.latest().meta.uid),
+                    None => {
+                        this.absent.lock().remove(&c.latest().meta.uid);
+                        this.graph.lock().remove(&c.latest().meta.uid)
+                    }
                 };
                 for i in items {
                     this.queue.add(i);
@@ -167,14 +193,36 @@ impl Collector {
         if live.is_deleting() {
             return Ok(Outcome::Done);
         }
-        let mut owners = Vec::new();
-        for o in live.owner_references() {
-            let standing = self.standing(&node, o.api_version, o.kind, o.name, o.uid).await?;
-            match standing {
-                Some(s) => owners.push((o.uid.to_owned(), s)),
-                // It cannot be judged, so nothing is done.
-                None => return Ok(Outcome::Done),
+        // What is not known is found out before anybody is asked for anything.
+        let resources = live.owner_references().map(|o| Ok((self.resource_of(o.api_version, o.kind)?, o)));
+        let resources = resources.collect::<Result<Vec<_>, Error>>()?;
+        let mut absent = self.absent.lock().remove(uid).unwrap_or_default();
+        let (mut owners, mut asked) = (Vec::new(), 0);
+        for (resource, o) in resources {
+            if absent.contains(o.uid) {
+                owners.push((o.uid.to_owned(), Standing::Dangling));
+                continue;
             }
+            let standing = match self.known(&node, &resource, o.kind, o.name, o.uid) {
+                Known::Stands(s) => s,
+                // It cannot be judged, so nothing is done.
+                Known::Invalid => return Ok(Outcome::Done),
+                Known::No if asked == ASKED_AT_ONCE => {
+                    self.absent.lock().insert(uid.into(), absent);
+                    return Ok(Outcome::After(Duration::from_millis(10)));
+                }
+                Known::No => {
+                    asked += 1;
+                    if asked % YIELD_AFTER == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    self.asked(&node, &resource, o.name, o.uid).await?
+                }
+            };
+            if standing == Standing::Dangling {
+                absent.insert(o.uid.to_owned());
+            }
+            owners.push((o.uid.to_owned(), standing));
         }
         let (has_dependents, is_ring) = {
             let g = self.graph.lock();
@@ -203,24 +251,18 @@ impl Collector {
         Ok(Outcome::Done)
     }
 
-    /// How an owner stands; none when its reference makes no sense.
-    async fn standing(
-        &self,
-        dependent: &Node,
-        api_version: &str,
-        kind: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<Option<Standing>, Error> {
+    fn resource_of(&self, api_version: &str, kind: &str) -> Result<ApiResource, Error> {
         let group = GroupVersion::parse(api_version).map(|gv| gv.group).unwrap_or_default();
-        let resource = self.kinds.lock().get(&(group, kind.to_owned())).cloned();
-        let Some(resource) = resource else {
-            return Err(Error::Waiting(format!("no resource is known for owner {api_version} {kind}")));
-        };
+        let known = self.kinds.lock().get(&(group, kind.to_owned())).cloned();
+        known.ok_or_else(|| Error::Waiting(format!("no resource is known for owner {api_version} {kind}")))
+    }
+
+    /// How an owner stands, as far as the graph knows.
+    fn known(&self, dependent: &Node, resource: &ApiResource, kind: &str, name: &str, uid: &str) -> Known {
         let m = dependent.meta();
         if resource.namespaced() && m.namespace.is_empty() {
             self.tell_invalid(dependent, kind, name, uid);
-            return Ok(None);
+            return Known::Invalid;
         }
         let known = self.graph.lock().get(uid).cloned();
         if let Some(o) = &known
@@ -228,20 +270,24 @@ impl Collector {
             && o.meta().namespace != m.namespace
         {
             self.tell_invalid(dependent, kind, name, uid);
-            return Ok(Some(Standing::Dangling));
+            return Known::Stands(Standing::Dangling);
         }
-        if let Some(o) = known.filter(|o| &*o.meta().name == name) {
-            return Ok(Some(if o.is_foreground() { Standing::Waiting } else { Standing::Solid }));
+        match known.filter(|o| &*o.meta().name == name) {
+            Some(o) => Known::Stands(if o.is_foreground() { Standing::Waiting } else { Standing::Solid }),
+            None => Known::No,
         }
-        // Not in the graph: it may be newer than what was seen.
-        let live = self.api(&resource, &m.namespace).get_opt(name).await?;
-        Ok(Some(match live {
+    }
+
+    /// How an owner stands that is not in the graph: it may be newer than what was seen.
+    async fn asked(&self, dependent: &Node, resource: &ApiResource, name: &str, uid: &str) -> Result<Standing, Error> {
+        let live = self.api(resource, &dependent.meta().namespace).get_opt(name).await?;
+        Ok(match live {
             Some(o) if o.uid() == uid => {
                 let waiting = o.is_deleting() && o.finalizers().any(|f| f == FOREGROUND);
                 if waiting { Standing::Waiting } else { Standing::Solid }
             }
             _ => Standing::Dangling,
-        }))
+        })
     }
 
     fn tell_invalid(&self, dependent: &Node, kind: &str, name: &str, uid: &str) {

@@ -42,6 +42,11 @@ pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     kept
 }
 
+/// The first of these ports that is the node's own.
+pub fn of_node<'a>(wanted: &'a [HostPort], own: &[u16]) -> Option<&'a HostPort> {
+    wanted.iter().find(|p| p.protocol == Protocol::Tcp && own.contains(&p.port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +66,9 @@ mod tests {
         let found = |more| host_ports(&spec(more)).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(found(json!({})), ["0.0.0.0:1/tcp", "0.0.0.0:3/tcp", "192.0.2.1:2/udp"]);
         assert!(found(json!({"hostNetwork": true})).is_empty());
+        let all = host_ports(&spec(json!({})));
+        assert_eq!(of_node(&all, &[6443, 3]).map(ToString::to_string), Some("0.0.0.0:3/tcp".into()));
+        assert_eq!(of_node(&all, &[2, 6443]), None, "of another protocol");
         let init = |policy: serde_json::Value| json!({"initContainers": [{"name": "i", "restartPolicy": policy, "ports": [port(9, "", "TCP")]}]});
         assert_eq!(found(init(json!("Always"))).len(), 4);
         assert_eq!(found(init(json!(null))).len(), 3);

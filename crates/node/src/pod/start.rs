@@ -100,9 +100,14 @@ impl Worker {
                 };
                 let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
                 self.ip = Some(a.address.into());
-                if let Err(e) = network.publish(&self.uid, &ports::host_ports(spec)).await {
+                let wanted = ports::host_ports(spec);
+                let published = match ports::of_node(&wanted, &options.own_ports) {
+                    Some(port) => Err(format!("port {port} is the node's own")),
+                    None => network.publish(&self.uid, &wanted).await.map_err(|e| e.to_string()),
+                };
+                if let Err(why) = published {
                     self.disconnect().await;
-                    return Err(e.to_string());
+                    return Err(why);
                 }
                 Some(a.namespace)
             }

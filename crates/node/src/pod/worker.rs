@@ -9,7 +9,7 @@ use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
 use runtime::{Container, ContainerState, PodState};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
@@ -97,6 +97,8 @@ pub(crate) struct Worker {
     pub(super) relabelled: bool,
     /// Held while something of the pod is started.
     pub(super) place: Option<starts::Place>,
+    /// Among the pods of the node, from before anything of it runs until all of it has ended.
+    admitted: Option<OwnedSemaphorePermit>,
 }
 
 pub(super) fn text(o: &Option<String>) -> &str {
@@ -107,9 +109,17 @@ fn revision(pod: &Pod) -> u64 {
     text(&pod.metadata.resource_version).parse().unwrap_or(0)
 }
 
+/// Whether the API says that the pod has ended.
+fn is_over(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
 impl Worker {
     pub fn new(shared: Arc<Shared>, pod: Arc<Pod>, inbox: Inbox, wake: Arc<Notify>) -> Self {
         let base = (revision(&pod), pod.status.clone().unwrap_or_default());
+        // What was taken before the agent was started again comes before what is new.
+        let known = base.1.start_time.is_some() && !is_over(&pod);
+        let admitted = known.then(|| shared.places.clone().try_acquire_owned().ok()).flatten();
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
             shared,
@@ -129,6 +139,7 @@ impl Worker {
             refreshed: None,
             relabelled: false,
             place: None,
+            admitted,
         }
     }
 
@@ -289,6 +300,7 @@ impl Worker {
             if self.stage != Stage::Over {
                 self.stop_everything(self.grace()).await;
                 self.stage = Stage::Over;
+                self.admitted = None;
             }
             return RESYNC;
         }
@@ -313,6 +325,16 @@ impl Worker {
                 return self.fail("DeadlineExceeded", message).await;
             }
             let mut plan = self.plan(&seen);
+            if self.admitted.is_none() && self.stage != Stage::Over && !is_over(&self.pod) {
+                self.admitted = self.shared.places.clone().try_acquire_owned().ok();
+                if plan.new_sandbox && self.admitted.is_none() {
+                    let most = self.shared.options.max_pods;
+                    let message =
+                        format!("Node didn't have enough resource: pods, requested: 1, used: {most}, capacity: {most}");
+                    self.event(None, Severity::Warning, "OutOfpods", message.clone());
+                    return self.fail("OutOfpods", &format!("Pod was rejected: {message}")).await;
+                }
+            }
             // Before anything of it runs, and not again: what runs has been taken.
             if plan.new_sandbox
                 && let Some(refusal) = security::refusal(
@@ -497,6 +519,7 @@ impl Worker {
     async fn finish(&mut self) -> Duration {
         self.stop_everything(self.grace()).await;
         self.stage = Stage::Over;
+        self.admitted = None;
         self.waiting.clear();
         self.report(true).await.unwrap_or(RESYNC)
     }
@@ -505,6 +528,7 @@ impl Worker {
         self.failed = Some((reason.to_owned(), message.to_owned()));
         self.stop_everything(self.grace()).await;
         self.stage = Stage::Over;
+        self.admitted = None;
         self.report(true).await.unwrap_or(RESYNC)
     }
 
@@ -573,6 +597,7 @@ impl Worker {
                 return Duration::from_secs(2);
             }
             self.stage = Stage::Removed;
+            self.admitted = None;
         }
         if gone {
             return RESYNC;

@@ -170,6 +170,10 @@ fn build(store: &Writing<'_>, source: &Source, config: &Path, blobs: &[PathBuf],
                 return Err(e);
             }
             fs::rename(&incoming, &target).map_err(Error::io(target.display().to_string()))?;
+        } else {
+            // Only who has a layer gets it: it is not enough to name another's.
+            let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
+            checked(file, blob, expected)?;
         }
         size += tree_size(&target)?;
         if !layers.contains(&short) {
@@ -187,6 +191,16 @@ fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str) -> Result<(
     unpack(&mut reader, into)?;
     std::io::copy(&mut reader, &mut std::io::sink()).map_err(failed())?;
     let found = super::hex(&reader.hash.finalize());
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Digest { path: blob.to_owned(), expected: expected.to_owned(), found })
+}
+
+/// Holds a layer that is there already against its digest.
+fn checked(file: File, blob: &Path, expected: &str) -> Result<()> {
+    let failed = || Error::io(blob.display().to_string());
+    let found = digest(decompressed(file).map_err(failed())?).map_err(failed())?;
     if found == expected {
         return Ok(());
     }

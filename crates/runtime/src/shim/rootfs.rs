@@ -322,8 +322,8 @@ fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) ->
     std::env::set_current_dir(&root).map_err(stage("root file system"))
 }
 
-/// The terminals of a container are its own. The machine has 4096 in all, of which no container takes more than these.
-const TERMINALS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=256";
+/// The terminals of a container are its own. The machine has a number in all ([`crate::terminals`]), of which no container takes more than these.
+const TERMINALS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=64";
 
 fn kernel_file_systems(
     root: &Directory,

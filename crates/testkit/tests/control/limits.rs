@@ -31,6 +31,20 @@ async fn pods_that_no_node_takes_come_slowly() {
         begun.elapsed(),
         start.elapsed()
     );
+    // Nor when they say themselves which node it is to be, and it does not run them.
+    p.kill_node("ghost");
+    let mut bound = ready(1_000_000);
+    bound["spec"]["template"]["spec"]["nodeName"] = "ghost".into();
+    bound["metadata"]["namespace"] = "ghosts".into();
+    assert_eq!(p.cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": "ghosts"}})).await.code, 201);
+    let ghosts = async || {
+        let pods = p.cluster.call("GET", "/api/v1/namespaces/ghosts/pods", Value::Null).await;
+        pods.body["items"].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(p.cluster.call("POST", "/apis/apps/v1/namespaces/ghosts/replicasets", bound).await.code, 201);
+    p.until("the first of them", async || (ghosts().await >= 500).then_some(())).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(ghosts().await < 1500, "{}", ghosts().await);
     // It is of no consequence for other namespaces, and undone as fast as ever.
     let other = p.cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": "other"}})).await;
     assert_eq!(other.code, 201);
@@ -98,6 +112,49 @@ async fn pods_stay_when_all_nodes_are_silent() {
     p.revive_node("n2").await;
     p.until("the other one to be left again", async || (told("n1").await == (true, true)).then_some(())).await;
     assert_eq!(told("n2").await, (false, false));
+}
+
+/// A deployment whose sets it does not select makes none, instead of one after the other.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_does_not_select_its_sets_makes_none() {
+    let p = Plane::start().await;
+    let labels = json!({"app": "x", "pod-template-hash": "x"});
+    let d = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    p.create("deployments", d).await;
+    p.until("the condition", async || {
+        let d = p.api("deployments").get("x").await.unwrap();
+        let all = d.at(&["status", "conditions"])?.as_array()?.clone();
+        all.iter().any(|c| c["reason"] == "ReplicaSetCreateError" && c["status"] == "False").then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(p.list("replicasets").await.is_empty());
+}
+
+/// Objects with very many owners that are not there hold up nobody else's, and go in the end; those with an owner of a kind that nobody
+/// knows cost next to nothing.
+#[tokio::test(start_paused = true)]
+async fn many_absent_owners_hold_up_nobody() {
+    let p = Plane::start().await;
+    let owner = |kind: &str, version: &str, i: usize| json!({"apiVersion": version, "kind": kind, "name": format!("o{i}"), "uid": format!("00000000-0000-4000-8000-{i:012}")});
+    let map = |name: &str, owners: Vec<Value>| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default", "ownerReferences": owners}});
+    let many =
+        |more: Vec<Value>| -> Vec<Value> { (0..2000).map(|i| owner("ConfigMap", "v1", i)).chain(more).collect() };
+    let before = p.cluster.server.registry.store.revision();
+    for i in 0..3 {
+        p.create("configmaps", map(&format!("stuck{i}"), many(vec![owner("Nope", "no.such/v1", 1)]))).await;
+        p.create("configmaps", map(&format!("goes{i}"), many(Vec::new()))).await;
+    }
+    p.create("configmaps", map("small", vec![owner("ConfigMap", "v1", 9)])).await;
+    let there = async |name: &str| p.api("configmaps").get_opt(name).await.unwrap().is_some();
+    p.until("the small one to go", async || (!there("small").await).then_some(())).await;
+    for i in 0..3 {
+        p.until("the large ones to go", async || (!there(&format!("goes{i}")).await).then_some(())).await;
+        assert!(there(&format!("stuck{i}")).await, "what cannot be judged stays");
+    }
+    assert!(p.cluster.server.registry.store.revision() > before);
 }
 
 /// A ring of owners, each waiting for the next, is opened.
