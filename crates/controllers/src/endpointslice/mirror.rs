@@ -149,10 +149,11 @@ fn mirrored(e: &Object) -> Mirrored {
                     endpoint[field] = v.clone();
                 }
             }
+            let full = groups.len() == MOST_SLICES;
             match groups.iter_mut().find(|(k, p, _)| *k == kind && *p == ports) {
                 Some((_, _, list)) if list.len() < PER_SUBSET => list.push(endpoint),
                 Some(_) => out.skipped += 1,
-                None if groups.len() == MOST_SLICES => out.skipped += 1,
+                None if full => out.skipped += 1,
                 None => groups.push((kind, ports.clone(), vec![endpoint])),
             }
         }
