@@ -251,7 +251,11 @@ impl Cluster {
             Ok(r) => r,
             Err(e) => unreachable!("a test sends what HTTP can say: {e}"),
         };
-        let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
-        self.server.handle(as_identity(request, admin)).await
+        self.server.handle(as_administrator(request)).await
     }
+}
+
+/// A request of somebody who may do everything.
+pub fn as_administrator(request: Request<Bytes>) -> Request<Bytes> {
+    as_identity(request, User::new("admin", &[auth::user::GROUP_MASTERS]))
 }

@@ -151,7 +151,7 @@ async fn named(k: &mut Kube, mut i: Info) -> Result<Vec<Info>> {
 async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
     let o = i.object.clone().unwrap_or_default();
     let events = if show_events { Some(events::about(k, &o).await?) } else { None };
-    let mut p = Page::default();
+    let mut p = Page::new(k.shell.zone.clone());
     let core = i.resource.group.is_empty();
     match i.resource.kind.as_str() {
         "Pod" if core => pod::describe(&mut p, &o, k.now()),
@@ -195,7 +195,7 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
     {
         events::write(&mut p, &e, k.now());
     }
-    Ok(tabwriter::describe(&p.0))
+    Ok(tabwriter::describe(&p.text))
 }
 
 fn name_and_namespace(p: &mut Page, o: &Object) {

@@ -1,8 +1,13 @@
 //! Creating objects that may have been on a server before, and putting a new object in the place of one that is deleted for it.
 
+use super::edit::editor;
 use crate::error::{Error, text};
-use client::{Api, DryRun, WriteOptions};
+use crate::kube::Kube;
+use client::{Api, DeleteOptions, DryRun, WriteOptions};
 use meta::Object;
+use std::io::Write as _;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Creates an object, whatever version it had where it was read (`resource.Helper.Create` of cli-runtime): servers refuse a
 /// creation with a resource version.
@@ -15,11 +20,38 @@ pub async fn create(api: &Api<Object>, options: &WriteOptions, o: &Object) -> Re
     api.create(options, &unversioned).await
 }
 
+/// How often a request is made whose answer does not arrive.
+const ATTEMPTS: usize = 4;
+
+/// How long to wait before a request is made again, and between two looks whether an object is gone.
+const PAUSES: [Duration; 4] =
+    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(300), Duration::from_secs(1)];
+
+async fn pause(round: usize) {
+    tokio::time::sleep(PAUSES[round.min(PAUSES.len() - 1)]).await;
+}
+
+/// How long the old object may take to go when nothing else is said.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What is known of the old object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Old {
+    There,
+    Deleting,
+    Gone,
+    /// The server does not say.
+    Unknown,
+}
+
 /// A creation in the place of an object that must be deleted first.
 ///
 /// **Invariant.** Nobody is left without both: the server has said that it would take the new object before the old one is deleted, and if it
-/// does not take it all the same, the old one is created again.
+/// does not take it all the same, the old one is created again. An answer that does not arrive is asked for again. What cannot be
+/// brought back, since the server is not in reach any more, is written to a file.
 pub struct Replacement {
+    api: Api<Object>,
+    name: String,
     old: Option<Object>,
     new: Object,
     options: WriteOptions,
@@ -31,36 +63,131 @@ impl Replacement {
     /// # Errors
     /// What the server would refuse the new object with.
     pub async fn rehearse(
-        api: &Api<Object>,
+        api: Api<Object>,
+        name: &str,
         old: Option<Object>,
         options: &WriteOptions,
         new: Object,
     ) -> Result<Self, client::Error> {
         if old.is_some() {
             let rehearsal = WriteOptions { dry_run: DryRun::All, ..options.clone() };
-            match create(api, &rehearsal, &new).await {
+            match create(&api, &rehearsal, &new).await {
                 Err(e) if !is_due_to_the_old_one(&e) => return Err(e),
                 _ => {}
             }
         }
-        Ok(Self { old, new, options: options.clone() })
+        Ok(Self { api, name: name.to_owned(), old, new, options: options.clone() })
+    }
+
+    /// Deletes the old object; false if there was none.
+    ///
+    /// # Errors
+    /// The old object is still there, and why.
+    pub async fn delete(&mut self, options: &DeleteOptions) -> Result<bool, client::Error> {
+        let failed = match self.api.delete(&self.name, options).await {
+            Ok(_) => return Ok(true),
+            Err(e) if e.is_not_found() => {
+                // Somebody else deleted it: it is not ours to bring back.
+                self.old = None;
+                return Ok(false);
+            }
+            Err(e) => e,
+        };
+        // The server may have done what it could not say.
+        if !failed.is_transient() || self.look().await == Old::There {
+            return Err(failed);
+        }
+        Ok(true)
+    }
+
+    /// Waits until the old object is gone, or nobody answers. Another object of the same name is another object.
+    ///
+    /// # Errors
+    /// The time is over, and the old object is still being deleted.
+    pub async fn gone(&self, limit: Instant) -> Result<(), Error> {
+        let wait = async {
+            for round in 0.. {
+                if matches!(self.look().await, Old::Gone | Old::Unknown) {
+                    return;
+                }
+                pause(round).await;
+            }
+        };
+        match tokio::time::timeout_at(limit, wait).await {
+            Ok(()) => Ok(()),
+            Err(_) => text(format!(
+                "timed out waiting for the condition on {}/{}",
+                self.api.resource().gvr().resource,
+                self.name
+            )),
+        }
+    }
+
+    async fn look(&self) -> Old {
+        let uid = self.old.as_ref().map_or("", Object::uid);
+        for round in 0..ATTEMPTS {
+            match self.api.get_opt(&self.name).await {
+                Ok(None) => return Old::Gone,
+                Ok(Some(o)) if !uid.is_empty() && o.uid() != uid => return Old::Gone,
+                Ok(Some(o)) if o.is_deleting() => return Old::Deleting,
+                Ok(Some(_)) => return Old::There,
+                Err(e) if e.is_transient() => pause(round).await,
+                Err(_) => break,
+            }
+        }
+        Old::Unknown
     }
 
     /// Creates the new object, after the old one is gone.
-    pub async fn create(self, api: &Api<Object>) -> Result<Object, Error> {
-        let failed = match create(api, &self.options, &self.new).await {
+    ///
+    /// # Errors
+    /// The server did not take it; the old object is there again, or the error names the file in which it is.
+    pub async fn create(self, k: &Kube) -> Result<Object, Error> {
+        let failed = match insist(&self.api, &self.options, &self.new).await {
             Ok(o) => return Ok(o),
             Err(e) => e,
         };
-        if let Some(old) = &self.old
-            && let Err(e) = create(api, &WriteOptions::manager(&self.options.field_manager), old).await
-            && !e.is_already_exists()
-        {
-            return text(format!(
-                "An error occurred force-replacing the existing object with the newly provided one:\n\n{failed}.\n\nAdditionally, an error occurred attempting to restore the original object:\n\n{e}"
-            ));
+        let Some(old) = &self.old else { return Err(Error::from(failed)) };
+        match insist(&self.api, &WriteOptions::manager(&self.options.field_manager), old).await {
+            Ok(_) => Err(Error::from(failed)),
+            Err(e) if e.is_already_exists() => Err(Error::from(failed)),
+            Err(e) => {
+                let both = format!(
+                    "An error occurred force-replacing the existing object with the newly provided one:\n\n{failed}.\n\nAdditionally, an error occurred attempting to restore the original object:\n\n{e}"
+                );
+                text(both + "\n\n" + &keep(k, old))
+            }
         }
-        Err(Error::from(failed))
+    }
+}
+
+/// Creates an object, again if no answer arrives. If the first answer is lost and the object is there then, that is the first error:
+/// it is not known who made it.
+async fn insist(api: &Api<Object>, options: &WriteOptions, o: &Object) -> Result<Object, client::Error> {
+    let mut lost = None;
+    for round in 0..ATTEMPTS {
+        match create(api, options, o).await {
+            Err(e) if e.is_transient() => lost = Some(lost.unwrap_or(e)),
+            Err(e) if e.is_already_exists() => return Err(lost.unwrap_or(e)),
+            answer => return answer,
+        }
+        if round + 1 < ATTEMPTS {
+            pause(round).await;
+        }
+    }
+    Err(lost.unwrap_or_else(|| client::Error::Unexpected("no answer".into())))
+}
+
+/// Writes an object that is on no server any more to a file, and says which.
+fn keep(k: &Kube, o: &Object) -> String {
+    let written = editor::fresh(k, "kubectl-original", "yaml").and_then(|(path, mut file)| {
+        file.write_all(codec::yaml::to_string(&o.0.clone().into()).as_bytes())
+            .map_err(|e| Error::Text(format!("{}: {e}", path.display())))?;
+        Ok(path)
+    });
+    match written {
+        Ok(path) => format!("A copy of the original object has been stored to {:?}", path.display().to_string()),
+        Err(e) => format!("Storing a copy of the original object failed: {e}"),
     }
 }
 

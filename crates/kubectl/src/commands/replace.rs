@@ -1,8 +1,8 @@
 //! `kubectl replace`.
 
 use super::create::{LAST_APPLIED, annotate, done};
-use super::delete::{cascade, gone, tell, uid};
-use super::recreate::Replacement;
+use super::delete::{cascade, tell};
+use super::recreate::{PATIENCE, Replacement};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
@@ -10,7 +10,7 @@ use crate::printer::Printer;
 use crate::resource::{Info, from_files_validated};
 use client::{DeleteOptions, Propagation, WriteOptions};
 use meta::Object;
-use std::time::Duration;
+use tokio::time::Instant;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -49,9 +49,6 @@ pub struct Arguments {
     #[command(flatten)]
     pub dry: DryRunFlag,
 }
-
-/// How long a forced replacement waits for the end of an object when nothing else is said.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let propagation = cascade(&a.cascade)?;
@@ -97,18 +94,26 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         for i in found {
             let api = k.api(&i.resource, &i.namespace).await?;
             let rehearsed = async {
-                Replacement::rehearse(&api, api.get_opt(&i.name).await?, &options, configured(&a, k, &i)).await
+                let old = api.get_opt(&i.name).await?;
+                Replacement::rehearse(api, &i.name, old, &options, configured(&a, k, &i)).await
             };
             match rehearsed.await {
                 Ok(replacement) => accepted.push((i, replacement)),
                 Err(e) => errors.push(Error::from(e).about("replacing", &i.source)),
             }
         }
-        // Nothing is created before everything is gone.
-        let all = accepted.iter().map(|(i, _)| i);
-        delete(&a, k, all, propagation, timeout.unwrap_or(PATIENCE)).await?;
-        for (i, replacement) in accepted {
-            match replacement.create(&k.api(&i.resource, &i.namespace).await?).await {
+        // Nothing is created before everything is gone. What is not deleted stays, and keeps nobody else from coming back.
+        let mut gone = Vec::new();
+        let deleted = delete(&a, k, accepted, propagation, &mut errors).await;
+        let limit = Instant::now() + timeout.unwrap_or(PATIENCE);
+        for (i, replacement) in deleted {
+            match replacement.gone(limit).await {
+                Ok(()) => gone.push((i, replacement)),
+                Err(e) => errors.push(e),
+            }
+        }
+        for (i, replacement) in gone {
+            match replacement.create(k).await {
                 Ok(o) => printer.print(k, &o, "replaced")?,
                 Err(e) => errors.push(e.about("replacing", &i.source)),
             }
@@ -156,36 +161,34 @@ async fn put(a: &Arguments, k: &mut Kube, i: &Info, mut o: Object, options: &Wri
     })
 }
 
-async fn delete<'a>(
+/// Deletes the old objects, and gives back those that are deleted.
+async fn delete(
     a: &Arguments,
-    k: &mut Kube,
-    all: impl Iterator<Item = &'a Info>,
+    k: &Kube,
+    all: Vec<(Info, Replacement)>,
     propagation: Propagation,
-    patience: Duration,
-) -> Result {
+    errors: &mut Vec<Error>,
+) -> Vec<(Info, Replacement)> {
     // A grace period of nothing would lose data, as upstream has it.
     let grace = if a.grace_period == 0 { 1 } else { a.grace_period };
     let mut options = DeleteOptions::propagation(propagation);
     if grace >= 0 {
         options.grace_period_seconds = Some(grace);
     }
-    let mut waiting = Vec::new();
-    for i in all {
-        match k.api(&i.resource, &i.namespace).await?.delete(&i.name, &options).await {
-            Ok(answer) => {
-                tell(k, i, grace, Dry::None);
-                waiting.push((i, uid(&answer)));
+    let mut deleted = Vec::new();
+    for (i, mut replacement) in all {
+        match replacement.delete(&options).await {
+            Ok(was_there) => {
+                if was_there {
+                    tell(k, &i, grace, Dry::None);
+                }
+                deleted.push((i, replacement));
             }
-            Err(e) if e.is_not_found() => {}
-            Err(e) => return Err(Error::from(e).about("deleting", &i.source)),
+            Err(e) => errors.push(Error::from(e).about("deleting", &i.source)),
         }
     }
     k.out.flush();
-    let limit = tokio::time::Instant::now() + patience;
-    for (i, uid) in waiting {
-        gone(k, i, &uid, limit).await?;
-    }
-    Ok(())
+    deleted
 }
 
 #[cfg(test)]
@@ -210,11 +213,10 @@ mod tests {
         let s = Server::new()
             .on(&format!("GET {path}/a"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
             .on(&format!("GET {path}/b"), 200, cm("b"))
+            .on(&format!("GET {path}/b"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
             .on(&rehearsal(&post), 409, json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}))
             .on(&format!("DELETE {path}/a"), 200, json!({}))
             .on(&format!("DELETE {path}/b"), 200, json!({}))
-            .on(&format!("GET {path}?fieldSelector=metadata.name%3Da"), 200, json!({"items": []}))
-            .on(&format!("GET {path}?fieldSelector=metadata.name%3Db"), 200, json!({"items": []}))
             .on(&post, 201, cm("a"))
             .on(&post, 201, cm("b"));
         let files = format!("{}{}", cm("a"), cm("b"));
@@ -244,11 +246,10 @@ mod tests {
         let post = format!("POST {path}?fieldManager=kubectl-replace&fieldValidation=Strict");
         let line = "replace --force -f -";
         let server = || {
-            Server::new().on(&format!("GET {path}/a"), 200, cm("7")).on(&format!("DELETE {path}/a"), 200, json!({})).on(
-                &format!("GET {path}?fieldSelector=metadata.name%3Da"),
-                200,
-                json!({"items": []}),
-            )
+            Server::new()
+                .on(&format!("GET {path}/a"), 200, cm("7"))
+                .on(&format!("GET {path}/a"), 404, status(404, "NotFound", "", json!([])))
+                .on(&format!("DELETE {path}/a"), 200, json!({}))
         };
         let wrong = status(422, "Invalid", "ConfigMap \"a\" is invalid", json!([{"message": "no", "field": "data"}]));
         let s = server().on(&rehearsal(&post), 422, wrong.clone());

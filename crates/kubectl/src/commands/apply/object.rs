@@ -1,8 +1,8 @@
 //! One object applied: on the server by its rules, or here by a three-way patch.
 
 use super::super::create::{LAST_APPLIED, annotate};
-use super::super::delete::{cascade, gone, uid};
-use super::super::recreate::{Replacement, create};
+use super::super::delete::cascade;
+use super::super::recreate::{PATIENCE, Replacement, create};
 use super::{ATTEMPTS, Arguments, conflict, migrate, patch};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, duration};
@@ -10,7 +10,7 @@ use crate::kube::Kube;
 use crate::resource::Info;
 use client::{DeleteOptions, Patch, WriteOptions};
 use meta::Object;
-use std::time::Duration;
+use tokio::time::Instant;
 
 /// An apply of some objects: what was asked for, read once.
 pub struct Apply {
@@ -147,16 +147,15 @@ impl Apply {
     /// Deletes the object and creates it anew.
     async fn replace(&self, k: &mut Kube, i: &Info, live: Object, modified: Object) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
-        let replacement = Replacement::rehearse(&api, Some(live), &self.options, modified).await?;
+        let mut replacement = Replacement::rehearse(api, &i.name, Some(live), &self.options, modified).await?;
         let mut options = DeleteOptions::propagation(cascade(&self.a.cascade)?);
         if self.a.grace_period >= 0 {
             options.grace_period_seconds = Some(self.a.grace_period);
         }
-        let answer = api.delete(&i.name, &options).await?;
         let timeout = duration("timeout", &self.a.timeout)?.filter(|d| !d.is_zero());
-        let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(300));
-        gone(k, i, &uid(&answer), limit).await?;
-        Ok((replacement.create(&api).await?, "configured"))
+        replacement.delete(&options).await?;
+        replacement.gone(Instant::now() + timeout.unwrap_or(PATIENCE)).await?;
+        Ok((replacement.create(k).await?, "configured"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `kubectl auth reconcile`: roles hold at least the rules of a file, bindings at least its subjects
 //! (`k8s.io/component-helpers/auth/rbac/reconciliation`).
 
-use crate::commands::recreate::{Replacement, create};
+use crate::commands::recreate::{PATIENCE, Replacement, create};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
@@ -10,6 +10,7 @@ use crate::resource::{Info, file, located};
 use client::{DeleteOptions, WriteOptions};
 use meta::{Map, Object, Value};
 use serde_json::json;
+use tokio::time::Instant;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -121,10 +122,11 @@ async fn one(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> R
         match done.need {
             Need::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
             Need::Recreate => {
-                let options = WriteOptions::default();
-                let replacement = Replacement::rehearse(&api, Some(there.clone()), &options, done.object).await?;
-                api.delete(&i.name, &DeleteOptions::uid(there.uid())).await?;
-                done.object = replacement.create(&api).await?;
+                let (old, options) = (Some(there.clone()), WriteOptions::default());
+                let mut replacement = Replacement::rehearse(api, &i.name, old, &options, done.object).await?;
+                replacement.delete(&DeleteOptions::uid(there.uid())).await?;
+                replacement.gone(Instant::now() + PATIENCE).await?;
+                done.object = replacement.create(k).await?;
             }
             Need::Nothing | Need::Create => {}
         }
@@ -373,6 +375,7 @@ mod tests {
         let there = json!({"kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "uid": "1"}, "roleRef": {}});
         let s = Server::new()
             .on(&format!("GET {path}/r"), 200, there.clone())
+            .on(&format!("GET {path}/r"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
             .on(&format!("DELETE {path}/r"), 200, json!({}))
             .on(
                 &format!("POST {path}?dryRun=All"),

@@ -1,6 +1,6 @@
 //! Ranges of addresses and the addresses taken from them, and what the storage plugins of a node can.
 
-use super::page::{Page, list, show, time};
+use super::page::{Page, list, show};
 use meta::{Object, Value};
 
 pub fn range(p: &mut Page, o: &Object) {
@@ -17,7 +17,7 @@ pub fn range(p: &mut Page, o: &Object) {
     p.line(1, "Type\tStatus\tLastTransitionTime\tReason\tMessage");
     p.line(1, "----\t------\t------------------\t------\t-------");
     for c in conditions {
-        let since = time(c["lastTransitionTime"].as_str().unwrap_or_default());
+        let since = p.time(c["lastTransitionTime"].as_str().unwrap_or_default());
         let of = |key: &str| show(&c[key]);
         p.line(1, format!("{} \t{} \t{since} \t{} \t{} ", of("type"), of("status"), of("reason"), of("message")));
     }
@@ -36,7 +36,7 @@ pub fn address(p: &mut Page, o: &Object) {
 pub fn csi_node(p: &mut Page, o: &Object) {
     p.field("Name", o.name());
     p.metadata(o);
-    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.line(0, "Spec:");
     let Some(drivers) = o.at(&["spec", "drivers"]).and_then(Value::as_array) else { return };
     p.line(1, "Drivers:");

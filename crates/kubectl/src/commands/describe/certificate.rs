@@ -1,6 +1,6 @@
 //! Signing requests, with what is in the request.
 
-use super::page::{Page, list, pairs, time};
+use super::page::{Page, list, pairs};
 use base64::Engine as _;
 use meta::Object;
 use x509_parser::extensions::GeneralName;
@@ -15,7 +15,7 @@ pub fn request(p: &mut Page, o: &Object) {
     p.field("Name", o.name());
     p.field("Labels", plain(&["metadata", "labels"]));
     p.field("Annotations", plain(&["metadata", "annotations"]));
-    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.field("Requesting User", text(&["spec", "username"]));
     if let Some(s) = o.str_at(&["spec", "signerName"]).filter(|s| !s.is_empty()) {
         p.field("Signer", s);

@@ -108,7 +108,7 @@ pub fn priority(p: &mut Page, o: &Object) {
 pub fn autoscaler(p: &mut Page, o: &Object) {
     super::name_and_namespace(p, o);
     p.metadata(o);
-    p.field("CreationTimestamp", super::page::time(o.creation_timestamp()));
+    p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     let to = |k: &str| o.at(&["spec", "scaleTargetRef", k]).map(show).unwrap_or_default();
     p.field("Reference", format!("{}/{}", to("kind"), to("name")));
     p.field("Metrics", "( current / target )");

@@ -157,7 +157,10 @@ pub fn slice(p: &mut Page, o: &Object) {
 pub fn policy(p: &mut Page, o: &Object) {
     super::name_and_namespace(p, o);
     let created = meta::time::parse(o.creation_timestamp());
-    p.field("Created on", created.map(|t| t.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()).unwrap_or_default());
+    p.field(
+        "Created on",
+        created.map(|t| t.to_zoned(p.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %z %Z").to_string()).unwrap_or_default(),
+    );
     p.metadata(o);
     p.line(0, "Spec:");
     let chosen = match selector(o.at(&["spec", "podSelector"])) {

@@ -1,6 +1,6 @@
 //! Nodes.
 
-use super::page::{Page, list, pairs, show, time};
+use super::page::{Page, list, pairs, show};
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::printer::table::age;
@@ -21,7 +21,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         .collect();
     p.field("Roles", if roles.is_empty() { "<none>".into() } else { roles.join(",") });
     p.metadata(o);
-    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     let mut taints: Vec<&Value> = list(o.at(&["spec", "taints"])).iter().collect();
     taints.sort_by_key(|t| format!("{},{}", show(&t["effect"]), show(&t["key"])));
     let taints: Vec<String> = taints
@@ -44,8 +44,8 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
                     "{} \t{} \t{} \t{} \t{} \t{}",
                     show(&c["type"]),
                     show(&c["status"]),
-                    time(&show(&c["lastHeartbeatTime"])),
-                    time(&show(&c["lastTransitionTime"])),
+                    p.time(&show(&c["lastHeartbeatTime"])),
+                    p.time(&show(&c["lastTransitionTime"])),
                     show(&c["reason"]),
                     show(&c["message"])
                 ),
@@ -108,8 +108,8 @@ async fn lease(p: &mut Page, o: &Object, k: &mut Kube) {
     };
     p.line(0, "Lease:");
     p.at(1, "HolderIdentity", found.str_at(&["spec", "holderIdentity"]).unwrap_or(&unset));
-    p.at(1, "AcquireTime", found.str_at(&["spec", "acquireTime"]).map_or(unset.clone(), time));
-    p.at(1, "RenewTime", found.str_at(&["spec", "renewTime"]).map_or(unset.clone(), time));
+    p.at(1, "AcquireTime", found.str_at(&["spec", "acquireTime"]).map_or(unset.clone(), |t| p.time(t)));
+    p.at(1, "RenewTime", found.str_at(&["spec", "renewTime"]).map_or(unset.clone(), |t| p.time(t)));
 }
 
 type Amounts = BTreeMap<String, Quantity>;

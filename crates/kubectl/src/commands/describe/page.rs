@@ -4,21 +4,29 @@
 //! place where descriptions are written (upstream's `PrefixWriter`).
 
 use crate::printer::table::escape;
+use jiff::tz::TimeZone;
 use meta::{Object, Value};
 
 /// Annotations longer than this are broken.
 const LONG: usize = 140;
 
-#[derive(Default)]
-pub struct Page(pub String);
+pub struct Page {
+    pub text: String,
+    /// In which times are shown.
+    pub zone: TimeZone,
+}
 
 impl Page {
+    pub fn new(zone: TimeZone) -> Self {
+        Self { text: String::new(), zone }
+    }
+
     pub fn line(&mut self, level: usize, text: impl AsRef<str>) {
         for _ in 0..level {
-            self.0.push_str("  ");
+            self.text.push_str("  ");
         }
-        self.0.push_str(&escape(text.as_ref()));
-        self.0.push('\n');
+        self.text.push_str(&escape(text.as_ref()));
+        self.text.push('\n');
     }
 
     pub fn field(&mut self, name: &str, value: impl AsRef<str>) {
@@ -65,6 +73,14 @@ impl Page {
         }
     }
 
+    /// A time as Go's RFC1123Z.
+    pub fn time(&self, v: &str) -> String {
+        match meta::time::parse(v) {
+            Some(t) => t.to_zoned(self.zone.clone()).strftime("%a, %d %b %Y %H:%M:%S %z").to_string(),
+            None => "Mon, 01 Jan 0001 00:00:00 +0000".into(),
+        }
+    }
+
     pub fn metadata(&mut self, o: &Object) {
         self.labels(0, "Labels", o.at(&["metadata", "labels"]));
         self.annotations(0, "Annotations", o.at(&["metadata", "annotations"]));
@@ -94,14 +110,6 @@ pub fn list(v: Option<&Value>) -> &[Value] {
     v.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A time as Go's RFC1123Z, in UTC.
-pub fn time(v: &str) -> String {
-    match meta::time::parse(v) {
-        Some(t) => t.strftime("%a, %d %b %Y %H:%M:%S +0000").to_string(),
-        None => "Mon, 01 Jan 0001 00:00:00 +0000".into(),
-    }
-}
-
 pub fn selector(v: Option<&Value>) -> String {
     match v {
         None | Some(Value::Null) => "<none>".into(),
@@ -115,4 +123,18 @@ pub fn selector(v: Option<&Value>) -> String {
 
 pub fn title_bool(b: bool) -> &'static str {
     if b { "True" } else { "False" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_zone() {
+        let time = |zone: TimeZone, t: &str| Page::new(zone).time(t);
+        let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
+        assert_eq!(time(tokyo, "2026-11-21T20:00:00Z"), "Sun, 22 Nov 2026 05:00:00 +0900");
+        assert_eq!(time(TimeZone::UTC, "2026-11-21T20:00:00Z"), "Sat, 21 Nov 2026 20:00:00 +0000");
+        assert_eq!(time(TimeZone::UTC, ""), "Mon, 01 Jan 0001 00:00:00 +0000");
+    }
 }

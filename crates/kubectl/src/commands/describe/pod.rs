@@ -1,7 +1,7 @@
 //! Pods and pod templates.
 
 use super::mounted::volumes;
-use super::page::{Page, list, pairs, show, time, title_bool};
+use super::page::{Page, list, pairs, show, title_bool};
 use meta::{Object, Value};
 
 pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
@@ -24,7 +24,7 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
         None => p.field("Node", "<none>"),
     }
     if let Some(t) = o.str_at(&["status", "startTime"]) {
-        p.field("Start Time", time(t));
+        p.field("Start Time", p.time(t));
     }
     p.metadata(o);
     if let Some(t) = o.deletion_timestamp() {
@@ -330,7 +330,7 @@ fn resource(r: &Value, container: &Value) -> String {
 fn state(p: &mut Page, l: usize, title: &str, s: &Value) {
     if let Some(r) = s["running"].as_object() {
         p.at(l, title, "Running");
-        p.at(l + 1, "Started", time(&r.get("startedAt").map(show).unwrap_or_default()));
+        p.at(l + 1, "Started", p.time(&r.get("startedAt").map(show).unwrap_or_default()));
     } else if s["terminated"].is_object() {
         let t = &s["terminated"];
         p.at(l, title, "Terminated");
@@ -343,8 +343,8 @@ fn state(p: &mut Page, l: usize, title: &str, s: &Value) {
         if let Some(n) = t["signal"].as_i64().filter(|n| *n > 0) {
             p.at(l + 1, "Signal", n.to_string());
         }
-        p.at(l + 1, "Started", time(&show(&t["startedAt"])));
-        p.at(l + 1, "Finished", time(&show(&t["finishedAt"])));
+        p.at(l + 1, "Started", p.time(&show(&t["startedAt"])));
+        p.at(l + 1, "Finished", p.time(&show(&t["finishedAt"])));
     } else {
         p.at(l, title, "Waiting");
         if let Some(v) = s["waiting"]["reason"].as_str().filter(|v| !v.is_empty()) {
@@ -384,7 +384,7 @@ fn probe(v: &Value) -> String {
 
 /// A pod template, as workloads and `rollout history` show it.
 pub fn template(out: &mut String, t: &Value) {
-    let mut p = Page(std::mem::take(out));
+    let mut p = Page { text: std::mem::take(out), zone: jiff::tz::TimeZone::UTC };
     // Titles carry their own indent, so that lines that follow have none, as upstream.
     p.labels(0, "  Labels", t["metadata"].get("labels"));
     if t["metadata"]["annotations"].as_object().is_some_and(|a| !a.is_empty()) {
@@ -411,5 +411,5 @@ pub fn template(out: &mut String, t: &Value) {
     }
     p.labels(0, "  Node-Selectors", spec.get("nodeSelector"));
     p.many(0, "  Tolerations", &tolerations(spec.get("tolerations")));
-    *out = p.0;
+    *out = p.text;
 }

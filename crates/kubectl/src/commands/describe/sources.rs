@@ -326,11 +326,11 @@ fn template(p: &mut Page, level: usize, v: &Value) {
     let (metadata, spec) = (&v["metadata"], &v["spec"]);
     p.at(level, "StorageClass", super::volumes::class(Some(metadata), Some(spec)));
     let metadata = |p: &mut Page| {
-        let (mut own, pad) = (Page::default(), "  ".repeat(level));
+        let (mut own, pad) = (Page::new(p.zone.clone()), "  ".repeat(level));
         own.labels(0, "Labels", metadata.get("labels"));
         own.annotations(0, "Annotations", metadata.get("annotations"));
         // Upstream indents the values as well.
-        own.0.lines().for_each(|l| p.line(level, l.replacen('\t', &format!("\t{pad}"), 1)));
+        own.text.lines().for_each(|l| p.line(level, l.replacen('\t', &format!("\t{pad}"), 1)));
     };
     super::volumes::claimed(p, level, spec, metadata, Default::default());
 }

@@ -74,7 +74,7 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         for c in conditions {
             let [t, s, r, m] = ["type", "status", "reason", "message"].map(|k| show(&c[k]));
             let [probe, change] =
-                ["lastProbeTime", "lastTransitionTime"].map(|k| super::page::time(c[k].as_str().unwrap_or_default()));
+                ["lastProbeTime", "lastTransitionTime"].map(|k| p.time(c[k].as_str().unwrap_or_default()));
             p.line(1, format!("{t} \t{s} \t{probe} \t{change} \t{r} \t{m}"));
         }
     }

@@ -1,6 +1,6 @@
 //! Deployments, replica sets, daemon sets, stateful sets and jobs.
 
-use super::page::{Page, list, selector, show, time};
+use super::page::{Page, list, selector, show};
 use crate::commands::pods::by_labels;
 use crate::commands::rollout::history::revisions;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use meta::{Object, Value};
 
 fn template(p: &mut Page, o: &Object) {
     p.line(0, "Pod Template:");
-    super::template(&mut p.0, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
+    super::template(&mut p.text, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
 }
 
 fn conditions(p: &mut Page, o: &Object) {
@@ -26,7 +26,7 @@ fn conditions(p: &mut Page, o: &Object) {
 pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Result {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
     super::name_and_namespace(p, o);
-    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.metadata(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.field(
@@ -133,7 +133,7 @@ pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
     super::name_and_namespace(p, o);
-    p.field("CreationTimestamp", time(o.creation_timestamp()));
+    p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
     p.field("Replicas", format!("{} desired | {} total", n(&["spec", "replicas"]), n(&["status", "replicas"])));
@@ -182,8 +182,8 @@ pub fn cron_job(p: &mut Page, o: &Object) {
         p.field("Active Deadline Seconds", format!("{s}s"));
     }
     p.line(0, "Pod Template:");
-    super::template(&mut p.0, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
-    p.field("Last Schedule Time", o.str_at(&["status", "lastScheduleTime"]).map_or("<unset>".into(), time));
+    super::template(&mut p.text, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
+    p.field("Last Schedule Time", o.str_at(&["status", "lastScheduleTime"]).map_or("<unset>".into(), |t| p.time(t)));
     let active: Vec<String> = list(o.at(&["status", "active"])).iter().map(|a| show(&a["name"])).collect();
     p.field("Active Jobs", if active.is_empty() { "<none>".into() } else { active.join(", ") });
 }
@@ -209,10 +209,10 @@ pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     }
     let (start, end) = (o.str_at(&["status", "startTime"]), o.str_at(&["status", "completionTime"]));
     if let Some(t) = start {
-        p.field("Start Time", time(t));
+        p.field("Start Time", p.time(t));
     }
     if let Some(t) = end {
-        p.field("Completed At", time(t));
+        p.field("Completed At", p.time(t));
     }
     if let (Some(s), Some(e)) = (start, end)
         && let Some(e) = meta::time::parse(e)

@@ -75,6 +75,21 @@ pub fn stripped(text: &str) -> String {
     lines.map(|l| format!("{l}\n")).collect()
 }
 
+/// A file of a new name in the directory for temporary files, which only this user can read.
+pub fn fresh(k: &Kube, stem: &str, ending: &str) -> Result<(PathBuf, std::fs::File)> {
+    let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
+    // The file of an earlier round may have been kept: then another name is taken.
+    for round in 0..u8::MAX {
+        let path = PathBuf::from(&base).join(format!("{stem}-{}-{round}.{ending}", unique(k)));
+        match private(&path) {
+            Ok(f) => return Ok((path, f)),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return text(format!("creating {}: {e}", path.display())),
+        }
+    }
+    text(format!("no free name for a file in {base}"))
+}
+
 /// An edited file, gone with this unless it is kept.
 pub struct Draft {
     path: PathBuf,
@@ -93,24 +108,9 @@ impl Drop for Draft {
 impl Draft {
     /// Writes a page, has it edited, and reads it again.
     pub fn edit(k: &Kube, page: &str, form: Form) -> Result<Self> {
-        let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
         let ending = if form == Form::Json { "json" } else { "yaml" };
-        let mut draft = Self { path: PathBuf::new(), text: String::new(), kept: false.into() };
-        let mut file = None;
-        // The file of an earlier round may have been kept: then another name is taken.
-        for round in 0..u8::MAX {
-            let path = PathBuf::from(&base).join(format!("kubectl-edit-{}-{round}.{ending}", unique(k)));
-            match private(&path) {
-                Ok(f) => {
-                    draft.path = path;
-                    file = Some(f);
-                    break;
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(Error::Text(format!("creating {}: {e}", path.display()))),
-            }
-        }
-        let Some(mut file) = file else { return Err(Error::Text(format!("no free name for a file in {base}"))) };
+        let (path, mut file) = fresh(k, "kubectl-edit", ending)?;
+        let mut draft = Self { path, text: String::new(), kept: false.into() };
         let wrong = |e: std::io::Error, path: &Path| Error::Text(format!("{}: {e}", path.display()));
         file.write_all(page.as_bytes()).map_err(|e| wrong(e, &draft.path))?;
         drop(file);
