@@ -24,7 +24,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
     let path = parts.uri.path().trim_end_matches('/');
     let accept = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kept = |key: &str, make: &dyn Fn() -> Value| {
-        let document = server.documents.get_bytes(key, change(server, &rows), || order::json(&make(), false).into());
+        let document = server.documents.get(key, change(server, &rows), || order::json(&make(), false).into());
         bytes(200, "application/json", Body::Full(document.text))
     };
     match path {
@@ -36,7 +36,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
         }
         "" => {
             let make = || order::json(&paths(server, &rows), true).into();
-            let document = server.documents.get_bytes("/", change(server, &rows), make);
+            let document = server.documents.get("/", change(server, &rows), make);
             Ok(bytes(200, "application/json", Body::Full(document.text)))
         }
         _ => {
@@ -47,7 +47,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
                 if is_core == gv.group.is_empty() && rows.iter().any(|r| is_of(&r)) {
                     let list = || resources(&gv.to_string(), &rows.iter().filter(is_of).collect::<Vec<_>>());
                     let make = || order::json(&list(), false).into();
-                    let document = server.documents.get_bytes(path, rows.change(Some(gv)), make);
+                    let document = server.documents.get(path, rows.change(Some(gv)), make);
                     return Ok(bytes(200, "application/json", Body::Full(document.text)));
                 }
             }
@@ -230,7 +230,7 @@ fn storage_hash(r: &Resource) -> String {
 fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
     let key = format!("{} aggregated {version}", if core { "/api" } else { "/apis" });
     let make = || order::json(&group_discovery(server, rows, core, version), false).into();
-    let document = server.documents.get_bytes(&key, change(server, rows), make);
+    let document = server.documents.get(&key, change(server, rows), make);
     let etag = format!("\"{}\"", document.hash.to_lowercase());
     let same = parts.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == etag.as_bytes());
     let media = match version {

@@ -27,12 +27,8 @@ pub(crate) struct Document {
 }
 
 impl Documents {
-    pub fn get(&self, path: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
-        self.get_bytes(path, change, || make().to_string().into())
-    }
-
     /// The document of that change, made now if it is not there.
-    pub fn get_bytes(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
+    pub fn get(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
         self.kept(key, change).unwrap_or_else(|| {
             aside::in_place(usize::MAX, || self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make())))
         })
@@ -78,14 +74,14 @@ mod tests {
                 tokio::spawn(async move {
                     let make = || {
                         made.fetch_add(1, Ordering::Relaxed);
-                        change.into()
+                        change.to_string().into()
                     };
                     all.get("/apis", change, make)
                 })
             });
             let first = all.get("/apis", change, || {
                 made.fetch_add(1, Ordering::Relaxed);
-                change.into()
+                change.to_string().into()
             });
             for d in futures::future::join_all(many).await {
                 let d = d.unwrap();
@@ -94,7 +90,7 @@ mod tests {
         }
         assert_eq!(made.load(Ordering::Relaxed), 3);
         for i in 0..=KEPT {
-            all.get(&i.to_string(), 1, || Value::Null);
+            all.get(&i.to_string(), 1, Bytes::new);
         }
         assert!(all.0.lock().len() <= KEPT);
     }

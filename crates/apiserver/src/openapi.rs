@@ -1,4 +1,6 @@
 //! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
+//!
+//! Schemas become text one at a time: the schemas of all definitions in the store are never in memory as values together.
 
 mod custom;
 mod operations;
@@ -6,11 +8,12 @@ mod paths;
 mod protobuf;
 
 use crate::Server;
-use crate::answer::bytes;
+use crate::answer;
 use crate::body::Body;
 use crate::discovery::change;
 use crate::documents::Document;
 use crate::path::Query;
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
 use http::{HeaderValue, Response};
@@ -18,6 +21,8 @@ use meta::{GroupVersion, Status, Value};
 use operations::Methods;
 use registry::{Resource, Rows};
 use schema::{Field, ListType, Presence, Schema, SchemaRef, Type};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,8 +41,8 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
         v
     };
     if path == "/openapi/v2" && protobuf::is_asked_for(parts) {
-        let document = server.documents.get_bytes(PROTOBUF, change, || protobuf::encode(&v2()).into());
-        return Some(Ok(bytes(200, protobuf::MEDIA_TYPE, Body::Full(document.text))));
+        let document = server.documents.get(PROTOBUF, change, || protobuf::encode(&v2()).into());
+        return Some(Ok(answer::bytes(200, protobuf::MEDIA_TYPE, Body::Full(document.text))));
     }
     match path {
         "/openapi/v3" => {
@@ -46,13 +51,17 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
                 others.add_v3(&mut index);
                 index
             };
-            Some(Ok(bytes(200, "application/json", Body::Full(server.documents.get_list(path, change, make).text))))
+            Some(Ok(answer::bytes(
+                200,
+                "application/json",
+                Body::Full(server.documents.get_list(path, change, make).text),
+            )))
         }
-        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, change, v2)))),
+        "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, change, || text(&v2()))))),
         _ => {
             let place = path.strip_prefix("/openapi/v3/")?;
             if let Some(operations) = of_discovery(&rows).get(place) {
-                let make = || document_v3(&rows, Needed::default(), operations);
+                let make = || document_v3(server, &rows, Needed::default(), operations);
                 return Some(Ok(hashed(server, parts, server.documents.get(path, rows.change(None), make))));
             }
             let gv = of_place(place)?;
@@ -75,9 +84,9 @@ fn tagged(parts: &Parts, document: Document) -> Response<Body> {
     let is_it = |t: &str| t == "*" || t.trim_start_matches("W/") == etag;
     let same = known.any(|v| v.split(',').any(|t| is_it(t.trim())));
     let mut r = if same {
-        bytes(304, "application/json", Body::empty())
+        answer::bytes(304, "application/json", Body::empty())
     } else {
-        bytes(200, "application/json", Body::Full(document.text))
+        answer::bytes(200, "application/json", Body::Full(document.text))
     };
     if let Ok(t) = HeaderValue::from_str(&etag) {
         r.headers_mut().insert(ETAG, t);
@@ -94,7 +103,7 @@ fn hashed(server: &Server, parts: &Parts, document: Document) -> Response<Body> 
         return tagged(parts, document);
     }
     if asked != &*document.hash {
-        let mut r = bytes(301, "application/json", Body::empty());
+        let mut r = answer::bytes(301, "application/json", Body::empty());
         if let Ok(place) = HeaderValue::from_str(&format!("{}?hash={}", parts.uri.path(), document.hash)) {
             r.headers_mut().insert(LOCATION, place);
         }
@@ -132,7 +141,7 @@ fn place_of(gv: &GroupVersion) -> String {
 
 fn index(server: &Server, rows: &Rows) -> Value {
     let mut paths = Map::new();
-    let mut add = |place: &str, change: Option<&GroupVersion>, make: &dyn Fn() -> Value| {
+    let mut add = |place: &str, change: Option<&GroupVersion>, make: &dyn Fn() -> Bytes| {
         let path = format!("/openapi/v3/{place}");
         let hash = server.documents.get(&path, rows.change(change), make).hash;
         paths.insert(place.to_owned(), json!({"serverRelativeURL": format!("{path}?hash={hash}")}));
@@ -141,7 +150,7 @@ fn index(server: &Server, rows: &Rows) -> Value {
         add(&place_of(&gv), Some(&gv), &|| v3(server, rows, &gv));
     }
     for (place, operations) in of_discovery(rows) {
-        add(&place, None, &|| document_v3(rows, Needed::default(), &operations));
+        add(&place, None, &|| document_v3(server, rows, Needed::default(), &operations));
     }
     json!({"paths": paths})
 }
@@ -161,17 +170,55 @@ fn information() -> Value {
     json!({"title": "Kubernetes", "version": crate::health::VERSION})
 }
 
-/// Whether a resource is described by a definition in the store.
-fn is_custom(server: &Server, r: &Resource) -> bool {
-    r.strategy.published(server.registry.env()).is_some()
+/// Schemas or paths by name, each as the text it will be.
+pub(crate) type Texts = BTreeMap<String, Box<RawValue>>;
+
+/// A value of JSON is text of JSON.
+pub(crate) fn raw(v: &Value) -> Box<RawValue> {
+    serde_json::value::to_raw_value(v).unwrap_or_default()
 }
 
-fn v3(server: &Server, rows: &Rows, gv: &GroupVersion) -> Value {
+/// What OpenAPI v2 says.
+#[derive(Serialize)]
+pub(crate) struct V2 {
+    swagger: &'static str,
+    info: Value,
+    pub paths: Texts,
+    pub parameters: Value,
+    pub definitions: Texts,
+    #[serde(rename = "securityTexts")]
+    security_definitions: Value,
+    security: Value,
+}
+
+/// One document of OpenAPI v3.
+#[derive(Serialize)]
+struct V3 {
+    openapi: &'static str,
+    info: Value,
+    paths: Texts,
+    components: Components,
+    security: Value,
+}
+
+#[derive(Serialize)]
+struct Components {
+    schemas: Texts,
+    #[serde(rename = "securitySchemes")]
+    security_schemes: Value,
+}
+
+/// JSON of what is made of values: writing it to memory does not fail.
+fn text(v: &impl Serialize) -> Bytes {
+    serde_json::to_vec(v).unwrap_or_default().into()
+}
+
+fn v3(server: &Server, rows: &Rows, gv: &GroupVersion) -> Bytes {
     let mut needed = Needed::default();
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
-        needed.add_kind(server, r);
+        needed.add_kind(r);
     }
-    document_v3(rows, needed, &operations::of_version(rows, gv, |r| is_custom(server, r)))
+    document_v3(server, rows, needed, &operations::of_version(rows, gv))
 }
 
 /// The documents of v3 of what names groups and versions, by their places.
@@ -179,30 +226,36 @@ fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Methods>> {
     operations::of_discovery(rows)
 }
 
-fn document_v3(rows: &Rows, mut needed: Needed, operations: &BTreeMap<String, Methods>) -> Value {
+fn document_v3(server: &Server, rows: &Rows, mut needed: Needed<'_>, operations: &BTreeMap<String, Methods>) -> Bytes {
     let mut mentioned = BTreeSet::new();
     let paths = paths::v3(operations, &mut mentioned);
     needed.add_all(&mentioned);
-    let schemas = needed.render(rows, REF3, Dialect::V3);
-    json!({"openapi": "3.0.0", "info": information(), "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": security()}, "security": [{SECURITY: []}]})
+    let schemas = needed.render(server, rows, REF3, Dialect::V3);
+    let components = Components { schemas, security_schemes: security() };
+    text(&V3 { openapi: "3.0.0", info: information(), paths, components, security: json!([{SECURITY: []}]) })
 }
 
-fn v2(server: &Server, rows: &Rows) -> Value {
+fn v2(server: &Server, rows: &Rows) -> V2 {
     let mut needed = Needed::default();
     let mut operations: BTreeMap<String, Methods> = of_discovery(rows).into_values().flatten().collect();
     for gv in versions(rows) {
-        operations.extend(operations::of_version(rows, &gv, |r| is_custom(server, r)));
+        operations.extend(operations::of_version(rows, &gv));
     }
     for r in rows.iter() {
-        needed.add_kind(server, r);
+        needed.add_kind(r);
     }
     let mut mentioned = BTreeSet::new();
     let (paths, parameters) = paths::v2(&operations, &mut mentioned);
     needed.add_all(&mentioned);
-    let definitions = needed.render(rows, REF2, Dialect::V2);
-    json!({"swagger": "2.0", "info": information(), "paths": paths, "parameters": parameters, "definitions": definitions,
-        "securityDefinitions": security(), "security": [{SECURITY: []}]})
+    V2 {
+        swagger: "2.0",
+        info: information(),
+        paths,
+        parameters,
+        definitions: needed.render(server, rows, REF2, Dialect::V2),
+        security_definitions: security(),
+        security: json!([{SECURITY: []}]),
+    }
 }
 
 fn versions(rows: &Rows) -> BTreeSet<GroupVersion> {
@@ -217,16 +270,16 @@ enum Dialect {
 
 /// The definitions that a document needs.
 #[derive(Default)]
-struct Needed {
+struct Needed<'a> {
     schemas: BTreeMap<String, Arc<Schema>>,
-    /// Of custom resources, as their definitions write them.
-    custom: BTreeMap<String, Value>,
+    /// Custom resources, whose definitions in the store have their schemas.
+    custom: BTreeMap<String, &'a Resource>,
 }
 
-impl Needed {
-    fn add_kind(&mut self, server: &Server, r: &Resource) {
-        if let (Some(v), Some(name)) = (r.strategy.published(server.registry.env()), &r.kind.schema.name) {
-            self.custom.insert(name.to_string(), v);
+impl<'a> Needed<'a> {
+    fn add_kind(&mut self, r: &'a Resource) {
+        if let (true, Some(name)) = (r.strategy.is_custom(), &r.kind.schema.name) {
+            self.custom.insert(name.to_string(), r);
             for common in ["ObjectMeta", "ListMeta"].map(|n| format!("{META}{n}")) {
                 if let Some(s) = kinds::catalog().definitions.get(&common) {
                     self.add(&common, s);
@@ -241,7 +294,7 @@ impl Needed {
         }
     }
 
-    /// Definitions that operations mention, where they are built in.
+    /// Texts that operations mention, where they are built in.
     fn add_all(&mut self, names: &BTreeSet<String>) {
         for name in names {
             if let Some(s) = kinds::catalog().definitions.get(name) {
@@ -270,7 +323,7 @@ impl Needed {
         }
     }
 
-    fn render(&self, rows: &Rows, prefix: &str, dialect: Dialect) -> Value {
+    fn render(&self, server: &Server, rows: &Rows, prefix: &str, dialect: Dialect) -> Texts {
         let texts = kinds::texts();
         let mut kinds_of: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
         for r in rows.iter() {
@@ -281,20 +334,24 @@ impl Needed {
             }
         }
         let empty = BTreeMap::new();
-        let mut out = Map::new();
+        let mut out = Texts::new();
+        let mut add = |name: &str, v: &Value| out.insert(name.to_owned(), raw(v));
         for (name, schema) in &self.schemas {
             let text = texts.get(name).unwrap_or(&empty);
             let mut v = node(schema, prefix, dialect, text);
             if let Some(gvks) = kinds_of.get(name.as_str()) {
                 v["x-kubernetes-group-version-kind"] = gvks.clone().into();
             }
-            out.insert(name.clone(), v);
+            add(name, &v);
         }
-        for (name, schema) in &self.custom {
-            let gvks = kinds_of.get(name.as_str()).cloned().unwrap_or_default();
-            custom::add(&mut out, name, schema, &gvks, prefix, dialect == Dialect::V2);
+        for (name, row) in &self.custom {
+            // It may have gone from the store a moment ago.
+            let Some(schema) = row.strategy.published(server.registry.env()) else { continue };
+            let gvks = kinds_of.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+            add(name, &custom::object(schema, gvks, prefix, dialect == Dialect::V2));
+            add(&format!("{name}List"), &custom::list(name, gvks, prefix));
         }
-        out.into()
+        out
     }
 }
 

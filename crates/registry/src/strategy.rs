@@ -408,18 +408,23 @@ pub trait Strategy: Send + Sync {
         None
     }
 
+    /// Whether a definition in the store describes this kind: its schema is [`Strategy::published`].
+    fn is_custom(&self) -> bool {
+        false
+    }
+
     /// The schema as OpenAPI publishes it, where the description of built-in kinds does not have it. Read when it is asked for,
     /// so that texts take no memory.
     fn published(&self, _env: Env<'_>) -> Option<meta::Value> {
         None
     }
 
-    /// The name of a selectable field in the stored version.
     /// Another field of the stored object, whose value counts where a selectable field is empty.
     fn stored_instead(&self, _field: &str) -> Option<&'static str> {
         None
     }
 
+    /// The name of a selectable field in the stored version.
     fn stored_field<'a>(&self, field: &'a str) -> &'a str {
         field
     }

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use cap::Cap;
+use kemudi_testkit::Cluster;
 use meta::{Object, Value};
+use parking_lot::Mutex;
 use registry::{Rows, encode};
 use serde_json::json;
 use std::alloc::System;
@@ -42,8 +44,12 @@ fn definition(number: usize) -> Value {
             "schema": {"openAPIV3Schema": schema}}]}})
 }
 
+/// The tests count what the whole process has, so one runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_definition_costs_less_than_a_hundred_kilobytes() {
+    let _alone = ALONE.lock();
     let of = |number: usize| {
         let mut v = definition(number);
         let names = v["spec"]["names"].clone();
@@ -68,4 +74,39 @@ fn a_definition_costs_less_than_a_hundred_kilobytes() {
     println!("{each} bytes for each definition of {} bytes", bytes / COUNT);
     assert!(each <= 100_000, "{each} bytes for each definition of {} bytes", bytes / COUNT);
     assert_eq!((rows.iter().count(), kept.len(), warm.served.len()), (COUNT, COUNT, 1));
+}
+
+/// Whoever asks for a document of all schemas makes the server hold a few times its text, not values of all schemas.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_many_definitions_are_made_piece_by_piece() {
+    const DEFINITIONS: usize = 150;
+    let _alone = ALONE.lock();
+    let cluster = Cluster::start(1).await;
+    for number in 0..DEFINITIONS {
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let made = cluster.call("POST", path, definition(number)).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    let last = format!("/apis/example.com/v1/things{}", DEFINITIONS - 1);
+    while cluster.call("GET", &last, Value::Null).await.code != 200 {
+        tokio::task::yield_now().await;
+    }
+    let v2 = "/openapi/v2";
+    let v3 = "/openapi/v3/apis/example.com/v1";
+    for (path, accept) in [
+        (v2, "application/json"),
+        (v3, "application/json"),
+        (v2, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"),
+    ] {
+        let before = ALLOCATOR.allocated();
+        let peak = ALLOCATOR.max_allocated();
+        let r = cluster.request("GET", path, &[("accept", accept)], bytes::Bytes::new()).await;
+        assert_eq!(r.status(), 200);
+        let length = http_body_util::BodyExt::collect(r.into_body()).await.unwrap().to_bytes().len();
+        let now = ALLOCATOR.max_allocated();
+        let cost = if now > peak { now - before } else { 0 };
+        println!("{path} {accept}: {length} bytes, {cost} bytes while it is made");
+        assert!(length > DEFINITIONS * 10_000, "{length}");
+        assert!(cost < length * 5, "{path} {accept}: {length} bytes took {cost} bytes");
+    }
 }

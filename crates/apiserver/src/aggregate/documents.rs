@@ -3,6 +3,7 @@
 use super::check::get;
 use super::local::group_priority;
 use super::{Aggregator, Remote, Table};
+use crate::openapi::{V2, raw};
 use meta::{GroupVersion, Value};
 use registry::Registry;
 use serde_json::json;
@@ -181,14 +182,17 @@ impl Table {
     }
 
     /// Into OpenAPI v2. A definition that is there already is not another's.
-    pub fn add_v2(&self, document: &mut Value) {
+    pub fn add_v2(&self, document: &mut V2) {
         for (_, found) in self.found.iter().filter(|(gv, _)| self.remotes.contains_key(gv)) {
             let Some(theirs) = &found.v2 else { continue };
-            for part in ["paths", "definitions", "parameters"] {
-                let (Some(from), Some(into)) = (theirs[part].as_object(), document[part].as_object_mut()) else {
-                    continue;
-                };
-                for (k, v) in from {
+            let of = |part: &str| theirs[part].as_object().into_iter().flatten();
+            for (part, into) in [("paths", &mut document.paths), ("definitions", &mut document.definitions)] {
+                for (k, v) in of(part) {
+                    into.entry(k.clone()).or_insert_with(|| raw(v));
+                }
+            }
+            if let Some(into) = document.parameters.as_object_mut() {
+                for (k, v) in of("parameters") {
                     into.entry(k.clone()).or_insert_with(|| v.clone());
                 }
             }

@@ -3,11 +3,10 @@
 
 use super::META;
 use meta::Value;
-use serde_json::{Map, json};
+use serde_json::json;
 
-/// Adds the definitions of a kind and of its list.
-pub(super) fn add(out: &mut Map<String, Value>, name: &str, schema: &Value, gvks: &[Value], prefix: &str, v2: bool) {
-    let mut s = schema.clone();
+/// The definition of a kind.
+pub(super) fn object(mut s: Value, gvks: &[Value], prefix: &str, v2: bool) -> Value {
     // Readers of v2 take any property that is named for one of all: an object that may have others is published as no more than that.
     if v2 && s["x-kubernetes-preserve-unknown-fields"] == true {
         s = json!({"type": "object"});
@@ -17,21 +16,21 @@ pub(super) fn add(out: &mut Map<String, Value>, name: &str, schema: &Value, gvks
         }
         embed(&mut s, prefix, v2);
     }
-    let meta = |n: &str| json!({"$ref": format!("{prefix}{META}{n}")});
     s["x-kubernetes-group-version-kind"] = gvks.to_vec().into();
-    let lists: Vec<Value> = gvks
-        .iter()
-        .map(|g| {
-            let mut g = g.clone();
-            g["kind"] = format!("{}List", g["kind"].as_str().unwrap_or_default()).into();
-            g
-        })
-        .collect();
-    let list = json!({"type": "object", "required": ["items"], "x-kubernetes-group-version-kind": lists, "properties": {
-        "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": meta("ListMeta"),
-        "items": {"type": "array", "items": {"$ref": format!("{prefix}{name}")}}}});
-    out.insert(name.to_owned(), s);
-    out.insert(format!("{name}List"), list);
+    s
+}
+
+/// The definition of a list of a kind.
+pub(super) fn list(name: &str, gvks: &[Value], prefix: &str) -> Value {
+    let of = |g: &Value| {
+        let mut g = g.clone();
+        g["kind"] = format!("{}List", g["kind"].as_str().unwrap_or_default()).into();
+        g
+    };
+    let lists: Vec<Value> = gvks.iter().map(of).collect();
+    json!({"type": "object", "required": ["items"], "x-kubernetes-group-version-kind": lists, "properties": {
+        "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"$ref": format!("{prefix}{META}ListMeta")},
+        "items": {"type": "array", "items": {"$ref": format!("{prefix}{name}")}}}})
 }
 
 /// What every object has, at the root and in embedded objects.

@@ -4,7 +4,7 @@
 use super::{META, place_of};
 use kinds::{Kind, Subresource};
 use meta::{GroupVersion, Gvk, Value};
-use registry::{Resource, Rows};
+use registry::Rows;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,18 +161,14 @@ struct Of<'a> {
 }
 
 /// The paths of one version of a group.
-pub(super) fn of_version(
-    rows: &Rows,
-    gv: &GroupVersion,
-    is_custom: impl Fn(&Resource) -> bool,
-) -> BTreeMap<String, Methods> {
+pub(super) fn of_version(rows: &Rows, gv: &GroupVersion) -> BTreeMap<String, Methods> {
     let mut paths = BTreeMap::new();
     let root = format!("/{}", place_of(gv));
     add_document(&mut paths, format!("{root}/"), "get available resources", "getAPIResources", "APIResourceList");
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
         let of = Of {
             kind: &r.kind,
-            is_custom: is_custom(r),
+            is_custom: r.strategy.is_custom(),
             definition: r.kind.schema.name.as_deref().unwrap_or_default(),
             root: root.clone(),
         };

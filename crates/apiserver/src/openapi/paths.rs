@@ -1,7 +1,7 @@
 //! Operations as OpenAPI v2 and v3 write them.
 
 use super::operations::{Content, Methods, Operation, Parameter};
-use super::{Dialect, REF2, REF3};
+use super::{Dialect, REF2, REF3, Texts, raw};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use meta::Value;
@@ -10,14 +10,13 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Paths of v3. What they mention is added to `definitions`.
-pub(super) fn v3(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<String>) -> Value {
-    let paths =
-        paths.iter().map(|(path, methods)| (path.clone(), of_path(methods, Dialect::V3, &mut |p| p, definitions)));
-    Value::Object(paths.collect())
+pub(super) fn v3(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<String>) -> Texts {
+    let mut text = |methods| raw(&of_path(methods, Dialect::V3, &mut |p| p, definitions));
+    paths.iter().map(|(path, methods)| (path.clone(), text(methods))).collect()
 }
 
 /// Paths of v2, and the parameters they share.
-pub(super) fn v2(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<String>) -> (Value, Value) {
+pub(super) fn v2(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<String>) -> (Texts, Value) {
     let mut shared = Map::new();
     let mut share = |p: Value| {
         // What differs from path to path is written where it stands.
@@ -37,10 +36,9 @@ pub(super) fn v2(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<S
         shared.entry(name).or_insert(p);
         reference
     };
-    let paths =
-        paths.iter().map(|(path, methods)| (path.clone(), of_path(methods, Dialect::V2, &mut share, definitions)));
-    let paths: Map<String, Value> = paths.collect();
-    (paths.into(), shared.into())
+    let mut text = |methods| raw(&of_path(methods, Dialect::V2, &mut share, definitions));
+    let paths = paths.iter().map(|(path, methods)| (path.clone(), text(methods))).collect();
+    (paths, shared.into())
 }
 
 fn of_path(

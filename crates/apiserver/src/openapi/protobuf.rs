@@ -1,6 +1,7 @@
 //! The OpenAPI v2 document as protobuf (`openapi.v2.Document` of gnostic), which `kubectl` validates lists with, and everything
 //! before v1.25. Only what our document has is written; extensions are kept as YAML, of which JSON is a part.
 
+use super::{Texts, V2};
 use codec::protobuf::wire::{put_bytes, put_int};
 use http::header::ACCEPT;
 use http::request::Parts;
@@ -14,20 +15,20 @@ pub fn is_asked_for(parts: &Parts) -> bool {
     asked.any(|v| v.contains("com.github.proto-openapi.spec.v2"))
 }
 
-pub fn encode(document: &Value) -> Vec<u8> {
+pub fn encode(document: &V2) -> Vec<u8> {
     let mut m = Message::default();
-    m.text(1, &document["swagger"]);
+    put_bytes(&mut m.0, 1, document.swagger.as_bytes());
     m.message(2, |info| {
-        info.text(1, &document["info"]["title"]);
-        info.text(2, &document["info"]["version"]);
+        info.text(1, &document.info["title"]);
+        info.text(2, &document.info["version"]);
     });
-    m.message(8, |paths| paths.named(2, &document["paths"], path));
-    m.message(9, |definitions| definitions.named(1, &document["definitions"], schema));
-    m.message(10, |parameters| parameters.named(1, &document["parameters"], parameter));
-    for requirement in document["security"].as_array().into_iter().flatten() {
+    m.message(8, |paths| paths.texts_named(2, &document.paths, path));
+    m.message(9, |definitions| definitions.texts_named(1, &document.definitions, schema));
+    m.message(10, |parameters| parameters.named(1, &document.parameters, parameter));
+    for requirement in document.security.as_array().into_iter().flatten() {
         m.message(12, |r| r.named(1, requirement, |m, scopes| m.texts(1, scopes)));
     }
-    m.message(13, |all| all.named(1, &document["securityDefinitions"], security));
+    m.message(13, |all| all.named(1, &document.security_definitions, security));
     m.0
 }
 
@@ -60,11 +61,22 @@ impl Message {
     /// A map: its entries are messages of a name and a value.
     fn named(&mut self, field: u32, map: &Value, write: fn(&mut Message, &Value)) {
         for (name, value) in map.as_object().into_iter().flatten() {
-            self.message(field, |entry| {
-                put_bytes(&mut entry.0, 1, name.as_bytes());
-                entry.message(2, |m| write(m, value));
-            });
+            self.entry(field, name, value, write);
         }
+    }
+
+    fn texts_named(&mut self, field: u32, all: &Texts, write: fn(&mut Message, &Value)) {
+        for (name, text) in all {
+            // It was written as JSON a moment ago.
+            self.entry(field, name, &serde_json::from_str(text.get()).unwrap_or_default(), write);
+        }
+    }
+
+    fn entry(&mut self, field: u32, name: &str, value: &Value, write: fn(&mut Message, &Value)) {
+        self.message(field, |entry| {
+            put_bytes(&mut entry.0, 1, name.as_bytes());
+            entry.message(2, |m| write(m, value));
+        });
     }
 
     /// What begins with `x-`.
@@ -192,6 +204,7 @@ fn schema(m: &mut Message, v: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use super::{Texts, V2};
     use codec::protobuf::wire::Reader;
     use serde_json::json;
 

@@ -179,6 +179,10 @@ impl Strategy for Custom {
         Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
     }
 
+    fn is_custom(&self) -> bool {
+        true
+    }
+
     fn published(&self, env: Env<'_>) -> Option<Value> {
         let gr = GroupResource { group: "apiextensions.k8s.io".into(), resource: "customresourcedefinitions".into() };
         let key = store::Key {
