@@ -6,6 +6,7 @@
 pub mod api;
 pub mod backoff;
 pub mod client;
+pub mod discovery;
 pub mod error;
 pub mod events;
 pub mod expectations;

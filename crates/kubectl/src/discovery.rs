@@ -1,4 +1,5 @@
-//! Which resources the server has (aggregated discovery, `apidiscovery.k8s.io/v2`), and which of them a word means.
+//! Which resources the server has (aggregated discovery, `apidiscovery.k8s.io/v2`, or a document for each version where a server has no
+//! other), and which of them a word means.
 //!
 //! The answer is kept in kubectl's cache directory with its ETags. After six hours, and for a word that it does not know, the
 //! server is asked whether it still holds, so a definition made a moment ago is found.
@@ -68,6 +69,8 @@ pub struct Discovery {
     /// In the server's order: the core group first, a group's versions from the preferred on.
     pub resources: Vec<Arc<Resource>>,
     pub versions: Vec<String>,
+    /// Versions whose resources are not known at the moment, since nobody answers for them.
+    pub stale: Vec<String>,
     /// What all this was read from: the documents of the core group and of the other groups.
     documents: [Document; 2],
 }
@@ -87,12 +90,11 @@ async fn ask(client: &Client, path: &str, etag: &str) -> Result<Option<(String, 
     let Some((etag, bytes)) = client.changed(request, etag).await? else { return Ok(None) };
     let list: Value = serde_json::from_slice(&bytes)
         .map_err(|e| client::Error::Unexpected(format!("discovery: {path} is no JSON: {e}")))?;
-    if list["kind"] != "APIGroupDiscoveryList" {
-        let kind = &list["kind"];
-        let why = format!("discovery: the server sent {kind} in place of APIGroupDiscoveryList");
-        return Err(client::Error::Unexpected(why));
+    if list["kind"] == "APIGroupDiscoveryList" {
+        return Ok(Some((etag, list)));
     }
-    Ok(Some((etag, list)))
+    // The tag is that of a list of versions, and says nothing of what they have.
+    Ok(Some((String::new(), client::discovery::aggregate(client, &list).await?)))
 }
 
 impl Discovery {
@@ -110,7 +112,9 @@ impl Discovery {
             let etag = match answer {
                 None => {
                     all.resources.extend(same_resources.cloned());
-                    all.versions.extend(same_versions.cloned());
+                    let versions: Vec<String> = same_versions.cloned().collect();
+                    all.stale.extend(known.stale.iter().filter(|v| versions.contains(v)).cloned());
+                    all.versions.extend(versions);
                     etag.clone()
                 }
                 Some((etag, list)) => {
@@ -135,7 +139,11 @@ impl Discovery {
             let group = text(&g["metadata"]["name"]);
             for (i, v) in items(&g["versions"]).iter().enumerate() {
                 let version = text(&v["version"]);
-                self.versions.push(GroupVersion::new(group.clone(), version.clone()).to_string());
+                let name = GroupVersion::new(group.clone(), version.clone()).to_string();
+                if v["freshness"] == "Stale" {
+                    self.stale.push(name.clone());
+                }
+                self.versions.push(name);
                 for r in items(&v["resources"]) {
                     let kind = text(&r["responseKind"]["kind"]);
                     let plural = text(&r["resource"]);
@@ -159,6 +167,13 @@ impl Discovery {
                 }
             }
         }
+    }
+
+    /// Whether a resource is in the version that its group prefers, or in the first that has it when that one has it not.
+    pub fn is_preferred(&self, r: &Resource) -> bool {
+        let mut of_name = self.resources.iter().filter(|o| o.group == r.group && o.plural == r.plural);
+        let preferred = of_name.clone().find(|o| o.preferred).or_else(|| of_name.next());
+        preferred.is_some_and(|p| p.version == r.version)
     }
 
     pub fn load(path: &Path) -> Option<Self> {
@@ -267,7 +282,7 @@ mod tests {
         let others: Vec<_> = first.resources.iter().filter(|r| !r.group.is_empty()).cloned().collect();
         assert_eq!((&changed.resources, &changed.versions), (&others, &first.versions));
         assert_eq!(changed.documents[1], first.documents[1]);
-        server.replace("GET /apis", 200, json!({"kind": "APIGroupList"}));
+        server.replace("GET /apis", 200, json!({"kind": "Pod"}));
         let wrong = Discovery::fetch(&client, &first).await.unwrap_err();
         assert!(wrong.to_string().contains("APIGroupDiscoveryList"), "{wrong}");
     }

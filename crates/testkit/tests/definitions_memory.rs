@@ -4,11 +4,12 @@
 use cap::Cap;
 use kemudi_testkit::Cluster;
 use meta::{Object, Value};
-use parking_lot::Mutex;
+
 use registry::{Rows, encode};
 use serde_json::json;
 use std::alloc::System;
 use strategies::apiextensions::definition;
+use tokio::sync::Mutex;
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -45,11 +46,11 @@ fn definition(number: usize) -> Value {
 }
 
 /// The tests count what the whole process has, so one runs at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 #[test]
 fn a_definition_costs_less_than_a_hundred_kilobytes() {
-    let _alone = ALONE.lock();
+    let _alone = ALONE.blocking_lock();
     let of = |number: usize| {
         let mut v = definition(number);
         let names = v["spec"]["names"].clone();
@@ -80,7 +81,7 @@ fn a_definition_costs_less_than_a_hundred_kilobytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_many_definitions_are_made_piece_by_piece() {
     const DEFINITIONS: usize = 150;
-    let _alone = ALONE.lock();
+    let _alone = ALONE.lock().await;
     let cluster = Cluster::start(1).await;
     for number in 0..DEFINITIONS {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

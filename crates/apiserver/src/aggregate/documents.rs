@@ -63,36 +63,7 @@ async fn version(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Valu
         return versions.find(|v| v["version"] == *gv.version).cloned();
     }
     let (_, list) = document(a, registry, r, &format!("/{}", place(gv)), "application/json").await?;
-    Some(json!({"version": gv.version, "resources": from_legacy(gv, &list)}))
-}
-
-/// An `APIResourceList` as aggregated discovery has it.
-fn from_legacy(gv: &GroupVersion, list: &Value) -> Vec<Value> {
-    let mut out: BTreeMap<String, Value> = BTreeMap::new();
-    let all: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
-    let kind = |r: &Value| {
-        let or = |key: &str, otherwise: &str| r[key].as_str().filter(|t| !t.is_empty()).unwrap_or(otherwise).to_owned();
-        json!({"group": or("group", &gv.group), "version": or("version", &gv.version), "kind": r["kind"]})
-    };
-    for r in all.iter().filter(|r| !r["name"].as_str().unwrap_or("/").contains('/')) {
-        let name = r["name"].as_str().unwrap_or_default();
-        let mut v = json!({"resource": name, "responseKind": kind(r), "verbs": r["verbs"],
-            "scope": if r["namespaced"] == true { "Namespaced" } else { "Cluster" }, "singularResource": r["singularName"]});
-        for key in ["shortNames", "categories"].into_iter().filter(|k| r[*k].is_array()) {
-            v[key] = r[key].clone();
-        }
-        out.insert(name.to_owned(), v);
-    }
-    for r in all {
-        let Some((name, sub)) = r["name"].as_str().and_then(|n| n.split_once('/')) else { continue };
-        let Some(of) = out.get_mut(name) else { continue };
-        let v = json!({"subresource": sub, "responseKind": kind(r), "verbs": r["verbs"]});
-        match of["subresources"].as_array_mut() {
-            Some(subs) => subs.push(v),
-            None => of["subresources"] = json!([v]),
-        }
-    }
-    out.into_values().collect()
+    Some(json!({"version": gv.version, "resources": client::discovery::from_legacy(gv, &list)}))
 }
 
 async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Value> {
@@ -254,19 +225,5 @@ mod tests {
         table.add_aggregated(&mut aggregated);
         let metrics = aggregated.iter().find(|g| g["metadata"]["name"] == "metrics.k8s.io").unwrap();
         assert_eq!(metrics["versions"], json!([{"version": "v1beta1", "freshness": "Stale"}]));
-    }
-
-    #[test]
-    fn older_servers_are_understood() {
-        let list = json!({"kind": "APIResourceList", "groupVersion": "g/v1", "resources": [
-            {"name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["get"]},
-            {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get", "list"], "shortNames": ["fl"]}]});
-        let kind = json!({"group": "g", "version": "v1", "kind": "Flunder"});
-        assert_eq!(
-            from_legacy(&GroupVersion::new("g", "v1"), &list),
-            [json!({"resource": "flunders", "responseKind": kind,
-            "verbs": ["get", "list"], "scope": "Namespaced", "singularResource": "flunder", "shortNames": ["fl"],
-            "subresources": [{"subresource": "status", "responseKind": kind, "verbs": ["get"]}]})]
-        );
     }
 }

@@ -203,8 +203,8 @@ fn schema(m: &mut Message, v: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::raw;
     use super::*;
-    use super::{Texts, V2};
     use codec::protobuf::wire::Reader;
     use serde_json::json;
 
@@ -224,7 +224,7 @@ mod tests {
     fn fields_lie_where_gnostic_reads_them() {
         let gvk = json!([{"group": "", "kind": "Thing", "version": "v1"}]);
         let document = json!({
-            "swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"},
+            "info": {"title": "Kubernetes", "version": "v1"},
             "paths": {"/things": {"post": {
                 "operationId": "createThing", "x-kubernetes-action": "post",
                 "parameters": [{"in": "query", "name": "dryRun", "type": "string", "uniqueItems": true},
@@ -238,7 +238,16 @@ mod tests {
                 "properties": {"a": {"type": "array", "items": {"type": "string"}}},
             }},
         });
-        let bytes = encode(&document);
+        let texts = |part: &str| document[part].as_object().unwrap().iter().map(|(k, v)| (k.clone(), raw(v))).collect();
+        let bytes = encode(&V2 {
+            swagger: "2.0",
+            info: document["info"].clone(),
+            paths: texts("paths"),
+            parameters: document["parameters"].clone(),
+            definitions: texts("definitions"),
+            security_definitions: json!({}),
+            security: json!([]),
+        });
         let text = |fields: &[u32]| String::from_utf8(at(&bytes, fields).to_vec()).unwrap();
         assert_eq!((text(&[1]), text(&[2, 1])), ("2.0".into(), "Kubernetes".into()));
         assert_eq!((text(&[8, 2, 1]), text(&[8, 2, 2, 4, 5])), ("/things".into(), "createThing".into()));

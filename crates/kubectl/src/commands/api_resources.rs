@@ -1,6 +1,6 @@
 //! `kubectl api-resources`.
 
-use crate::discovery::Resource;
+use crate::discovery::{Discovery, Resource};
 use crate::error::{Result, text};
 use crate::kube::Kube;
 use crate::printer::shape::Order;
@@ -56,7 +56,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut all: Vec<&Arc<Resource>> = d
         .resources
         .iter()
-        .filter(|r| r.preferred && !r.verbs.is_empty())
+        .filter(|r| d.is_preferred(r) && !r.verbs.is_empty())
         .filter(|r| a.api_group.as_ref().is_none_or(|g| *g == r.group))
         .filter(|r| a.namespaced.is_none_or(|n| n == r.namespaced))
         .filter(|r| a.verbs.iter().all(|v| r.has_verb(v)))
@@ -70,7 +70,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if a.output == "name" {
         all.iter().for_each(|r| k.say(r.group_resource()));
-        return Ok(());
+        return complete(&d);
     }
     if !output.is_human() {
         let list = json!({
@@ -79,7 +79,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         });
         let list = Object::from_value(list).unwrap_or_default();
         k.out.write(ordered(&output, list, a.show_managed_fields, Order::ByType)?.as_bytes());
-        return Ok(());
+        return complete(&d);
     }
     let wide = a.output == "wide";
     let mut rows = Vec::new();
@@ -104,7 +104,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         rows.push(row);
     }
     k.out.write(Aligner::default().lines(&rows).as_bytes());
-    Ok(())
+    complete(&d)
+}
+
+/// An error if some versions did not say what they have (`discovery.ErrGroupDiscoveryFailed`).
+fn complete(d: &Discovery) -> Result {
+    if d.stale.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<String> = d.stale.iter().map(|gv| format!("{gv}: stale GroupVersion discovery: {gv}")).collect();
+    text(format!("unable to retrieve the complete list of server APIs: {}", all.join(", ")))
 }
 
 /// A resource as discovery tells of it (`metav1.APIResource`).
@@ -127,6 +136,7 @@ fn document(r: &Resource) -> Value {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Server, snapshot};
+    use serde_json::json;
 
     #[tokio::test]
     async fn resources_are_listed() {
@@ -142,6 +152,28 @@ mod tests {
         assert_eq!(
             snapshot(&s, "api-versions", "").await,
             "apps/v1\ncertificates.k8s.io/v1\nexample.com/v1\nrbac.authorization.k8s.io/v1\nv1\n"
+        );
+    }
+
+    /// Servers before v1.26 have a document for each version. What does not answer is told, and hides nothing else.
+    #[tokio::test]
+    async fn older_servers_are_asked_version_by_version() {
+        let resource = |name: &str, kind: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get", "list"]});
+        let versions = |group: &str, preferred: &str, all: &[&str]| {
+            let of = |v: &str| json!({"groupVersion": format!("{group}/{v}"), "version": v});
+            json!({"name": group, "preferredVersion": of(preferred), "versions": all.iter().map(|v| of(v)).collect::<Vec<_>>()})
+        };
+        let list = |of: serde_json::Value| json!({"kind": "APIResourceList", "resources": of});
+        let s = Server::new()
+            .on("GET /api/v1", 200, list(json!([resource("pods", "Pod"), resource("pods/log", "Pod")])))
+            .on("GET /apis/b.io/v2", 200, list(json!([resource("things", "Thing")])))
+            .on("GET /apis/b.io/v1", 200, list(json!([resource("things", "Thing"), resource("olds", "Old")])));
+        s.replace("GET /api", 200, json!({"kind": "APIVersions", "versions": ["v1"]}));
+        let groups = json!([versions("b.io", "v2", &["v1", "v2"]), versions("c.io", "v1", &["v1"])]);
+        s.replace("GET /apis", 200, json!({"kind": "APIGroupList", "groups": groups}));
+        assert_eq!(
+            snapshot(&s, "api-resources", "").await,
+            "NAME     SHORTNAMES   APIVERSION   NAMESPACED   KIND\npods                  v1           true         Pod\nolds                  b.io/v1      true         Old\nthings                b.io/v2      true         Thing\n! error: unable to retrieve the complete list of server APIs: c.io/v1: stale GroupVersion discovery: c.io/v1\nexit 1\n"
         );
     }
 }

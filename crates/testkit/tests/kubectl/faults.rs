@@ -1,9 +1,77 @@
 //! Whatever fails while a command deletes an object to create it anew: afterwards there is the old one or the new one, and the
 //! command ends with 0 only if that is the new one. When the server stays away, the old one is in a file that the command names.
 
-use crate::shell::{FAULTS, Fault, Ran, run};
+use crate::shell::{run, server};
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::{Body, Error, Transport};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// No connection: the server never hears of it.
+    Unreached,
+    /// The server does it, and its answer is lost.
+    Lost,
+    /// The server does it, and says that it had no time.
+    TimedOut,
+    /// The server refuses it.
+    Forbidden,
+    /// From this request on nobody is in reach.
+    Gone,
+}
+
+const FAULTS: [Fault; 5] = [Fault::Unreached, Fault::Lost, Fault::TimedOut, Fault::Forbidden, Fault::Gone];
+
+/// Counts requests besides discovery, and makes one fail.
+struct Faulty<T> {
+    server: T,
+    count: Arc<AtomicUsize>,
+    at: usize,
+    fault: Fault,
+}
+
+fn broken() -> Box<dyn std::error::Error + Send + Sync> {
+    "connection reset by peer".into()
+}
+
+fn status(code: u16, reason: &str) -> Response<Body> {
+    let text = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": reason});
+    let body = Full::new(Bytes::from(text.to_string())).map_err(|e| match e {}).boxed_unsync();
+    Response::builder().status(code).header("content-type", "application/json").body(body).unwrap()
+}
+
+#[async_trait]
+impl<T: Transport> Transport for Faulty<T> {
+    async fn send(&self, r: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let path = r.uri().path();
+        if matches!(path, "/api" | "/apis") || path.starts_with("/openapi") {
+            return self.server.send(r).await;
+        }
+        let n = self.count.fetch_add(1, Ordering::SeqCst);
+        if n != self.at && !(n > self.at && self.fault == Fault::Gone) {
+            return self.server.send(r).await;
+        }
+        match self.fault {
+            Fault::Unreached | Fault::Gone => Err(Error::Connect { to: "the server".into(), source: broken() }),
+            Fault::Forbidden => Ok(status(403, "Forbidden")),
+            Fault::Lost => {
+                self.server.send(r).await?;
+                Err(Error::Send(broken()))
+            }
+            Fault::TimedOut => {
+                self.server.send(r).await?;
+                Ok(status(504, "Timeout"))
+            }
+        }
+    }
+}
 
 /// A command that deletes and creates, and what it is about.
 struct Case {
@@ -52,14 +120,17 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-async fn attempt(case: &Case, at: usize, fault: Fault) -> Ran {
+/// Runs a command on a cluster of its own, where request `at`, counted from 0, fails: the exit code, what was said, how many requests it made.
+async fn attempt(case: &Case, at: usize, fault: Fault) -> (u8, String, usize) {
     let cluster = Cluster::start(7).await;
     for (path, o) in &case.before {
         assert_eq!(cluster.call("POST", path, o.clone()).await.code, 201);
     }
     let directory = tempfile::tempdir().unwrap();
-    let ran = run(&cluster, case.line, &case.input, at, fault, directory.path()).await;
-    let what = format!("{:?}, {fault:?} at request {at}: exit {}\n{}", case.line, ran.code, ran.said);
+    let count = Arc::new(AtomicUsize::new(0));
+    let faulty = Faulty { server: server(&cluster), count: count.clone(), at, fault };
+    let (code, said) = run(&cluster, faulty, case.line, &case.input, directory.path()).await;
+    let what = format!("{:?}, {fault:?} at request {at}: exit {code}\n{said}", case.line);
     let mut all_new = true;
     for (path, o) in &case.before {
         let name = o["metadata"]["name"].as_str().unwrap();
@@ -71,23 +142,23 @@ async fn attempt(case: &Case, at: usize, fault: Fault) -> Ran {
         assert_eq!(fault, Fault::Gone, "{name} is lost: {what}");
         all_new = false;
         let kept = std::fs::read_dir(directory.path()).unwrap().map(|f| f.unwrap().path());
-        let mut kept = kept.filter(|f| ran.said.contains(&f.display().to_string()));
+        let mut kept = kept.filter(|f| said.contains(&f.display().to_string()));
         let is_it = |f: std::path::PathBuf| std::fs::read_to_string(f).unwrap().contains(&format!("name: {name}\n"));
         assert!(kept.any(is_it), "{name} is in no file: {what}");
     }
     // It may be there although nobody knows: a lost answer is an error.
-    assert!(ran.code != 0 || all_new, "it says that all went well: {what}");
-    ran
+    assert!(code != 0 || all_new, "it says that all went well: {what}");
+    (code, said, count.load(Ordering::SeqCst))
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_lost_whatever_fails() {
     for case in cases() {
-        let whole = attempt(&case, usize::MAX, Fault::Lost).await;
-        assert_eq!(whole.code, 0, "{}", whole.said);
-        assert!(whole.requests >= 5, "{:?} made {} requests", case.line, whole.requests);
+        let (code, said, requests) = attempt(&case, usize::MAX, Fault::Lost).await;
+        assert_eq!(code, 0, "{said}");
+        assert!(requests >= 5, "{:?} made {requests} requests", case.line);
         for fault in FAULTS {
-            for at in 0..whole.requests {
+            for at in 0..requests {
                 attempt(&case, at, fault).await;
             }
         }

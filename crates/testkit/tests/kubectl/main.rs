@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod faults;
+mod foreign;
 mod shell;

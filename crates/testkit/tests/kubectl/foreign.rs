@@ -1,0 +1,251 @@
+//! The same steps on servers that behave as kube-apiserver may and ours does not of itself: kubectl says the same on all of them.
+
+use crate::shell::{run, server};
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::{Body, Error, Transport};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use kemudi_testkit::Cluster;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+/// In which way a server is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Ours,
+    /// Fields that nobody knows are refused in every write, and so are nulls in what is created.
+    Strict,
+    /// A page has two objects, however many were asked for.
+    SmallPages,
+    /// Discovery as before v1.26: a document for each version.
+    OldDiscovery,
+    /// Neither tables nor metadata alone.
+    NoTables,
+    /// Every request is told to come again, the first time.
+    Busy,
+    /// A watch ends after one second.
+    ShortWatches,
+}
+
+const OTHERS: [Manner; 6] =
+    [Manner::Strict, Manner::SmallPages, Manner::OldDiscovery, Manner::NoTables, Manner::Busy, Manner::ShortWatches];
+
+struct Foreign<T> {
+    server: T,
+    manner: Manner,
+    /// Requests that were told to come again.
+    seen: Mutex<HashSet<String>>,
+}
+
+fn answer(code: u16, body: &Value) -> Response<Body> {
+    let body = Full::new(Bytes::from(body.to_string())).map_err(|e| match e {}).boxed_unsync();
+    Response::builder().status(code).header("content-type", "application/json").body(body).unwrap()
+}
+
+fn refusal(code: u16, reason: &str, message: &str) -> Response<Body> {
+    answer(
+        code,
+        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": message}),
+    )
+}
+
+fn parameters(uri: &Uri) -> Vec<(String, String)> {
+    let pairs = uri.query().unwrap_or_default().split('&').filter(|p| !p.is_empty());
+    pairs.map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+fn with(uri: &Uri, name: &str, value: &str) -> Uri {
+    let mut all = parameters(uri);
+    all.retain(|(k, _)| k != name);
+    all.push((name.to_owned(), value.to_owned()));
+    let query: Vec<String> = all.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    format!("{}?{}", uri.path(), query.join("&")).parse().unwrap()
+}
+
+fn has_null(v: &Value) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Array(all) => all.iter().any(has_null),
+        // What Go's types have in a status of nothing is written.
+        Value::Object(m) => m.iter().any(|(k, v)| k != "status" && has_null(v)),
+        _ => false,
+    }
+}
+
+#[async_trait]
+impl<T: Transport> Transport for Foreign<T> {
+    async fn send(&self, mut r: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let has = |name: &str| parameters(r.uri()).iter().any(|(k, _)| k == name);
+        let writes = matches!(*r.method(), Method::POST | Method::PUT | Method::PATCH);
+        let accept = r.headers().get(ACCEPT).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
+        match self.manner {
+            Manner::Ours => {}
+            Manner::Strict => {
+                if writes {
+                    *r.uri_mut() = with(r.uri(), "fieldValidation", "Strict");
+                }
+                if r.method() == Method::POST
+                    && r.headers().get(CONTENT_TYPE).is_some_and(|t| t == "application/json")
+                    && has_null(&serde_json::from_slice(r.body()).unwrap())
+                {
+                    return Ok(refusal(400, "BadRequest", "a null"));
+                }
+            }
+            Manner::SmallPages if has("limit") => *r.uri_mut() = with(r.uri(), "limit", "2"),
+            Manner::OldDiscovery if matches!(r.uri().path(), "/api" | "/apis") => {
+                r.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            }
+            Manner::NoTables if accept.contains("as=Table") || accept.contains("as=PartialObjectMetadata") => {
+                r.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            }
+            Manner::Busy => {
+                let line = format!("{} {} {}", r.method(), r.uri(), String::from_utf8_lossy(r.body()));
+                if self.seen.lock().unwrap().insert(line) {
+                    let mut r = refusal(429, "TooManyRequests", "please try again later");
+                    r.headers_mut().insert("retry-after", HeaderValue::from_static("0"));
+                    return Ok(r);
+                }
+            }
+            Manner::ShortWatches if has("watch") => *r.uri_mut() = with(r.uri(), "timeoutSeconds", "1"),
+            _ => {}
+        }
+        self.server.send(r).await
+    }
+}
+
+const FILE: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: one, labels: {app: x}}
+data: {a: "1"}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: two, labels: {app: x}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: three, labels: {app: z}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i, ports: [{containerPort: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {ports: [{port: 80}], selector: {app: web}}
+"#;
+
+/// Every kind of command that talks to a server and needs no controller.
+const STEPS: &[&str] = &[
+    "create namespace other",
+    "create -n other configmap far --from-literal=a=b",
+    "apply -f -",
+    "apply -f -",
+    "apply --server-side --force-conflicts -f -",
+    "diff -f -",
+    "get configmaps",
+    "get configmaps -A -o wide --show-labels",
+    "get all",
+    "get cm -l app=x -o name",
+    "get cm,deploy,svc -o json",
+    "get cm --sort-by=.metadata.name -o custom-columns=N:.metadata.name",
+    "get cm one -o jsonpath={.data.a}",
+    "get cm nothing",
+    "get nonsense",
+    "get cm --chunk-size=1",
+    "describe cm one",
+    "describe deployment web",
+    "describe svc web",
+    "label cm --all new=label",
+    "label cm one new-",
+    "annotate cm -l app=x note=text",
+    "patch cm one -p {\"data\":{\"a\":\"2\"}}",
+    "patch deploy web --type=json -p [{\"op\":\"replace\",\"path\":\"/spec/replicas\",\"value\":3}]",
+    "scale deploy web --replicas=2",
+    "set image deploy/web c=other",
+    "set env deploy/web A=b",
+    "set resources deploy/web --limits=cpu=1",
+    "set serviceaccount deploy web default",
+    "autoscale deploy web --max=3",
+    "expose deploy web --name=more --port=81",
+    "rollout pause deploy web",
+    "rollout resume deploy web",
+    "rollout restart deploy web",
+    "create secret generic s --from-literal=k=v",
+    "create role r --verb=get --resource=pods,configmaps",
+    "create rolebinding rb --role=r --user=jane",
+    "create quota q --hard=pods=3",
+    "create deployment made --image=i --replicas=1",
+    "create service clusterip plain --tcp=80",
+    "create ingress i --rule=a.example.com/=web:80",
+    "create job j --image=i -- true",
+    "create cronjob cj --image=i --schedule=@daily",
+    "create pdb p --selector=app=web --min-available=1",
+    "create priorityclass high --value=10",
+    "create serviceaccount robot",
+    "run alone --image=i",
+    "wait cm/one --for=jsonpath={.data.a}=2 --timeout=5s",
+    "wait cm/one --for=jsonpath={.data.a}=9 --timeout=3s",
+    "auth can-i create pods",
+    "auth can-i --list",
+    "auth whoami",
+    "api-resources",
+    "api-versions",
+    "explain deployment.spec.replicas",
+    "cluster-info",
+    "version",
+    "events",
+    "apply view-last-applied cm one",
+    "apply set-last-applied --create-annotation -f -",
+    "replace -f -",
+    "replace --force -f -",
+    "get --raw /version",
+    "delete cm -l app=z",
+    "delete cm,secret --all",
+    "delete ns other --wait=false",
+    "delete deploy,svc,role,rolebinding,quota,ingress,pdb,hpa --all",
+    "delete cm one",
+    "get all,cm,secret,role",
+];
+
+async fn walk(manner: Manner) -> Vec<String> {
+    let cluster = Cluster::start(7).await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut said = Vec::new();
+    for step in STEPS {
+        let foreign = Foreign { server: server(&cluster), manner, seen: Mutex::default() };
+        let line: Vec<&str> = step.split(' ').collect();
+        let (code, text) = run(&cluster, foreign, &line, FILE, directory.path()).await;
+        said.push(format!("{text}exit {code}"));
+    }
+    said
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_steps_say_the_same() {
+    let ours = walk(Manner::Ours).await;
+    let failed: Vec<String> =
+        STEPS.iter().zip(&ours).filter(|(_, s)| !s.ends_with("exit 0")).map(|(l, s)| format!("{l}\n{s}")).collect();
+    println!("{}", failed.join("\n"));
+    let mut differ = Vec::new();
+    for manner in OTHERS {
+        for ((line, ours), theirs) in STEPS.iter().zip(&ours).zip(walk(manner).await) {
+            // Without a table of the server's there is one of names and ages.
+            let of_table = line.starts_with("get ") && (line.contains("-o wide") || !line.contains(" -o "));
+            if *ours != theirs && !(manner == Manner::NoTables && of_table) {
+                differ.push(format!("{manner:?}: {line}\n--- ours\n{ours}\n--- theirs\n{theirs}"));
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{} steps differ\n{}", differ.len(), differ.join("\n"));
+}
