@@ -9,6 +9,8 @@ use auth::User;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use meta::Clock;
 use node::{Handle, Sender};
 use std::net::{IpAddr, SocketAddr};
@@ -87,10 +89,23 @@ impl Handler for Agent {
         owner: Option<User>,
         address: Option<IpAddr>,
     ) -> Result<String, Response<Body>> {
-        self.0.admit(parts, &Sender { user: owner, address }).await.map_err(|r| r.map(Body::relay))
+        match self.0.admit(parts, &Sender { user: owner, address }).await {
+            Ok(user) => Ok(user),
+            Err(refusal) => Err(sendable(refusal).await),
+        }
     }
 
     async fn answer(&self, request: Request<Bytes>) -> Response<Body> {
-        self.0.handle(request).await.map(Body::relay)
+        sendable(self.0.handle(request).await).await
     }
+}
+
+/// An answer that is there as a whole is sent with its length.
+async fn sendable(response: Response<node::Body>) -> Response<Body> {
+    let (parts, body) = response.into_parts();
+    let body = match body.size_hint().exact() {
+        Some(_) => Body::Full(body.collect().await.map(|b| b.to_bytes()).unwrap_or_default()),
+        None => Body::relay(body),
+    };
+    Response::from_parts(parts, body)
 }

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// How long open requests go on after the endpoint was told to end.
-const LAST_REQUESTS: Duration = Duration::from_secs(2);
+const LAST_REQUESTS: Duration = Duration::from_millis(500);
 
 /// Decides who may send a request, and answers it.
 #[async_trait]

@@ -2,13 +2,18 @@
 
 use crate::runner::Case;
 use crate::story::Story;
-use client::Client;
+use bytes::Bytes;
 use client::client::{JSON, collect, request};
 use client::https::{Credentials, Https};
 use client::kubeconfig::{Overrides, Sources};
-use http::{Method, StatusCode};
+use client::{Client, Upgrade};
+use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpStream};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
 
 pub const TESTS: &[Case] = &[
     ("kubelet::health_and_configuration", health),
@@ -31,9 +36,10 @@ pub struct Agent<'a> {
 impl<'a> Agent<'a> {
     pub fn of(story: &'a Story, token: Option<&str>) -> Self {
         let sources = Sources { explicit: Some(story.cluster.kubeconfig.clone()), files: Vec::new() };
+        let server = format!("https://{}", address(story));
         let client = story.cluster.runtime.block_on(async {
             let mut config = sources.resolve(&Overrides::default(), |_| None).unwrap().config().await.unwrap();
-            config.server = format!("https://{}", address(story));
+            config.server = server;
             if let Some(token) = token {
                 config.credentials = Credentials::Bearer(token.into());
             }
@@ -48,6 +54,26 @@ impl<'a> Agent<'a> {
             let answer = self.client.raw(r).await.unwrap_or_else(|e| panic!("{path}: {e}"));
             let code = answer.status();
             (code, String::from_utf8_lossy(&collect(answer.into_body()).await.unwrap()).into_owned())
+        })
+    }
+
+    /// What comes over a WebSocket until a command says how it ended.
+    fn web_socket(&self, path: &str, protocol: &str) -> Vec<u8> {
+        let r = Request::get(path)
+            .header("connection", "Upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("sec-websocket-protocol", protocol);
+        self.story.cluster.runtime.block_on(async {
+            let upgrade = self.client.upgrade(r.body(Bytes::new()).unwrap()).await.unwrap();
+            let Upgrade::Switched(_, mut stream) = upgrade else { panic!("{path}: the protocol was not changed") };
+            let mut said = Vec::new();
+            while !String::from_utf8_lossy(&said).contains("\"status\":") {
+                let read = tokio::time::timeout(Duration::from_secs(60), stream.read_buf(&mut said)).await;
+                assert!(read.unwrap().unwrap() > 0, "{path}: {said:?}");
+            }
+            said
         })
     }
 
@@ -99,10 +125,18 @@ fn health(s: &Story) {
     assert_eq!(config["port"], s.get_at("/api/v1/nodes/e2e")["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]);
 }
 
+/// Lets the pod send something: nothing listens there, which it says.
+fn talk(pod: &Value) {
+    let address: IpAddr = pod["status"]["podIP"].as_str().unwrap().parse().unwrap();
+    let refused = TcpStream::connect_timeout(&(address, 1).into(), Duration::from_secs(10)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
 fn usage(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({"resources": {"limits": {"memory": "64Mi"}}}));
     let pod = s.ready("p");
     let agent = Agent::of(s, None);
+    talk(&pod);
     let is = |p: &&Value| p["metadata"]["uid"] == pod["metadata"]["uid"];
     let pods = agent.json("/pods");
     let own = pods["items"].as_array().unwrap().iter().find(is).unwrap();
@@ -173,8 +207,10 @@ fn usage(s: &Story) {
 fn cadvisor(s: &Story) {
     let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
     s.shell_pod("p", FOREVER, json!({}), json!({"readinessProbe": probe}));
-    let uid = s.ready("p")["metadata"]["uid"].as_str().unwrap().to_owned();
+    let made = s.ready("p");
+    let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
     let agent = Agent::of(s, None);
+    talk(&made);
     let text = agent.get("/metrics/cadvisor");
     let ns = s.ns.as_str();
     let container = [("container", "c"), ("namespace", ns), ("pod", "p"), ("image", crate::story::IMAGE)];
@@ -228,6 +264,12 @@ fn commands(s: &Story) {
     for absent in ["p/none", "none/c", "p/other-uid/c"] {
         assert_eq!(run(absent, "echo").0, 500, "{absent}");
     }
+    let path = format!("/exec/{ns}/p/c?command=echo&command=inside&stdout=true&stderr=true");
+    for protocol in ["v5.channel.k8s.io", "v4.channel.k8s.io"] {
+        let said = agent.web_socket(&path, protocol);
+        let is = |part: &[u8]| said.windows(part.len()).any(|w| w == part);
+        assert!(is(b"\x01inside\n") && is(b"\"status\":\"Success\""), "{protocol}: {said:?}");
+    }
     // Without an upgrade there is no stream.
     for path in ["exec", "attach"] {
         let (code, said) = agent.call("POST", &format!("/{path}/{ns}/p/c?command=true&stdout=true"));
@@ -265,7 +307,9 @@ fn one_way(s: &Story) {
     let count = || -> BTreeMap<&str, f64> {
         let text = agent.get("/metrics");
         ["exec", "containerLogs"]
-            .map(|p| (p, sample(&text, "kubelet_http_requests_total", &[("path", p)]).unwrap_or(0.0)))
+            .map(|p| {
+                (p, sample(&text, "kubelet_http_requests_total", &[("path", p), ("method", "GET")]).unwrap_or(0.0))
+            })
             .into()
     };
     let before = count();

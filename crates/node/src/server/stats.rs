@@ -10,9 +10,10 @@ use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodU
 use super::{Body, Error, Handle, json};
 use crate::node::most_pids;
 
-/// Of so many inodes and bytes a file system is.
+/// The file system of pods, images and logs. Bytes and inodes.
 struct FileSystem {
     available: u64,
+    used: u64,
     capacity: u64,
     inodes: u64,
     inodes_free: u64,
@@ -23,6 +24,7 @@ impl FileSystem {
         let s = statvfs(&handle.options.data_dir).ok()?;
         Some(Self {
             available: s.blocks_available() * s.fragment_size(),
+            used: s.blocks().saturating_sub(s.blocks_free()) * s.fragment_size(),
             capacity: s.blocks() * s.fragment_size(),
             inodes: s.files(),
             inodes_free: s.files_free(),
@@ -31,7 +33,7 @@ impl FileSystem {
 
     /// What uses so many bytes and inodes of it; `None` for everything on it.
     fn json(&self, at: &str, used: Option<(u64, Option<u64>)>) -> Value {
-        let all = (self.capacity.saturating_sub(self.available), Some(self.inodes.saturating_sub(self.inodes_free)));
+        let all = (self.used, Some(self.inodes.saturating_sub(self.inodes_free)));
         let (bytes, inodes) = used.unwrap_or(all);
         let mut out = json!({"time": at, "availableBytes": self.available, "capacityBytes": self.capacity,
             "usedBytes": bytes, "inodesFree": self.inodes_free, "inodes": self.inodes});
