@@ -4,6 +4,9 @@ use crate::connections::{ANSWER, PATIENCE, head};
 use crate::runner::Case;
 use crate::story::Story;
 use ::network::namespace::run_in;
+use client::https::{ClientIdentity, Roots};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustls::ClientConfig;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,14 +54,21 @@ impl Place {
     }
 
     async fn tls(&self) -> std::io::Result<TlsStream<TcpStream>> {
-        let config = Arc::new((*client::https::unverified().unwrap()).clone());
+        self.tls_as(client::https::unverified().unwrap()).await
+    }
+
+    async fn tls_as(&self, config: Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
         let name = rustls::pki_types::ServerName::try_from(self.agent.ip().to_string()).unwrap();
         TlsConnector::from(config).connect(name, self.tcp()).await
     }
 
     /// The code and text of the answer. An empty token is none.
     async fn ask(&self, method: &str, path: &str, token: &str) -> (u16, String) {
-        let mut c = timeout(PATIENCE, self.tls()).await.unwrap().unwrap();
+        let c = timeout(PATIENCE, self.tls()).await.unwrap().unwrap();
+        Self::ask_over(c, method, path, token).await
+    }
+
+    async fn ask_over(mut c: TlsStream<TcpStream>, method: &str, path: &str, token: &str) -> (u16, String) {
         let mut text = head(method, path, token, 0).replacen("\r\n", "\r\nConnection: close\r\n", 1);
         if token.is_empty() {
             text = text.replace("Authorization: Bearer \r\n", "");
@@ -87,6 +97,7 @@ fn nobody(s: &Story) {
     let place = Place::of(s);
     let account = s.ok(&["create", "token", "default"]);
     let foreign = foreign_token();
+    let authority = std::fs::read(s.cluster.directory.join("data/pki/ca.crt")).unwrap();
     s.cluster.runtime.block_on(async {
         for (method, path) in paths(&s.ns) {
             for token in ["", "nobody", foreign] {
@@ -98,8 +109,22 @@ fn nobody(s: &Story) {
             assert_eq!(code, 403, "{method} {path}: {said}");
             let user = format!("Forbidden (user=system:serviceaccount:{}:default, verb=", s.ns);
             assert!(said.starts_with(&user), "{method} {path}: {said}");
+            // A certificate that says it is an administrator's, which nobody's authority has signed.
+            let config = client::https::mutual(Roots::Pem(authority.clone()), self_signed()).unwrap();
+            let c = place.tls_as(config).await.unwrap();
+            assert_eq!(Place::ask_over(c, method, &path, "").await, (401, "Unauthorized".into()), "{method} {path}");
         }
     });
+}
+
+fn self_signed() -> ClientIdentity {
+    let key = KeyPair::generate().unwrap();
+    let mut p = CertificateParams::default();
+    p.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    p.distinguished_name.push(DnType::CommonName, "kube-apiserver-kubelet-client");
+    p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = p.self_signed(&key).unwrap();
+    ClientIdentity { certificates: certificate.pem().into_bytes(), key: key.serialize_pem().into_bytes() }
 }
 
 /// A token that looks like one of ours, with a signature of nobody.

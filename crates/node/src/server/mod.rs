@@ -48,7 +48,7 @@ use crate::counts::Known;
 use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use access::Access;
 use target::Target;
-use usage::Rates;
+use usage::{Layers, Rates};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -59,6 +59,7 @@ pub struct Handle {
     known: Arc<Known>,
     access: Arc<Access>,
     rates: Arc<Rates>,
+    layers: Arc<Layers>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +180,7 @@ fn decode(text: &str) -> String {
 impl Handle {
     pub(crate) fn new(options: Arc<Options>, known: Arc<Known>) -> Self {
         let access = Arc::new(Access::new(options.client.clone(), &options.node_name));
-        Self { options, known, access, rates: Arc::default() }
+        Self { options, known, access, rates: Arc::default(), layers: Arc::default() }
     }
 
     /// The name of who sends the request and may do so, or the refusal.

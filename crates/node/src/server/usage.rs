@@ -1,11 +1,15 @@
 //! What the node, its pods and their containers use: from control groups, `/proc` and file systems, at the moment of the question.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use runtime::cgroup::Usage;
-use runtime::{Container, ContainerState, Timestamp};
+use runtime::{Container, ContainerState, Runtime, Timestamp};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::{Error, Handle};
 use crate::counts::PodLabels;
@@ -14,8 +18,14 @@ use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// A rate is the mean over at least this time, in nanoseconds, once there is an answer so old.
 const WINDOW: u64 = 10_000_000_000;
+/// How long the size of a layer is believed, and how long the first walk of one is waited for.
+const FRESH: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Units of processor time in `/proc/stat`, per second.
 const TICKS: u64 = 100;
+
+/// Bytes and inodes.
+type Layer = (u64, u64);
 
 /// What goes through a network interface, from the side of its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,8 +42,8 @@ pub(super) struct ContainerUsage {
     pub usage: Usage,
     /// Nanoseconds of processor time per second.
     pub rate: Option<u64>,
-    /// Bytes and inodes of its writable layer.
-    pub layer: Option<(u64, u64)>,
+    /// Its writable layer.
+    pub layer: Option<Layer>,
     pub log_bytes: Option<u64>,
 }
 
@@ -101,6 +111,59 @@ impl Rates {
     }
 }
 
+/// Sizes of writable layers. A layer is walked by one task at a time, and not again for a while: it may be very large.
+#[derive(Default)]
+pub(super) struct Layers {
+    sizes: Mutex<HashMap<String, (Instant, Layer)>>,
+    walked: Mutex<HashSet<String>>,
+    ended: Notify,
+}
+
+impl Layers {
+    /// The size of a container's layer, as it was a moment ago; `None` if the first walk takes too long.
+    async fn of(self: &Arc<Self>, runtime: &Arc<dyn Runtime>, id: &str) -> Option<Layer> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            // From here on no end is missed.
+            ended.as_mut().enable();
+            let known = self.sizes.lock().get(id).copied();
+            if let Some((at, size)) = known
+                && at.elapsed() < FRESH
+            {
+                return Some(size);
+            }
+            self.walk(runtime, id);
+            if tokio::time::timeout_at(end, ended).await.is_err() {
+                return known.map(|(_, size)| size);
+            }
+            if !self.walked.lock().contains(id) && !self.sizes.lock().contains_key(id) {
+                return None;
+            }
+        }
+    }
+
+    fn walk(self: &Arc<Self>, runtime: &Arc<dyn Runtime>, id: &str) {
+        if !self.walked.lock().insert(id.to_owned()) {
+            return;
+        }
+        let (this, runtime, id) = (self.clone(), runtime.clone(), id.to_owned());
+        tokio::spawn(async move {
+            let size = runtime.container_layer(&id).await;
+            if let Ok(size) = size {
+                this.sizes.lock().insert(id.clone(), (Instant::now(), size));
+            }
+            this.walked.lock().remove(&id);
+            this.ended.notify_waiters();
+        });
+    }
+
+    fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        self.sizes.lock().retain(|id, _| is_there(id));
+    }
+}
+
 fn nanoseconds(t: Timestamp) -> u64 {
     t.secs.saturating_mul(1_000_000_000).saturating_add(u64::from(t.nanos))
 }
@@ -124,7 +187,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         for c in all.iter().filter(|c| c.pod == pod.id && c.state == ContainerState::Running) {
             let Ok(stats) = runtime.container_stats(&c.id).await else { continue };
             let layer = match disks {
-                Disks::Walked => runtime.container_layer(&c.id).await.ok(),
+                Disks::Walked => handle.layers.of(runtime, &c.id).await,
                 Disks::Left => None,
             };
             let log_bytes = std::fs::symlink_metadata(&c.log_path).ok().filter(|m| m.is_file()).map(|m| m.len());
@@ -163,6 +226,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         id.starts_with('/') || pods.iter().any(|p| p.id == id || p.containers.iter().any(|c| c.container.id == id))
     };
     rates.retain(known);
+    handle.layers.retain(known);
     Ok(Everything { at, node, pods })
 }
 
