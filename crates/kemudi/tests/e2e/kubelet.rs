@@ -232,8 +232,6 @@ fn cadvisor(s: &Story) {
     let counted = || sample(&agent.get("/metrics/probes"), "prober_probe_total", &good);
     let before = counted().unwrap();
     s.eventually("another probe", || counted().filter(|n| *n > before));
-    s.k(&["delete", "pod", "p", "--now"]);
-    s.eventually("the probes of a pod that is gone are forgotten", || counted().is_none().then_some(()));
     let text = agent.get("/metrics");
     for (name, labels) in [
         ("kubelet_node_name", &[("node", "e2e")][..]),
@@ -245,6 +243,8 @@ fn cadvisor(s: &Story) {
     ] {
         assert!(sample(&text, name, labels).is_some_and(|v| v > 0.0), "{name} in {text}");
     }
+    s.k(&["delete", "pod", "p", "--now"]);
+    s.eventually("the probes of a pod that is gone are forgotten", || counted().is_none().then_some(()));
 }
 
 fn commands(s: &Story) {
