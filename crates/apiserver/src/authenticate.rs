@@ -4,8 +4,8 @@ pub mod bootstrap_token;
 mod certificates;
 mod front_proxy;
 
-pub(crate) use certificates::Holder;
 pub use certificates::{AnyCertificate, Certificates, Peer, PeerError};
+pub(crate) use certificates::{Holder, user_of};
 pub use front_proxy::FrontProxy;
 
 use auth::{Tokens, User};

@@ -10,6 +10,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
+/// Pieces of a relayed body that wait to be taken. A log passes two relays, and pieces are large when nobody reads.
+const RELAYED: usize = 4;
+
 /// A body of an answer. Dropping it ends the stream behind it.
 pub enum Body {
     Full(Bytes),
@@ -40,7 +43,7 @@ impl Body {
 
     /// A body that arrives from another server. Once nobody wants it, nothing more of it is waited for.
     pub fn relay(mut body: impl HttpBody<Data = Bytes, Error: Send> + Send + Unpin + 'static) -> Self {
-        let (sender, receiver) = mpsc::channel(16);
+        let (sender, receiver) = mpsc::channel(RELAYED);
         tokio::spawn(async move {
             let relay = async {
                 // What breaks off ends here as well.

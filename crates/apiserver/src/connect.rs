@@ -18,7 +18,27 @@ use std::sync::Arc;
 /// `/exec/NS/POD/CONTAINER`, `/attach/…`, `/portForward/NS/POD`.
 #[async_trait]
 pub trait NodeConnector: Send + Sync {
-    async fn connect(&self, node: &str, request: HttpRequest<Bytes>) -> Result<Response<Body>, Status>;
+    async fn connect(&self, node: &str, request: HttpRequest<Bytes>) -> Result<Response<Body>, ConnectError>;
+}
+
+/// Why an agent did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("nodes {0:?} not found")]
+    NoNode(String),
+    /// The message is Go's.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl ConnectError {
+    /// As clients see it; `doing` comes before the reason.
+    pub(crate) fn status(self, doing: &str) -> Status {
+        match self {
+            Self::NoNode(_) => Status::new(404, Reason::NotFound, self.to_string()),
+            Self::Unreachable(why) => Status::unavailable(format!("{doing}: {why}")),
+        }
+    }
 }
 
 pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Result<Response<Body>, Status> {
@@ -55,7 +75,10 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     parts.uri = uri;
     let connector = server.connector.read().clone();
     let response = match connector {
-        Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await?,
+        Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await.map_err(|e| match e {
+            ConnectError::Unreachable(why) => Status::internal(format!("error dialing backend: {why}")),
+            none => none.status("error dialing backend"),
+        })?,
         None => return Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
     };
     let answered = response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS;

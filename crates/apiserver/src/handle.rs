@@ -3,14 +3,13 @@
 use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::{Identity, Peer};
 use crate::body::Body;
-use crate::budget::Room;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
 use crate::info::Info;
 use crate::listen::Connection;
 use crate::metrics::Authentication;
 use crate::path::{Query, Target};
-use crate::request_body::{LARGE_HEAD, RequestBody, head_size};
+use crate::request_body::{RequestBody, head_size, room_for_head};
 use crate::trace::Trace;
 use crate::{Server, aside, audit, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
 use auth::{Attributes, User};
@@ -21,7 +20,6 @@ use meta::Status;
 use registry::{Resource, Warnings};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// A request on its way down.
@@ -151,7 +149,7 @@ impl Server {
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
         let head = head_size(&parts);
-        let large_head = self.room_for_head(&parts, head).await?;
+        let large_head = room_for_head(&self.heads, &parts, head).await?;
         let user = match self.authenticate(&mut parts, &info, trace).await {
             Ok(user) => user,
             Err(s) => {
@@ -168,7 +166,7 @@ impl Server {
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
         }
         // Before there is a seat: who sends slowly takes none from others. The error of a body that cannot be read is returned after authorization.
-        let body = body.read(self, &user.name, head).await;
+        let body = body.read(&self.bodies, &user.name, head).await;
         if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
             let _turn = self.aside.turn(&user.name, bytes.len()).await?;
             record.request(info.verb, content::media_type(&parts.headers), bytes);
@@ -250,18 +248,6 @@ impl Server {
             }
         }
         Ok(answer)
-    }
-
-    /// Room for a large head while it is not known who sends it, for each address.
-    async fn room_for_head(&self, parts: &Parts, head: usize) -> Result<Option<Room>, Status> {
-        let Some(audit::Address(address)) = parts.extensions.get::<audit::Address>().filter(|_| head > LARGE_HEAD)
-        else {
-            return Ok(None);
-        };
-        let room = self.heads.take(&address.to_string(), head, Duration::ZERO).await;
-        room.map(Some).ok_or_else(|| {
-            Status::too_many_requests("too many bytes of request headers are being read from this address", 1)
-        })
     }
 
     async fn authenticate(&self, parts: &mut Parts, info: &Info, trace: &Trace) -> Result<User, Status> {

@@ -16,6 +16,7 @@ mod compress;
 mod connect;
 mod content;
 mod deadline;
+mod dialer;
 pub mod discovery;
 mod documents;
 mod elsewhere;
@@ -52,8 +53,9 @@ pub use authenticate::{
     Anonymous, AnyCertificate, Authenticators, Certificates, FrontProxy, Identity, Peer, PeerError,
 };
 pub use body::Body;
-pub use connect::NodeConnector;
+pub use connect::{ConnectError, NodeConnector};
 pub use deadline::duration;
+pub use dialer::NodeDialer;
 pub use health::VERSION;
 pub use node_authorizer::NodeAuthorizer;
 pub use options::Options;

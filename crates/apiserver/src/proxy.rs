@@ -83,7 +83,8 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
             let connector = server.connector.read().clone();
             match connector {
                 Some(c) => {
-                    let response = c.connect(&node, HttpRequest::from_parts(parts, body)).await?;
+                    let answered = c.connect(&node, HttpRequest::from_parts(parts, body)).await;
+                    let response = answered.map_err(|e| e.status("error trying to reach service"))?;
                     let origin = Origin { dialled: String::new(), asked, root: root.to_owned() };
                     Ok(through(response, origin, is_head))
                 }
@@ -116,7 +117,7 @@ fn split(id: &str) -> Result<(String, Place), Status> {
 }
 
 async fn send(
-    mut parts: http::request::Parts,
+    parts: http::request::Parts,
     body: Bytes,
     address: (&str, u16),
     tls: bool,
@@ -126,21 +127,9 @@ async fn send(
     let bare = host.trim_matches(['[', ']']);
     let socket = client::https::dial(bare, port, Reach::Anywhere, CONNECT).await.map_err(Error::Connect)?;
     let _ = socket.set_nodelay(true);
-    let ours = parts.extensions.remove::<OnUpgrade>();
-    let asked = parts.headers.get(UPGRADE).cloned();
-    drop_hop_by_hop(&mut parts.headers);
-    if let Some(protocol) = &asked {
-        parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        parts.headers.insert(UPGRADE, protocol.clone());
-    }
     // The other side sees the host that the client asked for.
     let asked = if origin.asked.is_empty() { &origin.dialled } else { &origin.asked };
-    if let Ok(host) = HeaderValue::from_str(asked) {
-        parts.headers.insert(HOST, host);
-    }
-    parts.version = http::Version::HTTP_11;
-    parts.extensions = http::Extensions::new();
-    let request = HttpRequest::from_parts(parts, Full::new(body));
+    let (request, ours) = outgoing(parts, body, asked);
     let response = if tls {
         let config = client::https::unverified().map_err(|e| Error::Tls(e.why()))?;
         let name = ServerName::try_from(bare.to_owned()).map_err(|e| Error::Tls(e.to_string()))?;
@@ -152,20 +141,43 @@ async fn send(
     Ok(answer(response, ours))
 }
 
-async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+/// A request as it is sent on, with the name of the host that it is for, and what becomes of the client's connection if the other
+/// side changes the protocol.
+pub(crate) fn outgoing(
+    mut parts: http::request::Parts,
+    body: Bytes,
+    host: &str,
+) -> (HttpRequest<Full<Bytes>>, Option<OnUpgrade>) {
+    let ours = parts.extensions.remove::<OnUpgrade>();
+    let asked = parts.headers.get(UPGRADE).cloned();
+    drop_hop_by_hop(&mut parts.headers);
+    if let Some(protocol) = &asked {
+        parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        parts.headers.insert(UPGRADE, protocol.clone());
+    }
+    if let Ok(host) = HeaderValue::from_str(host) {
+        parts.headers.insert(HOST, host);
+    }
+    parts.headers.remove(AUTHORIZATION);
+    parts.version = http::Version::HTTP_11;
+    parts.extensions = http::Extensions::new();
+    (HttpRequest::from_parts(parts, Full::new(body)), ours)
+}
+
+pub(crate) async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     io: S,
     request: HttpRequest<Full<Bytes>>,
-) -> Result<Response<Incoming>, Error> {
+) -> Result<Response<Incoming>, hyper::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(async move {
         if let Err(e) = connection.with_upgrades().await {
             tracing::debug!("a connection of a proxy ended: {e}");
         }
     });
-    Ok(sender.send_request(request).await?)
+    sender.send_request(request).await
 }
 
-fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>) -> Response<Body> {
+pub(crate) fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>) -> Response<Body> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let theirs = hyper::upgrade::on(&mut response);
         if let Some(ours) = ours {

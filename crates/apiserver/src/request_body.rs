@@ -3,8 +3,8 @@
 //! Invariant: no byte of a body is kept before room for it was granted to the authenticated user ([`crate::budget`]), and a
 //! body that comes too slowly is given up.
 
-use crate::Server;
-use crate::budget::Room;
+use crate::audit;
+use crate::budget::{Budget, Room};
 use crate::content::MAX_BODY;
 use crate::deadline;
 use bytes::Bytes;
@@ -30,6 +30,17 @@ pub(crate) const HEADS_PER_ADDRESS: usize = 16 << 20;
 pub(crate) fn head_size(parts: &Parts) -> usize {
     let headers: usize = parts.headers.iter().map(|(k, v)| k.as_str().len() + v.len() + 32).sum();
     headers + parts.uri.path_and_query().map_or(0, |p| p.as_str().len())
+}
+
+/// Room for a large head while it is not known who sends it, for each address.
+pub(crate) async fn room_for_head(heads: &Budget, parts: &Parts, head: usize) -> Result<Option<Room>, Status> {
+    let Some(audit::Address(address)) = parts.extensions.get::<audit::Address>().filter(|_| head > LARGE_HEAD) else {
+        return Ok(None);
+    };
+    let room = heads.take(&address.to_string(), head, Duration::ZERO).await;
+    room.map(Some).ok_or_else(|| {
+        Status::too_many_requests("too many bytes of request headers are being read from this address", 1)
+    })
 }
 
 /// How long a request waits for room.
@@ -62,13 +73,13 @@ fn no_room() -> Status {
 
 impl RequestBody {
     /// Reads the body for a user that is known. `head` is the size of what came before it, which takes room as well.
-    pub async fn read(self, server: &Server, user: &str, head: usize) -> Result<Held, Status> {
+    pub async fn read(self, bodies: &Budget, user: &str, head: usize) -> Result<Held, Status> {
         let body = match self {
             Self::Whole(bytes) if bytes.len() > MAX_BODY => return Err(too_large()),
             Self::Whole(bytes) => return Ok((bytes, Vec::new())),
             Self::Socket(body) => body,
         };
-        let mut reading = Reading { server, user, rooms: Vec::new(), granted: 0 };
+        let mut reading = Reading { bodies, user, rooms: Vec::new(), granted: 0 };
         if head > LARGE_HEAD {
             // Nothing waits with a large head in its hands.
             reading.grant(head, Duration::ZERO).await?;
@@ -111,7 +122,7 @@ async fn discard(mut body: Incoming, most: usize, time: Duration) {
 }
 
 struct Reading<'a> {
-    server: &'a Server,
+    bodies: &'a Budget,
     user: &'a str,
     rooms: Vec<Room>,
     granted: usize,
@@ -119,7 +130,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     async fn grant(&mut self, bytes: usize, patience: Duration) -> Result<(), Status> {
-        let room = self.server.bodies.take(self.user, bytes, patience).await.ok_or_else(no_room)?;
+        let room = self.bodies.take(self.user, bytes, patience).await.ok_or_else(no_room)?;
         self.rooms.push(room);
         self.granted += bytes;
         Ok(())

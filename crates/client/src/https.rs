@@ -12,7 +12,7 @@ mod words;
 pub use connect::Proxy;
 pub use dedicated::Dedicated;
 pub use dial::{dial, handshake_error};
-pub use tls::{ClientIdentity, Roots, unverified};
+pub use tls::{ClientIdentity, Roots, mutual, unverified};
 pub use words::os;
 
 use crate::error::Error;

@@ -1,22 +1,21 @@
 //! The node of this machine: runtime, pod network, agent, service proxy and DNS.
 
 use crate::components::Parts;
-use apiserver::{Body, NodeConnector};
-use async_trait::async_trait;
+use crate::kubelet::Sockets;
 use auth::User;
-use bytes::Bytes;
 use client::Informers;
-use http::{Request, Response};
-use meta::{GroupResource, Status};
+use meta::GroupResource;
 use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
-use node::{Agent, Allowlist, DnsOptions, Handle, SeccompDefault};
+use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
@@ -44,6 +43,8 @@ pub enum Error {
     Image(String),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
+    #[error("the port {0} of the agent cannot be used: {1}")]
+    Port(SocketAddr, std::io::Error),
 }
 
 #[derive(Clone)]
@@ -110,8 +111,16 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
     Ok(PodNetwork::open(config.network()).await?)
 }
 
-/// Starts everything of the node.
-pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informers: &Informers) -> Result<(), Error> {
+/// Starts everything of the node. The agent's sockets serve until `shutdown` turns true; what is returned ends then.
+pub async fn start(
+    config: &Config,
+    network: PodNetwork,
+    sockets: Sockets,
+    parts: &Parts,
+    informers: &Informers,
+    shutdown: watch::Receiver<bool>,
+) -> Result<JoinSet<()>, Error> {
+    let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
     if let Err(e) = runtime::terminals::raise(TERMINALS) {
         tracing::warn!("the number of terminals of this machine cannot be raised: {e}");
     }
@@ -158,15 +167,16 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
         sysctls: config.sysctls.clone(),
         pod_pids_limit: Some(config.pod_max_pids),
         seccomp_default: config.seccomp_default,
-        port: 10250,
-        own_ports: vec![config.api_port, 10250],
+        address: listens.ip(),
+        port: listens.port(),
+        own_ports: vec![config.api_port, listens.port()],
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
     });
-    *parts.server.connector.write() =
-        Some(Arc::new(InProcess { node: config.node_name.clone(), handle: agent.handle() }));
+    let serving = sockets.serve(agent.handle(), IpAddr::V4(gateway), shutdown).await;
+    let serving = serving.map_err(|(socket, e)| Error::Port(socket, e))?;
     let shutdown = parts.shutdown.clone();
     tokio::spawn(async move {
         if let Err(e) = agent.run(shutdown).await {
@@ -192,7 +202,7 @@ pub async fn start(config: &Config, network: PodNetwork, parts: &Parts, informer
             tracing::error!("the DNS server ended: {e}");
         }
     });
-    Ok(())
+    Ok(serving)
 }
 
 fn runtime_clock(parts: &Parts) -> runtime::Clock {
@@ -223,20 +233,4 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     // Volumes of pods that nobody ended.
     runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;
     Ok(())
-}
-
-/// The agent of this process, for logs and exec.
-struct InProcess {
-    node: String,
-    handle: Handle,
-}
-
-#[async_trait]
-impl NodeConnector for InProcess {
-    async fn connect(&self, node: &str, request: Request<Bytes>) -> Result<Response<Body>, Status> {
-        if node != self.node {
-            return Err(Status::unavailable(format!("no way to the agent of node {node:?}")));
-        }
-        Ok(self.handle.handle(request).await.map(Body::relay))
-    }
 }

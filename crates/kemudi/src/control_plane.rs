@@ -5,7 +5,7 @@ use crate::authorities::Authorities;
 use crate::bootstrap::{self, Place};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
-use apiserver::{Authenticators, Server};
+use apiserver::{Authenticators, Certificates, NodeDialer, Server};
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use registry::{Registry, encode};
@@ -35,6 +35,8 @@ pub enum Error {
     Encryption(#[from] encryption::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
+    #[error("the way to the agents of nodes: {0}")]
+    Dialer(#[from] client::Error),
     #[error(transparent)]
     Access(#[from] access::Error),
     #[error("the port {0} cannot be used: {1}")]
@@ -66,6 +68,9 @@ pub struct ControlPlane {
     pub server: Arc<Server>,
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
+    /// Whose client certificates are taken, and the authorities (PEM) that clients are told of.
+    pub certificates: Certificates,
+    pub client_ca: String,
     pub admin_token: String,
     /// Makes the tokens of service accounts.
     pub accounts: Arc<ServiceAccountTokens>,
@@ -146,6 +151,8 @@ impl ControlPlane {
         }
         let unserved = strategies::rbac::unserved(&registry);
         let server = Server::with(registry, authenticators, access.authorizer, plugins, options);
+        let dialer = NodeDialer::new(server.registry.clone(), &pki.ca_pem, pki.kubelet_client()?)?;
+        *server.connector.write() = Some(Arc::new(dialer));
         // As upstream, whose informers of these kinds never begin then.
         server.readiness.set("informer-sync", !access.by_roles || unserved.is_empty());
         if access.by_roles && !unserved.is_empty() {
@@ -169,6 +176,7 @@ impl ControlPlane {
         let mut serving = JoinSet::new();
         let pair = pki.server(&names, &addresses)?;
         let (changes, tls) = watch::channel(pki.tls(&pair, &[&access.client_ca, &access.proxy_ca])?);
+        let (certificates, client_ca) = (access.certificates.clone(), access.client_ca.clone());
         let authorities = Authorities {
             pki: pki.clone(),
             pair,
@@ -186,7 +194,7 @@ impl ControlPlane {
             serving.spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
         }
         serving.spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
-        Ok(Self { serving, server, address, pki, admin_token, accounts, clock, rng })
+        Ok(Self { serving, server, address, pki, certificates, client_ca, admin_token, accounts, clock, rng })
     }
 }
 

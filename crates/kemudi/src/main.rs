@@ -14,6 +14,7 @@ mod components;
 mod control_plane;
 mod data_dir;
 mod images;
+mod kubelet;
 mod lock;
 mod man;
 mod missing;

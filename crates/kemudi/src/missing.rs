@@ -12,7 +12,6 @@ pub const MISSING: &[(&str, &str)] = &[
     ("more than one node", "a control plane takes agents of other programs; ours runs beside it only"),
     ("IPv6 for pods", "services have it; pods have IPv4 addresses"),
     ("resizing running pods", "admitted; no node carries it out"),
-    ("the agent's own API (port 10250)", "not served; logs, exec and metrics come through the API server"),
 ];
 
 /// The table as lines of text.

@@ -86,6 +86,27 @@ impl Pki {
         sign(p, &self.issuer, &*self.clock)
     }
 
+    /// The certificate of a node's agent (`kubernetes.io/kubelet-serving`).
+    pub fn kubelet(&self, node: &str, addresses: &[IpAddr]) -> Result<Pair, Error> {
+        let mut p = CertificateParams::default();
+        p.distinguished_name.push(DnType::OrganizationName, auth::user::GROUP_NODES);
+        p.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+        p.subject_alt_names.push(SanType::DnsName(node.try_into()?));
+        p.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
+        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        sign(p, &self.issuer, &*self.clock)
+    }
+
+    /// What the agents of nodes know this API server by. It is made anew at each start and never written down.
+    pub fn kubelet_client(&self) -> Result<ClientIdentity, Error> {
+        let mut p = CertificateParams::default();
+        p.distinguished_name.push(DnType::OrganizationName, auth::user::GROUP_MASTERS);
+        p.distinguished_name.push(DnType::CommonName, "kube-apiserver-kubelet-client");
+        p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let pair = sign(p, &self.issuer, &*self.clock)?;
+        Ok(ClientIdentity { certificates: pair.certificate.into_bytes(), key: pair.key.into_bytes() })
+    }
+
     /// TLS for the socket. Client certificates are taken from everybody, and looked at by those who know the authorities; to
     /// clients these are named, so that they know which of theirs to send.
     pub fn tls(&self, pair: &Pair, authorities: &[&str]) -> Result<Arc<rustls::ServerConfig>, Error> {

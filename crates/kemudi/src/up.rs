@@ -2,6 +2,7 @@
 
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
+use crate::kubelet::Sockets;
 use crate::pki;
 use crate::signals::Stop;
 use crate::system::SystemClock;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use strategies::networking::Cidr;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 #[derive(Args)]
 pub struct Options {
@@ -42,6 +44,13 @@ pub struct Options {
     /// The name of this machine's node. Default: its host name.
     #[arg(long)]
     pub node_name: Option<String>,
+    /// The address on which this machine's node agent serves the kubelet's API. Its pods and the API server reach it besides at the
+    /// node's own address.
+    #[arg(long, default_value = "0.0.0.0")]
+    pub kubelet_address: IpAddr,
+    /// The port of the kubelet's API; 0 for any free one.
+    #[arg(long, default_value_t = 10250)]
+    pub kubelet_port: u16,
     /// Kernel parameters (sysctls) that pods may set besides the safe ones, by name or by a beginning that ends with '*'. Only those
     /// that the kernel keeps per namespace can be allowed.
     #[arg(long, value_delimiter = ',')]
@@ -133,6 +142,8 @@ pub enum Error {
     Stuck(i32),
 }
 
+/// The most connections of the agent's API.
+const MOST_OF_AGENT: usize = 1024;
 const PID_FILE: &str = "kemudi.pid";
 /// How long the end waits for the audit's webhook.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
@@ -200,7 +211,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
             return Err(Error::Privileges(missing));
         }
     }
-    let max_connections = connections(runtime::open_files::raise());
+    let (max_connections, of_agent) = connections(runtime::open_files::raise(), !options.disable_agent);
     let server_options = apiserver::Options {
         flags: options.shown.clone(),
         aside: Some(aside.clone()),
@@ -234,6 +245,10 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         service_range,
         dns,
     });
+    let kubelet = match &node {
+        Some(_) => Some(control_plane::listen(options.kubelet_address, options.kubelet_port).await?),
+        None => None,
+    };
     let (stop, shutdown) = watch::channel(false);
     let encryption = options.encryption_provider_config.clone();
     let store = control_plane::open(&options.data_dir, encryption, shutdown.clone()).await?;
@@ -274,10 +289,12 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         let _behind = behind.enter();
         components::start(&parts)
     };
-    if let (Some(node), Some(network)) = (&node, network) {
+    let mut agent_serving = JoinSet::new();
+    if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
         let gateway = IpAddr::V4(network.gateway());
+        let sockets = Sockets::new(listener, &plane, &node.node_name, gateway, of_agent)?;
         bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
-        agent::start(node, network, &parts, &informers).await?;
+        agent_serving = agent::start(node, network, sockets, &parts, &informers, shutdown.clone()).await?;
         eprintln!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
     tokio::spawn(async {
@@ -296,6 +313,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     trigger.trigger();
     let _ = stop.send(true);
     while plane.serving.join_next().await.is_some() {}
+    while agent_serving.join_next().await.is_some() {}
     // Events that nobody takes any more do not hold it up for long.
     let _ = tokio::time::timeout(LAST_EVENTS, plane.server.flush_audit()).await;
     plane.server.registry.store.clone().close().await;
@@ -325,11 +343,14 @@ fn read(file: &Path) -> Result<String, String> {
     std::fs::read_to_string(file).map_err(|e| format!("{doing} {}: {}", file.display(), client::kubeconfig::os(&e)))
 }
 
-/// How many connections fit into the limit of open files, beside what else is open: a quarter, and no less than 160.
-fn connections(limit: nix::Result<u64>) -> usize {
+/// How many connections fit into the limit of open files, beside what else is open: a quarter, and no less than 160. Those of the API
+/// server, and of them a sixteenth for the agent, if there is one.
+fn connections(limit: nix::Result<u64>, agent: bool) -> (usize, usize) {
     let limit = limit.inspect_err(|e| tracing::warn!("the limit of open files stays as it is: {e}")).unwrap_or(1024);
     let limit = usize::try_from(limit.min(1 << 20)).unwrap_or(1 << 20);
-    limit.saturating_sub(160.max(limit / 4)).max(16)
+    let all = limit.saturating_sub(160.max(limit / 4)).max(16);
+    let of_agent = if agent { (all / 16).clamp(8, MOST_OF_AGENT) } else { 0 };
+    (all - of_agent.min(all / 2), of_agent)
 }
 
 /// The machine's name, as a node is called.

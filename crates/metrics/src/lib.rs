@@ -1,9 +1,12 @@
 //! Metrics in Prometheus' text format. A metric is a row: its name, kind, labels and what it means; a [`Set`] counts.
 //!
 //! Where something happens often the series is resolved once ([`Set::counter`] and the like) and kept: counting is then a few
-//! atomics. Left out: what the rows are, which those say who count.
+//! atomics. What is not counted but read when somebody asks is a [`Scrape`]. Left out: what the rows are, which those say who count.
+
+mod scrape;
 
 pub use prometheus::{Gauge as RealGauge, Histogram, IntCounter as Counter, IntGauge as Gauge};
+pub use scrape::Scrape;
 
 use prometheus::core::Collector;
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -126,6 +129,18 @@ impl Set {
             Some(Family::Histogram(f)) => f.with_label_values(values),
             _ => unreachable!("{} is no histogram of this table", row.name),
         }
+    }
+
+    /// Forgets a series, of whatever kind: what it was about is gone.
+    pub fn remove(&self, row: &Row, values: &[&str]) {
+        // One that nobody counted in is not there.
+        let _ = match self.families.get(row.name) {
+            Some(Family::Counter(f)) => f.remove_label_values(values),
+            Some(Family::Gauge(f)) => f.remove_label_values(values),
+            Some(Family::RealGauge(f)) => f.remove_label_values(values),
+            Some(Family::Histogram(f)) => f.remove_label_values(values),
+            None => Ok(()),
+        };
     }
 
     /// Forgets the series of a gauge that is made anew each time it is read.

@@ -25,6 +25,7 @@ mod services;
 pub use address::Cidr;
 pub use host_ports::HostPort;
 pub use pods::{Attachment, Options, PodNetwork};
+pub use ports::interface;
 pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Protocol, ServicePort, ServiceRules};
 
 /// Why a network operation failed.

@@ -1,7 +1,7 @@
 //! The agent: what it is given, and the task that hands pods to their workers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use runtime::{Embedded, Resources, Runtime};
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
+use crate::counts::Known;
 use crate::node::{Capacity, Reporter};
 use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
@@ -96,6 +97,8 @@ pub struct Options {
     pub seccomp_default: SeccompDefault,
     /// Most processes of a pod; `None` for no limit.
     pub pod_pids_limit: Option<i64>,
+    /// Where the kubelet's service listens.
+    pub address: IpAddr,
     /// Port at which the kubelet's service is reached, told in the node's status.
     pub port: u16,
     /// TCP ports that are the node's own, which lead to no pod.
@@ -134,6 +137,7 @@ pub(crate) struct Shared {
     /// Bytes of memory of the node.
     pub memory: u64,
     pub starts: Starts,
+    pub known: Arc<Known>,
     /// A place for each pod that this node may have.
     pub places: Arc<Semaphore>,
     dirty: Arc<Mutex<BTreeSet<String>>>,
@@ -154,6 +158,7 @@ impl Shared {
 
 pub struct Agent {
     options: Arc<Options>,
+    known: Arc<Known>,
 }
 
 type Wakes = Arc<Mutex<BTreeMap<String, Arc<Notify>>>>;
@@ -171,12 +176,13 @@ struct Running {
 
 impl Agent {
     pub fn new(options: Options) -> Self {
-        Self { options: Arc::new(options) }
+        let known = Arc::new(Known::new(&options.node_name, options.clock.now()));
+        Self { options: Arc::new(options), known }
     }
 
     /// Answers the kubelet's HTTP requests; works while the agent runs and also without it.
     pub fn handle(&self) -> Handle {
-        Handle::new(self.options.clone())
+        Handle::new(self.options.clone(), self.known.clone())
     }
 
     /// Runs until `shutdown`. Containers go on after it.
@@ -185,7 +191,7 @@ impl Agent {
     }
 
     async fn work(self, shutdown: Shutdown) -> Result<(), Error> {
-        let options = self.options;
+        let Self { options, known } = self;
         let capacity = Capacity::read(&options.data_dir, options.max_pods).map_err(Error::Capacity)?;
         let client = options.client.clone();
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
@@ -226,14 +232,17 @@ impl Agent {
             places: Arc::new(Semaphore::new(options.max_pods as usize)),
             client,
             dirty,
+            known: known.clone(),
             options: options.clone(),
         });
-        let reporter = Reporter::new(options.clone(), capacity, recorder);
+        let reporter = Reporter::new(options.clone(), capacity, recorder, known.clone());
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
             &ApiResource::of::<Pod>(),
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
+        // An agent runs once.
+        let _ = known.pods.set(pods.clone());
         let work = async {
             tokio::join!(
                 reporter.run(),

@@ -1,7 +1,7 @@
 //! The node agent: registers its node, runs the pods bound to it, and tells the API what becomes of them.
 //!
 //! [`Agent`] is made from [`Options`] and run; [`Handle`] answers what the kubelet's HTTP service answers (logs, exec, attach,
-//! port forwarding, statistics). [`demo`] is the program inside the built-in image.
+//! port forwarding, statistics, metrics) and decides who may ask for it. [`demo`] is the program inside the built-in image.
 //!
 //! **Invariants.** All it knows about pods it can find again in the API and in the runtime, so it may be stopped and started at
 //! any time without touching a container. It speaks to the API through [`client::Client`] alone, as `system:node:NAME`.
@@ -9,6 +9,7 @@
 //! Left out: device plugins, in-place resizing, storage drivers, static pods.
 
 mod agent;
+mod counts;
 pub mod demo;
 mod env;
 mod fields;
@@ -25,7 +26,7 @@ pub use agent::{Agent, Error, Host, Options};
 pub use pod::container::SeccompDefault;
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
-pub use server::{Body, Handle};
+pub use server::{Body, Handle, Sender};
 
 /// The runtime's time as the API's.
 pub(crate) fn instant(t: runtime::Timestamp) -> jiff::Timestamp {

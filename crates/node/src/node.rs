@@ -16,10 +16,11 @@ use runtime::image::Image;
 use serde_json::{Value, json};
 
 use crate::agent::Options;
+use crate::counts::Known;
 
-const HEARTBEAT: Duration = Duration::from_secs(10);
-const LEASE_SECONDS: i32 = 40;
-const STATUS_PERIOD: Duration = Duration::from_secs(300);
+pub const HEARTBEAT: Duration = Duration::from_secs(10);
+pub const LEASE_SECONDS: i32 = 40;
+pub const STATUS_PERIOD: Duration = Duration::from_secs(300);
 /// Below these the node is under pressure (kubelet's default hard eviction thresholds).
 const LEAST_MEMORY: u64 = 100 << 20;
 const LEAST_DISK_PERCENT: u64 = 10;
@@ -83,14 +84,14 @@ impl Capacity {
     }
 }
 
-fn meminfo(key: &str) -> std::io::Result<u64> {
+pub fn meminfo(key: &str) -> std::io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'));
     let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.map(|k| k * 1024).ok_or_else(|| std::io::Error::other(format!("/proc/meminfo has no {key}")))
 }
 
-fn file(path: &str) -> String {
+pub fn file(path: &str) -> String {
     std::fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
 }
 
@@ -131,7 +132,7 @@ impl Pressure {
 }
 
 /// How many processes and threads the machine can have.
-fn most_pids() -> Option<u64> {
+pub fn most_pids() -> Option<u64> {
     ["pid_max", "threads-max"].iter().filter_map(|f| file(&format!("/proc/sys/kernel/{f}")).parse().ok()).min()
 }
 
@@ -184,11 +185,12 @@ pub struct Reporter {
     options: Arc<Options>,
     capacity: Capacity,
     recorder: Recorder,
+    known: Arc<Known>,
 }
 
 impl Reporter {
-    pub fn new(options: Arc<Options>, capacity: Capacity, recorder: Recorder) -> Self {
-        Self { options, capacity, recorder }
+    pub fn new(options: Arc<Options>, capacity: Capacity, recorder: Recorder, known: Arc<Known>) -> Self {
+        Self { options, capacity, recorder, known }
     }
 
     /// Registers the node and keeps its status and lease fresh, for ever.
@@ -214,6 +216,7 @@ impl Reporter {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            self.known.beat();
             // Others change the node too: its resources, for example.
             match self.options.client.api::<Node>().get_opt(&self.options.node_name).await {
                 Ok(Some(now)) => node = now,

@@ -122,6 +122,7 @@ impl Machine {
             sysctls: kemudi_node::Allowlist::default(),
             seccomp_default: self.seccomp_default,
             pod_pids_limit: None,
+            address: [0, 0, 0, 0].into(),
             port: 10250,
             own_ports: vec![6443],
             version: "v1.36.0".into(),

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 
+use crate::cgroup::Usage;
+
 /// Wall-clock time since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp {
@@ -427,16 +429,7 @@ pub struct ExecRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub at: Timestamp,
-    /// Cumulative.
-    pub cpu_nanoseconds: u64,
-    /// Usage less inactive file pages, as upstream reports it.
-    pub memory_working_set: u64,
-    pub memory_usage: u64,
-    pub memory_rss: u64,
-    pub pids: u64,
-    /// Bytes and inodes of the container's writable layer; 0 for a pod.
-    pub fs_used: u64,
-    pub fs_inodes: u64,
+    pub usage: Usage,
 }
 
 /// What a node agent asks of a container runtime.
@@ -474,6 +467,8 @@ pub trait Runtime: Send + Sync {
     async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession>;
 
     async fn container_stats(&self, container: &str) -> Result<Stats>;
+    /// Bytes and inodes of the container's writable layer. Walks all of it.
+    async fn container_layer(&self, container: &str) -> Result<(u64, u64)>;
     async fn pod_stats(&self, pod: &str) -> Result<Stats>;
     fn subscribe(&self) -> broadcast::Receiver<Event>;
 }

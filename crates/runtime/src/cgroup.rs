@@ -263,19 +263,20 @@ impl Hierarchies {
             for controller in &hierarchy.controllers {
                 match (controller.as_str(), hierarchy.v2) {
                     ("cpu", true) => {
-                        usage.cpu_nanoseconds = field(&at.join("cpu.stat"), "usage_usec").saturating_mul(1000)
+                        let times = Fields::read(&at.join("cpu.stat"));
+                        let nanoseconds = |name: &str| times.get(name).saturating_mul(1000);
+                        usage.cpu_nanoseconds = nanoseconds("usage_usec");
+                        usage.cpu_user = nanoseconds("user_usec");
+                        usage.cpu_system = nanoseconds("system_usec");
                     }
-                    ("cpuacct", false) => usage.cpu_nanoseconds = number(&at.join("cpuacct.usage")),
-                    ("memory", v2) => {
-                        let (current, inactive, rss) = if v2 {
-                            ("memory.current", "inactive_file", "anon")
-                        } else {
-                            ("memory.usage_in_bytes", "total_inactive_file", "total_rss")
-                        };
-                        usage.memory = number(&at.join(current));
-                        usage.working_set = usage.memory.saturating_sub(field(&at.join("memory.stat"), inactive));
-                        usage.rss = field(&at.join("memory.stat"), rss);
+                    ("cpuacct", false) => {
+                        let times = Fields::read(&at.join("cpuacct.stat"));
+                        let nanoseconds = |name: &str| times.get(name).saturating_mul(1_000_000_000 / TICKS);
+                        usage.cpu_nanoseconds = number(&at.join("cpuacct.usage"));
+                        usage.cpu_user = nanoseconds("user");
+                        usage.cpu_system = nanoseconds("system");
                     }
+                    ("memory", v2) => usage.read_memory(&at, v2),
                     ("pids", _) => usage.pids = number(&at.join("pids.current")),
                     _ => {}
                 }
@@ -285,13 +286,63 @@ impl Hierarchies {
     }
 }
 
+/// Units of processor time in v1's files, per second (`USER_HZ`).
+const TICKS: u64 = 100;
+/// From here on v1 means that there is no limit.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// What the processes of a cgroup, and of those below it, use and have used. Bytes and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_nanoseconds: u64,
+    pub cpu_user: u64,
+    pub cpu_system: u64,
     pub memory: u64,
+    /// Usage less inactive file pages, as upstream reports it.
     pub working_set: u64,
     pub rss: u64,
+    /// Pages of files.
+    pub cache: u64,
+    pub swap: u64,
+    pub memory_limit: Option<u64>,
+    /// Cumulative.
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Processes and threads.
     pub pids: u64,
+}
+
+impl Usage {
+    fn read_memory(&mut self, at: &Path, v2: bool) {
+        let stat = Fields::read(&at.join("memory.stat"));
+        let [inactive, rss, cache, faults, major] = if v2 {
+            ["inactive_file", "anon", "file", "pgfault", "pgmajfault"]
+        } else {
+            ["total_inactive_file", "total_rss", "total_cache", "total_pgfault", "total_pgmajfault"]
+        };
+        let (current, limit) =
+            if v2 { ("memory.current", "memory.max") } else { ("memory.usage_in_bytes", "memory.limit_in_bytes") };
+        self.memory = number(&at.join(current));
+        self.working_set = self.memory.saturating_sub(stat.get(inactive));
+        (self.rss, self.cache) = (stat.get(rss), stat.get(cache));
+        (self.page_faults, self.major_page_faults) = (stat.get(faults), stat.get(major));
+        self.swap = if v2 { number(&at.join("memory.swap.current")) } else { stat.get("total_swap") };
+        self.memory_limit = Some(number(&at.join(limit))).filter(|l| (1..NO_LIMIT).contains(l));
+    }
+}
+
+/// A file with a name and a number in each line.
+struct Fields(String);
+
+impl Fields {
+    fn read(path: &Path) -> Self {
+        Self(std::fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        let value = self.0.lines().find_map(|l| l.split_once(' ').filter(|(k, _)| *k == name));
+        value.and_then(|(_, v)| v.trim().parse().ok()).unwrap_or(0)
+    }
 }
 
 /// How often the kernel killed a process for lack of memory, from whichever of the directories counts it.
@@ -453,11 +504,7 @@ fn number(path: &Path) -> u64 {
 }
 
 fn field(path: &Path, name: &str) -> u64 {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines()
-        .find_map(|l| l.split_once(' ').filter(|(k, _)| *k == name))
-        .and_then(|(_, v)| v.trim().parse().ok())
-        .unwrap_or(0)
+    Fields::read(path).get(name)
 }
 
 #[cfg(test)]

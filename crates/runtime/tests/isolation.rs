@@ -427,7 +427,7 @@ async fn commands_that_nobody_waits_for_are_not_started() {
     }
     let limit = tokio::time::Instant::now() + Duration::from_secs(20);
     // The shell and its sleep.
-    while host.runtime.container_stats(&id).await.unwrap().pids > 2 {
+    while host.runtime.container_stats(&id).await.unwrap().usage.pids > 2 {
         assert!(tokio::time::Instant::now() < limit, "they are still there");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -117,7 +117,7 @@ async fn files_have_the_owners_that_they_have_on_disk() {
     assert_eq!(stat(upper.join("etc/new")), (A.first, A.first));
     let message = std::fs::read_to_string(status.termination_message_file.as_ref().unwrap()).unwrap();
     assert_eq!(message, "message\n");
-    assert!(host.runtime.container_stats(&status.id).await.unwrap().fs_used > 0);
+    assert!(host.runtime.container_layer(&status.id).await.unwrap().0 > 0);
     nix::mount::umount2(&memory, nix::mount::MntFlags::MNT_DETACH).unwrap();
     host.finish().await;
 }

@@ -121,7 +121,7 @@ fn verifier(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, PeerError> {
 }
 
 /// Common name, organizations and UID.
-fn user_of(certificate: &[u8]) -> Option<User> {
+pub(crate) fn user_of(certificate: &[u8]) -> Option<User> {
     let (_, c) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = c.subject();
     let name = subject.iter_common_name().next()?.as_str().ok().filter(|n| !n.is_empty())?.to_owned();

@@ -1,8 +1,8 @@
 //! One connection: TLS, HTTP/1.1 or HTTP/2, and how long it may be silent.
 
+use super::Service;
 use super::sent::Sent;
 use super::table::{Connection, Place};
-use crate::Server;
 use crate::answer::failure;
 use crate::audit::Address;
 use crate::authenticate::Identity;
@@ -61,7 +61,7 @@ const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(
-    server: Arc<Server>,
+    server: Arc<dyn Service>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
     place: Place,
@@ -74,7 +74,7 @@ pub(super) async fn run(
         () = connection.closed() => return,
     };
     let Ok(Ok(stream)) = handshake else {
-        server.metrics.handshakes.inc();
+        server.handshake_failed();
         return;
     };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
@@ -88,18 +88,18 @@ pub(super) async fn run(
             .max_send_buf_size(SEND_BUFFER)
             .keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
-        let service = Service::new(&server, &connection, &stream, true);
+        let requests = Requests::new(&server, &connection, &stream, true);
         let io = TokioIo::new(Metered { stream, connection: connection.clone() });
-        let conn = builder.serve_connection(io, service_fn(move |r| service.clone().answer(r)));
-        drive(conn, http2::Connection::graceful_shutdown, &server, &connection, shutdown).await;
+        let conn = builder.serve_connection(io, service_fn(move |r| requests.clone().answer(r)));
+        drive(conn, http2::Connection::graceful_shutdown, &*server, &connection, shutdown).await;
     } else {
         let mut builder = http1::Builder::new();
         // What is between two requests is measured here, and not by hyper, which knows no difference between clients.
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_HEAD as usize);
-        let service = Service::new(&server, &connection, &stream, false);
+        let requests = Requests::new(&server, &connection, &stream, false);
         let io = TokioIo::new(Metered { stream, connection: connection.clone() });
-        let conn = builder.serve_connection(io, service_fn(move |r| service.clone().answer(r))).with_upgrades();
-        drive(conn, http1::UpgradeableConnection::graceful_shutdown, &server, &connection, shutdown).await;
+        let conn = builder.serve_connection(io, service_fn(move |r| requests.clone().answer(r))).with_upgrades();
+        drive(conn, http1::UpgradeableConnection::graceful_shutdown, &*server, &connection, shutdown).await;
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) async fn run(
 async fn drive<C: Future<Output = hyper::Result<()>>>(
     conn: C,
     leave: fn(Pin<&mut C>),
-    server: &Server,
+    server: &dyn Service,
     connection: &Connection,
     mut shutdown: watch::Receiver<bool>,
 ) {
@@ -127,7 +127,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     let longest = match overdue {
         Overdue::Stalled => return,
         Overdue::Idle => QUIET,
-        Overdue::Server => server.options.request_timeout,
+        Overdue::Server => server.longest_request(),
     };
     leave(conn.as_mut());
     let mut requests = connection.open.subscribe();
@@ -172,8 +172,8 @@ async fn quiet(requests: &mut watch::Receiver<usize>) {
 
 /// What a connection gives to each of its requests.
 #[derive(Clone)]
-struct Service {
-    server: Arc<Server>,
+struct Requests {
+    server: Arc<dyn Service>,
     connection: Arc<Connection>,
     holder: Arc<crate::authenticate::Holder>,
     address: Option<std::net::IpAddr>,
@@ -181,11 +181,16 @@ struct Service {
     streams: bool,
 }
 
-impl Service {
-    fn new(server: &Arc<Server>, connection: &Arc<Connection>, stream: &TlsStream<TcpStream>, streams: bool) -> Self {
+impl Requests {
+    fn new(
+        server: &Arc<dyn Service>,
+        connection: &Arc<Connection>,
+        stream: &TlsStream<TcpStream>,
+        streams: bool,
+    ) -> Self {
         let (tcp, tls) = stream.get_ref();
         let chain = tls.peer_certificates().unwrap_or_default();
-        let holder = Arc::new(server.authenticators.certificates.holder(chain, &*server.registry.clock));
+        let holder = Arc::new(server.certificates().holder(chain, server.clock()));
         let address = tcp.peer_addr().ok().map(|a| a.ip().to_canonical());
         Self { server: server.clone(), connection: connection.clone(), holder, address, streams }
     }
@@ -197,10 +202,10 @@ impl Service {
         if let Some(a) = self.address {
             extensions.insert(Address(a));
         }
-        extensions.insert(self.holder.peer(&server.authenticators.certificates, &*server.registry.clock));
+        extensions.insert(self.holder.peer(server.certificates(), server.clock()));
         extensions.insert(self.connection.clone());
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        let mut response = server.answer_socket(request.map(RequestBody::Socket)).await;
+        let mut response = server.clone().answer(request.map(RequestBody::Socket)).await;
         let room = match self.room(response.body()).await {
             Ok(room) => room,
             // A write has happened: its answer is sent in any case.
@@ -224,7 +229,7 @@ impl Service {
             Body::Stream(_) if !self.connection.user().is_empty() => STREAM,
             _ => return Ok(None),
         };
-        let room = self.server.answers.take_part(self.connection.user(), bytes, PATIENCE).await;
+        let room = self.server.answers().take_part(self.connection.user(), bytes, PATIENCE).await;
         room.map(Some)
             .ok_or_else(|| Status::too_many_requests("too many bytes of answers wait to be read by this user", 1))
     }

@@ -67,6 +67,11 @@ pub(super) fn config(c: &Config, http2: bool) -> Result<Arc<ClientConfig>, Error
     Ok(Arc::new(config))
 }
 
+/// TLS to servers that `roots` know, as `identity`, for HTTP/1.1: as the API server speaks to the agents of nodes.
+pub fn mutual(roots: Roots, identity: ClientIdentity) -> Result<Arc<ClientConfig>, Error> {
+    config(&Config { roots, identity: Some(identity), ..Config::new("") }, false)
+}
+
 /// TLS that takes any certificate, for HTTP/1.1: as the API server speaks to the pods that it is a proxy for.
 pub fn unverified() -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

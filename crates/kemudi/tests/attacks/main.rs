@@ -1,6 +1,6 @@
 //! Attacks on a running cluster, with real containers and real sockets: each must fail, and leave the cluster working.
 //!
-//! One file per class of attacker. `containers`, `paths`, `users` and `network` start from inside a pod; `requests`, `connections`,
+//! One file per class of attacker. `containers`, `paths`, `users`, `network` and `kubelet` start from inside a pod; `requests`, `connections`,
 //! `http2` and `audit` from a client without any role or without any credentials; `streams` from one that may look into a pod; `entry`
 //! from credentials that allow less than what is tried; `backends` from what the server is led to; `client` from what the user's own
 //! client talks to and runs.
@@ -29,6 +29,7 @@ mod connections;
 mod containers;
 mod entry;
 mod http2;
+mod kubelet;
 mod network;
 mod paths;
 mod requests;
@@ -39,7 +40,7 @@ use runner::{Test, own};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
-    let inside = [containers::TESTS, paths::TESTS, users::TESTS, network::TESTS];
+    let inside = [containers::TESTS, paths::TESTS, users::TESTS, network::TESTS, kubelet::TESTS];
     let requests = [requests::TESTS, connections::TESTS, http2::TESTS, streams::TESTS, audit::TESTS];
     let outside = [entry::TESTS, backends::TESTS, client::TESTS];
     inside.into_iter().chain(requests).chain(outside).flat_map(own).collect()

@@ -18,6 +18,7 @@ mod imperative;
 mod incluster;
 mod inquiry;
 mod kubeconfig;
+mod kubelet;
 mod lifecycle;
 mod merging;
 mod namespaces;
@@ -80,6 +81,7 @@ fn tests() -> Vec<Test> {
         own(environment::TESTS),
         own(resources::TESTS),
         own(services::TESTS),
+        own(kubelet::TESTS),
         own(clients::TESTS),
         own(sidebyside::TESTS),
         alone(both_since(36, top::ALONE)),

@@ -33,7 +33,8 @@ impl Kind {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// As messages and metrics name it.
+    pub fn title(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
             Self::Liveness => "Liveness",
@@ -91,6 +92,8 @@ pub struct Context {
     pub wake: Arc<Notify>,
     /// Told of every failure: container name and message.
     pub unhealthy: Arc<dyn Fn(&str, String) + Send + Sync>,
+    /// Told of every attempt: container name, whether it was good, how long it took.
+    pub probed: Arc<dyn Fn(Kind, &str, bool, Duration) + Send + Sync>,
 }
 
 struct Probed {
@@ -217,7 +220,9 @@ impl Run {
         let mut threshold = Threshold::of(probe);
         loop {
             ticks.tick().await;
+            let begun = tokio::time::Instant::now();
             let result = self.once(probe, timeout).await;
+            (self.context.probed)(kind, &self.spec.name, result == Attempt::Success, begun.elapsed());
             if let Attempt::Failure(why) = &result {
                 let message = format!("{} probe failed: {why}", kind.title());
                 (self.context.unhealthy)(&self.spec.name, message);

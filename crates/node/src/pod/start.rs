@@ -235,7 +235,14 @@ impl Worker {
         }
         self.holds.remove(name);
         self.waiting.remove(name);
-        match self.shared.options.runtime.start_container(&id).await {
+        let kind = match role {
+            Role::Init | Role::Sidecar => "init_container",
+            Role::App => "container",
+            Role::Ephemeral => "ephemeral_container",
+        };
+        let started = self.shared.options.runtime.start_container(&id).await;
+        self.shared.known.container_started(kind, started.as_ref().err().map(|_| "RunContainerError"));
+        match started {
             Ok(()) => self.event(Some(name), Severity::Normal, "Started", "Container started"),
             Err(e) => {
                 let message = e.to_string();

@@ -68,6 +68,12 @@ impl Allowlist {
         Ok(list)
     }
 
+    /// What is allowed besides the safe ones, as it was given.
+    pub fn unsafe_patterns(&self) -> Vec<String> {
+        let names = self.names.iter().map(|(n, _)| n).filter(|n| SAFE.iter().all(|(safe, _)| safe != n)).cloned();
+        names.chain(self.prefixes.iter().map(|(p, _)| format!("{p}*"))).collect()
+    }
+
     /// Why the pod is refused; `None` if it may set what it asks for.
     pub fn refuse(&self, spec: &PodSpec) -> Option<String> {
         let sysctls = spec.security_context.as_ref()?.sysctls.as_deref()?;

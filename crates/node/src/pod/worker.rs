@@ -18,6 +18,7 @@ use super::start::SANDBOX;
 use super::status::{self, Facts, Waiting};
 use super::{container, messages, security, starts};
 use crate::agent::Shared;
+use crate::counts::PodLabels;
 use crate::fields::Place;
 use crate::objects;
 
@@ -97,6 +98,8 @@ pub(crate) struct Worker {
     pub(super) relabelled: bool,
     /// Held while something of the pod is started.
     pub(super) place: Option<starts::Place>,
+    /// When the pod was seen first, until it runs; `None` for one that an earlier agent took.
+    pub(super) seen: Option<tokio::time::Instant>,
     /// Among the pods of the node, from before anything of it runs until all of it has ended.
     admitted: Option<OwnedSemaphorePermit>,
 }
@@ -139,6 +142,7 @@ impl Worker {
             refreshed: None,
             relabelled: false,
             place: None,
+            seen: (!known).then(tokio::time::Instant::now),
             admitted,
         }
     }
@@ -158,6 +162,7 @@ impl Worker {
             };
             self.place = None;
             if gone && self.stage == Stage::Removed {
+                self.forget_counts();
                 return;
             }
             tokio::select! {
@@ -200,6 +205,23 @@ impl Worker {
         } else {
             format!("spec.ephemeralContainers{{{name}}}")
         }
+    }
+
+    /// The pod as metrics name it.
+    fn labels(&self) -> PodLabels {
+        let meta = &self.pod.metadata;
+        PodLabels {
+            name: text(&meta.name).to_owned(),
+            namespace: text(&meta.namespace).to_owned(),
+            uid: self.uid.clone(),
+        }
+    }
+
+    /// Forgets what was counted of the pod.
+    fn forget_counts(&self) {
+        let spec = self.pod.spec.as_ref();
+        let all = spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
+        self.shared.known.forget(&self.labels(), all.map(|c| c.name.as_str()));
     }
 
     /// The spec of a container of any role.
@@ -254,6 +276,7 @@ impl Worker {
         let (recorder, about) = (self.shared.recorder.clone(), regarding(&self.pod));
         let paths: BTreeMap<String, String> =
             seen.newest.keys().map(|name| (name.clone(), self.field_path(name))).collect();
+        let (known, labels) = (self.shared.known.clone(), self.labels());
         let context = Arc::new(Context {
             runtime: self.shared.options.runtime.clone(),
             node_namespace: self.shared.options.node_namespace.clone(),
@@ -264,6 +287,7 @@ impl Worker {
                 let about = about.clone().field(paths.get(name).map_or("", String::as_str));
                 recorder.warning(about, "Unhealthy", message);
             }),
+            probed: Arc::new(move |kind, name, good, took| known.probed(kind, good, name, &labels, took)),
         });
         let status = &self.base.1;
         let told: Vec<_> =
@@ -572,6 +596,11 @@ impl Worker {
         match api.patch_subresource::<Pod>(text(&m.name), "status", &WriteOptions::default(), &patch).await {
             Ok(p) => {
                 self.base = (revision(&p), p.status.unwrap_or_default());
+                if self.base.1.phase.as_deref() == Some("Running")
+                    && let Some(seen) = self.seen.take()
+                {
+                    self.shared.known.pod_started(seen.elapsed());
+                }
                 None
             }
             Err(e) if e.is_not_found() || e.is_conflict() => None,

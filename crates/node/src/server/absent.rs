@@ -13,6 +13,8 @@ pub(super) async fn no_log(handle: &Handle, ns: &str, pod: &str, name: &str) -> 
         }
         Ok(Some(p)) => Error::BadRequest(why(&p, name)),
         Ok(None) => Error::NotFound(format!("pod {pod:?} does not exist")),
+        // A node may not look at what is not its own.
+        Err(e) if e.is_forbidden() => Error::NotFound(format!("pod {pod:?} does not exist")),
         Err(e) => Error::Internal(e.to_string()),
     }
 }

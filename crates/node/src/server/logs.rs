@@ -27,6 +27,8 @@ use crate::agent::Options;
 /// How often a file that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 const BLOCK: usize = 64 * 1024;
+/// Pieces that wait for a client.
+const WAITING: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 struct Wanted {
@@ -88,7 +90,7 @@ pub(super) async fn serve(
             None => return Err(absent::no_log(handle, ns, pod, name).await),
         }
     };
-    let (sender, receiver) = mpsc::channel::<Bytes>(16);
+    let (sender, receiver) = mpsc::channel::<Bytes>(WAITING);
     let (options, path) = (handle.options.clone(), container.log_path.clone());
     tokio::spawn(async move {
         if let Err(error) = send(&options, &path, &container.id, &wanted, &sender).await {

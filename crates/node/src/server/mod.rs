@@ -1,35 +1,54 @@
-//! What the kubelet's HTTP service answers, as a plain function: the API server of the same process calls it directly, and a
-//! listener for other machines wraps it.
+//! What the kubelet's HTTP service answers, as functions: a listener wraps them. [`Handle::admit`] decides who may send a request,
+//! [`Handle::handle`] answers it.
 //!
 //! ```text
 //! GET  /containerLogs/NS/POD/CONTAINER   follow previous tailLines sinceSeconds sinceTime timestamps limitBytes
 //! *    /exec/NS/POD/CONTAINER            command… stdin stdout stderr tty   (WebSocket, SPDY)
 //! *    /attach/NS/POD/CONTAINER          stdin stdout stderr tty            (WebSocket, SPDY)
 //! *    /portForward/NS/POD               port…                              (WebSocket, SPDY, SPDY inside WebSocket)
-//! GET  /healthz  /stats/summary
+//! POST /run/NS/POD/CONTAINER             cmd
+//! GET  /healthz[/ping|log|syncloop]  /pods  /runningpods/  /configz  /logs/…
+//! GET  /stats/summary  /metrics  /metrics/resource  /metrics/cadvisor  /metrics/probes
 //! ```
-//! Who may call is the caller's business.
+//! Left out: `/checkpoint`, profiles, flags that change while the agent runs.
 
 mod absent;
+mod access;
+mod configz;
 mod forward;
+mod health;
 mod logs;
+mod pods;
 mod remote;
+mod run;
+mod scrape;
 mod stats;
 mod stream;
+mod system_logs;
+mod target;
 mod upgrade;
+mod usage;
+
+pub use access::Sender;
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use runtime::{Container, ContainerState};
+use serde_json::Value;
 
 use crate::agent::Options;
-use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE};
+use crate::counts::Known;
+use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
+use access::Access;
+use target::Target;
+use usage::{Layers, Rates};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -37,6 +56,10 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 #[derive(Clone)]
 pub struct Handle {
     options: Arc<Options>,
+    known: Arc<Known>,
+    access: Arc<Access>,
+    rates: Arc<Rates>,
+    layers: Arc<Layers>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +70,11 @@ enum Error {
     NotFound(String),
     #[error("{0}")]
     Internal(String),
+    /// With the method that is.
+    #[error("Method Not Allowed")]
+    MethodNotAllowed(&'static str),
+    #[error("{0}")]
+    Disabled(&'static str),
 }
 
 impl Error {
@@ -55,8 +83,13 @@ impl Error {
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::MethodNotAllowed(_) | Self::Disabled(_) => StatusCode::METHOD_NOT_ALLOWED,
         };
-        text(status, self.to_string())
+        let mut response = text(status, self.to_string());
+        if let Self::MethodNotAllowed(allowed) = self {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+        }
+        response
     }
 }
 
@@ -72,9 +105,21 @@ impl From<runtime::Error> for Error {
 fn text(status: StatusCode, message: String) -> Response<Body> {
     let mut response = Response::new(Full::new(Bytes::from(message)).boxed_unsync());
     *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
+}
+
+fn json(value: &Value) -> Response<Body> {
+    let mut response = text(StatusCode::OK, value.to_string());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Metrics in the text format.
+fn metrics(text_format: String) -> Response<Body> {
+    const TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let mut response = text(StatusCode::OK, text_format);
+    response.headers_mut().insert(header::CONTENT_TYPE, TYPE);
     response
 }
 
@@ -133,32 +178,62 @@ fn decode(text: &str) -> String {
 }
 
 impl Handle {
-    pub(crate) fn new(options: Arc<Options>) -> Self {
-        Self { options }
+    pub(crate) fn new(options: Arc<Options>, known: Arc<Known>) -> Self {
+        let access = Arc::new(Access::new(options.client.clone(), &options.node_name));
+        Self { options, known, access, rates: Arc::default(), layers: Arc::default() }
+    }
+
+    /// The name of who sends the request and may do so, or the refusal.
+    pub async fn admit(&self, parts: &mut Parts, sender: &Sender) -> Result<String, Response<Body>> {
+        self.access.admit(parts, sender).await
     }
 
     /// Answers one request. One that asks for another protocol must carry a [`hyper::upgrade::OnUpgrade`] in its extensions.
     pub fn handle(&self, request: Request<Bytes>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
-        Box::pin(async move { self.route(request).await.unwrap_or_else(|e| e.response()) })
+        Box::pin(async move {
+            let target = Target::parse(request.uri().path());
+            let (bucket, long_running) = target.bucket();
+            let _in_flight = self.known.request(request.method().as_str(), bucket, long_running);
+            self.route(&target, request).await.unwrap_or_else(|e| e.response())
+        })
     }
 
-    async fn route(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-        let path: Vec<String> = request.uri().path().trim_matches('/').split('/').map(decode).collect();
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    async fn route(&self, target: &Target, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        let (get, query) = (request.method() == Method::GET, Query::of(&request));
+        let path = target.segments();
         match path[..] {
-            ["healthz"] => Ok(text(StatusCode::OK, "ok".into())),
-            ["stats", "summary"] => stats::summary(&self.options).await,
-            ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, request).await,
+            ["run", ns, pod, container] | ["run", ns, pod, _, container] if request.method() == Method::POST => {
+                let id = self.running(ns, pod, uid(&path, 5), container).await?;
+                run::serve(self, &id, query.get("cmd").unwrap_or_default()).await
+            }
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
-                let id = self.running(ns, pod, container).await?;
+                let id = self.running(ns, pod, uid(&path, 5), container).await?;
                 stream::exec(&self.options, id, request)
             }
             ["attach", ns, pod, container] | ["attach", ns, pod, _, container] => {
-                let id = self.running(ns, pod, container).await?;
+                let id = self.running(ns, pod, uid(&path, 5), container).await?;
                 stream::attach(&self.options, id, request)
             }
             ["portForward", ns, pod] | ["portForward", ns, pod, _] => forward::serve(self, ns, pod, request).await,
-            _ => Err(Error::NotFound("404 page not found".into())),
+            ["debug", "pprof", ..] => Err(Error::Disabled("profiling endpoint is disabled.\n")),
+            ["debug", "flags", "v"] => Err(Error::Disabled("flags endpoint is disabled.\n")),
+            ["healthz"] => Ok(health::all(&self.known, &query)),
+            ["healthz", name] => health::one(&self.known, name),
+            ["pods" | "runningpods" | "configz" | "containerLogs" | "logs" | "stats" | "metrics", ..] if !get => {
+                Err(Error::MethodNotAllowed("GET"))
+            }
+            ["run", ..] => Err(Error::MethodNotAllowed("POST")),
+            ["pods"] => pods::bound(self),
+            ["runningpods"] => pods::running(self).await,
+            ["configz"] => Ok(configz::serve(&self.options)),
+            ["logs", ..] => system_logs::serve(&path[1..], request.uri().path()).await,
+            ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, request).await,
+            ["stats", "summary"] => stats::summary(self, query.flag("only_cpu_and_memory")).await,
+            ["metrics"] => Ok(metrics(self.known.agent_text(&*self.options.runtime).await?)),
+            ["metrics", "resource"] => Ok(metrics(scrape::resource(self).await)),
+            ["metrics", "cadvisor"] => Ok(metrics(scrape::cadvisor(self).await)),
+            ["metrics", "probes"] => Ok(metrics(self.known.probes_text())),
+            _ => Err(Error::NotFound("404 page not found\n".into())),
         }
     }
 
@@ -172,13 +247,20 @@ impl Handle {
         Ok(all)
     }
 
-    async fn running(&self, ns: &str, pod: &str, name: &str) -> Result<String, Error> {
+    /// The id of a container that runs, in the pod with that UID if there is one.
+    async fn running(&self, ns: &str, pod: &str, uid: Option<&str>, name: &str) -> Result<String, Error> {
+        let is = |c: &Container| uid.is_none_or(|u| c.labels.get(POD_UID).is_some_and(|v| v == u));
         match self.containers(ns, pod, name).await?.pop() {
-            Some(c) if c.state == ContainerState::Running => Ok(c.id),
+            Some(c) if c.state == ContainerState::Running && is(&c) => Ok(c.id),
             // What ended is not found either, as the kubelet has it.
             _ => Err(Error::Internal(format!("container not found ({name:?})"))),
         }
     }
+}
+
+/// The UID of a pod in a path of so many segments with one.
+fn uid<'a>(path: &[&'a str], with_uid: usize) -> Option<&'a str> {
+    path.get(3).copied().filter(|_| path.len() == with_uid)
 }
 
 #[cfg(test)]

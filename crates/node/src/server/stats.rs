@@ -1,56 +1,154 @@
-//! `/stats/summary`: usage of the node, its pods and their containers.
+//! `/stats/summary`: usage of the node, its pods and their containers (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`).
 
-use bytes::Bytes;
 use http::Response;
-use http_body_util::{BodyExt, Full};
-use runtime::Stats;
+use nix::sys::statvfs::statvfs;
+use runtime::Timestamp;
+use runtime::cgroup::Usage;
 use serde_json::{Value, json};
 
-use super::{Body, Error};
-use crate::agent::Options;
-use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
+use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodUsage, collect, processes};
+use super::{Body, Error, Handle, json};
+use crate::node::most_pids;
 
-fn usage(s: &Stats) -> (Value, Value) {
-    let at = meta::time::format(crate::instant(s.at));
-    (
-        json!({"time": at, "usageCoreNanoSeconds": s.cpu_nanoseconds}),
-        json!({"time": at, "usageBytes": s.memory_usage, "workingSetBytes": s.memory_working_set, "rssBytes": s.memory_rss}),
-    )
+/// The file system of pods, images and logs. Bytes and inodes.
+struct FileSystem {
+    available: u64,
+    used: u64,
+    capacity: u64,
+    inodes: u64,
+    inodes_free: u64,
 }
 
-pub(super) async fn summary(options: &Options) -> Result<Response<Body>, Error> {
-    let runtime = &options.runtime;
-    let containers = runtime.list_containers().await?;
-    let mut pods = Vec::new();
-    for pod in runtime.list_pods().await? {
-        let Ok(stats) = runtime.pod_stats(&pod.id).await else { continue };
-        let label = |name: &str| pod.config.labels.get(name).cloned().unwrap_or_default();
-        let mut inside = Vec::new();
-        for c in containers.iter().filter(|c| c.pod == pod.id && c.pid.is_some()) {
-            let Ok(s) = runtime.container_stats(&c.id).await else { continue };
-            let (cpu, memory) = usage(&s);
-            let start = c.started_at.map(|t| meta::time::format(crate::instant(t)));
-            inside.push(json!({"name": c.name, "startTime": start, "cpu": cpu, "memory": memory,
-                "rootfs": {"usedBytes": s.fs_used, "inodesUsed": s.fs_inodes}}));
-        }
-        let (cpu, memory) = usage(&stats);
-        pods.push(json!({
-            "podRef": {"name": label(POD_NAME), "namespace": label(POD_NAMESPACE), "uid": label(POD_UID)},
-            "startTime": meta::time::format(crate::instant(pod.created_at)),
-            "containers": inside, "cpu": cpu, "memory": memory, "process_stats": {"process_count": stats.pids},
-        }));
+impl FileSystem {
+    fn read(handle: &Handle) -> Option<Self> {
+        let s = statvfs(&handle.options.data_dir).ok()?;
+        Some(Self {
+            available: s.blocks_available() * s.fragment_size(),
+            used: s.blocks().saturating_sub(s.blocks_free()) * s.fragment_size(),
+            capacity: s.blocks() * s.fragment_size(),
+            inodes: s.files(),
+            inodes_free: s.files_free(),
+        })
     }
-    let all = options.host.usage("");
-    let at = meta::time::format(options.clock.now());
-    let body = json!({
-        "node": {
-            "nodeName": options.node_name,
-            "cpu": {"time": at, "usageCoreNanoSeconds": all.cpu_nanoseconds},
-            "memory": {"time": at, "usageBytes": all.memory, "workingSetBytes": all.working_set, "rssBytes": all.rss},
-        },
-        "pods": pods,
+
+    /// What uses so many bytes and inodes of it; `None` for everything on it.
+    fn json(&self, at: &str, used: Option<(u64, Option<u64>)>) -> Value {
+        let all = (self.used, Some(self.inodes.saturating_sub(self.inodes_free)));
+        let (bytes, inodes) = used.unwrap_or(all);
+        let mut out = json!({"time": at, "availableBytes": self.available, "capacityBytes": self.capacity,
+            "usedBytes": bytes, "inodesFree": self.inodes_free, "inodes": self.inodes});
+        if let Some(inodes) = inodes {
+            out["inodesUsed"] = inodes.into();
+        }
+        out
+    }
+}
+
+fn time(t: Timestamp) -> String {
+    meta::time::format(crate::instant(t))
+}
+
+fn cpu(at: &str, u: &Usage, rate: Option<u64>) -> Value {
+    let mut out = json!({"time": at, "usageCoreNanoSeconds": u.cpu_nanoseconds});
+    if let Some(rate) = rate {
+        out["usageNanoCores"] = rate.into();
+    }
+    out
+}
+
+fn memory(at: &str, u: &Usage, limit: Option<u64>) -> Value {
+    let mut out = json!({"time": at, "usageBytes": u.memory, "workingSetBytes": u.working_set, "rssBytes": u.rss,
+        "pageFaults": u.page_faults, "majorPageFaults": u.major_page_faults});
+    if let Some(limit) = limit {
+        out["availableBytes"] = limit.saturating_sub(u.working_set).into();
+    }
+    out
+}
+
+fn swap(at: &str, u: &Usage) -> Value {
+    json!({"time": at, "swapUsageBytes": u.swap})
+}
+
+fn interface(i: &Interface) -> Value {
+    let ([received, _, receive_errors, _], [sent, _, send_errors, _]) = (i.received, i.sent);
+    json!({"name": i.name, "rxBytes": received, "rxErrors": receive_errors, "txBytes": sent, "txErrors": send_errors})
+}
+
+fn network(at: &str, default: Option<&Interface>, all: &[Interface]) -> Value {
+    let mut out = default.map_or_else(|| json!({"name": ""}), interface);
+    out["time"] = at.into();
+    out["interfaces"] = all.iter().map(interface).collect();
+    out
+}
+
+pub(super) async fn summary(handle: &Handle, only_cpu_and_memory: bool) -> Result<Response<Body>, Error> {
+    let disks = if only_cpu_and_memory { Disks::Left } else { Disks::Walked };
+    let all = collect(handle, disks).await?;
+    let files = if only_cpu_and_memory { None } else { FileSystem::read(handle) };
+    let pods: Vec<Value> = all.pods.iter().map(|p| pod(p, files.as_ref())).collect();
+    Ok(json(&json!({"node": node(handle, &all, files.as_ref()), "pods": pods})))
+}
+
+fn container(c: &ContainerUsage, files: Option<&FileSystem>) -> Value {
+    let at = time(c.at);
+    let mut out = json!({"name": c.container.name, "startTime": c.container.started_at.map(time),
+        "cpu": cpu(&at, &c.usage, c.rate), "memory": memory(&at, &c.usage, c.usage.memory_limit),
+        "swap": swap(&at, &c.usage)});
+    if let Some(files) = files {
+        if let Some((bytes, inodes)) = c.layer {
+            out["rootfs"] = files.json(&at, Some((bytes, Some(inodes))));
+        }
+        if let Some(bytes) = c.log_bytes {
+            out["logs"] = files.json(&at, Some((bytes, Some(1))));
+        }
+    }
+    out
+}
+
+fn pod(p: &PodUsage, files: Option<&FileSystem>) -> Value {
+    let at = time(p.at);
+    let containers: Vec<Value> = p.containers.iter().map(|c| container(c, files)).collect();
+    let mut out = json!({
+        "podRef": {"name": p.pod.name, "namespace": p.pod.namespace, "uid": p.pod.uid},
+        "startTime": time(p.created), "containers": containers,
+        "cpu": cpu(&at, &p.usage, p.rate), "memory": memory(&at, &p.usage, p.usage.memory_limit),
+        "swap": swap(&at, &p.usage),
     });
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    Ok(response)
+    if let Some(files) = files {
+        let sum = |f: fn(&ContainerUsage) -> u64| p.containers.iter().map(f).sum::<u64>();
+        let bytes = sum(|c| c.layer.map_or(0, |l| l.0) + c.log_bytes.unwrap_or(0));
+        let inodes = sum(|c| c.layer.map_or(0, |l| l.1) + u64::from(c.log_bytes.is_some()));
+        out["ephemeral-storage"] = files.json(&at, Some((bytes, Some(inodes))));
+        out["process_stats"] = json!({"process_count": p.usage.pids});
+        if let Some(i) = &p.network {
+            out["network"] = network(&at, Some(i), std::slice::from_ref(i));
+        }
+    }
+    out
+}
+
+fn node(handle: &Handle, all: &Everything, files: Option<&FileSystem>) -> Value {
+    let at = meta::time::format(all.at);
+    let NodeUsage { usage, rate, memory: total, pods, pods_rate, interfaces, default } = &all.node;
+    let system = json!({"name": "pods", "startTime": handle.known.started(), "cpu": cpu(&at, pods, *pods_rate),
+        "memory": memory(&at, pods, Some(*total)), "swap": swap(&at, pods)});
+    let mut out = json!({
+        "nodeName": handle.options.node_name, "systemContainers": [system], "startTime": boot_time(all.at),
+        "cpu": cpu(&at, usage, *rate), "memory": memory(&at, usage, Some(*total)), "swap": swap(&at, usage),
+    });
+    if let Some(files) = files {
+        let images: u64 = handle.options.host.images().iter().map(|i| i.size).sum();
+        out["fs"] = files.json(&at, None);
+        out["runtime"] = json!({"imageFs": files.json(&at, Some((images, None)))});
+        out["network"] = network(&at, default.as_ref(), interfaces);
+        out["rlimit"] = json!({"time": at, "maxpid": most_pids(), "curproc": processes()});
+    }
+    out
+}
+
+/// When the machine was started.
+fn boot_time(now: jiff::Timestamp) -> String {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds = uptime.split('.').next().and_then(|s| s.parse().ok()).unwrap_or(0);
+    meta::time::format(now - jiff::SignedDuration::from_secs(seconds))
 }

@@ -100,6 +100,9 @@ impl Runtime for Held {
     async fn container_stats(&self, container: &str) -> Result<Stats> {
         self.inner.container_stats(container).await
     }
+    async fn container_layer(&self, container: &str) -> Result<(u64, u64)> {
+        self.inner.container_layer(container).await
+    }
     async fn pod_stats(&self, pod: &str) -> Result<Stats> {
         self.inner.pod_stats(pod).await
     }

@@ -12,7 +12,7 @@ use super::cleaning::retry;
 use super::pods::STOP_TIMEOUT;
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
-use crate::cgroup::{self, Devices, Usage};
+use crate::cgroup::{self, Devices};
 use crate::image::{Image, hex};
 use crate::spec::{self, Call, ContainerRecord, PodRecord, StateRecord, VERSION};
 use crate::{beneath, image, seccomp};
@@ -291,24 +291,13 @@ impl Inner {
     }
 
     pub(super) fn container_stats(&self, entry: &ContainerEntry) -> Result<Stats> {
-        let record = &entry.record;
-        let mut result = stats(self.now(), self.hierarchies.usage(&self.container_cgroup(record)?));
-        let upper = self.container_directory(&record.pod, &record.id).join("upper");
-        (result.fs_used, result.fs_inodes) = beneath::disk_usage(&upper);
-        Ok(result)
+        let usage = self.hierarchies.usage(&self.container_cgroup(&entry.record)?);
+        Ok(Stats { at: self.now(), usage })
     }
-}
 
-pub(super) fn stats(at: Timestamp, usage: Usage) -> Stats {
-    Stats {
-        at,
-        cpu_nanoseconds: usage.cpu_nanoseconds,
-        memory_working_set: usage.working_set,
-        memory_usage: usage.memory,
-        memory_rss: usage.rss,
-        pids: usage.pids,
-        fs_used: 0,
-        fs_inodes: 0,
+    pub(super) fn container_layer(&self, entry: &ContainerEntry) -> (u64, u64) {
+        let record = &entry.record;
+        beneath::disk_usage(&self.container_directory(&record.pod, &record.id).join("upper"))
     }
 }
 

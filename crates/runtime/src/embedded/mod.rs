@@ -312,9 +312,15 @@ impl Runtime for Embedded {
         blocking(move || inner.container_stats(&entry)).await
     }
 
+    async fn container_layer(&self, container: &str) -> Result<(u64, u64)> {
+        let inner = self.inner.clone();
+        let entry = inner.container(container)?;
+        blocking(move || Ok(inner.container_layer(&entry))).await
+    }
+
     async fn pod_stats(&self, pod: &str) -> Result<Stats> {
         let record = self.inner.pod(pod)?.record;
-        Ok(containers::stats(self.inner.now(), self.inner.hierarchies.usage(&record.cgroup)))
+        Ok(Stats { at: self.inner.now(), usage: self.inner.hierarchies.usage(&record.cgroup) })
     }
 
     fn subscribe(&self) -> broadcast::Receiver<Event> {

@@ -1,0 +1,108 @@
+//! The way to the agents of nodes: HTTPS to the address and port that the node's status names, with a client certificate of this
+//! server (`k8s.io/kubernetes/pkg/kubelet/client`).
+//!
+//! **Invariant**: no request is sent before the other side has shown a certificate of the cluster's authority for this address and
+//! for `system:node:NAME`. So a node that names another node's address reaches nobody.
+
+use crate::authenticate::user_of;
+use crate::body::Body;
+use crate::connect::{ConnectError, NodeConnector};
+use crate::proxy::{answer, exchange, outgoing};
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::https::{ClientIdentity, Reach, Roots, dial, handshake_error};
+use http::{Request, Response};
+use meta::{Object, Value};
+use registry::{Registry, encode};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Key;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How long it may take to reach an agent, and its handshake.
+const CONNECT: Duration = Duration::from_secs(30);
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The port of agents that name none.
+const PORT: u16 = 10250;
+/// Addresses of nodes, best first (`--kubelet-preferred-address-types`, as kubeadm has it).
+const PREFERRED: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
+
+pub struct NodeDialer {
+    registry: Arc<Registry>,
+    tls: Arc<ClientConfig>,
+}
+
+impl NodeDialer {
+    /// `authority` is the PEM of who signs certificates of agents, `identity` what they know this server by.
+    pub fn new(registry: Arc<Registry>, authority: &str, identity: ClientIdentity) -> Result<Self, client::Error> {
+        let tls = client::https::mutual(Roots::Pem(authority.as_bytes().to_vec()), identity)?;
+        Ok(Self { registry, tls })
+    }
+
+    async fn reach(&self, node: &str, host: &str, port: u16) -> Result<TlsStream<TcpStream>, String> {
+        let socket = dial(host, port, Reach::Anywhere, CONNECT).await.map_err(|e| e.to_string())?;
+        let _ = socket.set_nodelay(true);
+        let name = ServerName::try_from(host.to_owned()).map_err(|e| e.to_string())?;
+        let handshake = TlsConnector::from(self.tls.clone()).connect(name, socket);
+        let stream = tokio::time::timeout(HANDSHAKE, handshake).await.map_err(|_| "net/http: TLS handshake timeout")?;
+        let stream = stream.map_err(|e| handshake_error(&e))?;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first());
+        let owner = certificate.and_then(|c| user_of(c)).unwrap_or_default();
+        if owner.name != format!("system:node:{node}") || !owner.is_in(auth::user::GROUP_NODES) {
+            return Err(format!("tls: failed to verify certificate: it is not that of node {node:?}"));
+        }
+        Ok(stream)
+    }
+}
+
+/// Host and port of a node's agent.
+fn place(node: &Object) -> Option<(String, u16)> {
+    let status = node.get("status")?;
+    let port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().and_then(|p| u16::try_from(p).ok());
+    let addresses = status["addresses"].as_array()?;
+    let text = |a: &Value, field: &str| a[field].as_str().unwrap_or_default().to_owned();
+    let best = PREFERRED.iter().find_map(|kind| addresses.iter().find(|a| a["type"] == **kind))?;
+    Some((text(best, "address"), port.filter(|p| *p != 0).unwrap_or(PORT)))
+}
+
+#[async_trait]
+impl NodeConnector for NodeDialer {
+    async fn connect(&self, node: &str, request: Request<Bytes>) -> Result<Response<Body>, ConnectError> {
+        let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
+        let object = entry.map(|e| encode::decode(&e)).ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
+        let unreachable = ConnectError::Unreachable;
+        let (host, port) =
+            place(&object).ok_or_else(|| unreachable("no preferred addresses found; known addresses: []".into()))?;
+        let stream = self.reach(node, &host, port).await.map_err(unreachable)?;
+        let (parts, body) = request.into_parts();
+        let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let (request, ours) = outgoing(parts, body, &shown);
+        let response = exchange(stream, request).await.map_err(|e| unreachable(e.to_string()))?;
+        Ok(answer(response, ours))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn agents_are_where_the_status_says() {
+        let check = |status: Value, want: Option<(&str, u16)>| {
+            let node = Object::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
+            assert_eq!(place(&node), want.map(|(h, p)| (h.to_owned(), p)));
+        };
+        let addresses = json!([{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "192.0.2.1"}]);
+        let port = json!({"kubeletEndpoint": {"Port": 11250}});
+        check(json!({"addresses": addresses, "daemonEndpoints": port}), Some(("192.0.2.1", 11250)));
+        check(json!({"addresses": addresses}), Some(("192.0.2.1", 10250)));
+        check(json!({"addresses": [{"type": "Hostname", "address": "h"}]}), Some(("h", 10250)));
+        check(json!({"addresses": []}), None);
+        check(json!({}), None);
+    }
+}

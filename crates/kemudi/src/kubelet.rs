@@ -1,0 +1,111 @@
+//! The sockets of this machine's node agent: the kubelet's API, behind the bounds of the API server's own listener.
+
+use crate::control_plane::ControlPlane;
+use crate::pki;
+use apiserver::listen::{Endpoint, Handler};
+use apiserver::{Body, Certificates};
+use async_trait::async_trait;
+use auth::User;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use meta::Clock;
+use node::{Handle, Sender};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What the agent's sockets are made of.
+pub struct Sockets {
+    listener: TcpListener,
+    /// What the API server's own has, too.
+    certificates: Certificates,
+    clock: Arc<dyn Clock>,
+    tls: watch::Sender<Arc<rustls::ServerConfig>>,
+    max_connections: usize,
+}
+
+impl Sockets {
+    /// `inside` is the address by which pods and the API server reach the node.
+    pub fn new(
+        listener: TcpListener,
+        plane: &ControlPlane,
+        node: &str,
+        inside: IpAddr,
+        max_connections: usize,
+    ) -> Result<Self, pki::Error> {
+        let bound = listener.local_addr().map_or(inside, |a| a.ip());
+        let mut addresses = vec![inside, IpAddr::from([127, 0, 0, 1])];
+        addresses.extend(Some(bound).filter(|a| !a.is_unspecified() && !addresses.contains(a)));
+        let pair = plane.pki.kubelet(node, &addresses)?;
+        let tls = watch::Sender::new(plane.pki.tls(&pair, &[&plane.client_ca])?);
+        let (certificates, clock) = (plane.certificates.clone(), plane.clock.clone());
+        Ok(Self { listener, certificates, clock, tls, max_connections })
+    }
+
+    /// The address and port it listens on.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown` turns true; also on `inside`, if that is another address than everything.
+    pub async fn serve(
+        self,
+        handle: Handle,
+        inside: IpAddr,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<JoinSet<()>, (SocketAddr, std::io::Error)> {
+        let endpoint = Endpoint::new(Arc::new(Agent(handle)), self.certificates, self.clock, self.max_connections);
+        let mut serving = JoinSet::new();
+        let bound = self.listener.local_addr().map_err(|e| (SocketAddr::new(inside, 0), e))?;
+        if !bound.ip().is_unspecified() && bound.ip() != inside {
+            let socket = SocketAddr::new(inside, bound.port());
+            let second = TcpListener::bind(socket).await.map_err(|e| (socket, e))?;
+            serving.spawn(endpoint.serve(second, self.tls.subscribe(), shutdown.clone()));
+        }
+        let tls = self.tls.subscribe();
+        let served = endpoint.serve(self.listener, tls, shutdown);
+        // The certificate is what it is as long as there are sockets.
+        serving.spawn(async move {
+            let _tls = self.tls;
+            served.await;
+        });
+        Ok(serving)
+    }
+}
+
+/// The agent as a handler of requests from sockets.
+struct Agent(Handle);
+
+#[async_trait]
+impl Handler for Agent {
+    async fn admit(
+        &self,
+        parts: &mut Parts,
+        owner: Option<User>,
+        address: Option<IpAddr>,
+    ) -> Result<String, Response<Body>> {
+        match self.0.admit(parts, &Sender { user: owner, address }).await {
+            Ok(user) => Ok(user),
+            Err(refusal) => Err(sendable(refusal).await),
+        }
+    }
+
+    async fn answer(&self, request: Request<Bytes>) -> Response<Body> {
+        sendable(self.0.handle(request).await).await
+    }
+}
+
+/// An answer that is there as a whole is sent with its length.
+async fn sendable(response: Response<node::Body>) -> Response<Body> {
+    let (parts, body) = response.into_parts();
+    let body = match body.size_hint().exact() {
+        Some(_) => Body::Full(body.collect().await.map(|b| b.to_bytes()).unwrap_or_default()),
+        None => Body::relay(body),
+    };
+    Response::from_parts(parts, body)
+}

@@ -1,0 +1,240 @@
+//! The API of the node's agent, from inside a pod and from a service account that may do less than what it tries.
+
+use crate::connections::{ANSWER, PATIENCE, head};
+use crate::runner::Case;
+use crate::story::Story;
+use ::network::namespace::run_in;
+use client::https::{ClientIdentity, Roots};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustls::ClientConfig;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+pub const TESTS: &[Case] = &[
+    ("kubelet::nobody_gets_in_without_credentials", nobody),
+    ("kubelet::accounts_see_what_their_roles_allow", roles),
+    ("kubelet::silent_connections_stop_nothing", silence),
+    ("kubelet::tokens_of_nobody_stop_nothing", tokens),
+];
+
+const FOREVER: &str = "echo ready; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// Where the attacker is, and where the agent.
+struct Place {
+    namespace: PathBuf,
+    agent: SocketAddr,
+}
+
+impl Place {
+    fn of(s: &Story) -> Self {
+        s.shell_pod("attacker", FOREVER, json!({}), json!({}));
+        let pod = s.ready("attacker");
+        let node = s.get_at("/api/v1/nodes/e2e");
+        let addresses = node["status"]["addresses"].as_array().unwrap();
+        let own = addresses.iter().find(|a| a["type"] == "InternalIP").unwrap()["address"].as_str().unwrap();
+        let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap();
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        let namespace = s.cluster.directory.join("data/netns").join(uid);
+        Self { namespace, agent: format!("{own}:{port}").parse().unwrap() }
+    }
+
+    fn tcp(&self) -> TcpStream {
+        let dial = || std::net::TcpStream::connect_timeout(&self.agent, Duration::from_secs(10));
+        let socket = run_in(Some(&self.namespace), dial).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        TcpStream::from_std(socket).unwrap()
+    }
+
+    async fn tls(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        self.tls_as(client::https::unverified().unwrap()).await
+    }
+
+    async fn tls_as(&self, config: Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = rustls::pki_types::ServerName::try_from(self.agent.ip().to_string()).unwrap();
+        TlsConnector::from(config).connect(name, self.tcp()).await
+    }
+
+    /// The code and text of the answer. An empty token is none.
+    async fn ask(&self, method: &str, path: &str, token: &str) -> (u16, String) {
+        let c = timeout(PATIENCE, self.tls()).await.unwrap().unwrap();
+        Self::ask_over(c, method, path, token).await
+    }
+
+    async fn ask_over(mut c: TlsStream<TcpStream>, method: &str, path: &str, token: &str) -> (u16, String) {
+        let mut text = head(method, path, token, 0).replacen("\r\n", "\r\nConnection: close\r\n", 1);
+        if token.is_empty() {
+            text = text.replace("Authorization: Bearer \r\n", "");
+        }
+        c.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timeout(PATIENCE, c.read_to_end(&mut answer)).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let code = answer.get(9..12).and_then(|c| c.parse().ok()).unwrap_or_else(|| panic!("{path}: {answer:?}"));
+        (code, answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned())
+    }
+}
+
+fn paths(ns: &str) -> Vec<(&'static str, String)> {
+    let get = ["/healthz", "/pods", "/runningpods/", "/configz", "/logs/", "/stats/summary", "/metrics", "/", "/none"];
+    let more =
+        ["/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/debug/pprof/", "//pods", "/stats/../pods"];
+    let of_pod = |m, p: &str| (m, format!("/{p}/{ns}/attacker/c?cmd=id&command=id&stdout=true"));
+    let pods = [("GET", "containerLogs"), ("GET", "exec"), ("POST", "exec"), ("POST", "attach"), ("POST", "run")];
+    let pods = pods.map(|(m, p)| of_pod(m, p));
+    let forward = [("POST", format!("/portForward/{ns}/attacker"))];
+    get.into_iter().chain(more).map(|p| ("GET", p.to_owned())).chain(pods).chain(forward).collect()
+}
+
+fn nobody(s: &Story) {
+    let place = Place::of(s);
+    let account = s.ok(&["create", "token", "default"]);
+    let foreign = foreign_token();
+    let authority = std::fs::read(s.cluster.directory.join("data/pki/ca.crt")).unwrap();
+    s.cluster.runtime.block_on(async {
+        for (method, path) in paths(&s.ns) {
+            for token in ["", "nobody", foreign] {
+                let (code, said) = place.ask(method, &path, token).await;
+                assert_eq!((code, said.as_str()), (401, "Unauthorized"), "{method} {path} with {token:?}");
+            }
+            // The pod's own account may do nothing here.
+            let (code, said) = place.ask(method, &path, account.trim()).await;
+            assert_eq!(code, 403, "{method} {path}: {said}");
+            let user = format!("Forbidden (user=system:serviceaccount:{}:default, verb=", s.ns);
+            assert!(said.starts_with(&user), "{method} {path}: {said}");
+            // A certificate that says it is an administrator's, which nobody's authority has signed.
+            let config = client::https::mutual(Roots::Pem(authority.clone()), self_signed()).unwrap();
+            let c = place.tls_as(config).await.unwrap();
+            assert_eq!(Place::ask_over(c, method, &path, "").await, (401, "Unauthorized".into()), "{method} {path}");
+        }
+    });
+}
+
+fn self_signed() -> ClientIdentity {
+    let key = KeyPair::generate().unwrap();
+    let mut p = CertificateParams::default();
+    p.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    p.distinguished_name.push(DnType::CommonName, "kube-apiserver-kubelet-client");
+    p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = p.self_signed(&key).unwrap();
+    ClientIdentity { certificates: certificate.pem().into_bytes(), key: key.serialize_pem().into_bytes() }
+}
+
+/// A token that looks like one of ours, with a signature of nobody.
+fn foreign_token() -> &'static str {
+    "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJodHRwczovL2t1YmVybmV0ZXMuZGVmYXVsdC5zdmMuY2x1c3Rlci5sb2NhbCIsInN1YiI6InN5c3RlbTphZG1pbiJ9.AAAA"
+}
+
+/// `KubeletFineGrainedAuthz`: who may see pods may not run anything in them.
+fn roles(s: &Story) {
+    let place = Place::of(s);
+    let all = ["/pods", "/healthz", "/configz", "/stats/summary", "/metrics", "/logs/", "/debug/pprof/"];
+    for (subresource, verb, allowed) in [
+        ("pods", "get", &["/pods"][..]),
+        ("healthz", "get", &["/healthz"]),
+        ("configz", "get", &["/configz"]),
+        ("stats", "get", &["/stats/summary"]),
+        ("metrics", "get", &["/metrics"]),
+        ("log", "get", &["/logs/"]),
+        ("proxy", "get", &["/pods", "/healthz", "/configz", "/debug/pprof/"]),
+        ("proxy", "create", &[]),
+    ] {
+        let name = format!("{subresource}-{verb}");
+        let role = format!("{}-{name}", s.ns);
+        s.ok(&["create", "serviceaccount", &name]);
+        let resource = format!("--resource=nodes/{subresource}");
+        s.ok(&["create", "clusterrole", &role, &format!("--verb={verb}"), &resource]);
+        let account = format!("--serviceaccount={}:{name}", s.ns);
+        s.ok(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &account]);
+        let token = s.ok(&["create", "token", &name]);
+        s.cluster.runtime.block_on(async {
+            for path in all {
+                let (code, said) = place.ask("GET", path, token.trim()).await;
+                assert_eq!(code != 403, allowed.contains(&path), "{path} by {name}: {code} {said}");
+            }
+            let run = format!("/run/{}/attacker/c?cmd=id", s.ns);
+            let (code, said) = place.ask("POST", &run, token.trim()).await;
+            assert_eq!(code != 403, (subresource, verb) == ("proxy", "create"), "run by {name}: {code} {said}");
+        });
+        s.ok(&["delete", "clusterrole", &role]);
+        s.ok(&["delete", "clusterrolebinding", &role]);
+    }
+}
+
+/// What users need of the agent, while there is an attack.
+fn others_are_served(s: &Story) {
+    for command in [&["logs", "attacker"][..], &["exec", "attacker", "--", "echo", "ready"]] {
+        let begun = Instant::now();
+        assert_eq!(s.ok(command), "ready\n", "{command:?}");
+        assert!(begun.elapsed() < ANSWER, "{command:?} took {:?}", begun.elapsed());
+    }
+}
+
+/// Connections of a pod that say nothing: before TLS, after it, and in the middle of a request. More than there are places for.
+fn silence(s: &Story) {
+    let place = Place::of(s);
+    s.logged("attacker", "ready");
+    let silent = s.cluster.runtime.block_on(async {
+        let mut silent: Vec<Box<dyn Send>> = Vec::new();
+        for n in 0..1500 {
+            match n % 3 {
+                0 => silent.push(Box::new(place.tcp())),
+                kind => {
+                    // One that is closed for another is an attack that failed already.
+                    let Ok(Ok(mut c)) = timeout(PATIENCE, place.tls()).await else { continue };
+                    if kind == 2 {
+                        let _ =
+                            c.write_all(b"POST /run/a/b/c HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx").await;
+                    }
+                    silent.push(Box::new(c));
+                }
+            }
+        }
+        silent
+    });
+    assert!(silent.len() > 1000, "there was no attack: {} connections", silent.len());
+    others_are_served(s);
+    let token = s.ok(&["create", "token", "default"]);
+    let (code, _) = s.cluster.runtime.block_on(place.ask("GET", "/pods", token.trim()));
+    assert_eq!(code, 403, "the agent answers");
+}
+
+/// Tokens that the API server has to be asked about, many at a time, each another one.
+fn tokens(s: &Story) {
+    let place = Arc::new(Place::of(s));
+    s.logged("attacker", "ready");
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let attack: Vec<_> = (0..32)
+        .map(|n| {
+            let (place, stop) = (place.clone(), stop.clone());
+            s.cluster.runtime.spawn(async move {
+                let (mut asked, mut refused) = (0u32, 0u32);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let (code, _) = place.ask("GET", "/pods", &format!("{n}-{asked}")).await;
+                    assert!(matches!(code, 401 | 429), "{code}");
+                    asked += 1;
+                    refused += u32::from(code == 401);
+                }
+                refused
+            })
+        })
+        .collect();
+    others_are_served(s);
+    others_are_served(s);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let refused: u32 = s.cluster.runtime.block_on(async {
+        let mut sum = 0;
+        for a in attack {
+            sum += a.await.unwrap();
+        }
+        sum
+    });
+    assert!(refused > 0, "there was no attack");
+}

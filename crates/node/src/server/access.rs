@@ -1,0 +1,287 @@
+//! Who may call the agent: the owner of a client certificate, or the holder of a token that the API server knows, if the API
+//! server says that they may (`pkg/kubelet/server/auth.go`, delegated authentication and authorization). Nobody else.
+//!
+//! Invariants: what is remembered is bounded, and what senders without credentials cause never takes the room of what is known of
+//! others. Reviews are made a few at a time, and fewer for one address.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use auth::User;
+use bytes::Bytes;
+use client::{Client, Error};
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::target::{Target, verb};
+use super::{Body, text};
+
+/// How long answers are believed (`authentication.webhook.cacheTTL` and the like).
+pub(super) const TOKENS: Duration = Duration::from_secs(2 * 60);
+pub(super) const ALLOWED: Duration = Duration::from_secs(5 * 60);
+pub(super) const DENIED: Duration = Duration::from_secs(30);
+/// Answers that are remembered, of each kind.
+const REMEMBERED: usize = 4096;
+/// No token is longer.
+const LONGEST_TOKEN: usize = 16 << 10;
+/// Tokens that are reviewed at a time, those of one address, and how long one waits for its turn.
+const REVIEWS: usize = 16;
+const REVIEWS_PER_ADDRESS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Sender {
+    /// The owner of the client certificate, if the cluster's authority signed it.
+    pub user: Option<User>,
+    pub address: Option<IpAddr>,
+}
+
+type Hash256 = [u8; 32];
+
+pub(super) struct Access {
+    client: Client,
+    node: String,
+    users: Remembered<Hash256, Arc<User>>,
+    strangers: Remembered<Hash256, ()>,
+    allowed: Remembered<Hash256, ()>,
+    denied: Remembered<Hash256, ()>,
+    reviews: Semaphore,
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// Answers, each for a while; the oldest ones go when there are too many.
+struct Remembered<K, V> {
+    time: Duration,
+    inner: Mutex<(HashMap<K, (V, Instant)>, VecDeque<(K, Instant)>)>,
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
+    fn new(time: Duration) -> Self {
+        Self { time, inner: Mutex::default() }
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        let inner = self.inner.lock();
+        inner.0.get(key).filter(|(_, until)| *until > Instant::now()).map(|(v, _)| v.clone())
+    }
+
+    fn insert(&self, key: K, value: V) {
+        let now = Instant::now();
+        let until = now + self.time;
+        let (map, order) = &mut *self.inner.lock();
+        map.insert(key, (value, until));
+        order.push_back((key, until));
+        while order.front().is_some_and(|(_, until)| *until <= now || order.len() > REMEMBERED) {
+            let Some((oldest, until)) = order.pop_front() else { break };
+            // One that was asked for again since stays.
+            if map.get(&oldest).is_some_and(|(_, u)| *u == until) {
+                map.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// One of the reviews of an address.
+struct Turn<'a>(&'a Access, IpAddr);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut all = self.0.by_address.lock();
+        if let Some(n) = all.get_mut(&self.1) {
+            *n -= 1;
+            if *n == 0 {
+                all.remove(&self.1);
+            }
+        }
+    }
+}
+
+enum Authentication {
+    User(Arc<User>),
+    Nobody,
+    Busy,
+}
+
+impl Access {
+    pub fn new(client: Client, node: &str) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            users: Remembered::new(TOKENS),
+            strangers: Remembered::new(TOKENS),
+            allowed: Remembered::new(ALLOWED),
+            denied: Remembered::new(DENIED),
+            reviews: Semaphore::new(REVIEWS),
+            by_address: Mutex::default(),
+        }
+    }
+
+    /// The name of who sends the request and may do so, or the refusal. Takes the token out of the request.
+    pub async fn admit(&self, parts: &mut Parts, sender: &Sender) -> Result<String, Response<Body>> {
+        let token = bearer(parts);
+        parts.headers.remove(AUTHORIZATION);
+        let user = match (&sender.user, token) {
+            (Some(user), _) => Arc::new(user.clone()),
+            (None, None) => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
+            (None, Some(token)) => match self.authenticate(&token, sender.address).await {
+                Authentication::User(user) => user,
+                Authentication::Nobody => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
+                Authentication::Busy => {
+                    let why = "too many tokens of this address are being reviewed, please try again later";
+                    return Err(text(StatusCode::TOO_MANY_REQUESTS, why.into()));
+                }
+            },
+        };
+        let (verb, subresources) = (verb(&parts.method), Target::parse(parts.uri.path()).subresources());
+        for subresource in subresources {
+            match self.authorize(&user, verb, subresource).await {
+                Ok(true) => return Ok(user.name.clone()),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(user = user.name, %error, "a request cannot be authorized");
+                    let why = format!(
+                        "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
+                        user.name
+                    );
+                    return Err(text(StatusCode::INTERNAL_SERVER_ERROR, why));
+                }
+            }
+        }
+        let all = subresources.join(" ");
+        let why = format!("Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{all}])\n", user.name);
+        Err(text(StatusCode::FORBIDDEN, why))
+    }
+
+    async fn authenticate(&self, token: &str, address: Option<IpAddr>) -> Authentication {
+        if token.is_empty() || token.len() > LONGEST_TOKEN {
+            return Authentication::Nobody;
+        }
+        let key: Hash256 = Sha256::digest(token.as_bytes()).into();
+        if let Some(user) = self.users.get(&key) {
+            return Authentication::User(user);
+        }
+        if self.strangers.get(&key).is_some() {
+            return Authentication::Nobody;
+        }
+        let Some(_turn) = self.turn(address) else { return Authentication::Busy };
+        let Ok(Ok(_place)) = tokio::time::timeout(PATIENCE, self.reviews.acquire()).await else {
+            return Authentication::Busy;
+        };
+        match self.review(token).await {
+            Ok(Some(user)) => {
+                let user = Arc::new(user);
+                self.users.insert(key, user.clone());
+                Authentication::User(user)
+            }
+            Ok(None) => {
+                self.strangers.insert(key, ());
+                Authentication::Nobody
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a token cannot be reviewed");
+                Authentication::Nobody
+            }
+        }
+    }
+
+    fn turn(&self, address: Option<IpAddr>) -> Option<Option<Turn<'_>>> {
+        let Some(address) = address else { return Some(None) };
+        let mut all = self.by_address.lock();
+        let count = all.entry(address).or_insert(0);
+        if *count >= REVIEWS_PER_ADDRESS {
+            return None;
+        }
+        *count += 1;
+        Some(Some(Turn(self, address)))
+    }
+
+    async fn review(&self, token: &str) -> Result<Option<User>, Error> {
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        let answer = self.post(path, &review).await?;
+        let status = &answer["status"];
+        let user = &status["user"];
+        let name = user["username"].as_str().unwrap_or_default();
+        if status["authenticated"] != true || name.is_empty() {
+            return Ok(None);
+        }
+        let texts = |v: &Value| -> Vec<String> {
+            v.as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned)).collect()
+        };
+        Ok(Some(User {
+            name: name.to_owned(),
+            uid: user["uid"].as_str().unwrap_or_default().to_owned(),
+            groups: texts(&user["groups"]),
+            extra: user["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect(),
+        }))
+    }
+
+    async fn authorize(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, Error> {
+        let spec = json!({
+            "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
+            "resourceAttributes": {"verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource,
+                "name": self.node},
+        });
+        let key: Hash256 = Sha256::digest(spec.to_string().as_bytes()).into();
+        if self.allowed.get(&key).is_some() {
+            return Ok(true);
+        }
+        if self.denied.get(&key).is_some() {
+            return Ok(false);
+        }
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
+        let allowed = self.post(path, &review).await?["status"]["allowed"] == true;
+        if allowed {
+            self.allowed.insert(key, ())
+        } else {
+            self.denied.insert(key, ())
+        }
+        Ok(allowed)
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        let body = Some(("application/json", body.to_string().into_bytes()));
+        let request: http::Request<Bytes> = client::client::request(Method::POST, path, "application/json", body)?;
+        self.client.json(request).await
+    }
+}
+
+fn bearer(parts: &Parts) -> Option<String> {
+    let (scheme, token) = parts.headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_remembered_is_bounded_in_time_and_number() {
+        let all: Remembered<usize, usize> = Remembered::new(Duration::from_secs(30));
+        all.insert(1, 10);
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert_eq!(all.get(&1), Some(10));
+        all.insert(1, 11);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(all.get(&1), Some(11), "asked for again");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(all.get(&1), None);
+        for n in 0..2 * REMEMBERED {
+            all.insert(n, n);
+        }
+        assert_eq!((all.get(&0), all.get(&(2 * REMEMBERED - 1))), (None, Some(2 * REMEMBERED - 1)));
+        let inner = all.inner.lock();
+        assert!(inner.0.len() <= REMEMBERED && inner.1.len() <= REMEMBERED);
+    }
+}

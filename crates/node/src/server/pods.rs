@@ -1,0 +1,44 @@
+//! `/pods`: the pods bound to this node, as the API has them; `/runningpods/`: those that the runtime has.
+
+use http::Response;
+use runtime::{ContainerState, PodState};
+use serde_json::{Value, json};
+
+use super::{Body, Error, Handle, json};
+use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
+
+fn list(items: Vec<Value>) -> Response<Body> {
+    json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+}
+
+pub(super) fn bound(handle: &Handle) -> Result<Response<Body>, Error> {
+    let mut items = Vec::new();
+    if let Some(pods) = handle.known.pods.get() {
+        for entry in pods.cache().all() {
+            let mut pod: Value = entry.decode().map_err(|e| Error::Internal(e.to_string()))?;
+            // The list says what its items are.
+            if let Some(fields) = pod.as_object_mut() {
+                fields.remove("kind");
+                fields.remove("apiVersion");
+            }
+            items.push(pod);
+        }
+    }
+    Ok(list(items))
+}
+
+pub(super) async fn running(handle: &Handle) -> Result<Response<Body>, Error> {
+    let runtime = &handle.options.runtime;
+    let containers = runtime.list_containers().await?;
+    let mut items = Vec::new();
+    for pod in runtime.list_pods().await?.into_iter().filter(|p| p.state == PodState::Ready) {
+        let label = |name: &str| pod.config.labels.get(name).cloned().unwrap_or_default();
+        let inside = containers.iter().filter(|c| c.pod == pod.id && c.state == ContainerState::Running);
+        let inside: Vec<Value> = inside.map(|c| json!({"name": c.name, "image": c.image, "resources": {}})).collect();
+        items.push(json!({
+            "metadata": {"name": label(POD_NAME), "namespace": label(POD_NAMESPACE), "uid": label(POD_UID)},
+            "spec": {"containers": inside}, "status": {},
+        }));
+    }
+    Ok(list(items))
+}

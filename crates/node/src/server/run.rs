@@ -1,0 +1,23 @@
+//! `/run`: a command in a container, and all that it said when it has ended.
+
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+
+use super::{Body, Error, Handle, text};
+
+/// How long a command may take.
+const LONGEST: Duration = Duration::from_secs(4 * 60 * 60);
+
+pub(super) async fn serve(handle: &Handle, id: &str, command: &str) -> Result<Response<Body>, Error> {
+    let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    // It has its time also when its client has left.
+    let (runtime, id) = (handle.options.runtime.clone(), id.to_owned());
+    let done = tokio::spawn(async move { runtime.exec_sync(&id, words, Some(LONGEST)).await });
+    let done = done.await.map_err(|e| Error::Internal(e.to_string()))??;
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    if done.exit_code != 0 {
+        return Err(Error::Internal(format!("command '{command}' exited with {}: {said}", done.exit_code)));
+    }
+    Ok(text(StatusCode::OK, said))
+}
