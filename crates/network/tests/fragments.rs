@@ -70,7 +70,7 @@ async fn no_pod_takes_the_fragments_of_others() {
     // The attacker's small packets pass, and its large ones again when it leaves off.
     let own = socket(&attacker.namespace, 0);
     assert!(comes_back(&own, server.address, 100));
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     while !comes_back(&own, server.address, LARGE) {
         assert!(begun.elapsed() < Duration::from_secs(20));
     }

@@ -38,7 +38,7 @@ async fn no_pod_fills_the_table_of_neighbours() {
     // Who asks for one that is not there is told at once (a few times a second).
     let nobody = node.options.pod_range.nth(200).unwrap();
     for to in [nobody, node.options.service_range.nth(77).unwrap()] {
-        let begun = std::time::Instant::now();
+        let begun = tokio::time::Instant::now();
         let error = ask(&pod.namespace, to, 80).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{to}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(1), "{to} after {:?}", begun.elapsed());

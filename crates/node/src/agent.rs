@@ -12,7 +12,7 @@ use meta::{Clock, Rng};
 use network::PodNetwork;
 use parking_lot::Mutex;
 use runtime::{Embedded, Resources, Runtime};
-use scheduler::NodeInfo;
+use scheduler::cluster::NodeEntry;
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::admission::{Admission, Admitted, Rejection};
@@ -240,7 +240,7 @@ impl Agent {
             &ApiResource::of::<Pod>(),
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
-        let node = informers.informer::<NodeInfo>(
+        let node = informers.informer::<Whole>(
             &ApiResource::of::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
         );
@@ -309,7 +309,7 @@ impl Newcomer {
 }
 
 /// Gives every pod of this node a worker, and every change to its worker.
-async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<NodeInfo>, wakes: Wakes) {
+async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Whole>, wakes: Wakes) {
     let changes = Arc::new(Notify::new());
     let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
     {
@@ -341,14 +341,16 @@ async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Nod
 }
 
 /// Tells admission of the node, as the API has it, from now on. Returns when it has been told the first time.
-async fn follow_node(shared: &Arc<Shared>, node: &Informer<NodeInfo>) {
+async fn follow_node(shared: &Arc<Shared>, node: &Informer<Whole>) {
     let known = Arc::new(Notify::new());
-    let (admission, told) = (shared.admission.clone(), known.clone());
-    node.on_change(move |change| {
-        if let Some(entry) = &change.new {
-            admission.set_node(entry.clone());
+    let (admission, own, told) = (shared.admission.clone(), shared.allocatable.clone(), known.clone());
+    node.on_change(move |change| match change.new.as_ref().map(|e| node_entry(&e.json(), &own)) {
+        None => {}
+        Some(Ok(entry)) => {
+            admission.set_node(Arc::new(entry));
             told.notify_one();
         }
+        Some(Err(error)) => tracing::warn!(%error, "the node cannot be read"),
     });
     known.notified().await;
 }
@@ -372,8 +374,17 @@ async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admit
 /// Asks the API for the node, whose labels may be newer than what is known of them. Whether there was an answer.
 async fn read_node(shared: &Shared) -> bool {
     let Ok(node) = shared.client.api::<Node>().get(&shared.options.node_name).await else { return false };
-    let entry = serde_json::to_vec(&node).and_then(|bytes| scheduler::cluster::NodeEntry::new(bytes.into()));
+    let entry = serde_json::to_vec(&node).and_then(|json| node_entry(&json, &shared.allocatable));
     entry.map(|e| shared.admission.set_node(Arc::new(e))).is_ok()
+}
+
+/// The node as the API has it, save for what the machine has itself: the API may have that from an earlier agent, or from anybody.
+fn node_entry(json: &[u8], own: &BTreeMap<String, String>) -> Result<NodeEntry, serde_json::Error> {
+    let mut node: serde_json::Value = serde_json::from_slice(json)?;
+    for (name, quantity) in own {
+        node["status"]["allocatable"][name] = quantity.as_str().into();
+    }
+    NodeEntry::new(serde_json::to_vec(&node)?.into())
 }
 
 impl Workers {

@@ -103,7 +103,7 @@ fn ip(from: Ipv4Addr, to: Ipv4Addr, id: u16, fragment: u16, content: usize) -> V
 pub fn fragment(own: Ipv4Addr, gateway: Ipv4Addr, to: Ipv4Addr, id: u16, offset: u16) -> Vec<u8> {
     const MORE: u16 = 0x2000;
     let content = [0; 1480];
-    let packet = [ip(own, to, id, MORE | offset / 8, content.len()), content.to_vec()].concat();
+    let packet = [ip(own, to, id, MORE | (offset / 8), content.len()), content.to_vec()].concat();
     ethernet(hardware(own), hardware(gateway), IP, &packet)
 }
 

@@ -149,7 +149,7 @@ mod tests {
             assert!(starts.try_place().is_none());
             let order: Arc<Mutex<Vec<&'static str>>> = Arc::default();
             let mut tasks = Vec::new();
-            for pod in pods {
+            for &pod in pods {
                 let (starts, order) = (starts.clone(), order.clone());
                 tasks.push(tokio::spawn(async move {
                     let place = starts.place(&pod[..1]).await;
