@@ -74,7 +74,7 @@ fn enlarge() {
     if namespace::get(None, MAX).is_some_and(|max| max < wanted)
         && let Err(error) = namespace::set(None, &[(MAX.to_owned(), &*wanted.to_string())])
     {
-        tracing::warn!(%error, "the table of connections stays as it is");
+        tracing::info!(%error, "the table of connections stays as it is");
     }
 }
 

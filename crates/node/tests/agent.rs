@@ -435,7 +435,9 @@ async fn no_more_pods_than_the_node_has_room_for() {
     m.finish().await;
 }
 
-/// Clauses: R02.overcommit K02 — A pod that names its node has not been seen by the scheduler: the node itself refuses what does not fit.
+/// A pod that names its node has not been seen by the scheduler: the node itself refuses what does not fit.
+///
+/// Clauses: R02.overcommit K02.conflict
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_bound_by_hand_are_held_against_what_the_node_has() {
     let mut m = Machine::new().await;
