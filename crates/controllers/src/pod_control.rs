@@ -5,7 +5,9 @@ use crate::views::{Pod, is_active};
 use client::{Api, DeleteOptions, Error, Informer, Recorder, Regarding, Tokens, WriteOptions};
 use futures::future::join_all;
 use meta::Object;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// At most this many pods are made or deleted in one go.
@@ -21,7 +23,49 @@ const WAITING: &str = "waiting";
 /// How many pods a controller may make now in a namespace.
 pub struct Supply {
     pods: Informer<Pod>,
+    promised: Promised,
     tokens: Tokens<Box<str>>,
+}
+
+/// How many pods are being made, by namespace: the cache does not have them yet, and other workers must not take their places.
+#[derive(Default)]
+struct Promised(Mutex<BTreeMap<Box<str>, usize>>);
+
+impl Promised {
+    /// Takes up to `n` of the places that a namespace with so many pods that wait has left.
+    fn reserve(&self, namespace: &str, waiting: usize, n: usize) -> usize {
+        let mut all = self.0.lock();
+        let promised = all.get(namespace).copied().unwrap_or(0);
+        let n = n.min(AHEAD.saturating_sub(waiting.saturating_add(promised)));
+        if n > 0 {
+            all.insert(namespace.into(), promised + n);
+        }
+        n
+    }
+
+    fn give_back(&self, namespace: &str, n: usize) {
+        let mut all = self.0.lock();
+        if let Some(promised) = all.get_mut(namespace) {
+            *promised = promised.saturating_sub(n);
+            if *promised == 0 {
+                all.remove(namespace);
+            }
+        }
+    }
+}
+
+/// So many pods may be made while this is held.
+pub struct Allowance<'a> {
+    pub count: usize,
+    reserved: Option<(&'a Promised, Box<str>)>,
+}
+
+impl Drop for Allowance<'_> {
+    fn drop(&mut self) {
+        if let Some((promised, namespace)) = &self.reserved {
+            promised.give_back(namespace, self.count);
+        }
+    }
 }
 
 impl Supply {
@@ -30,19 +74,19 @@ impl Supply {
             true => vec![p.meta.namespace.to_string()],
             false => Vec::new(),
         });
-        Self { pods: pods.clone(), tokens: Tokens::new(RATE.0, RATE.1) }
+        Self { pods: pods.clone(), promised: Promised::default(), tokens: Tokens::new(RATE.0, RATE.1) }
     }
 
     /// How many of `n` pods may be made now: all of them, or some, or none and how long to wait.
-    pub fn take(&self, namespace: &str, n: usize) -> Result<usize, Duration> {
+    pub fn take(&self, namespace: &str, n: usize) -> Result<Allowance<'_>, Duration> {
         let waiting = self.pods.cache().by_index(WAITING, namespace).count();
-        let free = AHEAD.saturating_sub(waiting);
-        if free > 0 {
-            return Ok(n.min(free));
+        let count = self.promised.reserve(namespace, waiting, n);
+        if count > 0 {
+            return Ok(Allowance { count, reserved: Some((&self.promised, namespace.into())) });
         }
-        let n = n.min(RATE.0 as usize / 2);
-        match self.tokens.take(&namespace.into(), n as u32) {
-            None => Ok(n),
+        let count = n.min(RATE.0 as usize / 2);
+        match self.tokens.take(&namespace.into(), count as u32) {
+            None => Ok(Allowance { count, reserved: None }),
             Some(wait) => Err(wait),
         }
     }
@@ -136,6 +180,26 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every worker took all places that were free, since none saw what the others were making.
+    #[test]
+    fn workers_do_not_take_the_same_places() {
+        let promised = Promised::default();
+        assert_eq!(promised.reserve("a", AHEAD - 700, BURST), BURST);
+        assert_eq!(promised.reserve("a", AHEAD - 700, BURST), 200);
+        assert_eq!(promised.reserve("a", AHEAD - 700, BURST), 0);
+        assert_eq!(promised.reserve("b", 0, BURST), BURST, "another namespace has its own");
+        let first = Allowance { count: BURST, reserved: Some((&promised, "a".into())) };
+        drop(first);
+        assert_eq!(
+            promised.reserve("a", AHEAD - 300, BURST),
+            100,
+            "those that were made are counted where they are seen"
+        );
+        promised.give_back("a", 300);
+        promised.give_back("b", BURST);
+        assert!(promised.0.lock().is_empty());
+    }
 
     #[tokio::test]
     async fn batches_double_and_stop_at_a_failure() {

@@ -4,7 +4,7 @@
 use crate::data_dir;
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -18,6 +18,9 @@ pub enum Command {
         /// The name of the image, instead of the names in the archive; needed where it has none.
         #[arg(long)]
         name: Option<String>,
+        /// Most bytes that a file may unpack to, such as 20Gi. Without it: what the disk has, less a tenth of the disk.
+        #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
+        max_size: Option<u64>,
         #[command(flatten)]
         place: Place,
     },
@@ -71,10 +74,16 @@ impl Place {
     }
 }
 
+/// A quantity, as a number of bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    let quantity = meta::Quantity::parse(text).map_err(|e| e.to_string())?;
+    u64::try_from(quantity.value()).map_err(|_| "must not be negative".into())
+}
+
 pub fn main(command: &Command) -> ExitCode {
     let mut out = io::stdout().lock();
     let result = match command {
-        Command::Import { files, name, place } => import(place, files, name.as_deref(), &mut out),
+        Command::Import { files, name, max_size, place } => import(place, files, name.as_deref(), *max_size, &mut out),
         Command::List { place } => list(place, &mut out),
         Command::Remove { images, place } => remove(place, images, &mut out),
     };
@@ -87,13 +96,19 @@ pub fn main(command: &Command) -> ExitCode {
     }
 }
 
-fn import(place: &Place, files: &[PathBuf], name: Option<&str>, out: &mut dyn Write) -> Result<(), Failure> {
+fn import(
+    place: &Place,
+    files: &[PathBuf],
+    name: Option<&str>,
+    limit: Option<u64>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let store = place.images(true)?;
     for file in files {
         let shown = file.display().to_string();
         let images = match shown.as_str() {
-            "-" => from_stdin(&store, name)?,
-            _ => store.import(file, name)?,
+            "-" => from_stdin(&store, name, limit)?,
+            _ => store.import(file, name, limit)?,
         };
         for name in images.iter().flat_map(|i| &i.names) {
             said(writeln!(out, "Loaded image: {name}"))?;
@@ -102,13 +117,17 @@ fn import(place: &Place, files: &[PathBuf], name: Option<&str>, out: &mut dyn Wr
     Ok(())
 }
 
-fn from_stdin(store: &ImageStore, name: Option<&str>) -> Result<Vec<Image>, Failure> {
+fn from_stdin(store: &ImageStore, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>, Failure> {
     let failed = |source| Failure::File { path: "the standard input".into(), source };
     // Beside the images: there is room for them.
     let mut copy =
         tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    io::copy(&mut io::stdin().lock(), &mut copy).map_err(failed)?;
-    Ok(store.import(copy.path(), name)?)
+    // The copy and what is unpacked from it are there at the same time.
+    let most = limit.map_or_else(|| store.room(), Ok)?;
+    if io::copy(&mut io::stdin().lock().take(most), &mut copy).map_err(failed)? == most {
+        return Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into());
+    }
+    Ok(store.import(copy.path(), name, limit)?)
 }
 
 fn list(place: &Place, out: &mut dyn Write) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 //! **Invariants.** Packets for pod or service addresses never leave by a device that is not ours, whatever rules are being
 //! changed or gone: [`guard`] is put up before anything else and taken down last. A pod sends as itself or not at all, and its
 //! neighbours on the bridge hear nothing that the node has not routed (`ports`). It fills the table of connections with no more than
-//! its share ([`flows`](mod@flows)). Everything made in the kernel carries the
+//! its share ([`flows`](mod@flows)), and the memory for unfinished packets as well ([`fragments`]). Everything made in the kernel carries the
 //! network's id in its name or is a port of its bridge, and `purge` removes exactly that. All of it lives in one network namespace
 //! (the machine's, or one given by path), so that several nodes fit on one machine.
 //!
@@ -12,6 +12,7 @@
 
 mod address;
 mod flows;
+mod fragments;
 pub mod guard;
 mod host_ports;
 mod ipam;

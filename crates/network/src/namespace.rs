@@ -66,6 +66,12 @@ pub fn exists(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|s| s.filesystem_type().0 == NSFS_MAGIC)
 }
 
+/// A number among the settings of a namespace, given as a path below /proc/sys/net. `None` where the kernel does not tell.
+pub(crate) fn get(namespace: Option<&Path>, name: &str) -> Option<u64> {
+    let path = PathBuf::from("/proc/sys/net").join(name);
+    run_in(namespace, || std::fs::read_to_string(&path)).ok()?.trim().parse().ok()
+}
+
 /// Writes `net.…` settings of a namespace, given as paths below /proc/sys/net.
 pub fn set(namespace: Option<&Path>, settings: &[(String, &str)]) -> Result<()> {
     run_in(namespace, || write_settings(settings)).map_err(Error::io("network settings"))

@@ -16,12 +16,13 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
+use crate::fragments::Settings;
 use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
 use crate::services::{Flows, forget_stale};
-use crate::{Error, Result, check_id, flows, guard, namespace, nft};
+use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
 /// How a node's pod network is laid out.
 #[derive(Clone, Debug)]
@@ -121,7 +122,9 @@ impl PodNetwork {
         let published = host_ports.script(&options.host_port_table(), &bridge_name, ipam.pods());
         let more = format!("{}{published}", script(&options));
         let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &more).await?;
-        flows::limit(node, &options.id, &bridge_name).await?;
+        let settings = if options.forward { Settings::Ours } else { Settings::Others };
+        fragments::limit(node, &options.id, &bridge_name, settings).await?;
+        flows::limit(node, &options.id, &bridge_name, settings).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
             // Made by a version that gave it no address of its own.
@@ -134,13 +137,9 @@ impl PodNetwork {
         let bridge = netlink.index(&bridge_name).await?;
         netlink.add_address(bridge, gateway, 32).await?;
         netlink.up(bridge).await?;
-        let source = Some(gateway);
-        let own = RouteKind::Device { to: options.pod_range, device: bridge, source, metric: 0 };
-        netlink.replace_route(own).await?;
         // So that the node itself has a way, and a source address, for service addresses; rules turn them into endpoints
-        // before anything is sent, and what they do not know ends in the guard of the bridge's empty neighbourhood.
-        let services = RouteKind::Device { to: options.service_range, device: bridge, source, metric: 0 };
-        netlink.replace_route(services).await?;
+        // before anything is sent, and refuse those that they do not know.
+        netlink.replace_route(way(options.service_range, bridge, gateway)).await?;
         let mut settings = vec![
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
@@ -168,6 +167,8 @@ impl PodNetwork {
             host_ports: Mutex::new(host_ports),
         };
         inner.adopt().await?;
+        // An earlier version had one way for all addresses, of which those without a pod are asked for on the bridge.
+        inner.netlink.delete_route(way(inner.options.pod_range, bridge, gateway)).await?;
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
@@ -220,6 +221,7 @@ impl PodNetwork {
             if let Some(port) = inner.port(pod, address).await? {
                 inner.netlink.delete(port.index).await?;
             }
+            inner.netlink.delete_route(inner.way_to(address)?).await?;
             inner.netlink.delete_neighbour(inner.bridge, address).await?;
         }
         namespace::remove(&inner.options.namespace_directory.join(pod))?;
@@ -259,6 +261,7 @@ impl PodNetwork {
         let table = options.table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
         flows::unlimit(node, &options.id).await?;
+        fragments::unlimit(node, &options.id).await?;
         let table = options.host_port_table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
         let table = options.table();
@@ -303,7 +306,13 @@ impl Inner {
     async fn secure(&self, port: u32, address: Ipv4Addr) -> Result<()> {
         let hardware = hardware_address(address);
         self.netlink.lock_port(port, hardware, self.neighbours).await?;
-        self.netlink.set_neighbour(self.bridge, address, hardware).await
+        self.netlink.set_neighbour(self.bridge, address, hardware).await?;
+        self.netlink.replace_route(self.way_to(address)?).await
+    }
+
+    /// Each pod has a route of its own: an address without one is unreachable at once, and nobody is asked for it.
+    fn way_to(&self, address: Ipv4Addr) -> Result<RouteKind> {
+        Ok(way(format!("{address}/32").parse()?, self.bridge, self.gateway))
     }
 
     async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
@@ -379,6 +388,11 @@ impl Inner {
     }
 }
 
+/// The way to a range behind the bridge.
+fn way(to: Cidr, bridge: u32, gateway: Ipv4Addr) -> RouteKind {
+    RouteKind::Device { to, device: bridge, source: Some(gateway), metric: 0 }
+}
+
 /// Whether clients on the node's loopback reach pods by ports of the node. (Pods reach what listens there by no way of writing a packet.)
 fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, &'static str) {
     (format!("ipv4/conf/{bridge}/route_localnet"), if ports.is_empty() { "0" } else { "1" })
@@ -397,7 +411,8 @@ fn no_ipv6(device: &str) -> Vec<(String, &'static str)> {
         .collect()
 }
 
-/// Who may talk to the outside, and how.
+/// Who may talk to the outside, and how. What is sent to a service that does not exist is refused, since to ask for it on the bridge would
+/// cost the node an entry in its table of neighbours for each address.
 fn script(options: &Options) -> String {
     let Options { pod_range, cluster_range, service_range, masquerade, .. } = options;
     let (table, bridge) = (options.table(), options.bridge());
@@ -409,7 +424,14 @@ fn script(options: &Options) -> String {
             "add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
              add rule ip {table} leave {outside} masquerade\n"
         ));
-    } else {
+    }
+    for hook in ["forward", "output"] {
+        script.push_str(&format!(
+            "add chain ip {table} unknown-{hook} {{ type filter hook {hook} priority filter; policy accept; }}\n\
+             add rule ip {table} unknown-{hook} ip daddr {service_range} counter reject with icmp type host-unreachable\n"
+        ));
+    }
+    if !*masquerade {
         // Answers to connections from outside (node ports) may still go.
         script.push_str(&format!(
             "add chain ip {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\

@@ -49,24 +49,26 @@ async fn no_pod_fills_the_table_of_connections() {
     .map(Result::unwrap);
     serve(&server.namespace, 80, "server");
     let max = setting(&node, "nf_conntrack_max");
+    // All pods of a node together leave some of the table.
+    let share = max / 128;
     let count = || setting(&node, "nf_conntrack_count");
     let to = [server.address, friend.address, network.gateway(), OUTSIDE];
     std::thread::scope(|scope| {
         for pod in [&one, &two] {
-            scope.spawn(|| flood(&pod.namespace, pod.address, &to, max / 6));
+            scope.spawn(|| flood(&pod.namespace, pod.address, &to, share * 4));
         }
     });
     assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
     assert_eq!(ask(&node.node, server.address, 80).unwrap(), format!("server {}", network.gateway()));
     let filled = count();
-    assert!(filled < max / 7, "two pods began {filled} of {max} connections");
-    assert!(filled > max / 10, "each had its share: {filled} of {max}");
+    assert!(filled < share * 9 / 4, "two pods began {filled} of {max} connections");
+    assert!(filled > share * 3 / 2, "each had its share: {filled} of {max}");
     // A second process goes on counting where the first was.
     drop(network);
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
-    flood(&one.namespace, one.address, &to, max / 12);
+    flood(&one.namespace, one.address, &to, share * 2);
     let now = count();
-    assert!(now < max / 7, "{now} of {max} connections after a restart");
+    assert!(now < share * 9 / 4, "{now} of {max} connections after a restart");
     assert!(ask(&one.namespace, server.address, 80).is_err(), "only its own connections are dropped");
     assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
     drop(network);
@@ -79,7 +81,7 @@ async fn half_of_its_share_is_a_pods_for_certain() {
     let node = Node::new();
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let [client, server] = [network.attach("c").await, network.attach("s").await].map(Result::unwrap);
-    let wanted = (setting(&node, "nf_conntrack_max") / 32).min(8000);
+    let wanted = (setting(&node, "nf_conntrack_max") / 256).min(8000);
     let before = setting(&node, "nf_conntrack_count");
     namespace::run_in(Some(&client.namespace), || {
         for port in 0..wanted {

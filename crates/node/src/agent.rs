@@ -7,13 +7,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use client::{ApiResource, Client, Informer, Informers, Recorder, Scope, Shutdown, Source};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use meta::{Clock, Rng};
 use network::PodNetwork;
 use parking_lot::Mutex;
 use runtime::{Embedded, Resources, Runtime};
-use tokio::sync::{Notify, Semaphore, broadcast, watch};
+use scheduler::cluster::NodeEntry;
+use tokio::sync::{Notify, broadcast, watch};
 
+use crate::admission::{Admission, Admitted, Rejection};
 use crate::counts::Known;
 use crate::node::{Capacity, Reporter};
 use crate::objects::{Objects, Whole};
@@ -24,6 +26,7 @@ use crate::pod::starts::Starts;
 use crate::pod::sysctls::Allowlist;
 use crate::pod::users::Users;
 use crate::pod::worker::Worker;
+use crate::resources::{Qos, qos};
 use crate::server::Handle;
 use crate::volumes::token::TokenRequests;
 use crate::volumes::{Memory, Volumes};
@@ -138,8 +141,7 @@ pub(crate) struct Shared {
     pub memory: u64,
     pub starts: Starts,
     pub known: Arc<Known>,
-    /// A place for each pod that this node may have.
-    pub places: Arc<Semaphore>,
+    pub admission: Arc<Admission>,
     dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -199,6 +201,10 @@ impl Agent {
         let informers = Informers::new(client.clone(), options.rng.clone(), shutdown.clone());
         let wakes: Wakes = Arc::default();
         let dirty: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let admission = {
+            let wakes = wakes.clone();
+            Arc::new(Admission::new(&options.node_name, Arc::new(move |uid: &str| wake(&wakes, uid))))
+        };
         let changed = {
             let (wakes, dirty) = (wakes.clone(), dirty.clone());
             Arc::new(move |uid: &str| {
@@ -229,7 +235,7 @@ impl Agent {
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
             starts: Starts::new(capacity.cpus as usize),
-            places: Arc::new(Semaphore::new(options.max_pods as usize)),
+            admission,
             client,
             dirty,
             known: known.clone(),
@@ -243,11 +249,15 @@ impl Agent {
         );
         // An agent runs once.
         let _ = known.pods.set(pods.clone());
+        let node = informers.informer::<Whole>(
+            &ApiResource::of::<Node>(),
+            &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
+        );
         let work = async {
             tokio::join!(
                 reporter.run(),
                 listen(events, wakes.clone(), &*options.runtime),
-                dispatch(shared, pods, wakes.clone())
+                dispatch(shared, pods, node, wakes.clone())
             )
         };
         shutdown.race(work).await;
@@ -281,8 +291,34 @@ async fn listen(mut events: broadcast::Receiver<runtime::Event>, wakes: Wakes, r
     }
 }
 
+/// Pods by uid, and which uid a name has now.
+#[derive(Default)]
+struct Workers {
+    running: BTreeMap<String, Running>,
+    names: BTreeMap<client::Key, String>,
+}
+
+/// A pod that came.
+struct Newcomer {
+    uid: String,
+    pod: Arc<Pod>,
+    /// As the scheduler sees it.
+    view: Arc<scheduler::pod::Pod>,
+}
+
+impl Newcomer {
+    /// Whether an earlier agent took it already.
+    fn is_known(&self) -> bool {
+        self.pod.status.as_ref().is_some_and(|s| s.start_time.is_some())
+    }
+
+    fn is_ending(&self) -> bool {
+        self.view.view.is_terminal() || self.view.meta.is_deleting()
+    }
+}
+
 /// Gives every pod of this node a worker, and every change to its worker.
-async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, wakes: Wakes) {
+async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Whole>, wakes: Wakes) {
     let changes = Arc::new(Notify::new());
     let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
     {
@@ -295,44 +331,125 @@ async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, wakes: Wakes) {
     pods.synced().await;
     // Service variables and addresses must be right in the first container already.
     shared.services.synced().await;
+    follow_node(&shared, &node).await;
     remove_orphans(&shared, &pods).await;
-    let mut workers: BTreeMap<String, Running> = BTreeMap::new();
-    let mut names: BTreeMap<client::Key, String> = BTreeMap::new();
+    let mut workers = Workers::default();
     loop {
-        for key in std::mem::take(&mut *touched.lock()) {
-            let pod = match pods.get(&key).map(|e| e.decode::<Pod>()) {
-                None => None,
-                Some(Ok(p)) => Some(Arc::new(p)),
-                Some(Err(error)) => {
-                    tracing::warn!(%key, %error, "a pod cannot be read");
-                    continue;
-                }
-            };
-            let uid = pod.as_ref().and_then(|p| p.metadata.uid.clone());
-            // A pod of the same name made later is another pod.
-            if let Some(before) = names.get(&key).filter(|b| uid.as_ref() != Some(*b)).cloned() {
-                names.remove(&key);
-                if let Some(w) = workers.get(&before) {
-                    w.inbox.send_replace(None);
-                }
+        let keys = std::mem::take(&mut *touched.lock());
+        let mut newcomers: Vec<Newcomer> =
+            keys.into_iter().filter_map(|key| workers.update(&shared, &pods, key)).collect();
+        // What was taken before the agent was started again comes before what is new.
+        newcomers.sort_by_key(|n| (!n.is_known(), n.view.meta.creation_timestamp));
+        for newcomer in newcomers {
+            let admitted = admit(&shared, &newcomer).await;
+            workers.start(&shared, newcomer, admitted, &wakes);
+        }
+        workers.forget_ended(&wakes);
+        changes.notified().await;
+    }
+}
+
+/// Tells admission of the node, as the API has it, from now on. Returns when it has been told the first time.
+async fn follow_node(shared: &Arc<Shared>, node: &Informer<Whole>) {
+    let known = Arc::new(Notify::new());
+    let (admission, own, told) = (shared.admission.clone(), shared.allocatable.clone(), known.clone());
+    node.on_change(move |change| match change.new.as_ref().map(|e| node_entry(&e.json(), &own)) {
+        None => {}
+        Some(Ok(entry)) => {
+            admission.set_node(Arc::new(entry));
+            told.notify_one();
+        }
+        Some(Err(error)) => tracing::warn!(%error, "the node cannot be read"),
+    });
+    known.notified().await;
+}
+
+/// Takes a pod, or says why not. Nothing is decided on one that is ending and was never taken.
+async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admitted>, Rejection> {
+    let (admission, view) = (&shared.admission, &newcomer.view);
+    let qos = newcomer.pod.spec.as_ref().map_or(Qos::BestEffort, qos);
+    match (newcomer.is_known(), newcomer.is_ending()) {
+        (_, true) if view.view.is_terminal() => Ok(None),
+        (true, _) => Ok(Some(admission.adopt(view.clone(), qos))),
+        (false, true) => Ok(None),
+        (false, false) => match admission.admit(view.clone(), qos) {
+            Err(rejection) if rejection.by_labels && read_node(shared).await => admission.admit(view.clone(), qos),
+            other => other,
+        }
+        .map(Some),
+    }
+}
+
+/// Asks the API for the node, whose labels may be newer than what is known of them. Whether there was an answer.
+async fn read_node(shared: &Shared) -> bool {
+    let Ok(node) = shared.client.api::<Node>().get(&shared.options.node_name).await else { return false };
+    let entry = serde_json::to_vec(&node).and_then(|json| node_entry(&json, &shared.allocatable));
+    entry.map(|e| shared.admission.set_node(Arc::new(e))).is_ok()
+}
+
+/// The node as the API has it, save for what the machine has itself: the API may have that from an earlier agent, or from anybody.
+fn node_entry(json: &[u8], own: &BTreeMap<String, String>) -> Result<NodeEntry, serde_json::Error> {
+    let mut node: serde_json::Value = serde_json::from_slice(json)?;
+    for (name, quantity) in own {
+        node["status"]["allocatable"][name] = quantity.as_str().into();
+    }
+    NodeEntry::new(serde_json::to_vec(&node)?.into())
+}
+
+impl Workers {
+    /// Brings a change of a pod to its worker. Gives back a pod that has none.
+    fn update(&mut self, shared: &Shared, pods: &Informer<Whole>, key: client::Key) -> Option<Newcomer> {
+        let entry = pods.get(&key);
+        let pod = match entry.as_ref().map(|e| e.decode::<Pod>()).transpose() {
+            Ok(pod) => pod.map(Arc::new),
+            Err(error) => {
+                tracing::warn!(%key, %error, "a pod cannot be read");
+                return None;
             }
-            let (Some(pod), Some(uid)) = (pod, uid) else { continue };
-            names.insert(key, uid.clone());
-            match workers.get(&uid) {
-                Some(w) => {
-                    w.inbox.send_replace(Some(pod));
-                }
-                None => {
-                    let (inbox, receiver) = watch::channel(Some(pod.clone()));
-                    let notify = Arc::new(Notify::new());
-                    wakes.lock().insert(uid.clone(), notify.clone());
-                    let worker = Worker::new(shared.clone(), pod, receiver, notify);
-                    let task = tokio::spawn(worker.run());
-                    workers.insert(uid, Running { inbox, task });
-                }
+        };
+        let uid = pod.as_ref().and_then(|p| p.metadata.uid.clone());
+        // A pod of the same name made later is another pod.
+        if let Some(before) = self.names.get(&key).filter(|b| uid.as_ref() != Some(*b)).cloned() {
+            self.names.remove(&key);
+            shared.admission.forgotten(&before);
+            if let Some(w) = self.running.get(&before) {
+                w.inbox.send_replace(None);
             }
         }
-        workers.retain(|uid, w| {
+        let (entry, pod, uid) = (entry?, pod?, uid?);
+        self.names.insert(key.clone(), uid.clone());
+        if let Some(w) = self.running.get(&uid) {
+            w.inbox.send_replace(Some(pod));
+            return None;
+        }
+        match scheduler::pod::Pod::new(entry.json().into_owned().into()) {
+            Ok(view) => Some(Newcomer { uid, pod, view: Arc::new(view) }),
+            Err(error) => {
+                tracing::warn!(%key, %error, "what a pod requests cannot be read");
+                None
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        shared: &Arc<Shared>,
+        newcomer: Newcomer,
+        admitted: Result<Option<Admitted>, Rejection>,
+        wakes: &Wakes,
+    ) {
+        let Newcomer { uid, pod, .. } = newcomer;
+        let (inbox, receiver) = watch::channel(Some(pod.clone()));
+        let notify = Arc::new(Notify::new());
+        wakes.lock().insert(uid.clone(), notify.clone());
+        let worker = Worker::new(shared.clone(), pod, receiver, notify, admitted);
+        let task = tokio::spawn(worker.run());
+        self.running.insert(uid, Running { inbox, task });
+    }
+
+    fn forget_ended(&mut self, wakes: &Wakes) {
+        let names = &mut self.names;
+        self.running.retain(|uid, w| {
             let over = w.task.is_finished();
             if over {
                 wakes.lock().remove(uid);
@@ -340,7 +457,6 @@ async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, wakes: Wakes) {
             }
             !over
         });
-        changes.notified().await;
     }
 }
 

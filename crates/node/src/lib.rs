@@ -8,6 +8,7 @@
 //!
 //! Left out: device plugins, in-place resizing, storage drivers, static pods.
 
+mod admission;
 mod agent;
 mod counts;
 pub mod demo;

@@ -164,7 +164,7 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
 }
 
 /// Whether a resource is an extended one: of a domain that is not Kubernetes' own (`v1helper.IsExtendedResourceName`).
-fn is_extended(name: &str) -> bool {
+pub fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 

@@ -436,6 +436,89 @@ async fn no_more_pods_than_the_node_has_room_for() {
     m.finish().await;
 }
 
+/// A pod that names its node has not been seen by the scheduler: the node itself refuses what does not fit.
+///
+/// Clauses: R02.overcommit K02.conflict
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_bound_by_hand_are_held_against_what_the_node_has() {
+    let mut m = Machine::new().await;
+    let cpus = std::thread::available_parallelism().unwrap().get() as i64;
+    let spec = |cpu: String, port: Option<u16>| {
+        let mut c = demo("c", json!(["--port", "8081"]));
+        c["resources"] = json!({"requests": {"cpu": cpu}});
+        if let Some(port) = port {
+            c["ports"] = json!([{"containerPort": 8081, "hostPort": port}]);
+        }
+        json!({"terminationGracePeriodSeconds": 1, "containers": [c]})
+    };
+    let refused = async |name: &str, reason: &str, message: &str| {
+        let p = m.until(name, |p| p["status"]["phase"] == "Failed").await;
+        let status = &p["status"];
+        assert_eq!((&status["reason"], &status["message"]), (&json!(reason), &json!(message)));
+        assert!(status["containerStatuses"][0]["containerID"].is_null(), "nothing of it ran");
+    };
+    m.pod("first", spec("200m".into(), Some(8088)));
+    m.until("first", is_ready).await;
+    let enough = |requested: i64| {
+        let capacity = cpus * 1000;
+        format!(
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: {requested}, used: 200, capacity: {capacity}"
+        )
+    };
+    m.pod("large", spec(format!("{}m", cpus * 1000 - 100), None));
+    refused("large", "OutOfcpu", &enough(cpus * 1000 - 100)).await;
+    m.pod("port", spec("0".into(), Some(8088)));
+    let why = "node(s) didn't have free ports for the requested pod ports";
+    refused("port", "NodePorts", &format!("Pod was rejected: Predicate NodePorts failed: {why}")).await;
+    let elsewhere = |name: &str| {
+        let mut spec = spec("0".into(), None);
+        spec["nodeSelector"] = json!({"zone": "b"});
+        m.pod(name, spec)
+    };
+    elsewhere("elsewhere");
+    let why = "node(s) didn't match Pod's node affinity/selector";
+    refused("elsewhere", "NodeAffinity", &format!("Pod was rejected: Predicate NodeAffinity failed: {why}")).await;
+    // A label that was just given counts at once.
+    let mut node = m.api.get("api/v1/nodes", "", "n1").unwrap();
+    node["metadata"]["labels"]["zone"] = "b".into();
+    m.api.put("api/v1/nodes", node);
+    elsewhere("here");
+    m.until("here", is_ready).await;
+
+    // What runs comes first when the agent starts again, whatever came meanwhile.
+    m.stop().await;
+    let early = json!({"metadata": {"name": "early", "namespace": "default", "creationTimestamp": "2001-01-01T00:00:00Z"},
+        "spec": spec(format!("{cpus}"), None)});
+    let mut early = early;
+    early["spec"]["nodeName"] = "n1".into();
+    m.api.put(PODS, early);
+    m.start().await;
+    let p = m.until("early", |p| p["status"]["phase"] == "Failed").await;
+    assert_eq!(p["status"]["message"], enough(cpus * 1000));
+    assert!(is_ready(&m.api.get(PODS, "default", "first").unwrap()));
+
+    // A critical pod makes another one end, and starts when it has.
+    m.pod("filler", spec(format!("{}m", cpus * 1000 - 300), None));
+    m.until("filler", is_ready).await;
+    let mut critical = spec("500m".into(), None);
+    critical["priority"] = 2_000_000_000.into();
+    m.pod("critical", critical);
+    let p = m.until("filler", |p| p["status"]["phase"] == "Failed").await;
+    let status = &p["status"];
+    assert_eq!(
+        (&status["reason"], &status["message"]),
+        (&json!("Preempting"), &json!("Preempted in order to admit critical pod"))
+    );
+    let conditions = status["conditions"].as_array().unwrap();
+    assert!(conditions.iter().any(|c| c["type"] == "DisruptionTarget" && c["reason"] == "TerminationByKubelet"));
+    m.until("critical", is_ready).await;
+    for name in ["first", "large", "port", "elsewhere", "here", "early", "filler", "critical"] {
+        m.api.delete_gracefully(PODS, "default", name, 0);
+        m.gone(name).await;
+    }
+    m.finish().await;
+}
+
 /// Many pods bound at once: a few start at a time, the others wait for their turn, and one that is deleted does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_wait_for_their_turn_and_deletions_do_not() {

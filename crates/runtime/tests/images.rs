@@ -3,7 +3,7 @@
 
 mod host;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use host::{Host, log, shell};
@@ -140,9 +140,9 @@ async fn archives_are_imported_and_run() {
     let archive = host.directory.path().join("app.tar");
     docker_archive(&archive, &layers());
     let images = host.runtime.images();
-    let first = images.import(&layout, None).unwrap().remove(0);
+    let first = images.import(&layout, None, None).unwrap().remove(0);
     assert_eq!(first.names.iter().collect::<Vec<_>>(), ["example.org/app:1"]);
-    let second = images.import(&archive, None).unwrap().remove(0);
+    let second = images.import(&archive, None, None).unwrap().remove(0);
     assert_eq!(first.id, second.id, "the same image under a second name");
     assert_eq!(images.resolve("app:2").unwrap().id, images.resolve(&first.id[..19]).unwrap().id);
     assert!(matches!(images.resolve("app:3"), Err(image::Error::NotFound(_))));
@@ -182,7 +182,7 @@ async fn bad_archives_are_refused_and_leave_nothing() {
         let _ = std::fs::remove_dir_all(&layout);
         oci_layout(&layout, layers);
         spoil(&layout);
-        images.import(&layout, None).unwrap_err().to_string()
+        images.import(&layout, None, None).unwrap_err().to_string()
     };
     let nothing = |_: &Path| ();
     for entries in [
@@ -205,7 +205,7 @@ async fn bad_archives_are_refused_and_leave_nothing() {
     // Whoever names a layer that is there, without having it, does not get it.
     let layout = host.directory.path().join("theirs");
     oci_layout(&layout, &[layer(&[("secret", Some("x"))])]);
-    images.import(&layout, Some("theirs")).unwrap();
+    images.import(&layout, Some("theirs"), None).unwrap();
     let error = import(&[layer(&[("secret", Some("x"))])], &flip);
     assert!(error.contains("digest is"), "{error}");
     images.remove("theirs", |_| None).unwrap();
@@ -213,9 +213,105 @@ async fn bad_archives_are_refused_and_leave_nothing() {
     assert!(error.contains("index.json"), "{error}");
     let file = host.directory.path().join("text");
     std::fs::write(&file, "no archive").unwrap();
-    assert!(images.import(&file, None).is_err());
+    assert!(images.import(&file, None, None).is_err());
     assert_eq!(images.list(), before);
     host.finish().await;
+}
+
+/// What is on the disk of a store.
+fn on_disk(images: &ImageStore) -> Vec<std::path::PathBuf> {
+    let root = images.layers_root().parent().unwrap().to_owned();
+    let list = |name: &str| std::fs::read_dir(root.join(name)).unwrap().flatten().map(|e| e.path()).collect::<Vec<_>>();
+    let mut all = [list("layers"), list("incoming")].concat();
+    all.sort();
+    all
+}
+
+fn tar_of(entries: &[(&str, tar::EntryType, usize)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (path, kind, size) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(*kind);
+        header.set_mode(0o755);
+        header.set_size(*size as u64);
+        archive.append_data(&mut header, path, std::io::repeat(0).take(*size as u64)).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+/// Archives that are small and unpack to what fills a disk.
+#[test]
+fn what_unpacks_to_too_much_is_refused_and_leaves_nothing() {
+    use tar::EntryType::{Directory, Regular};
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let (layout, archive) = (place.path().join("layout"), place.path().join("archive"));
+    let refused = |images: &ImageStore, source: &Path, limit: Option<u64>| {
+        let error = images.import(source, None, limit).unwrap_err();
+        assert!(matches!(error, image::Error::TooLarge { .. }), "{error}");
+        assert!(on_disk(images).is_empty(), "{:?}", on_disk(images));
+        error.to_string()
+    };
+    let names: Vec<String> = (0..1000).map(|n| format!("d{n}")).collect();
+    let many: Vec<_> = names.iter().map(|n| (n.as_str(), Directory, 0)).collect();
+    for bomb in [tar_of(&[("small", Regular, 10), ("zeros", Regular, 32 << 20)]), tar_of(&many)] {
+        let _ = std::fs::remove_dir_all(&layout);
+        oci_layout(&layout, &[layer(&[("first", Some("x"))]), bomb.clone()]);
+        let error = refused(&images, &layout, Some(2 << 20));
+        assert!(
+            error.ends_with("unpacks to more than 2097152 bytes, the limit for this import; nothing of it was kept"),
+            "{error}"
+        );
+        // The archive around the layers counts too, and so does what comes after the last entry.
+        std::fs::write(&archive, gzip(&bomb)).unwrap();
+        refused(&images, &archive, Some(2 << 20));
+    }
+    let tail = [tar_of(&[("small", Regular, 10)]), vec![0; 32 << 20]].concat();
+    let _ = std::fs::remove_dir_all(&layout);
+    oci_layout(&layout, &[tail]);
+    refused(&images, &layout, Some(2 << 20));
+    // What says that it is large, and has nothing in it.
+    let mut header = tar::Header::new_gnu();
+    header.set_path("sparse").unwrap();
+    header.set_entry_type(tar::EntryType::GNUSparse);
+    header.as_gnu_mut().unwrap().set_real_size(1 << 40);
+    header.set_size(0);
+    header.set_cksum();
+    std::fs::write(&archive, [&header.as_bytes()[..], &[0; 1024]].concat()).unwrap();
+    let error = images.import(&archive, None, None).unwrap_err().to_string();
+    assert!(error.contains("sparse") && on_disk(&images).is_empty(), "{error}");
+
+    // Without a limit the disk itself is one, less what keeps a node out of pressure.
+    let small = place.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("none"), &small, Some("tmpfs"), flags, Some("size=20m")).unwrap();
+    let images = ImageStore::open(small.join("images")).unwrap();
+    let _ = std::fs::remove_dir_all(&layout);
+    oci_layout(&layout, &[tar_of(&[("zeros", Regular, 64 << 20)])]);
+    refused(&images, &layout, None);
+    assert!((17 << 20..19 << 20).contains(&images.room().unwrap()));
+    nix::mount::umount(&small).unwrap();
+}
+
+/// A layer with a path that is too long stayed on the disk, without an image.
+#[test]
+fn paths_that_are_too_long_are_refused_and_leave_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let layout = place.path().join("layout");
+    let deep = vec!["x".repeat(200); 21].join("/");
+    oci_layout(&layout, &[layer(&[("first", Some("x"))]), tar_of(&[(&deep, tar::EntryType::Directory, 0)])]);
+    let error = images.import(&layout, None, None).unwrap_err().to_string();
+    assert!(error.starts_with("a layer has a path of 4220 bytes"), "{error}");
+    assert!(on_disk(&images).is_empty(), "{:?}", on_disk(&images));
+    // A long one that fits is no worse than others.
+    let _ = std::fs::remove_dir_all(&layout);
+    let deep = vec!["x".repeat(200); 15].join("/");
+    oci_layout(&layout, &[tar_of(&[(&deep, tar::EntryType::Directory, 0)])]);
+    let image = images.import(&layout, None, None).unwrap().remove(0);
+    images.remove(&image.id, |_| None).unwrap();
+    assert!(on_disk(&images).is_empty());
 }
 
 #[tokio::test]

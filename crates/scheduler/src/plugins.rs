@@ -14,16 +14,19 @@ mod taint_toleration;
 use crate::framework::Plugin;
 
 pub use inter_pod_affinity::InterPodAffinity;
-pub use node_resources_fit::shortfalls;
+pub use node_affinity::NodeAffinity;
+pub use node_name::NodeName;
+pub use node_ports::NodePorts;
+pub use node_resources_fit::{Insufficient, insufficiencies, shortfalls};
 
 /// What a scheduler uses when nothing else is configured.
 pub fn default_plugins() -> Vec<Box<dyn Plugin>> {
     vec![
         Box::new(node_unschedulable::NodeUnschedulable),
-        Box::new(node_name::NodeName),
+        Box::new(NodeName),
         Box::new(taint_toleration::TaintToleration),
-        Box::new(node_affinity::NodeAffinity),
-        Box::new(node_ports::NodePorts),
+        Box::new(NodeAffinity),
+        Box::new(NodePorts),
         Box::new(node_resources_fit::NodeResourcesFit),
         Box::new(pod_topology_spread::PodTopologySpread),
         Box::new(InterPodAffinity),

@@ -242,10 +242,11 @@ impl Controller {
         let wish = set.int_at(&["spec", "replicas"]).unwrap_or(1).max(0) as usize;
         let control = PodControl { pods: pod_api, recorder: &self.recorder, owner: set };
         if active.len() < wish {
-            let n = match self.supply.take(&key.namespace, (wish - active.len()).min(BURST)) {
-                Ok(n) => n,
+            let allowance = match self.supply.take(&key.namespace, (wish - active.len()).min(BURST)) {
+                Ok(allowance) => allowance,
                 Err(wait) => return Ok(Some(wait)),
             };
+            let n = allowance.count;
             let template = set.at(&["spec", "template"]).cloned().unwrap_or_default();
             let pod = pod_from_template(&template, set);
             self.expected.expect_creations(key, n);

@@ -80,16 +80,35 @@ fn arp(from: Hardware, to: Hardware, operation: u8, claimed: Ipv4Addr, asked: Ip
     ethernet(from, to, ARP, &content)
 }
 
-fn udp(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
-    let length = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
+fn length(n: usize) -> [u8; 2] {
+    u16::try_from(n).unwrap().to_be_bytes()
+}
+
+/// The head of a packet of UDP. `fragment` is the field of flags and offset.
+fn ip(from: Ipv4Addr, to: Ipv4Addr, id: u16, fragment: u16, content: usize) -> Vec<u8> {
     let mut packet = vec![0x45, 0];
-    packet.extend(length(28 + FALSE.len()));
-    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(length(20 + content));
+    packet.extend(id.to_be_bytes());
+    packet.extend(fragment.to_be_bytes());
+    packet.extend([64, 17, 0, 0]);
     packet.extend(from.octets());
     packet.extend(to.octets());
     let sum: u32 = packet.chunks(2).map(|c| u32::from(u16::from_be_bytes([c[0], c[1]]))).sum();
     let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// A part of a datagram whose other parts never come. `offset` is in bytes, a multiple of 8.
+pub fn fragment(own: Ipv4Addr, gateway: Ipv4Addr, to: Ipv4Addr, id: u16, offset: u16) -> Vec<u8> {
+    const MORE: u16 = 0x2000;
+    let content = [0; 1480];
+    let packet = [ip(own, to, id, MORE | (offset / 8), content.len()), content.to_vec()].concat();
+    ethernet(hardware(own), hardware(gateway), IP, &packet)
+}
+
+fn udp(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
+    let mut packet = ip(from, to, 0, 0, 8 + FALSE.len());
     packet.extend(40_000u16.to_be_bytes());
     packet.extend(port.to_be_bytes());
     packet.extend(length(8 + FALSE.len()));

@@ -16,6 +16,7 @@ use runtime::{Container, ContainerState};
 
 use super::plan::restarts;
 use super::probes::Health;
+use crate::admission::PREEMPTING;
 use crate::resources::{is_sidecar, qos};
 
 /// Why a container does not run yet.
@@ -375,13 +376,18 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         }
     };
     let sandbox = Verdict { status: facts.sandbox_ready, reason: None, message: None };
-    let conditions = vec![
+    let mut conditions = vec![
         condition(CONDITIONS[0], sandbox),
         condition(CONDITIONS[1], initialized(pod, &init, phase, begun)),
         condition(CONDITIONS[2], ready(pod, &containers)),
         condition(CONDITIONS[3], containers),
         condition(CONDITIONS[4], Verdict::yes()),
     ];
+    if facts.failed.is_some_and(|(reason, _)| reason == PREEMPTING.0) {
+        let message = Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned());
+        let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
+        conditions.push(condition("DisruptionTarget", verdict));
+    }
     let some = |v: Vec<ContainerStatus>| (!v.is_empty()).then_some(v);
     let host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
     // An address that was told stays while the pod is ending, as its last one.

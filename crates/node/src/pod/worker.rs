@@ -9,7 +9,7 @@ use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
 use runtime::{Container, ContainerState, PodState};
-use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, watch};
 
 use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
@@ -17,6 +17,7 @@ use super::probes::{Context, Probes};
 use super::start::SANDBOX;
 use super::status::{self, Facts, Waiting};
 use super::{container, messages, security, starts};
+use crate::admission::{Admitted, PREEMPTING, Rejection};
 use crate::agent::Shared;
 use crate::counts::PodLabels;
 use crate::fields::Place;
@@ -101,7 +102,9 @@ pub(crate) struct Worker {
     /// When the pod was seen first, until it runs; `None` for one that an earlier agent took.
     pub(super) seen: Option<tokio::time::Instant>,
     /// Among the pods of the node, from before anything of it runs until all of it has ended.
-    admitted: Option<OwnedSemaphorePermit>,
+    admitted: Option<Admitted>,
+    /// Why the node does not take it, until that has been told.
+    rejected: Option<Rejection>,
 }
 
 pub(super) fn text(o: &Option<String>) -> &str {
@@ -112,17 +115,20 @@ fn revision(pod: &Pod) -> u64 {
     text(&pod.metadata.resource_version).parse().unwrap_or(0)
 }
 
-/// Whether the API says that the pod has ended.
-fn is_over(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
 impl Worker {
-    pub fn new(shared: Arc<Shared>, pod: Arc<Pod>, inbox: Inbox, wake: Arc<Notify>) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        pod: Arc<Pod>,
+        inbox: Inbox,
+        wake: Arc<Notify>,
+        admitted: Result<Option<Admitted>, Rejection>,
+    ) -> Self {
         let base = (revision(&pod), pod.status.clone().unwrap_or_default());
-        // What was taken before the agent was started again comes before what is new.
-        let known = base.1.start_time.is_some() && !is_over(&pod);
-        let admitted = known.then(|| shared.places.clone().try_acquire_owned().ok()).flatten();
+        let is_new = base.1.start_time.is_none();
+        let (admitted, rejected) = match admitted {
+            Ok(admitted) => (admitted, None),
+            Err(rejection) => (None, Some(rejection)),
+        };
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
             shared,
@@ -142,8 +148,9 @@ impl Worker {
             refreshed: None,
             relabelled: false,
             place: None,
-            seen: (!known).then(tokio::time::Instant::now),
+            seen: is_new.then(tokio::time::Instant::now),
             admitted,
+            rejected,
         }
     }
 
@@ -326,7 +333,11 @@ impl Worker {
                 self.stage = Stage::Over;
                 self.admitted = None;
             }
-            return RESYNC;
+            // What the API has not heard of yet.
+            return if terminal { RESYNC } else { self.report(true).await.unwrap_or(RESYNC) };
+        }
+        if let Some(ended) = self.refuse().await {
+            return ended;
         }
         self.shared.objects.register(&self.uid, &objects::references(&self.pod));
         self.refresh().await;
@@ -349,16 +360,6 @@ impl Worker {
                 return self.fail("DeadlineExceeded", message).await;
             }
             let mut plan = self.plan(&seen);
-            if self.admitted.is_none() && self.stage != Stage::Over && !is_over(&self.pod) {
-                self.admitted = self.shared.places.clone().try_acquire_owned().ok();
-                if plan.new_sandbox && self.admitted.is_none() {
-                    let most = self.shared.options.max_pods;
-                    let message =
-                        format!("Node didn't have enough resource: pods, requested: 1, used: {most}, capacity: {most}");
-                    self.event(None, Severity::Warning, "OutOfpods", message.clone());
-                    return self.fail("OutOfpods", &format!("Pod was rejected: {message}")).await;
-                }
-            }
             // Before anything of it runs, and not again: what runs has been taken.
             if plan.new_sandbox
                 && let Some(refusal) = security::refusal(
@@ -385,6 +386,25 @@ impl Worker {
             }
         }
         self.report(false).await.unwrap_or(Duration::from_millis(100))
+    }
+
+    /// Ends a pod that the node does not take, or that has to go for a critical one. One that waits for others to end waits here. Gives
+    /// how long.
+    async fn refuse(&mut self) -> Option<Duration> {
+        if let Some(rejection) = self.rejected.take() {
+            self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
+            return Some(self.fail(&rejection.reason, &format!("Pod was rejected: {}", rejection.message)).await);
+        }
+        if self.shared.admission.is_preempted(&self.uid) {
+            let (reason, message) = PREEMPTING;
+            self.event(None, Severity::Warning, reason, message);
+            return Some(self.fail(reason, message).await);
+        }
+        if self.admitted.as_ref().is_some_and(Admitted::waits) {
+            // Nothing is reported: for an agent that starts again it is not taken yet.
+            return Some(RESYNC);
+        }
+        None
     }
 
     /// Brings volumes up to date when something they are made from has changed, and once in a while for tokens and the pod's
@@ -532,7 +552,7 @@ impl Worker {
             let mut inbox = self.inbox.clone();
             let ends = inbox.wait_for(|p| p.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some()));
             self.place = tokio::select! {
-                place = self.shared.starts.place() => Some(place),
+                place = self.shared.starts.place(text(&self.pod.metadata.namespace)) => Some(place),
                 _ = ends => None,
             };
         }

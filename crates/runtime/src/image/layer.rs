@@ -17,12 +17,17 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use super::budget::Budget;
 use super::{Error, Image, ImageConfig, Result, Writing, digest, normalize};
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
+/// Bytes of a manifest or a configuration, which are read into memory.
+const LARGEST_DOCUMENT: u64 = 16 << 20;
+
 /// Name → path of the blobs and files of an archive, unpacked or as they were.
-struct Source {
+struct Source<'a> {
+    budget: &'a Budget,
     /// What it is called in errors.
     shown: PathBuf,
     root: PathBuf,
@@ -79,7 +84,17 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>) -> Result<Vec<Image>> {
+/// Imports what is at `path`. Of an image that cannot be imported nothing stays; those before it in the same source do.
+pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
+    let root = store.layers_root();
+    let budget = Budget::new(&root, limit).map_err(Error::io(root.display().to_string()))?;
+    import_within(store, path, name, &budget).map_err(|error| match budget.is_exceeded() {
+        true => Error::TooLarge { path: path.to_owned(), limit: budget.limit },
+        false => error,
+    })
+}
+
+fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &Budget) -> Result<Vec<Image>> {
     let format = |message: String| Error::Format { path: path.to_owned(), message };
     let mut scratch = None;
     let root = if path.is_dir() {
@@ -87,15 +102,15 @@ pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>) -> Result<Ve
     } else {
         let directory = store.incoming("archive")?;
         let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
-        let mut archive = tar::Archive::new(decompressed(file).map_err(Error::io(path.display().to_string()))?);
+        let reader = decompressed(file).map_err(Error::io(path.display().to_string()))?;
         scratch = Some(directory.clone());
-        if let Err(e) = archive.unpack(&directory) {
+        if let Err(e) = unpack_archive(budget.reader(reader), &directory, budget) {
             let _ = remove_tree(&directory); // else it goes when the store is opened again
             return Err(format(e.to_string()));
         }
         directory
     };
-    let source = Source { root, shown: path.to_owned() };
+    let source = Source { root, shown: path.to_owned(), budget };
     let found = if source.root.join("index.json").is_file() {
         from_oci(store, &source, name)
     } else if source.root.join("manifest.json").is_file() {
@@ -109,7 +124,21 @@ pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>) -> Result<Ve
     found
 }
 
-fn from_oci(store: &Writing<'_>, source: &Source, name: Option<&str>) -> Result<Vec<Image>> {
+/// Unpacks the archive around the layers, for the time of the import.
+fn unpack_archive(reader: impl Read, into: &Path, budget: &Budget) -> std::io::Result<()> {
+    for entry in tar::Archive::new(reader).entries()? {
+        let mut entry = entry?;
+        budget.take_entry()?;
+        // What it says of its size would be written out as zeros, however large.
+        if entry.header().entry_type() == tar::EntryType::GNUSparse {
+            return Err(std::io::Error::other("sparse files are not supported"));
+        }
+        entry.unpack_in(into)?;
+    }
+    Ok(())
+}
+
+fn from_oci(store: &Writing<'_>, source: &Source<'_>, name: Option<&str>) -> Result<Vec<Image>> {
     const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
     let index: OciIndex = source.json("index.json")?;
     let mut images = Vec::new();
@@ -125,7 +154,7 @@ fn from_oci(store: &Writing<'_>, source: &Source, name: Option<&str>) -> Result<
     Ok(images)
 }
 
-fn from_docker(store: &Writing<'_>, source: &Source, name: Option<&str>) -> Result<Vec<Image>> {
+fn from_docker(store: &Writing<'_>, source: &Source<'_>, name: Option<&str>) -> Result<Vec<Image>> {
     let manifests: Vec<DockerManifest> = source.json("manifest.json")?;
     source.names_fit(name, manifests.len())?;
     let one = |m: DockerManifest| {
@@ -139,7 +168,13 @@ fn from_docker(store: &Writing<'_>, source: &Source, name: Option<&str>) -> Resu
     manifests.into_iter().map(one).collect()
 }
 
-fn build(store: &Writing<'_>, source: &Source, config: &Path, blobs: &[PathBuf], names: Vec<String>) -> Result<Image> {
+fn build(
+    store: &Writing<'_>,
+    source: &Source<'_>,
+    config: &Path,
+    blobs: &[PathBuf],
+    names: Vec<String>,
+) -> Result<Image> {
     if names.is_empty() {
         return Err(Error::NoName(source.shown.clone()));
     }
@@ -155,6 +190,24 @@ fn build(store: &Writing<'_>, source: &Source, config: &Path, blobs: &[PathBuf],
         )));
     }
     let names = names.iter().map(|n| normalize(n)).collect::<Result<_>>()?;
+    let mut made = Vec::new();
+    let config = configuration.config.clone().unwrap_or_default();
+    let added = layers(store, source, blobs, &configuration, &mut made)
+        .and_then(|(layers, size)| store.add(Image { id: format!("sha256:{id}"), names, config, layers, size }));
+    if added.is_err() {
+        store.forget_layers(&made);
+    }
+    added
+}
+
+/// Brings the layers of an image into the store. Gives their names, and the bytes in them; `made` are those that were not there before.
+fn layers(
+    store: &Writing<'_>,
+    source: &Source<'_>,
+    blobs: &[PathBuf],
+    configuration: &Configuration,
+    made: &mut Vec<String>,
+) -> Result<(Vec<String>, u64)> {
     let (mut layers, mut size) = (Vec::new(), 0);
     for (blob, diff_id) in blobs.iter().zip(&configuration.rootfs.diff_ids) {
         let expected =
@@ -165,11 +218,12 @@ fn build(store: &Writing<'_>, source: &Source, config: &Path, blobs: &[PathBuf],
         if !target.exists() {
             let incoming = store.incoming(&short)?;
             let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
-            if let Err(e) = unpack_blob(file, blob, &incoming, expected) {
+            if let Err(e) = unpack_blob(file, blob, &incoming, expected, source.budget) {
                 let _ = remove_tree(&incoming); // else it goes when the store is opened again
                 return Err(e);
             }
             fs::rename(&incoming, &target).map_err(Error::io(target.display().to_string()))?;
+            made.push(short.clone());
         } else {
             // Only who has a layer gets it: it is not enough to name another's.
             let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
@@ -180,15 +234,15 @@ fn build(store: &Writing<'_>, source: &Source, config: &Path, blobs: &[PathBuf],
             layers.push(short); // overlayfs refuses the same directory twice; an equal layer adds nothing
         }
     }
-    let config = configuration.config.unwrap_or_default();
-    store.add(Image { id: format!("sha256:{id}"), names, config, layers, size })
+    Ok((layers, size))
 }
 
 /// Unpacks a layer and holds it against its digest.
-fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str) -> Result<()> {
+fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str, budget: &Budget) -> Result<()> {
     let failed = || Error::io(blob.display().to_string());
-    let mut reader = Hashing { inner: decompressed(file).map_err(failed())?, hash: Sha256::new() };
-    unpack(&mut reader, into)?;
+    let inner = budget.reader(decompressed(file).map_err(failed())?);
+    let mut reader = Hashing { inner, hash: Sha256::new() };
+    unpack(&mut reader, into, budget)?;
     std::io::copy(&mut reader, &mut std::io::sink()).map_err(failed())?;
     let found = super::hex(&reader.hash.finalize());
     if found == expected {
@@ -212,7 +266,7 @@ fn blob(digest: &str) -> Result<PathBuf> {
     hex.map(|h| Path::new("blobs/sha256").join(h)).ok_or_else(|| Error::Index(format!("unknown digest {digest}")))
 }
 
-impl Source {
+impl Source<'_> {
     fn error(&self, message: String) -> Error {
         Error::Format { path: self.shown.clone(), message }
     }
@@ -237,7 +291,14 @@ impl Source {
     }
 
     fn read(&self, relative: &Path) -> Result<Vec<u8>> {
-        fs::read(self.path(relative)?).map_err(Error::io(relative.display().to_string()))
+        let failed = || Error::io(relative.display().to_string());
+        let mut text = Vec::new();
+        let file = File::open(self.path(relative)?).map_err(failed())?;
+        file.take(LARGEST_DOCUMENT + 1).read_to_end(&mut text).map_err(failed())?;
+        if text.len() as u64 > LARGEST_DOCUMENT {
+            return Err(self.error(format!("{} is larger than {LARGEST_DOCUMENT} bytes", relative.display())));
+        }
+        Ok(text)
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, relative: &str) -> Result<T> {
@@ -305,7 +366,7 @@ struct Parent {
 const PARENT_MODE: Mode = Mode::from_bits_truncate(0o755);
 
 /// Unpacks one layer. Nothing is written outside `root`: every parent must be a real directory of the layer.
-pub fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
+pub fn unpack(reader: &mut impl Read, root: &Path, budget: &Budget) -> Result<()> {
     let layer = Directory::open(root, Links::Refuse).map_err(Error::io("layer"))?;
     let mut archive = tar::Archive::new(reader);
     // Set last, since a directory that is not writable must still be filled.
@@ -313,7 +374,9 @@ pub fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
     let mut parent: Option<Parent> = None;
     for entry in archive.entries().map_err(Error::io("layer"))? {
         let mut entry = entry.map_err(Error::io("layer"))?;
+        budget.take_entry().map_err(Error::io("layer"))?;
         let relative = inside(&entry.path().map_err(Error::io("layer"))?)?;
+        fits(root, &relative)?;
         let Some(name) = relative.file_name() else { continue };
         let above = relative.parent().unwrap_or(Path::new(""));
         if parent.as_ref().is_none_or(|p| p.path != above) {
@@ -331,6 +394,16 @@ pub fn unpack(reader: &mut impl Read, root: &Path) -> Result<()> {
         fchmod(&fd, mode).map_err(|e| Error::io(path.display().to_string())(e.into()))?;
     }
     Ok(())
+}
+
+/// A path that is too long cannot be used by name, neither here nor in a container.
+fn fits(root: &Path, relative: &Path) -> Result<()> {
+    let most = (libc::PATH_MAX as usize).saturating_sub(root.as_os_str().len() + 2);
+    let length = relative.as_os_str().len();
+    if length <= most {
+        return Ok(());
+    }
+    Err(Error::PathTooLong { start: relative.iter().take(3).collect(), length, most })
 }
 
 /// A directory of the layer, made if it is missing. A parent that is a link or a file leads out of the layer or nowhere.

@@ -9,6 +9,7 @@
 //! Several processes may use one store: one writes at a time, and the others see what it wrote.
 //! Left out: pulling from registries; an image comes by [`ImageStore::import`] or is built in.
 
+mod budget;
 mod builtin;
 mod layer;
 mod reference;
@@ -44,6 +45,10 @@ pub enum Error {
     OneName { path: PathBuf, count: usize },
     #[error("layer entry {0:?} leads out of the image")]
     Escape(PathBuf),
+    #[error("a layer has a path of {length} bytes ({start:?}...): the longest that can be used has {most}")]
+    PathTooLong { start: PathBuf, length: usize, most: usize },
+    #[error("{path} unpacks to more than {limit} bytes, the limit for this import; nothing of it was kept")]
+    TooLarge { path: PathBuf, limit: u64 },
     #[error("{what}: {source}")]
     Io {
         what: String,
@@ -201,9 +206,15 @@ impl ImageStore {
     }
 
     /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`.
-    /// Gives what was imported. Blocks: run it where blocking is allowed.
-    pub fn import(&self, source: &Path, name: Option<&str>) -> Result<Vec<Image>> {
-        layer::import(&self.writing()?, source, name)
+    /// Gives what was imported. `limit` is the most bytes that it may unpack to; `None` is [`ImageStore::room`]. Blocks: run it where
+    /// blocking is allowed.
+    pub fn import(&self, source: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
+        layer::import(&self.writing()?, source, name, limit)
+    }
+
+    /// Bytes that can be unpacked before the disk would be too full for a node.
+    pub fn room(&self) -> Result<u64> {
+        budget::room(&self.root).map_err(Error::io(self.root.display().to_string()))
     }
 
     /// Makes an image of one layer from a directory tree, which is moved into the store.
@@ -286,6 +297,20 @@ impl Writing<'_> {
         Ok(path)
     }
 
+    /// Removes layers that no image has, of those named: an import that fails leaves nothing.
+    fn forget_layers(&self, layers: &[String]) {
+        let Ok(used) =
+            self.store.known().map(|k| k.index.images.iter().flat_map(|i| i.layers.clone()).collect::<Vec<_>>())
+        else {
+            return;
+        };
+        for layer in layers.iter().filter(|l| !used.contains(l)) {
+            if let Err(error) = beneath::remove_tree(&self.layers_root().join(layer)) {
+                tracing::warn!(layer, %error, "a layer of an import that failed is not removed");
+            }
+        }
+    }
+
     /// Puts an image into the index. Its names are taken from whichever image had them.
     fn add(&self, mut image: Image) -> Result<Image> {
         let mut next = self.store.known()?.index.clone();
@@ -308,7 +333,7 @@ impl Writing<'_> {
 
 /// Unpacks a layer (a tar archive) into a directory, outside of which nothing is written.
 pub fn unpack_layer(reader: &mut impl Read, root: &Path) -> Result<()> {
-    layer::unpack(reader, root)
+    layer::unpack(reader, root, &budget::Budget::unlimited()).map(drop)
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -15,6 +15,59 @@ struct Check<'a> {
     nonzero: &'a Resources,
 }
 
+/// One resource of which a node has too little for a pod. CPU in thousandths, the rest in units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Insufficient {
+    pub resource: Cow<'static, str>,
+    pub requested: i64,
+    pub used: i64,
+    pub capacity: i64,
+}
+
+impl Insufficient {
+    /// As upstream words it for the scheduler.
+    pub fn reason(&self) -> Cow<'static, str> {
+        match &*self.resource {
+            "pods" => "Too many pods".into(),
+            "cpu" => "Insufficient cpu".into(),
+            "memory" => "Insufficient memory".into(),
+            "ephemeral-storage" => "Insufficient ephemeral-storage".into(),
+            other => format!("Insufficient {other}").into(),
+        }
+    }
+
+    /// How much more the node would need to have.
+    pub fn missing(&self) -> i64 {
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+}
+
+/// The resources of which a node with `pods` pods has too little for the requests (upstream `noderesources.Fits`).
+pub fn insufficiencies(
+    requests: &Resources,
+    used: &Resources,
+    pods: usize,
+    allocatable: &Resources,
+) -> Vec<Insufficient> {
+    let mut all = Vec::new();
+    if pods as i64 + 1 > allocatable.pods {
+        let (used, capacity) = (pods as i64, allocatable.pods);
+        all.push(Insufficient { resource: "pods".into(), requested: 1, used, capacity });
+    }
+    let mut check = |resource: Cow<'static, str>, requested: i64, used: i64, capacity: i64| {
+        if requested > 0 && requested > capacity.saturating_sub(used) {
+            all.push(Insufficient { resource, requested, used, capacity });
+        }
+    };
+    check("cpu".into(), requests.cpu, used.cpu, allocatable.cpu);
+    check("memory".into(), requests.memory, used.memory, allocatable.memory);
+    check("ephemeral-storage".into(), requests.ephemeral, used.ephemeral, allocatable.ephemeral);
+    for (name, requested) in &requests.extended {
+        check(name.to_string().into(), *requested, used.extended(name), allocatable.extended(name));
+    }
+    all
+}
+
 /// What is missing on a node for the requests, as upstream words it; and whether the node would be large enough if it were empty.
 pub fn shortfalls(
     requests: &Resources,
@@ -22,25 +75,9 @@ pub fn shortfalls(
     pods: usize,
     allocatable: &Resources,
 ) -> (Vec<Cow<'static, str>>, bool) {
-    let mut reasons = Vec::new();
-    let mut possible = true;
-    if pods as i64 + 1 > allocatable.pods {
-        reasons.push("Too many pods".into());
-    }
-    let mut check = |name: Cow<'static, str>, wanted: i64, used: i64, there: i64| {
-        if wanted > 0 && wanted > there - used {
-            reasons.push(name);
-            possible &= wanted <= there;
-        }
-    };
-    check("Insufficient cpu".into(), requests.cpu, used.cpu, allocatable.cpu);
-    check("Insufficient memory".into(), requests.memory, used.memory, allocatable.memory);
-    check("Insufficient ephemeral-storage".into(), requests.ephemeral, used.ephemeral, allocatable.ephemeral);
-    for (name, wanted) in &requests.extended {
-        let text = format!("Insufficient {name}");
-        check(text.into(), *wanted, used.extended(name), allocatable.extended(name));
-    }
-    (reasons, possible)
+    let all = insufficiencies(requests, used, pods, allocatable);
+    let possible = all.iter().all(|i| &*i.resource == "pods" || i.requested <= i.capacity);
+    (all.iter().map(Insufficient::reason).collect(), possible)
 }
 
 impl Plugin for NodeResourcesFit {

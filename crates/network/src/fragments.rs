@@ -1,0 +1,137 @@
+//! How much of the node's memory for unfinished packets a pod takes.
+//!
+//! The node puts fragments together before it tracks connections, with one budget for its network namespace (`ipfrag_high_thresh`) and
+//! so much patience (`ipfrag_time`); when the budget is used up, fragments of nobody are taken. **Invariant.** What one pod sends in
+//! fragments within that time takes at most its share of the budget, and the shares of as many pods as a node has fit into it; beyond
+//! that its fragments are dropped, and nobody else's.
+//!
+//! Whether a packet will ever be whole cannot be seen, so all fragments count, in the order of coming and before they are put together. Where
+//! forwarding is ours to set, so are the budget and the time: fragments of one packet come together, and a large budget lets pods that need
+//! fragments send more of them. Pods have no IPv6.
+
+use std::path::Path;
+
+use crate::{Result, namespace, nft};
+
+/// Pods among which the budget is divided: more than a node has.
+const PODS: u64 = 128;
+/// Bytes of memory that the kernel counts for one fragment of a packet of 1500 bytes, and the packet's own record.
+const COST: u64 = 2560;
+/// Fragments at once and in a second that every pod has, however small the budget: a datagram of 64 KiB has 45.
+const LEAST: (u64, u64) = (64, 32);
+/// The budget: a part of the machine's memory, between these.
+const MEMORY_SHARE: u64 = 64;
+const BUDGET: (u64, u64) = (64 << 20, 256 << 20);
+/// Seconds that a packet has to become whole.
+const PATIENCE: u64 = 2;
+/// What the kernel has where it does not tell.
+const USUAL: (u64, u64) = (4 << 20, 30);
+/// Pods that are remembered; more than a node has addresses for.
+const MOST_PODS: u32 = 8191;
+
+const BUDGET_SETTING: &str = "ipv4/ipfrag_high_thresh";
+const PATIENCE_SETTING: &str = "ipv4/ipfrag_time";
+
+/// Whether the settings of the namespace are ours to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settings {
+    Ours,
+    Others,
+}
+
+/// Name of the table, family `ip`.
+pub fn table(id: &str) -> String {
+    format!("kemudi-fragments-{id}")
+}
+
+/// Puts up the rules for what comes from the bridge. Warns where the kernel cannot do it.
+pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
+    let has = |name: &str, usual: u64| namespace::get(node, name).unwrap_or(usual);
+    if settings == Settings::Ours {
+        let budget = wanted_budget(memory()).max(has(BUDGET_SETTING, USUAL.0)).to_string();
+        let patience = PATIENCE.min(has(PATIENCE_SETTING, USUAL.1)).to_string();
+        let settings = [(BUDGET_SETTING.to_owned(), &*budget), (PATIENCE_SETTING.to_owned(), &*patience)];
+        if let Err(error) = namespace::set(node, &settings) {
+            tracing::warn!(%error, "the memory for fragments stays as it is");
+        }
+    }
+    let share = Share::new(has(BUDGET_SETTING, USUAL.0), has(PATIENCE_SETTING, USUAL.1));
+    let table = table(id);
+    let Err(error) = nft::apply(node, &script(&table, bridge, share)).await else { return Ok(()) };
+    // An error in rules that the kernel could have is none to go on with.
+    let probe = format!(
+        "add table ip {table}-probe\n\
+         add set ip {table}-probe s {{ type ipv4_addr; size 1; flags dynamic; }}\n\
+         add chain ip {table}-probe c\n\
+         add rule ip {table}-probe c add @s {{ ip saddr limit rate over 1/second }} drop\n\
+         delete table ip {table}-probe\n"
+    );
+    let Err(missing) = nft::apply(node, &probe).await else { return Err(error) };
+    tracing::warn!(
+        error = %missing,
+        "this kernel cannot limit rates (CONFIG_NFT_LIMIT): a pod can stop fragments of all others"
+    );
+    Ok(())
+}
+
+pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
+    let table = table(id);
+    nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await
+}
+
+/// Bytes of memory of the machine.
+pub fn memory() -> u64 {
+    nix::sys::sysinfo::sysinfo().map_or(0, |info| info.ram_total())
+}
+
+fn wanted_budget(memory: u64) -> u64 {
+    (memory / MEMORY_SHARE).clamp(BUDGET.0, BUDGET.1)
+}
+
+/// Fragments of a pod: so many at once, and so many more in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    burst: u64,
+    rate: u64,
+}
+
+impl Share {
+    fn new(budget: u64, patience: u64) -> Share {
+        // Half of them at once, and the other half while the first ones are waited for.
+        let half = budget / PODS / COST / 2;
+        Share { burst: half.max(LEAST.0), rate: (half / patience.max(1)).max(LEAST.1) }
+    }
+}
+
+fn script(table: &str, bridge: &str, share: Share) -> String {
+    let Share { burst, rate } = share;
+    // Before fragments are put together (-400).
+    format!(
+        "add table ip {table}\n\
+         delete table ip {table}\n\
+         add table ip {table}\n\
+         add set ip {table} pods {{ type ipv4_addr; size {MOST_PODS}; flags dynamic; }}\n\
+         add chain ip {table} from-pods {{ type filter hook prerouting priority -450; policy accept; }}\n\
+         add rule ip {table} from-pods iifname != {bridge:?} accept\n\
+         add rule ip {table} from-pods ip frag-off and 0x3fff == 0 accept\n\
+         add rule ip {table} from-pods \
+           add @pods {{ ip saddr limit rate over {rate}/second burst {burst} packets }} counter drop\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_all_pods_fit_into_the_budget() {
+        for memory in [1 << 30, 4 << 30, 24 << 30, 1 << 40] {
+            let budget = wanted_budget(memory);
+            let share = Share::new(budget, PATIENCE);
+            let all = (share.burst + share.rate * PATIENCE) * COST * PODS;
+            assert!(all <= budget, "{all} of {budget}");
+            assert!(share.burst >= 90, "a datagram of 64 KiB and its answer: {share:?}");
+        }
+        assert_eq!(Share::new(USUAL.0, USUAL.1), Share { burst: LEAST.0, rate: LEAST.1 });
+    }
+}

@@ -1,0 +1,70 @@
+//! A pod that looks for neighbours where there are none: whom the node asks for takes room in a table of the whole machine.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod node;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use kemudi_network::*;
+use node::{Node, ask, serve};
+
+/// Datagrams to every address of the ranges: nobody is there.
+fn scan(namespace: &Path, ranges: &[Cidr]) {
+    namespace::run_in(Some(namespace), || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        for to in ranges.iter().flat_map(|r| (2..r.size().min(2000)).filter_map(|n| r.nth(n as u32))) {
+            // What is told of an earlier one is not of interest.
+            while socket.send_to(b"x", (to, 7)).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock) {}
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_pod_fills_the_table_of_neighbours() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let [pod, server] = [network.attach("p").await, network.attach("s").await].map(Result::unwrap);
+    serve(&server.namespace, 80, "server");
+    let ranges = [node.options.pod_range, node.options.service_range, node.options.cluster_range];
+    // Those of pods are permanent, and do not count in the kernel's bound.
+    let asked = || {
+        let all = node.ip(&node.node, &format!("neigh show dev {}", node.options.bridge()));
+        all.lines().filter(|l| !l.contains("PERMANENT")).count()
+    };
+    // Who asks for one that is not there is told at once (a few times a second).
+    let nobody = node.options.pod_range.nth(200).unwrap();
+    for to in [nobody, node.options.service_range.nth(77).unwrap()] {
+        let begun = tokio::time::Instant::now();
+        let error = ask(&pod.namespace, to, 80).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{to}: {error}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{to} after {:?}", begun.elapsed());
+    }
+    for from in [&pod.namespace, &node.node] {
+        scan(from, &ranges);
+        assert_eq!(asked(), 0);
+    }
+    assert_eq!(ask(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
+    // One that goes takes its way with it, and the next one with its address has one; another process finds them.
+    let way = |of: Ipv4Addr| node.ip(&node.node, &format!("route show {of}/32"));
+    assert!(way(server.address).contains(&node.options.bridge()));
+    let former = format!("{} dev {} src {}", node.options.pod_range, node.options.bridge(), network.gateway());
+    drop(network);
+    node.ip(&node.node, &format!("route add {former} proto static"));
+    node.ip(&node.node, &format!("route del {}/32", server.address));
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    assert!(way(server.address).contains(&node.options.bridge()));
+    assert_eq!(
+        node.ip(&node.node, &format!("route show {}", node.options.pod_range)).trim(),
+        "",
+        "of an earlier version"
+    );
+    assert_eq!(ask(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
+    network.detach("s").await.unwrap();
+    assert_eq!(way(server.address).trim(), "");
+    drop(network);
+    node.finish().await;
+}

@@ -1,0 +1,274 @@
+//! Which pods the node takes.
+//!
+//! A pod may be bound to a node by anybody who names it in `spec.nodeName`. So the node holds every pod against what the scheduler
+//! would have checked, with the scheduler's own filters, before anything of it runs (upstream `pkg/kubelet/lifecycle/predicate.go`).
+//! **Invariant.** The requests, host ports and number of the pods that were taken stay within what the node has, whoever bound them;
+//! a pod counts from when it is taken until all of it has ended. What an earlier agent took counts first and is not checked again.
+//!
+//! A critical pod that only lacks resources is taken, and others end for it (see [`preemption`]); it waits until they have. A pod that
+//! lacks only what pods hold that are gone from the API, and have not ended yet, waits for them as well.
+//!
+//! Left out: static pods, and refusing pods while the node is under pressure.
+
+mod preemption;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use scheduler::cluster::{Cluster, NodeEntry};
+use scheduler::resources::Resources;
+use scheduler::{Failure, admission_check, taint};
+
+use crate::node::is_extended;
+use crate::resources::Qos;
+use preemption::{Candidate, Need};
+
+/// Why the node does not take a pod, as its status says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: String,
+    pub message: String,
+    /// Nothing but the labels of the node is in the way, which may be newer than what is known of them here.
+    pub by_labels: bool,
+}
+
+impl Rejection {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Rejection {
+        Rejection { reason: reason.into(), message: message.into(), by_labels: false }
+    }
+}
+
+/// What a pod that ended for a critical one tells.
+pub const PREEMPTING: (&str, &str) = ("Preempting", "Preempted in order to admit critical pod");
+
+/// The label that says for which operating system a pod is.
+const OS_LABEL: &str = "kubernetes.io/os";
+const NODE_AFFINITY: &str = "NodeAffinity";
+
+/// A pod that was taken.
+struct Taken {
+    pod: Arc<scheduler::pod::Pod>,
+    qos: Qos,
+    /// It will have ended soon, so others may wait for what it holds.
+    ending: bool,
+    preempted: bool,
+    /// The pods that have to end before this one may start.
+    waits_for: BTreeSet<String>,
+}
+
+/// Called with the uid of a pod that has something to do.
+type Wake = Arc<dyn Fn(&str) + Send + Sync>;
+
+pub struct Admission {
+    node_name: String,
+    wake: Wake,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    node: Option<Arc<NodeEntry>>,
+    /// By uid.
+    taken: BTreeMap<String, Taken>,
+}
+
+/// The place of a pod on the node; it is free again when this is dropped.
+pub struct Admitted {
+    admission: Arc<Admission>,
+    uid: String,
+}
+
+impl Admitted {
+    /// Whether others have to end before the pod may start.
+    pub fn waits(&self) -> bool {
+        self.admission.state.lock().taken.get(&self.uid).is_some_and(|t| !t.waits_for.is_empty())
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut state = self.admission.state.lock();
+        state.taken.remove(&self.uid);
+        let mut free = Vec::new();
+        for (uid, other) in &mut state.taken {
+            if other.waits_for.remove(&self.uid) && other.waits_for.is_empty() {
+                free.push(uid.clone());
+            }
+        }
+        drop(state);
+        free.iter().for_each(|uid| (self.admission.wake)(uid));
+    }
+}
+
+impl Admission {
+    pub fn new(node_name: &str, wake: Wake) -> Admission {
+        Admission { node_name: node_name.to_owned(), wake, state: Mutex::default() }
+    }
+
+    /// What the node has and refuses, as the API has it.
+    pub fn set_node(&self, node: Arc<NodeEntry>) {
+        self.state.lock().node = Some(node);
+    }
+
+    /// Counts a pod that an earlier agent took.
+    pub fn adopt(self: &Arc<Self>, pod: Arc<scheduler::pod::Pod>, qos: Qos) -> Admitted {
+        self.take(&mut self.state.lock(), pod, qos, BTreeSet::new())
+    }
+
+    /// Takes a pod, if there is nothing against it. May make others end.
+    pub fn admit(self: &Arc<Self>, pod: Arc<scheduler::pod::Pod>, qos: Qos) -> Result<Admitted, Rejection> {
+        let mut state = self.state.lock();
+        let Some(node) = state.node.clone() else {
+            return Err(Rejection::new("InvalidNodeInfo", "Kubelet cannot get node info."));
+        };
+        if pod.meta.label(OS_LABEL).is_some_and(|os| os != std::env::consts::OS) {
+            let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+            return Err(Rejection::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+        }
+        let requests = known_requests(&pod.view.requests, &node.view.allocatable);
+        let mut failures = self.failures(&state, &node, &pod, &requests, Counting::All);
+        let mut waits_for = BTreeSet::new();
+        if !failures.is_empty() && state.taken.values().any(|t| t.ending) {
+            failures = self.failures(&state, &node, &pod, &requests, Counting::WithoutEnding);
+            waits_for.extend(state.taken.iter().filter(|(_, t)| t.ending).map(|(uid, _)| uid.clone()));
+        }
+        let victims = self.preempt(&state, &pod, &mut failures)?;
+        if let Some(first) = failures.first() {
+            return Err(rejection(first, failures.len()));
+        }
+        for uid in &victims {
+            if let Some(t) = state.taken.get_mut(uid) {
+                (t.ending, t.preempted) = (true, true);
+            }
+        }
+        waits_for.extend(victims.iter().cloned());
+        let admitted = self.take(&mut state, pod, qos, waits_for);
+        drop(state);
+        victims.iter().for_each(|uid| (self.wake)(uid));
+        Ok(admitted)
+    }
+
+    /// The API has forgotten the pod; the node ends it.
+    pub fn forgotten(&self, uid: &str) {
+        if let Some(t) = self.state.lock().taken.get_mut(uid) {
+            t.ending = true;
+        }
+    }
+
+    /// Whether the pod has to end for a critical one.
+    pub fn is_preempted(&self, uid: &str) -> bool {
+        self.state.lock().taken.get(uid).is_some_and(|t| t.preempted)
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        pod: Arc<scheduler::pod::Pod>,
+        qos: Qos,
+        waits_for: BTreeSet<String>,
+    ) -> Admitted {
+        let uid = pod.meta.uid.to_string();
+        state.taken.insert(uid.clone(), Taken { pod, qos, ending: false, preempted: false, waits_for });
+        Admitted { admission: self.clone(), uid }
+    }
+
+    /// Everything that is against the pod.
+    fn failures(
+        &self,
+        state: &State,
+        node: &Arc<NodeEntry>,
+        pod: &scheduler::pod::Pod,
+        requests: &Resources,
+        counting: Counting,
+    ) -> Vec<Failure> {
+        let mut cluster = Cluster::default();
+        cluster.set_node(node.clone());
+        for t in state.taken.values().filter(|t| counting == Counting::All || !t.ending) {
+            cluster.place(t.pod.clone(), &self.node_name);
+        }
+        let mut failures = admission_check(pod, requests, &cluster, &self.node_name);
+        let expels = |t: &&taint::Taint| &*t.effect == "NoExecute" && !taint::tolerated(t, &pod.view.tolerations);
+        if node.view.taints.iter().any(|t| expels(&t)) {
+            let reason = "node(s) had taints that the pod didn't tolerate".into();
+            failures.push(Failure::Predicate { name: "TaintToleration", reason });
+        }
+        failures
+    }
+
+    /// The pods that end so that a critical one fits: then no failure is left. What else is against it stays.
+    fn preempt(
+        &self,
+        state: &State,
+        pod: &scheduler::pod::Pod,
+        failures: &mut Vec<Failure>,
+    ) -> Result<Vec<String>, Rejection> {
+        let priority = pod.view.priority;
+        if failures.is_empty() || !preemption::is_critical(priority) {
+            return Ok(Vec::new());
+        }
+        let (resources, others): (Vec<_>, Vec<_>) =
+            failures.drain(..).partition(|f| matches!(f, Failure::Insufficient(_)));
+        if !others.is_empty() {
+            *failures = others;
+            return Ok(Vec::new());
+        }
+        let insufficient = resources.iter().filter_map(|f| match f {
+            Failure::Insufficient(i) => Some(i),
+            Failure::Predicate { .. } => None,
+        });
+        let needs: Vec<Need> = insufficient.map(Need::from).collect();
+        let may_end = |t: &&Taken| !t.ending && preemption::may_preempt(priority, t.pod.view.priority);
+        let candidates: Vec<Candidate<'_>> = state
+            .taken
+            .values()
+            .filter(may_end)
+            .map(|t| Candidate { uid: &t.pod.meta.uid, qos: t.qos, requests: &t.pod.view.requests })
+            .collect();
+        match preemption::victims(&candidates, &needs) {
+            Ok(victims) => Ok(victims.into_iter().map(str::to_owned).collect()),
+            Err(left) => {
+                let left: String = left.iter().map(|n| format!("(res: {}, q: {}), ", n.resource, n.quantity)).collect();
+                let message = format!(
+                    "Unexpected error while attempting to recover from admission failure: preemption: error finding a set \
+                     of pods to preempt: no set of running pods found to reclaim resources: [{left}]"
+                );
+                Err(Rejection::new("UnexpectedAdmissionError", message))
+            }
+        }
+    }
+}
+
+/// Which pods of the node count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counting {
+    All,
+    WithoutEnding,
+}
+
+/// The requests without extended resources that the node does not know: they may be those of the cluster.
+fn known_requests(requests: &Resources, allocatable: &Resources) -> Resources {
+    let mut known = requests.clone();
+    known.extended.retain(|(name, _)| !is_extended(name) || allocatable.extended.iter().any(|(n, _)| n == name));
+    known
+}
+
+/// What is told of the first of `count` failures.
+fn rejection(first: &Failure, count: usize) -> Rejection {
+    match first {
+        Failure::Insufficient(i) => {
+            let message = format!(
+                "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
+                i.resource, i.requested, i.used, i.capacity
+            );
+            Rejection::new(format!("OutOf{}", i.resource), message)
+        }
+        Failure::Predicate { name, reason } => Rejection {
+            by_labels: count == 1 && *name == NODE_AFFINITY,
+            ..Rejection::new(*name, format!("Predicate {name} failed: {reason}"))
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use super::*;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+fn pod(name: &str, priority: i64, spec: Value) -> Arc<scheduler::pod::Pod> {
+    let mut v = json!({"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": spec});
+    v["spec"]["nodeName"] = "n".into();
+    v["spec"]["priority"] = priority.into();
+    if let Some(os) = v["spec"]["os-label"].take().as_str() {
+        v["metadata"]["labels"][OS_LABEL] = os.into();
+    }
+    Arc::new(scheduler::pod::Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
+}
+
+fn requests(list: Value) -> Value {
+    json!({"containers": [{"resources": {"requests": list}}]})
+}
+
+fn node(labels: Value, taints: Value) -> Arc<NodeEntry> {
+    let v = json!({"metadata": {"name": "n", "labels": labels}, "spec": {"taints": taints}, "status": {"allocatable": {
+        "cpu": "2", "memory": "4Gi", "ephemeral-storage": "1Gi", "pods": "3", "hugepages-2Mi": "0", "example.com/gpu": "1"}}});
+    Arc::new(NodeEntry::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
+}
+
+fn admission() -> (Arc<Admission>, Arc<Mutex<Vec<String>>>) {
+    let woken: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = woken.clone();
+    let admission = Admission::new("n", Arc::new(move |uid: &str| told.lock().push(uid.to_owned())));
+    admission.set_node(node(json!({"zone": "a"}), json!([{"key": "soft", "effect": "NoSchedule"}])));
+    (Arc::new(admission), woken)
+}
+
+#[test]
+fn a_pod_is_held_against_what_the_scheduler_checks() {
+    let (a, _) = admission();
+    let port = json!({"containers": [{"ports": [{"containerPort": 80, "hostPort": 8080}],
+        "resources": {"requests": {"cpu": "500m", "example.com/gpu": "1"}}}]});
+    let _held = a.admit(pod("held", 0, port.clone()), Qos::Burstable).unwrap();
+    let out = |resource: &str, numbers: (i64, i64, i64)| {
+        let (requested, used, capacity) = numbers;
+        let message = format!("{resource}, requested: {requested}, used: {used}, capacity: {capacity}");
+        (format!("OutOf{resource}"), format!("Node didn't have enough resource: {message}"))
+    };
+    let predicate = |name: &str, why: &str| (name.to_owned(), format!("Predicate {name} failed: {why}"));
+    let affinity = predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    let terms = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]);
+    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    for (spec, (reason, message)) in [
+        (requests(json!({"cpu": "10"})), out("cpu", (10_000, 500, 2000))),
+        (requests(json!({"cpu": "1600m"})), out("cpu", (1600, 500, 2000))),
+        (requests(json!({"memory": "5Gi"})), out("memory", (5 << 30, 0, 4 << 30))),
+        (requests(json!({"ephemeral-storage": "2Gi"})), out("ephemeral-storage", (2 << 30, 0, 1 << 30))),
+        (requests(json!({"example.com/gpu": 1})), out("example.com/gpu", (1, 1, 1))),
+        (requests(json!({"hugepages-2Mi": "4Mi"})), out("hugepages-2Mi", (4 << 20, 0, 0))),
+        (json!({"nodeSelector": {"zone": "b"}}), affinity.clone()),
+        (json!({"affinity": {"nodeAffinity": required}}), affinity),
+        (
+            json!({"containers": [{"ports": [{"hostPort": 8080, "hostIP": "127.0.0.1"}]}]}),
+            predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"),
+        ),
+        (
+            json!({"os-label": "windows"}),
+            (
+                "PodOSSelectorNodeLabelDoesNotMatch".to_owned(),
+                "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".to_owned(),
+            ),
+        ),
+    ] {
+        let refused = a.admit(pod("p", 0, spec.clone()), Qos::Burstable).err().unwrap_or_else(|| panic!("{spec}"));
+        assert_eq!((refused.reason, refused.message), (reason, message), "{spec}");
+    }
+    // An extended resource that no node has may be one of the cluster; taints that only keep new pods away keep out none that are bound.
+    let spec = requests(json!({"cpu": "1500m", "example.com/license": 5}));
+    drop(a.admit(pod("p", 0, spec), Qos::Burstable).unwrap());
+    a.set_node(node(json!({}), json!([{"key": "out", "effect": "NoExecute"}])));
+    let refused = a.admit(pod("p", 0, json!({})), Qos::BestEffort).err().unwrap();
+    assert_eq!(refused.message, "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate");
+    let _tolerates = a.admit(pod("p", 0, json!({"tolerations": [{"operator": "Exists"}]})), Qos::BestEffort).unwrap();
+}
+
+#[test]
+fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
+    let (a, woken) = admission();
+    let mut held: Vec<_> =
+        ["a", "b", "c"].map(|name| a.admit(pod(name, 0, json!({})), Qos::BestEffort).unwrap()).into_iter().collect();
+    let refused = a.admit(pod("d", 0, json!({})), Qos::BestEffort).err().unwrap();
+    assert_eq!((&*refused.reason, refused.by_labels), ("OutOfpods", false));
+    // The API has forgotten one that has not ended: a pod in its place waits.
+    a.forgotten("c");
+    let d = a.admit(pod("d", 0, json!({})), Qos::BestEffort).unwrap();
+    assert!(d.waits());
+    let refused = a.admit(pod("e", 0, json!({})), Qos::BestEffort).err().unwrap();
+    assert_eq!(refused.reason, "OutOfpods", "the place is taken");
+    held.pop();
+    assert!(!d.waits());
+    assert_eq!(*woken.lock(), ["d"]);
+    // An agent that starts again counts what runs, even if it is too much.
+    let more: Vec<_> = ["x", "y"].map(|name| a.adopt(pod(name, 0, json!({})), Qos::BestEffort)).into_iter().collect();
+    drop(held);
+    let refused = a.admit(pod("e", 0, json!({})), Qos::BestEffort).err().unwrap();
+    assert!(refused.message.ends_with("pods, requested: 1, used: 3, capacity: 3"), "{}", refused.message);
+    drop((d, more));
+    a.admit(pod("e", 0, json!({})), Qos::BestEffort).unwrap();
+}
+
+#[test]
+fn others_end_for_a_critical_pod() {
+    const CRITICAL: i64 = 2_000_000_000;
+    let (a, woken) = admission();
+    let cpu = |amount: &str| requests(json!({"cpu": amount}));
+    let small = a.admit(pod("small", 0, cpu("200m")), Qos::Burstable).unwrap();
+    let large = a.admit(pod("large", 0, cpu("1500m")), Qos::Burstable).unwrap();
+    assert!(a.admit(pod("plain", 1000, cpu("1")), Qos::Burstable).is_err(), "its priority alone lets nobody end");
+    let elsewhere = json!({"nodeSelector": {"zone": "b"}, "containers": cpu("1")["containers"]});
+    assert_eq!(a.admit(pod("c", CRITICAL, elsewhere), Qos::Burstable).err().unwrap().reason, "NodeAffinity");
+    let critical = a.admit(pod("critical", CRITICAL, cpu("1")), Qos::Burstable).unwrap();
+    assert!(critical.waits() && a.is_preempted("large") && !a.is_preempted("small"));
+    assert_eq!(*woken.lock(), ["large"]);
+    drop(large);
+    assert!(!critical.waits());
+    assert_eq!(*woken.lock(), ["large", "critical"]);
+    let refused = a.admit(pod("more", CRITICAL, cpu("1500m")), Qos::Burstable).err().unwrap();
+    assert_eq!(refused.reason, "UnexpectedAdmissionError");
+    assert!(refused.message.ends_with("found to reclaim resources: [(res: cpu, q: 500), ]"), "{}", refused.message);
+    assert!(!a.is_preempted("small"));
+    drop(small);
+}

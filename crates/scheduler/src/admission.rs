@@ -1,0 +1,34 @@
+//! What a node checks of a pod that was bound to it: the filters that do not depend on other nodes (upstream `scheduler.AdmissionCheck`).
+
+use std::borrow::Cow;
+
+use crate::cluster::Cluster;
+use crate::framework::Plugin;
+use crate::plugins::{Insufficient, NodeAffinity, NodeName, NodePorts, insufficiencies};
+use crate::pod::Pod;
+use crate::resources::Resources;
+
+/// Why a node cannot take a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    Insufficient(Insufficient),
+    Predicate { name: &'static str, reason: Cow<'static, str> },
+}
+
+/// The filters besides resources, in upstream's order.
+const PREDICATES: [&dyn Plugin; 3] = [&NodeAffinity, &NodeName, &NodePorts];
+
+/// All reasons why `node` cannot take `pod`, in upstream's order: resources come first. `requests` stand for the pod's own. A node
+/// that is not known gives none.
+pub fn admission_check(pod: &Pod, requests: &Resources, cluster: &Cluster, node: &str) -> Vec<Failure> {
+    let Some((node, entry)) = cluster.node(node).and_then(|n| Some((n, n.entry.as_ref()?))) else { return Vec::new() };
+    let insufficient = insufficiencies(requests, &node.requested, node.pods.len(), &entry.view.allocatable);
+    let mut failures: Vec<Failure> = insufficient.into_iter().map(Failure::Insufficient).collect();
+    for plugin in PREDICATES {
+        if let Some(Err(refusal)) = plugin.filter(pod, cluster).map(|filter| filter.check(node)) {
+            let reasons = refusal.reasons.into_iter();
+            failures.extend(reasons.map(|reason| Failure::Predicate { name: refusal.plugin, reason }));
+        }
+    }
+    failures
+}
