@@ -5,7 +5,7 @@ use crate::shell::{run, server};
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::{Body, Error, Transport};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
@@ -25,9 +25,14 @@ enum Fault {
     Forbidden,
     /// From this request on nobody is in reach.
     Gone,
+    /// Before this request somebody else writes the last object of the command.
+    Changed,
+    /// Before this request somebody else creates the last object of the command, if it is not there.
+    Made,
 }
 
-const FAULTS: [Fault; 5] = [Fault::Unreached, Fault::Lost, Fault::TimedOut, Fault::Forbidden, Fault::Gone];
+const FAULTS: [Fault; 7] =
+    [Fault::Unreached, Fault::Lost, Fault::TimedOut, Fault::Forbidden, Fault::Gone, Fault::Changed, Fault::Made];
 
 /// Counts requests besides discovery, and makes one fail.
 struct Faulty<T> {
@@ -35,6 +40,18 @@ struct Faulty<T> {
     count: Arc<AtomicUsize>,
     at: usize,
     fault: Fault,
+    /// The path of a collection, and an object in it, as somebody else writes it.
+    others: (&'static str, Value),
+}
+
+impl<T: Transport> Faulty<T> {
+    async fn other(&self, method: Method) -> Result<(), Error> {
+        let (path, o) = &self.others;
+        let name = o["metadata"]["name"].as_str().unwrap();
+        let path = if method == Method::POST { (*path).to_owned() } else { format!("{path}/{name}") };
+        let r = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        self.server.send(r.body(o.to_string().into()).unwrap()).await.map(drop)
+    }
 }
 
 fn broken() -> Box<dyn std::error::Error + Send + Sync> {
@@ -61,6 +78,14 @@ impl<T: Transport> Transport for Faulty<T> {
         match self.fault {
             Fault::Unreached | Fault::Gone => Err(Error::Connect { to: "the server".into(), source: broken() }),
             Fault::Forbidden => Ok(status(403, "Forbidden")),
+            Fault::Changed => {
+                self.other(Method::PUT).await?;
+                self.server.send(r).await
+            }
+            Fault::Made => {
+                self.other(Method::POST).await?;
+                self.server.send(r).await
+            }
             Fault::Lost => {
                 self.server.send(r).await?;
                 Err(Error::Send(broken()))
@@ -128,7 +153,9 @@ async fn attempt(case: &Case, at: usize, fault: Fault) -> (u8, String, usize) {
     }
     let directory = tempfile::tempdir().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
-    let faulty = Faulty { server: server(&cluster), count: count.clone(), at, fault };
+    let (path, mut other) = case.before.last().cloned().unwrap();
+    other["metadata"]["labels"] = json!({"written": "by-another"});
+    let faulty = Faulty { server: server(&cluster), count: count.clone(), at, fault, others: (path, other) };
     let (code, said) = run(&cluster, faulty, case.line, &case.input, directory.path()).await;
     let what = format!("{:?}, {fault:?} at request {at}: exit {code}\n{said}", case.line);
     let mut all_new = true;
@@ -136,7 +163,8 @@ async fn attempt(case: &Case, at: usize, fault: Fault) -> (u8, String, usize) {
         let name = o["metadata"]["name"].as_str().unwrap();
         let there = cluster.call("GET", &format!("{path}/{name}"), Value::Null).await;
         if there.code == 200 {
-            all_new &= (case.is_new)(&there.body);
+            let by_another = there.body["metadata"]["labels"]["written"] == "by-another";
+            all_new &= (case.is_new)(&there.body) || by_another && fault == Fault::Changed;
             continue;
         }
         assert_eq!(fault, Fault::Gone, "{name} is lost: {what}");
