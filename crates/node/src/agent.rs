@@ -411,13 +411,17 @@ impl Workers {
         // A pod of the same name made later is another pod.
         if let Some(before) = self.names.get(&key).filter(|b| uid.as_ref() != Some(*b)).cloned() {
             self.names.remove(&key);
-            shared.admission.forgotten(&before);
+            shared.admission.ends(&before);
             if let Some(w) = self.running.get(&before) {
                 w.inbox.send_replace(None);
             }
         }
         let (entry, pod, uid) = (entry?, pod?, uid?);
         self.names.insert(key.clone(), uid.clone());
+        // The scheduler gives away what such a pod had, although the last of it may still be about to end here.
+        if matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")) {
+            shared.admission.ends(&uid);
+        }
         if let Some(w) = self.running.get(&uid) {
             w.inbox.send_replace(Some(pod));
             return None;

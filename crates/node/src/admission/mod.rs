@@ -6,7 +6,7 @@
 //! a pod counts from when it is taken until all of it has ended. What an earlier agent took counts first and is not checked again.
 //!
 //! A critical pod that only lacks resources is taken, and others end for it (see [`preemption`]); it waits until they have. A pod that
-//! lacks only what pods hold that are gone from the API, and have not ended yet, waits for them as well.
+//! lacks only what pods hold that are over or gone in the API, and have not ended yet, waits for them as well.
 //!
 //! Left out: static pods, and refusing pods while the node is under pressure.
 
@@ -149,8 +149,8 @@ impl Admission {
         Ok(admitted)
     }
 
-    /// The API has forgotten the pod; the node ends it.
-    pub fn forgotten(&self, uid: &str) {
+    /// The pod is over or gone in the API; what is left of it on the node ends.
+    pub fn ends(&self, uid: &str) {
         if let Some(t) = self.state.lock().taken.get_mut(uid) {
             t.ending = true;
         }

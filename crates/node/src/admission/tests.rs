@@ -86,7 +86,7 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
     let refused = a.admit(pod("d", 0, json!({})), Qos::BestEffort).err().unwrap();
     assert_eq!((&*refused.reason, refused.by_labels), ("OutOfpods", false));
     // The API has forgotten one that has not ended: a pod in its place waits.
-    a.forgotten("c");
+    a.ends("c");
     let d = a.admit(pod("d", 0, json!({})), Qos::BestEffort).unwrap();
     assert!(d.waits());
     let refused = a.admit(pod("e", 0, json!({})), Qos::BestEffort).err().unwrap();
