@@ -18,7 +18,13 @@ use std::sync::Arc;
 /// `/exec/NS/POD/CONTAINER`, `/attach/…`, `/portForward/NS/POD`.
 #[async_trait]
 pub trait NodeConnector: Send + Sync {
-    async fn connect(&self, node: &str, request: HttpRequest<Bytes>) -> Result<Response<Body>, ConnectError>;
+    /// `user` is who asked.
+    async fn connect(
+        &self,
+        node: &str,
+        user: &str,
+        request: HttpRequest<Bytes>,
+    ) -> Result<Response<Body>, ConnectError>;
 }
 
 /// Why an agent did not answer.
@@ -29,6 +35,8 @@ pub enum ConnectError {
     /// The message is Go's.
     #[error("{0}")]
     Unreachable(String),
+    #[error("too many streams of this user to nodes are open, please try again later")]
+    Busy,
 }
 
 impl ConnectError {
@@ -37,6 +45,7 @@ impl ConnectError {
         match self {
             Self::NoNode(_) => Status::new(404, Reason::NotFound, self.to_string()),
             Self::Unreachable(why) => Status::unavailable(format!("{doing}: {why}")),
+            Self::Busy => Status::too_many_requests(self.to_string(), 1),
         }
     }
 }
@@ -71,11 +80,11 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     }
     let query = call.parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
     let uri: Uri = format!("{path}{query}").parse().map_err(|_| bad(format!("the path {path} cannot be sent on")))?;
-    let Call { mut parts, body, .. } = call;
+    let Call { mut parts, body, user, .. } = call;
     parts.uri = uri;
     let connector = server.connector.read().clone();
     let response = match connector {
-        Some(c) => c.connect(node, HttpRequest::from_parts(parts, body)).await.map_err(|e| match e {
+        Some(c) => c.connect(node, &user.name, HttpRequest::from_parts(parts, body)).await.map_err(|e| match e {
             ConnectError::Unreachable(why) => Status::internal(format!("error dialing backend: {why}")),
             none => none.status("error dialing backend"),
         })?,

@@ -6,6 +6,7 @@
 
 use crate::authenticate::user_of;
 use crate::body::Body;
+use crate::budget::{Budget, Room};
 use crate::connect::{ConnectError, NodeConnector};
 use crate::proxy::{answer, exchange, outgoing};
 use async_trait::async_trait;
@@ -16,9 +17,13 @@ use meta::{Object, Value};
 use registry::{Registry, encode};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use store::Key;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -31,16 +36,53 @@ const PORT: u16 = 10250;
 /// Addresses of nodes, best first (`--kubelet-preferred-address-types`, as kubeadm has it).
 const PREFERRED: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
 
+/// How long a request may wait until another stream of its user has ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 pub struct NodeDialer {
     registry: Arc<Registry>,
     tls: Arc<ClientConfig>,
+    /// Connections to agents: at most so many, and a third of them for one user.
+    streams: Budget,
+}
+
+/// A connection to an agent, with its part of the budget.
+struct Held {
+    stream: TlsStream<TcpStream>,
+    _room: Room,
+}
+
+impl AsyncRead for Held {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Held {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 impl NodeDialer {
     /// `authority` is the PEM of who signs certificates of agents, `identity` what they know this server by.
-    pub fn new(registry: Arc<Registry>, authority: &str, identity: ClientIdentity) -> Result<Self, client::Error> {
+    /// There are at most `streams` connections to agents at a time.
+    pub fn new(
+        registry: Arc<Registry>,
+        authority: &str,
+        identity: ClientIdentity,
+        streams: usize,
+    ) -> Result<Self, client::Error> {
         let tls = client::https::mutual(Roots::Pem(authority.as_bytes().to_vec()), identity)?;
-        Ok(Self { registry, tls })
+        Ok(Self { registry, tls, streams: Budget::new(streams, streams.div_ceil(3)) })
     }
 
     async fn reach(&self, node: &str, host: &str, port: u16) -> Result<TlsStream<TcpStream>, String> {
@@ -71,13 +113,14 @@ fn place(node: &Object) -> Option<(String, u16)> {
 
 #[async_trait]
 impl NodeConnector for NodeDialer {
-    async fn connect(&self, node: &str, request: Request<Bytes>) -> Result<Response<Body>, ConnectError> {
+    async fn connect(&self, node: &str, user: &str, request: Request<Bytes>) -> Result<Response<Body>, ConnectError> {
         let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
         let object = entry.map(|e| encode::decode(&e)).ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
         let unreachable = ConnectError::Unreachable;
         let (host, port) =
             place(&object).ok_or_else(|| unreachable("no preferred addresses found; known addresses: []".into()))?;
-        let stream = self.reach(node, &host, port).await.map_err(unreachable)?;
+        let room = self.streams.take(user, 1, PATIENCE).await.ok_or(ConnectError::Busy)?;
+        let stream = Held { stream: self.reach(node, &host, port).await.map_err(unreachable)?, _room: room };
         let (parts, body) = request.into_parts();
         let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let (request, ours) = outgoing(parts, body, &shown);

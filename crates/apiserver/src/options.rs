@@ -16,6 +16,8 @@ pub struct Options {
     pub max_mutating_requests_in_flight: usize,
     /// Open connections, of which at most half are of clients that have not been authenticated.
     pub max_connections: usize,
+    /// Open connections to agents of nodes (logs, exec, port forwarding), of which one user has at most a third.
+    pub node_streams: usize,
     /// Whether FlowSchemas and priority levels govern requests. They share the two numbers above as seats; without them each is a
     /// limit of its own.
     pub priority_and_fairness: bool,
@@ -44,6 +46,7 @@ impl Default for Options {
             max_requests_in_flight: 400,
             max_mutating_requests_in_flight: 200,
             max_connections: 8192,
+            node_streams: 3072,
             priority_and_fairness: true,
             proxy_client: None,
             endpoints: Reach::Network,

@@ -55,7 +55,7 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
     request.name = name;
     let object = server.registry.get(&request).await?;
     let upstream = request.resource.strategy.proxy(server.registry.env(), &request, &object, &place)?;
-    let Call { mut parts, body, target, .. } = call;
+    let Call { mut parts, body, target, user, .. } = call;
     let path = parts.uri.path().to_owned();
     // `/api/v1/…/NAME/proxy`, and what comes after it as it was written.
     let (root, rest) = path.split_at(target.rest.min(path.len()));
@@ -83,7 +83,7 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
             let connector = server.connector.read().clone();
             match connector {
                 Some(c) => {
-                    let answered = c.connect(&node, HttpRequest::from_parts(parts, body)).await;
+                    let answered = c.connect(&node, &user.name, HttpRequest::from_parts(parts, body)).await;
                     let response = answered.map_err(|e| e.status("error trying to reach service"))?;
                     let origin = Origin { dialled: String::new(), asked, root: root.to_owned() };
                     Ok(through(response, origin, is_head))

@@ -150,8 +150,9 @@ impl ControlPlane {
             }
         }
         let unserved = strategies::rbac::unserved(&registry);
+        let streams = options.node_streams;
         let server = Server::with(registry, authenticators, access.authorizer, plugins, options);
-        let dialer = NodeDialer::new(server.registry.clone(), &pki.ca_pem, pki.kubelet_client()?)?;
+        let dialer = NodeDialer::new(server.registry.clone(), &pki.ca_pem, pki.kubelet_client()?, streams)?;
         *server.connector.write() = Some(Arc::new(dialer));
         // As upstream, whose informers of these kinds never begin then.
         server.readiness.set("informer-sync", !access.by_roles || unserved.is_empty());

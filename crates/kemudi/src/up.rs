@@ -143,7 +143,7 @@ pub enum Error {
 }
 
 /// The most connections of the agent's API.
-const MOST_OF_AGENT: usize = 1024;
+const MOST_OF_AGENT: usize = 4096;
 const PID_FILE: &str = "kemudi.pid";
 /// How long the end waits for the audit's webhook.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
@@ -216,6 +216,11 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         flags: options.shown.clone(),
         aside: Some(aside.clone()),
         max_connections,
+        node_streams: if options.disable_agent {
+            (max_connections / 16).clamp(8, MOST_OF_AGENT)
+        } else {
+            of_agent * 3 / 4
+        },
         not_carried_out: if options.disable_agent { BTreeMap::new() } else { agent::not_carried_out() },
         ..options.api.server().await?
     };

@@ -9,7 +9,7 @@ use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::budget::Room;
 use crate::request_body::RequestBody;
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -89,7 +89,7 @@ pub(super) async fn run(
             .keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
         let requests = Requests::new(&server, &connection, &stream, true);
-        let io = TokioIo::new(Metered { stream, connection: connection.clone() });
+        let io = TokioIo::new(Metered { stream, place });
         let conn = builder.serve_connection(io, service_fn(move |r| requests.clone().answer(r)));
         drive(conn, http2::Connection::graceful_shutdown, &*server, &connection, shutdown).await;
     } else {
@@ -97,7 +97,7 @@ pub(super) async fn run(
         // What is between two requests is measured here, and not by hyper, which knows no difference between clients.
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_HEAD as usize);
         let requests = Requests::new(&server, &connection, &stream, false);
-        let io = TokioIo::new(Metered { stream, connection: connection.clone() });
+        let io = TokioIo::new(Metered { stream, place });
         let conn = builder.serve_connection(io, service_fn(move |r| requests.clone().answer(r))).with_upgrades();
         drive(conn, http1::UpgradeableConnection::graceful_shutdown, &*server, &connection, shutdown).await;
     }
@@ -206,6 +206,9 @@ impl Requests {
         extensions.insert(self.connection.clone());
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let mut response = server.clone().answer(request.map(RequestBody::Socket)).await;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            self.connection.upgrade();
+        }
         let room = match self.room(response.body()).await {
             Ok(room) => room,
             // A write has happened: its answer is sent in any case.
@@ -235,17 +238,21 @@ impl Requests {
     }
 }
 
-/// A stream whose bytes are counted while no request is open.
+/// A stream whose bytes are counted while no request is open. It has the connection's place, also when it is handed over to another
+/// protocol.
 struct Metered {
     stream: TlsStream<TcpStream>,
-    connection: Arc<Connection>,
+    place: Place,
 }
 
 impl AsyncRead for Metered {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.place.0.is_over(cx.waker()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if !self.connection.may_read(buf.filled().len() - before) {
+        if !self.place.0.may_read(buf.filled().len() - before) {
             return Poll::Ready(Err(io::Error::other("too much of a request that has not come to its end")));
         }
         polled

@@ -2,13 +2,16 @@
 //!
 //! A connection is *known* once a request on it has been authenticated. Invariant: connections that are not known never take
 //! the room of known ones; when there is no room for a new connection, the oldest one that is not known is closed for it, and
-//! only then a known one that has been idle longest, or else the oldest one of the user who has by far the most.
+//! only then a known one that has been idle longest, or else the oldest one of the user who has by far the most. A connection that
+//! has become a stream of another protocol keeps its place as long as its socket is open.
 
+use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::Waker;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -49,8 +52,12 @@ pub(crate) struct Connection {
     /// When the last request ended, in milliseconds of the table's time.
     last: AtomicU64,
     partial: AtomicUsize,
+    /// It speaks another protocol now, whose bytes are bounded by those who read them.
+    upgraded: AtomicBool,
     closing: AtomicBool,
     close: Notify,
+    /// Who reads the socket when nobody waits for `close` any more.
+    reader: AtomicWaker,
     answers: Mutex<Vec<Weak<Progress>>>,
 }
 
@@ -106,8 +113,10 @@ impl Table {
             open: watch::Sender::new(0),
             last: AtomicU64::new(self.now()),
             partial: AtomicUsize::new(0),
+            upgraded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             close: Notify::new(),
+            reader: AtomicWaker::new(),
             answers: Mutex::default(),
         });
         inner.strangers.insert(connection.id, connection.clone());
@@ -138,7 +147,7 @@ impl Inner {
     }
 
     fn longest_idle(&self) -> Option<Arc<Connection>> {
-        let idle = self.known.values().filter(|c| *c.open.borrow() == 0);
+        let idle = self.known.values().filter(|c| *c.open.borrow() == 0 && !c.is_upgraded());
         idle.min_by_key(|c| c.last.load(Ordering::Relaxed)).cloned()
     }
 
@@ -199,6 +208,25 @@ impl Connection {
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.close.notify_one();
+        self.reader.wake();
+    }
+
+    /// Its answer was that it changes to another protocol.
+    pub fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Release);
+    }
+
+    pub fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Acquire)
+    }
+
+    /// Whether an upgraded connection is to be closed; if not yet, its reader is woken when it is.
+    pub fn is_over(&self, reader: &Waker) -> bool {
+        if !self.is_upgraded() {
+            return false;
+        }
+        self.reader.register(reader);
+        self.closing.load(Ordering::Acquire)
     }
 
     /// Returns when the connection is to be closed.
@@ -232,7 +260,7 @@ impl Connection {
     /// Counts bytes that were read. False when the connection holds more of what is not understood than it may.
     pub fn may_read(&self, bytes: usize) -> bool {
         // Of those who are known, bodies are bounded otherwise; the others may have them thrown away.
-        if bytes == 0 || (self.is_known() && *self.open.borrow() > 0) {
+        if bytes == 0 || self.is_upgraded() || (self.is_known() && *self.open.borrow() > 0) {
             return true;
         }
         let Some(table) = self.table.upgrade() else { return true };
@@ -376,6 +404,25 @@ mod tests {
         drop(large);
         small.0.end();
         assert!(small.0.may_read(PARTIAL) && t.partial.load(Ordering::Relaxed) == PARTIAL);
+    }
+
+    #[tokio::test]
+    async fn a_stream_keeps_its_place_and_is_not_counted_by_bytes() {
+        let t = Table::new(8);
+        let stream = t.admit(ip(1)).unwrap();
+        stream.0.became_known("jane");
+        stream.0.begin();
+        stream.0.upgrade();
+        stream.0.end();
+        assert!(stream.0.may_read(2 * PARTIAL) && t.partial.load(Ordering::Relaxed) == 0);
+        let idle = t.admit(ip(1)).unwrap();
+        idle.0.became_known("jane");
+        stream.0.last.store(0, Ordering::Relaxed);
+        assert_eq!(t.inner.lock().longest_idle().map(|c| c.id), Some(idle.0.id), "a stream is not idle");
+        let waker = futures::task::noop_waker();
+        assert!(!stream.0.is_over(&waker));
+        stream.0.close();
+        assert!(stream.0.is_over(&waker));
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,6 +28,9 @@ const ASKED_AT_ONCE: usize = 500;
 /// And after so many, whoever else runs on this thread.
 const YIELD_AFTER: usize = 20;
 
+/// How long the first lists may take (upstream's `initialSyncTimeout`).
+const INITIAL_SYNC: Duration = Duration::from_secs(30);
+
 /// How often discovery is asked for resources that came or went.
 const DISCOVERY: Duration = Duration::from_secs(30);
 
@@ -74,8 +77,14 @@ pub async fn run(context: Context) {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         let informers: Vec<Informer<()>> = c.watched.lock().values().cloned().collect();
-        for i in informers {
-            i.synced().await;
+        // A resource that cannot be listed holds up nobody's deletions.
+        let synced = async {
+            for i in informers {
+                i.synced().await;
+            }
+        };
+        if tokio::time::timeout(INITIAL_SYNC, synced).await.is_err() {
+            tracing::warn!("some resources cannot be listed; the garbage collector begins without them");
         }
         let rediscover = async {
             loop {

@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::shares::Shares;
 use super::target::{Target, verb};
 use super::{Body, text};
 
@@ -56,7 +57,7 @@ pub(super) struct Access {
     allowed: Remembered<Hash256, ()>,
     denied: Remembered<Hash256, ()>,
     reviews: Semaphore,
-    by_address: Mutex<HashMap<IpAddr, usize>>,
+    by_address: Arc<Shares<IpAddr>>,
 }
 
 /// Answers, each for a while; the oldest ones go when there are too many.
@@ -91,21 +92,6 @@ impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
     }
 }
 
-/// One of the reviews of an address.
-struct Turn<'a>(&'a Access, IpAddr);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut all = self.0.by_address.lock();
-        if let Some(n) = all.get_mut(&self.1) {
-            *n -= 1;
-            if *n == 0 {
-                all.remove(&self.1);
-            }
-        }
-    }
-}
-
 enum Authentication {
     User(Arc<User>),
     Nobody,
@@ -122,7 +108,7 @@ impl Access {
             allowed: Remembered::new(ALLOWED),
             denied: Remembered::new(DENIED),
             reviews: Semaphore::new(REVIEWS),
-            by_address: Mutex::default(),
+            by_address: Shares::new(usize::MAX, REVIEWS_PER_ADDRESS),
         }
     }
 
@@ -173,7 +159,10 @@ impl Access {
         if self.strangers.get(&key).is_some() {
             return Authentication::Nobody;
         }
-        let Some(_turn) = self.turn(address) else { return Authentication::Busy };
+        let turn = address.map(|a| self.by_address.take(a));
+        if matches!(turn, Some(None)) {
+            return Authentication::Busy;
+        }
         let Ok(Ok(_place)) = tokio::time::timeout(PATIENCE, self.reviews.acquire()).await else {
             return Authentication::Busy;
         };
@@ -192,17 +181,6 @@ impl Access {
                 Authentication::Nobody
             }
         }
-    }
-
-    fn turn(&self, address: Option<IpAddr>) -> Option<Option<Turn<'_>>> {
-        let Some(address) = address else { return Some(None) };
-        let mut all = self.by_address.lock();
-        let count = all.entry(address).or_insert(0);
-        if *count >= REVIEWS_PER_ADDRESS {
-            return None;
-        }
-        *count += 1;
-        Some(Some(Turn(self, address)))
     }
 
     async fn review(&self, token: &str) -> Result<Option<User>, Error> {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -15,9 +16,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
+use super::shares::{Share, Shares};
 use super::{Body, Error, Handle, Query, upgrade};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
 use crate::spdy::{Session, Stream};
@@ -48,12 +51,13 @@ pub(super) async fn serve(
         .filter(|p| p.state == PodState::Ready && is(p, POD_NAMESPACE, ns) && is(p, POD_NAME, pod))
         .max_by_key(|p| p.created_at);
     let Some(found) = found else { return Err(Error::Internal(format!("pod not found (\"{pod}_{ns}\")"))) };
-    let namespace = found.config.netns.clone();
+    let target =
+        Target { namespace: found.config.netns.clone(), of: ns.to_owned(), forwarded: handle.forwarded.clone() };
     if spdy {
-        return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, namespace));
+        return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, target));
     }
     upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io", ""], move |socket, protocol| async move {
-        if protocol == TUNNEL { unwrap(socket, namespace).await } else { run(socket, ports, namespace).await }
+        if protocol == TUNNEL { unwrap(socket, target).await } else { run(socket, ports, target).await }
     })
 }
 
@@ -61,7 +65,7 @@ const SPDY: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 
 /// Serves the SPDY connection that is inside a WebSocket.
-async fn unwrap(socket: upgrade::Socket, namespace: Option<PathBuf>) {
+async fn unwrap(socket: upgrade::Socket, target: Target) {
     let (outside, inside) = tokio::io::duplex(64 * 1024);
     let (mut from, mut to) = tokio::io::split(outside);
     let (mut sink, mut incoming) = socket.split();
@@ -86,18 +90,28 @@ async fn unwrap(socket: upgrade::Socket, namespace: Option<PathBuf>) {
     tokio::select! {
         () = send => {}
         () = receive => {}
-        () = pairs(Session::start(inside), namespace) => {}
+        () = pairs(Session::start(inside), target) => {}
     }
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
     let _ = sink.send(Message::Close(Some(normal))).await;
 }
 
+/// Streams that wait for the other one of their pair, and how long they may (upstream's `streamCreationTimeout`).
+const UNPAIRED: usize = 128;
+const OPENING: Duration = Duration::from_secs(30);
+/// Bytes that are read from the pod at a time.
+const BLOCK: usize = 32 * 1024;
+
 /// Joins the two streams of each connection and serves them.
-async fn pairs(mut session: Session, namespace: Option<PathBuf>) {
-    let mut waiting: BTreeMap<String, Stream> = BTreeMap::new();
+async fn pairs(mut session: Session, target: Target) {
+    let mut waiting: BTreeMap<String, (Instant, Stream)> = BTreeMap::new();
     let mut running = JoinSet::new();
     while let Some(s) = session.accept().await {
         while running.try_join_next().is_some() {}
+        let late: Vec<_> = waiting.extract_if(.., |_, (since, _)| since.elapsed() > OPENING).collect();
+        for (_, (_, alone)) in late {
+            alone.output.reset().await;
+        }
         let kind = s.header("streamtype").to_owned();
         // The oldest clients say no number: the streams follow each other, the error's first.
         let request = match (s.header("requestid"), kind.as_str()) {
@@ -110,25 +124,26 @@ async fn pairs(mut session: Session, namespace: Option<PathBuf>) {
             continue;
         };
         match waiting.remove(&request) {
-            Some(first) if first.header("streamtype") != kind => {
+            Some((_, first)) if first.header("streamtype") != kind => {
                 let (data, error) = if kind == "data" { (s, first) } else { (first, s) };
-                running.spawn(pair(data, error, port, namespace.clone()));
+                running.spawn(pair(data, error, port, target.clone()));
             }
-            Some(twice) => {
+            Some((_, twice)) => {
                 twice.output.reset().await;
                 s.output.reset().await;
             }
-            None => drop(waiting.insert(request, s)),
+            None if waiting.len() >= UNPAIRED => s.output.reset().await,
+            None => drop(waiting.insert(request, (Instant::now(), s))),
         }
     }
 }
 
 /// One connection to a port of the pod.
-async fn pair(data: Stream, error: Stream, port: u16, namespace: Option<PathBuf>) {
+async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
     let (mut input, output) = (data.input, data.output);
-    match connect(namespace.as_deref(), port).await {
-        Ok(socket) => {
-            let (mut from, mut to) = socket.into_split();
+    match target.connect(port).await {
+        Ok((socket, _share)) => {
+            let (from, mut to) = socket.into_split();
             let up = async {
                 while let Some(piece) = input.next().await {
                     if to.write_all(&piece).await.is_err() {
@@ -138,10 +153,13 @@ async fn pair(data: Stream, error: Stream, port: u16, namespace: Option<PathBuf>
                 let _ = to.shutdown().await;
             };
             let down = async {
-                let mut block = vec![0; 32 * 1024];
-                while let Ok(n @ 1..) = from.read(&mut block).await {
-                    if !output.send(&block[..n]).await {
-                        break;
+                // A connection that is silent holds no memory.
+                while from.readable().await.is_ok() {
+                    let mut block = vec![0; BLOCK];
+                    match from.try_read(&mut block) {
+                        Ok(n @ 1..) if output.send(&block[..n]).await => {}
+                        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                        _ => break,
                     }
                 }
                 // The client waits for both before it ends its half.
@@ -159,13 +177,32 @@ async fn pair(data: Stream, error: Stream, port: u16, namespace: Option<PathBuf>
     }
 }
 
-/// Connects to the pod's loopback, from inside its network.
-async fn connect(namespace: Option<&std::path::Path>, port: u16) -> std::io::Result<TcpStream> {
-    let socket = network::namespace::run_in(namespace, TcpSocket::new_v4)?;
-    socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+/// Connections that are forwarded at a time, in all and to the pods of one namespace.
+pub(super) const FORWARDED: usize = 2048;
+pub(super) const FORWARDED_EACH: usize = 512;
+
+/// The pod to which connections go.
+#[derive(Clone)]
+struct Target {
+    /// Of its network.
+    namespace: Option<PathBuf>,
+    /// The namespace of the API that it is in.
+    of: String,
+    forwarded: Arc<Shares<String>>,
 }
 
-async fn run(socket: upgrade::Socket, ports: Vec<u16>, namespace: Option<PathBuf>) {
+impl Target {
+    /// Connects to the pod's loopback, from inside its network.
+    async fn connect(&self, port: u16) -> std::io::Result<(TcpStream, Share<String>)> {
+        let Some(share) = self.forwarded.take(self.of.clone()) else {
+            return Err(std::io::Error::other("too many connections are being forwarded to this namespace"));
+        };
+        let socket = network::namespace::run_in(self.namespace.as_deref(), TcpSocket::new_v4)?;
+        Ok((socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?, share))
+    }
+}
+
+async fn run(socket: upgrade::Socket, ports: Vec<u16>, target: Target) {
     let (sink, mut incoming) = socket.split();
     let sink = Arc::new(Mutex::new(sink));
     let message = |channel: u8, data: &[u8]| {
@@ -182,12 +219,13 @@ async fn run(socket: upgrade::Socket, ports: Vec<u16>, namespace: Option<PathBuf
                 return;
             }
         }
-        match connect(namespace.as_deref(), *port).await {
-            Ok(stream) => {
+        match target.connect(*port).await {
+            Ok((stream, share)) => {
                 let (mut from, to) = stream.into_split();
                 writers.insert(data, to);
                 let sink = sink.clone();
                 readers.push(tokio::spawn(async move {
+                    let _share = share;
                     let mut block = vec![0; 32 * 1024];
                     while let Ok(n @ 1..) = from.read(&mut block).await {
                         if sink.lock().await.send(message(data, &block[..n])).await.is_err() {

@@ -18,10 +18,12 @@ mod configz;
 mod forward;
 mod health;
 mod logs;
+mod pieces;
 mod pods;
 mod remote;
 mod run;
 mod scrape;
+mod shares;
 mod stats;
 mod stream;
 mod system_logs;
@@ -47,6 +49,7 @@ use crate::agent::Options;
 use crate::counts::Known;
 use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use access::Access;
+use shares::Shares;
 use target::Target;
 use usage::{Layers, Rates};
 
@@ -58,6 +61,8 @@ pub struct Handle {
     options: Arc<Options>,
     known: Arc<Known>,
     access: Arc<Access>,
+    /// Connections that are forwarded to pods, by namespace.
+    forwarded: Arc<Shares<String>>,
     rates: Arc<Rates>,
     layers: Arc<Layers>,
 }
@@ -180,7 +185,8 @@ fn decode(text: &str) -> String {
 impl Handle {
     pub(crate) fn new(options: Arc<Options>, known: Arc<Known>) -> Self {
         let access = Arc::new(Access::new(options.client.clone(), &options.node_name));
-        Self { options, known, access, rates: Arc::default(), layers: Arc::default() }
+        let forwarded = Shares::new(forward::FORWARDED, forward::FORWARDED_EACH);
+        Self { options, known, access, forwarded, rates: Arc::default(), layers: Arc::default() }
     }
 
     /// The name of who sends the request and may do so, or the refusal.

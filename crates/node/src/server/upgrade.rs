@@ -7,12 +7,16 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
+use super::pieces::Pieces;
 use super::{Body, Error, text};
 use crate::spdy::Session;
 
-pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
+pub(super) type Socket = WebSocketStream<Pieces<TokioIo<Upgraded>>>;
+
+/// No message is longer after [`Pieces`].
+const MESSAGE: usize = 64 << 10;
 
 const SPDY: &str = "SPDY/3.1";
 /// Which of the protocols over SPDY the client speaks, and which one was chosen.
@@ -118,8 +122,10 @@ where
     tokio::spawn(async move {
         match upgrade.await {
             Ok(upgraded) => {
-                work(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await, protocol)
-                    .await;
+                let io =
+                    Pieces::new(TokioIo::new(upgraded), protocol.contains("channel.k8s.io") || protocol.is_empty());
+                let config = WebSocketConfig::default().max_message_size(Some(MESSAGE)).max_frame_size(Some(MESSAGE));
+                work(WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await, protocol).await;
             }
             Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
         }

@@ -1,7 +1,8 @@
 //! SPDY/3.1, as far as Kubernetes' clients use it: they open streams with headers, both sides send data, and either may end its
 //! half. We never open one.
 //!
-//! Data that nobody reads holds up the whole connection, which is how a fast sender is slowed down. Windows are opened for those
+//! Data that nobody reads holds up the whole connection, which is how a fast sender is slowed down. **Invariant**: what a connection
+//! holds of what was sent is bounded: streams that live, ended or not, their headers, and bytes that wait for their readers. Windows are opened for those
 //! who keep to them, but not kept to: the clients there are (`moby/spdystream`) never open one, and who keeps to theirs stops
 //! after 64 KiB.
 
@@ -10,9 +11,10 @@ mod headers;
 use bytes::{Bytes, BytesMut};
 use headers::{Headers, Reader, Writer};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 const VERSION: u32 = 3;
@@ -27,14 +29,20 @@ const FIN: u8 = 1;
 const PROTOCOL_ERROR: u32 = 1;
 const REFUSED_STREAM: u32 = 3;
 
-/// Streams that may be open at once.
+/// Streams that may be there at once, also those that ended while nobody had taken them.
 const STREAMS: usize = 1000;
+/// What is kept of the headers of a stream, and how long a value may be.
+const KEPT: [&str; 3] = ["streamtype", "port", "requestid"];
+const VALUE: usize = 64;
 /// The longest control frame.
 const CONTROL: usize = 64 * 1024;
 /// Data is handed on in pieces of at most this size, however long its frame.
 const PIECE: usize = 32 * 1024;
-/// Pieces that wait for their reader.
-const PENDING: usize = 16;
+/// Bytes of a connection that wait for their readers; a piece counts as no less than `SMALLEST`.
+const UNREAD: usize = 256 * 1024;
+const SMALLEST: usize = 1024;
+/// Frames that wait to be sent, and streams that wait to be taken.
+const PENDING: usize = 4;
 
 /// One end of a connection. Dropping it ends everything.
 pub struct Session {
@@ -49,10 +57,19 @@ pub struct Stream {
     headers: Headers,
     pub input: Input,
     pub output: Output,
+    /// One of the streams of the connection.
+    _place: OwnedSemaphorePermit,
 }
 
 /// What the other side sends.
-pub struct Input(mpsc::Receiver<Bytes>);
+pub struct Input {
+    pieces: mpsc::UnboundedReceiver<Piece>,
+    /// Of the piece that was given out last.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Some data, and its part of the bytes that may wait.
+type Piece = (Bytes, OwnedSemaphorePermit);
 
 /// What we send. Dropping it does not end the stream.
 #[derive(Clone)]
@@ -77,7 +94,16 @@ impl Session {
         let (read, write) = tokio::io::split(io);
         let (frames, out) = mpsc::channel(PENDING);
         let (opened, incoming) = mpsc::channel(PENDING);
-        let side = Side { read, frames, opened, streams: HashMap::new(), last: 0, unsaid: 0 };
+        let side = Side {
+            read,
+            frames,
+            opened,
+            streams: HashMap::new(),
+            places: Arc::new(Semaphore::new(STREAMS)),
+            unread: Arc::new(Semaphore::new(UNREAD)),
+            last: 0,
+            unsaid: 0,
+        };
         Self {
             incoming,
             reader: tokio::spawn(async move {
@@ -122,7 +148,11 @@ impl Stream {
 impl Input {
     /// The next piece; none at the end.
     pub async fn next(&mut self) -> Option<Bytes> {
-        self.0.recv().await
+        // What was given out before is done with.
+        self.room = None;
+        let (bytes, room) = self.pieces.recv().await?;
+        self.room = Some(room);
+        Some(bytes)
     }
 }
 
@@ -149,7 +179,9 @@ struct Side<S> {
     read: ReadHalf<S>,
     frames: mpsc::Sender<Out>,
     opened: mpsc::Sender<Stream>,
-    streams: HashMap<u32, mpsc::Sender<Bytes>>,
+    streams: HashMap<u32, mpsc::UnboundedSender<Piece>>,
+    places: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
     last: u32,
     /// Bytes that no window of the connection was opened for yet.
     unsaid: u32,
@@ -213,33 +245,38 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
         self.frames.send(out).await.map_err(|_| Error::Protocol("the connection cannot be written to"))
     }
 
-    async fn open(&mut self, id: u32, flags: u8, headers: Headers) -> Result<(), Error> {
+    async fn open(&mut self, id: u32, flags: u8, mut headers: Headers) -> Result<(), Error> {
         if id.is_multiple_of(2) || id <= self.last {
             return self.say(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
         }
         self.last = id;
         self.streams.retain(|_, s| !s.is_closed());
-        if self.streams.len() >= STREAMS {
+        headers.retain(|(name, _)| KEPT.contains(&name.as_str()));
+        let is_short = headers.len() <= KEPT.len() && headers.iter().all(|(_, value)| value.len() <= VALUE);
+        let Some(place) = self.places.clone().try_acquire_owned().ok().filter(|_| is_short) else {
             return self.say(Out::Control(RST_STREAM, [id, REFUSED_STREAM], 2)).await;
-        }
-        let (sender, receiver) = mpsc::channel(PENDING);
+        };
+        let (sender, pieces) = mpsc::unbounded_channel();
         if flags & FIN == 0 {
             self.streams.insert(id, sender);
         }
         self.say(Out::Reply(id)).await?;
         let output = Output { id, frames: self.frames.clone() };
-        let stream = Stream { id, headers, input: Input(receiver), output };
+        let stream = Stream { id, headers, input: Input { pieces, room: None }, output, _place: place };
         self.opened.send(stream).await.map_err(|_| Error::Protocol("nobody takes streams any more"))
     }
 
     async fn data(&mut self, id: u32, flags: u8, length: u32) -> Result<(), Error> {
         let mut left = usize::try_from(length).unwrap_or(usize::MAX);
         while left > 0 {
-            let mut piece = BytesMut::zeroed(left.min(PIECE));
+            let size = left.min(PIECE);
+            let room = self.unread.clone().acquire_many_owned(size.max(SMALLEST) as u32).await;
+            let room = room.map_err(|_| Error::Protocol("nobody reads any more"))?;
+            let mut piece = BytesMut::zeroed(size);
             self.read.read_exact(&mut piece).await?;
-            left -= piece.len();
+            left -= size;
             if let Some(s) = self.streams.get(&id) {
-                let _ = s.send(piece.freeze()).await;
+                let _ = s.send((piece.freeze(), room));
             }
         }
         if flags & FIN != 0 {

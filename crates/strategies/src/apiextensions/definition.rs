@@ -32,11 +32,20 @@ const ALL: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "c
 /// Of what is going, as discovery tells. What is there can still be changed, so that finalizers come off.
 const ENDING: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
+/// Whether a resource is built in. Objects of built-in and of defined resources lie side by side in the store, so such a definition is
+/// of nothing, whatever its status says.
+fn is_built_in(group: &str, plural: &str) -> bool {
+    kinds::catalog().kinds.iter().any(|k| *k.group == *group && *k.plural == *plural)
+}
+
 /// Makes the rows under the names that were accepted; none while there are none. What was stored up to `reshaped` takes the
 /// schema's form when it is read.
 pub fn rows(o: &Object, reshaped: u64) -> Option<Defined> {
     let name = |k: &str| o.str_at(&["status", "acceptedNames", k]).unwrap_or_default();
     if name("plural").is_empty() || name("kind").is_empty() {
+        return None;
+    }
+    if is_built_in(o.str_at(&["spec", "group"]).unwrap_or_default(), name("plural")) {
         return None;
     }
     let storage = storage_version(o)?;

@@ -123,7 +123,7 @@ impl Definitions {
     fn taken(&self, o: &Object) -> Taken {
         let group = o.str_at(&["spec", "group"]).unwrap_or_default();
         let others = self.names.iter().filter(|(name, n)| n.group == group && **name != o.name());
-        Taken::of(others.map(|(_, n)| &n.given))
+        Taken::of(others.map(|(_, n)| &n.given)).and_built_in(group)
     }
 
     /// Brings names, rows and conditions of a definition up to date. What the store says now counts, not the event.

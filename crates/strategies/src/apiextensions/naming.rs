@@ -1,5 +1,5 @@
 //! Which names a definition gets (`k8s.io/apiextensions-apiserver/pkg/controller/status`): those that no other definition of
-//! its group has been given before.
+//! its group has been given before, and that no built-in kind has.
 
 use super::{is_true, strings};
 use meta::{Object, Value};
@@ -23,6 +23,15 @@ impl Taken {
             t.kinds.extend([text("kind"), text("listKind")]);
         }
         t
+    }
+
+    /// With the names of the built-in kinds of a group, served or not.
+    pub fn and_built_in(mut self, group: &str) -> Self {
+        for k in kinds::catalog().kinds.iter().filter(|k| *k.group == *group) {
+            self.resources.extend([&k.plural, &k.singular].into_iter().chain(&k.short_names).map(|n| n.to_string()));
+            self.kinds.extend([k.kind.to_string(), k.list_kind()]);
+        }
+        self
     }
 }
 

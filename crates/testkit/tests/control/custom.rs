@@ -1,10 +1,37 @@
 //! Controllers that find resources by discovery find custom ones too.
 
 use super::harness::Plane;
+use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
 
 const TOYS: &str = "/apis/play.example.com/v1/namespaces";
+
+/// A resource that cannot be listed keeps the collector from nothing. The path of this one is that of a watch.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_listed_holds_up_no_deletion() {
+    let cluster = Cluster::start(7).await;
+    let definition = json!({"metadata": {"name": "watch.play.example.com"}, "spec": {"group": "play.example.com",
+        "scope": "Namespaced", "names": {"plural": "watch", "kind": "Watch"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    let place = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(cluster.call("POST", place, definition).await.code, 201);
+    while cluster.call("GET", "/apis/play.example.com/v1", Value::Null).await.code != 200 {
+        tokio::task::yield_now().await;
+    }
+    let p = Plane::over(cluster).await;
+    let map = |name: &str, owners: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": owners}});
+    let owner = p.create("configmaps", map("owner", json!([]))).await;
+    let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid()}]);
+    p.create("configmaps", map("owned", reference)).await;
+    let all = "/api/v1/namespaces/default/configmaps";
+    p.cluster.call("DELETE", &format!("{all}/owner"), Value::Null).await;
+    let owned = format!("{all}/owned");
+    p.until("the owned object to go", async || {
+        (p.cluster.call("GET", &owned, Value::Null).await.code == 404).then_some(())
+    })
+    .await;
+}
 
 /// A custom resource goes with its owner, and with its namespace. Issue 3, item 4.
 #[tokio::test(start_paused = true)]

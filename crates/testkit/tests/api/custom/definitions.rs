@@ -28,7 +28,7 @@ async fn names_are_given_once() {
     assert_eq!(c.call("GET", timers, Value::Null).await.code, 200);
 }
 
-/// What Kubernetes serves itself cannot be defined over.
+/// What Kubernetes serves itself cannot be defined over, in whatever version, and does not go with such a definition.
 #[tokio::test(start_paused = true)]
 async fn built_in_resources_stay() {
     let c = Cluster::start(3).await;
@@ -37,12 +37,22 @@ async fn built_in_resources_stay() {
         "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}});
     d["spec"]["group"] = "networking.k8s.io".into();
     d["spec"]["names"] = json!({"plural": "ingresses", "kind": "Ingress"});
-    define(&c, d).await;
-    let list = c.call("GET", "/apis/networking.k8s.io/v1/namespaces/default/ingresses", Value::Null).await;
+    let mut later = d["spec"]["versions"][0].clone();
+    (later["name"], later["storage"]) = ("v2".into(), false.into());
+    d["spec"]["versions"].as_array_mut().unwrap().push(later);
+    let all = "/apis/networking.k8s.io/v1/namespaces/default/ingresses";
+    let own = json!({"metadata": {"name": "own"}, "spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}});
+    assert_eq!(c.call("POST", all, own).await.code, 201);
+    assert_eq!(c.call("POST", DEFINITIONS, d).await.code, 201);
+    let place = format!("{DEFINITIONS}/ingresses.networking.k8s.io");
+    let a = until(&c, &place, |a| condition(a, "NamesAccepted") == "False").await;
+    assert_eq!(condition(&a, "Established"), "False");
+    assert_eq!(c.call("GET", "/apis/networking.k8s.io/v2/ingresses", Value::Null).await.code, 404);
+    let list = c.call("GET", all, Value::Null).await;
     assert_eq!((list.code, &list.body["kind"]), (200, &json!("IngressList")));
     c.call("DELETE", &format!("{DEFINITIONS}/ingresses.networking.k8s.io"), Value::Null).await;
     until(&c, &format!("{DEFINITIONS}/ingresses.networking.k8s.io"), |a| a.code == 404).await;
-    assert_eq!(c.call("GET", "/apis/networking.k8s.io/v1/ingresses", Value::Null).await.code, 200);
+    assert_eq!(c.call("GET", &format!("{all}/own"), Value::Null).await.code, 200, "what is built in stays");
 }
 
 /// A definition goes after its objects; one that waits for a finalizer holds it, and nothing new comes.
