@@ -164,6 +164,22 @@ pub(crate) fn is_exempt(review: &Review<'_>) -> bool {
     review.attributes.group == GROUP && kinds.contains(&&*review.attributes.resource)
 }
 
+/// Reviews that are stored nowhere and that much depends on are not held against policies either
+/// (`pkg/kubeapiserver/admission/exclusion`).
+pub(crate) fn is_exempt_of_policies(review: &Review<'_>) -> bool {
+    let reviews: &[&str] = match &*review.attributes.group {
+        "authentication.k8s.io" => &["selfsubjectreviews", "tokenreviews"],
+        "authorization.k8s.io" => &[
+            "localsubjectaccessreviews",
+            "selfsubjectaccessreviews",
+            "selfsubjectrulesreviews",
+            "subjectaccessreviews",
+        ],
+        _ => &[],
+    };
+    is_exempt(review) || reviews.contains(&&*review.attributes.resource)
+}
+
 fn asked(review: &Review<'_>) -> Gvr {
     let a = review.attributes;
     Gvr { group: a.group.clone(), version: a.version.clone(), resource: a.resource.clone() }

@@ -172,15 +172,24 @@ fn documents(cbor: bool) -> &'static [&'static str] {
     if cbor { all } else { &all[..3] }
 }
 
+/// Objects and lists in an object that is sent: what each becomes in memory has nothing to do with its two or three characters.
+const MOST_PARTS: usize = 200_000;
+
 /// Reads a body that holds an object. `cbor`: whether that is spoken.
 pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<Sent, Status> {
-    match media {
+    let sent = match media {
         JSON | "*/*" => json(body),
         "application/yaml" => yaml(body),
         PROTOBUF => protobuf(body),
         CBOR if cbor => read_cbor(body),
         _ => Err(unsupported(documents(cbor))),
+    }?;
+    // So many do not fit into less.
+    if body.len() > MOST_PARTS && meta::depth::has_more_parts(&sent.value, MOST_PARTS) {
+        let why = format!("the object has more than {MOST_PARTS} objects and lists");
+        return Err(Status::bad_request(why));
     }
+    Ok(sent)
 }
 
 /// Reads a patch, or parts of an object, in CBOR.

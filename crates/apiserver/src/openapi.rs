@@ -174,7 +174,7 @@ fn information() -> Value {
 pub(crate) type Texts = BTreeMap<String, Box<RawValue>>;
 
 /// A value of JSON is text of JSON.
-pub(crate) fn raw(v: &Value) -> Box<RawValue> {
+fn raw(v: &Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(v).unwrap_or_default()
 }
 

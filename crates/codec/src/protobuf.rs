@@ -18,6 +18,8 @@ pub use write::{encode, encode_message, envelope, fields, watch_event};
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 /// How deep messages may be nested.
 pub const DEPTH_LIMIT: usize = 256;
+/// Messages in an object: an empty one takes two bytes, and a thousand times as much when it is read.
+pub const MOST_MESSAGES: usize = 200_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -27,6 +29,8 @@ pub enum Error {
     Truncated,
     #[error("protobuf: invalid {what} in field {field}")]
     Invalid { field: u32, what: &'static str },
+    #[error("protobuf: an object has more than {MOST_MESSAGES} messages")]
+    Many,
     #[error("protobuf: messages are nested more than {DEPTH_LIMIT} deep")]
     Depth,
     #[error("no kind {kind:?} is registered for version {api_version:?}")]

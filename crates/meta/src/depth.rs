@@ -75,6 +75,26 @@ pub fn exceeds(v: &Value, limit: usize) -> bool {
     }
 }
 
+/// Whether a value has more than `limit` objects and lists. Each takes far more memory than its characters, and more once it has its
+/// defaults. The value nests no deeper than [`READ`].
+pub fn has_more_parts(v: &Value, limit: usize) -> bool {
+    fn count(v: &Value, left: &mut usize) -> bool {
+        if !is_container(v) {
+            return false;
+        }
+        match left.checked_sub(1) {
+            Some(n) => *left = n,
+            None => return true,
+        }
+        match v {
+            Value::Array(a) => a.iter().any(|v| count(v, left)),
+            Value::Object(m) => m.values().any(|v| count(v, left)),
+            _ => false,
+        }
+    }
+    count(v, &mut { limit })
+}
+
 /// Reads JSON that nests up to [`READ`] levels. Most does not nest as deep as `serde_json` reads by itself; only what it
 /// refuses is looked at again.
 pub fn from_slice<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, serde_json::Error> {

@@ -241,13 +241,48 @@ fn with(head: &str, detail: &str) -> String {
 fn show(v: &Value) -> String {
     match v {
         Value::String(s) => format!("{s:?}"),
-        other => other.to_string(),
+        other => {
+            let mut out = Shown(Vec::new());
+            // It fails when there is no more room.
+            let whole = serde_json::to_writer(&mut out, other).is_ok();
+            let text = String::from_utf8_lossy(&out.0);
+            if whole { text.into_owned() } else { text.trim_end_matches('\u{fffd}').to_owned() + "..." }
+        }
+    }
+}
+
+/// How much of an object or a list an error shows.
+const SHOWN: usize = 64 << 10;
+
+/// Takes that much.
+struct Shown(Vec<u8>);
+
+impl std::io::Write for Shown {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let n = bytes.len().min(SHOWN - self.0.len());
+        self.0.extend_from_slice(&bytes[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_object_is_shown_in_part() {
+        let large: Value = (0..1 << 20).map(Value::from).collect();
+        let body = FieldError::invalid(&FieldPath::new("a"), large, "why").body;
+        assert!(
+            body.len() < 2 * SHOWN && body.starts_with("Invalid value: [0,1,2,") && body.ends_with("...: why"),
+            "{}",
+            body.len()
+        );
+    }
 
     #[test]
     fn many_long_errors_are_cut() {

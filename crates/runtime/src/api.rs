@@ -460,8 +460,15 @@ pub trait Runtime: Send + Sync {
     async fn reopen_log(&self, container: &str) -> Result<()>;
 
     async fn exec(&self, container: &str, request: ExecRequest) -> Result<ExecSession>;
-    /// Output beyond 16 MiB is dropped. On timeout the command is killed and [`Error::Timeout`] returned.
-    async fn exec_sync(&self, container: &str, command: Vec<String>, timeout: Option<Duration>) -> Result<ExecResult>;
+    /// Of standard output and standard error, what goes beyond `most` bytes each is dropped. On timeout the command is killed and
+    /// [`Error::Timeout`] returned.
+    async fn exec_sync(
+        &self,
+        container: &str,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+        most: u64,
+    ) -> Result<ExecResult>;
     /// With `stdin` (which only a container that takes input has), the end of that input ends the session, as containerd
     /// has it; only a container that takes input once and has no terminal hears the end itself and is listened to until its own.
     async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession>;

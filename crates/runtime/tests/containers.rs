@@ -14,8 +14,10 @@ fn words(text: &str) -> Vec<String> {
 }
 
 async fn sh(host: &Host, container: &str, script: &str) -> (i32, String) {
-    let result =
-        host.runtime.exec_sync(container, words("sh -c").into_iter().chain([script.into()]).collect(), None).await;
+    let result = host
+        .runtime
+        .exec_sync(container, words("sh -c").into_iter().chain([script.into()]).collect(), None, 16 << 20)
+        .await;
     let result = result.unwrap();
     (result.exit_code, String::from_utf8(result.stdout).unwrap())
 }
@@ -270,7 +272,7 @@ async fn profiles_may_be_narrow() {
         config.security.no_new_privileges = true;
         let id = host.start(&pod, config).await;
         let command = ["cat", "/proc/self/status"].map(str::to_owned).to_vec();
-        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap();
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
         assert!(String::from_utf8_lossy(&result.stdout).contains("Seccomp:\t2\n"), "{result:?}");
 
         // The filter has to go in earlier, since installing it is a privilege.
@@ -284,7 +286,11 @@ async fn profiles_may_be_narrow() {
             _ => {
                 started.unwrap();
                 let command = vec!["true".to_owned()];
-                host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap_err().to_string()
+                host.runtime
+                    .exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20)
+                    .await
+                    .unwrap_err()
+                    .to_string()
             }
         };
         assert!(error.contains(expected), "{error}");
@@ -382,15 +388,16 @@ async fn exec_carries_streams_terminals_and_timeouts() {
     assert!(text.contains("/dev/pts/0") && text.contains("33 77"), "{text}");
     assert_eq!(session.control.wait().await.unwrap(), 5);
 
-    let error = host.runtime.exec_sync(&id, words("sleep 100"), Some(Duration::from_millis(200))).await.unwrap_err();
+    let error =
+        host.runtime.exec_sync(&id, words("sleep 100"), Some(Duration::from_millis(200)), 16 << 20).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     let (_, text) = sh(&host, &id, "ps | grep -c '[s]leep 100'").await;
     assert_eq!(text, "0\n", "a command that timed out is killed");
-    let error = host.runtime.exec_sync(&id, words("nope"), None).await.unwrap_err();
+    let error = host.runtime.exec_sync(&id, words("nope"), None, 16 << 20).await.unwrap_err();
     assert!(error.to_string().contains("executable file not found"), "{error}");
     assert_eq!(sh(&host, &id, "kill -9 $$").await.0, 137);
     host.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
-    assert!(matches!(host.runtime.exec_sync(&id, words("true"), None).await, Err(Error::State { .. })));
+    assert!(matches!(host.runtime.exec_sync(&id, words("true"), None, 16 << 20).await, Err(Error::State { .. })));
     host.finish().await;
 }
 

@@ -18,7 +18,7 @@ const DESCRIPTORS: &str = "ls /proc/$$/fd; exit 0";
 
 async fn sh(host: &Host, container: &str, script: &str) -> (i32, String) {
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-    let result = host.runtime.exec_sync(container, command, Some(Duration::from_secs(30))).await.unwrap();
+    let result = host.runtime.exec_sync(container, command, Some(Duration::from_secs(30)), 16 << 20).await.unwrap();
     (result.exit_code, String::from_utf8(result.stdout).unwrap())
 }
 
@@ -100,7 +100,7 @@ async fn commands_until(host: &Host, victim: &str, attacker: &str, text: &str) {
     while !std::fs::read_to_string(&path).unwrap().contains(text) {
         assert!(tokio::time::Instant::now() < limit, "{text:?} never came");
         let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
-        let result = host.runtime.exec_sync(victim, command, Some(Duration::from_secs(20))).await.unwrap();
+        let result = host.runtime.exec_sync(victim, command, Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
         assert_eq!(result.exit_code, 0);
     }
 }
@@ -143,7 +143,7 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
             let id = runtime.create_container(&pod, config).await.unwrap();
             runtime.start_container(&id).await.unwrap();
             let command = ["echo", SECRET].map(str::to_owned).to_vec();
-            runtime.exec_sync(&id, command, None).await.unwrap();
+            runtime.exec_sync(&id, command, None, 16 << 20).await.unwrap();
         }
     };
     let secret = backwards(SECRET);
@@ -220,7 +220,7 @@ async fn the_way_into_a_container_shows_nothing() {
                     let _ = host.runtime.start_container(&id).await;
                 } else {
                     let command = vec!["true".to_owned()];
-                    let _ = host.runtime.exec_sync(&plain, command, Some(Duration::from_secs(60))).await;
+                    let _ = host.runtime.exec_sync(&plain, command, Some(Duration::from_secs(60)), 16 << 20).await;
                 }
             }
         };
@@ -273,7 +273,7 @@ async fn nothing_of_ours_is_seized_in_a_user_namespace() {
     host.said(&id, "ready").await;
     for _ in 0..50 {
         let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
-        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap();
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
         assert_eq!(result.exit_code, 0);
     }
     assert_eq!(host::log(&host.runtime.container_status(&id).await.unwrap()), "ready\n");
@@ -296,7 +296,7 @@ async fn a_report_names_nobody_else() {
     while !std::fs::read_to_string(&path).unwrap().contains("holds") {
         assert!(tokio::time::Instant::now() < limit, "nothing was held");
         let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
-        let _ = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(2))).await;
+        let _ = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(2)), 16 << 20).await;
     }
     let text = host::log(&host.runtime.container_status(&id).await.unwrap());
     assert!(text.contains(", 3 lies"), "{text}");
@@ -304,7 +304,7 @@ async fn a_report_names_nobody_else() {
     // What was held is killed (but not gone, as long as it is traced), and the shim goes on.
     loop {
         let command = ["/kemudi", "cat", &format!("/proc/{held}/status")].map(str::to_owned).to_vec();
-        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await.unwrap();
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
         if String::from_utf8_lossy(&result.stdout).contains("State:\tZ") {
             break;
         }
@@ -330,7 +330,7 @@ async fn commands_that_are_killed_at_birth_are_answered() {
     while std::fs::read_to_string(&path).unwrap().matches("killed").count() < 20 {
         assert!(tokio::time::Instant::now() < limit, "too few were killed");
         let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
-        match host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await {
+        match host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await {
             Ok(result) => assert!([0, 137].contains(&result.exit_code), "{result:?}"),
             Err(e) => assert!(e.to_string().contains("killed while it was started"), "{e}"),
         }
@@ -401,7 +401,7 @@ async fn short_commands_are_answered_each() {
             tokio::spawn(async move {
                 for round in 0..30 {
                     let command = vec!["true".to_owned()];
-                    let result = runtime.exec_sync(&id, command, Some(Duration::from_secs(20))).await;
+                    let result = runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await;
                     assert_eq!(result.unwrap().exit_code, 0, "{worker}/{round}");
                 }
             })
@@ -422,7 +422,7 @@ async fn commands_that_nobody_waits_for_are_not_started() {
     host.said(&id, "ready").await;
     for _ in 0..3 {
         let command = vec!["true".to_owned()];
-        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_millis(200))).await;
+        let result = host.runtime.exec_sync(&id, command, Some(Duration::from_millis(200)), 16 << 20).await;
         assert!(matches!(result, Err(Error::Timeout { .. })), "{result:?}");
     }
     let limit = tokio::time::Instant::now() + Duration::from_secs(20);

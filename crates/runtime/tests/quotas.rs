@@ -48,7 +48,8 @@ async fn check(host: &mut Host, pod: &str) {
     let (status, text) = host.script(pod, "terminal", "test -t 1 && echo terminal", |c| c.tty = true).await;
     assert_eq!((status.exit_code, text.trim()), (Some(0), "terminal"), "{pod}");
     let command = |script: &str| ["sh", "-c", script].map(str::to_owned).to_vec();
-    let result = host.runtime.exec_sync(&main, command("echo plain"), Some(Duration::from_secs(20))).await.unwrap();
+    let result =
+        host.runtime.exec_sync(&main, command("echo plain"), Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
     assert_eq!(result.stdout, b"plain\n", "{pod}");
     let request = ExecRequest {
         command: command("test -t 0 && echo terminal"),

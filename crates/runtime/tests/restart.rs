@@ -43,7 +43,7 @@ async fn containers_outlive_the_agent() {
     // And all goes on: what was created can be started, what runs can be entered, and its end is heard.
     host.runtime.start_container(&created).await.unwrap();
     assert_eq!(log(&host.ended(&created).await), "late\n");
-    let result = host.runtime.exec_sync(&waits, vec!["hostname".into()], None).await.unwrap();
+    let result = host.runtime.exec_sync(&waits, vec!["hostname".into()], None, 16 << 20).await.unwrap();
     assert_eq!(result.stdout, b"host-a\n");
     std::fs::write(flags.join("waits"), "").unwrap();
     assert_eq!(host.ended(&waits).await.exit_code, Some(4));
@@ -149,7 +149,7 @@ async fn a_second_sandbox_outlives_the_agent() {
     drop(std::mem::replace(&mut host.runtime, Embedded::open(other_root(&options)).await.unwrap()));
     host.runtime = Embedded::open(options.clone()).await.unwrap();
     host.events = host.runtime.subscribe();
-    let result = host.runtime.exec_sync(&id, vec!["touch".into(), "/end".into()], None).await.unwrap();
+    let result = host.runtime.exec_sync(&id, vec!["touch".into(), "/end".into()], None, 16 << 20).await.unwrap();
     assert_eq!(result.exit_code, 0);
     assert_eq!(host.ended(&id).await.exit_code, Some(3), "it ends by itself");
     Embedded::purge(&other_root(&options)).await.unwrap();

@@ -15,7 +15,7 @@ const B: IdRange = IdRange { first: 65536 * 10, length: 65536 };
 
 async fn sh(host: &Host, container: &str, script: &str) -> String {
     let command = ["sh", "-c", &format!("exec 2>&1; {script}")].map(str::to_owned).to_vec();
-    let result = host.runtime.exec_sync(container, command, Some(Duration::from_secs(30))).await.unwrap();
+    let result = host.runtime.exec_sync(container, command, Some(Duration::from_secs(30)), 16 << 20).await.unwrap();
     String::from_utf8(result.stdout).unwrap()
 }
 

@@ -4,7 +4,7 @@ use super::params;
 use super::read::{Binding, Family, Form, Mutation, Policies, Policy, error_type};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
-use crate::matching::is_exempt;
+use crate::matching::is_exempt_of_policies;
 use crate::plugin::{Decided, Remote, Review, Rounds};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET};
@@ -38,7 +38,7 @@ impl Remote for Mutating {
     }
 
     fn wants(&self, review: &Review<'_>) -> bool {
-        self.policies.any(review.lookup) && !is_exempt(review)
+        self.policies.any(review.lookup) && !is_exempt_of_policies(review)
     }
 
     async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {

@@ -4,7 +4,7 @@ use super::params;
 use super::read::{Action, Binding, Family, Policies, Policy, Validation, error_type};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
-use crate::matching::is_exempt;
+use crate::matching::is_exempt_of_policies;
 use crate::plugin::{Decided, Remote, Review};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET, Val};
@@ -80,7 +80,7 @@ impl Remote for Validating {
     }
 
     fn wants(&self, review: &Review<'_>) -> bool {
-        self.policies.any(review.lookup) && !is_exempt(review)
+        self.policies.any(review.lookup) && !is_exempt_of_policies(review)
     }
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked until an answer comes, each time whom the service happens to lead to.
 const ATTEMPTS: usize = 5;
 /// No document is longer.
-const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
+const MAX_DOCUMENT: usize = 16 * 1024 * 1024;
 
 /// A condition: status, reason, message.
 pub(super) type Verdict = (&'static str, &'static str, String);

@@ -3,10 +3,12 @@
 use super::check::get;
 use super::local::group_priority;
 use super::{Aggregator, Remote, Table};
-use crate::openapi::{V2, raw};
+use crate::openapi::{Texts, V2};
 use meta::{GroupVersion, Value};
 use registry::Registry;
+use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,8 +22,26 @@ pub(crate) struct Found {
     /// It could not be had the last time.
     stale: bool,
     /// OpenAPI v2 of its paths, and where v3 is.
-    v2: Option<Value>,
+    v2: Option<Arc<Theirs>>,
     v3: Option<String>,
+}
+
+/// What is taken of another server's OpenAPI v2. Its schemas and paths stay texts, which are a fraction of their values.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Theirs {
+    paths: Texts,
+    definitions: Texts,
+    parameters: serde_json::Map<String, Value>,
+    /// Of the document.
+    #[serde(skip)]
+    hash: [u8; 32],
+}
+
+impl PartialEq for Theirs {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
 }
 
 fn place(gv: &GroupVersion) -> String {
@@ -66,12 +86,14 @@ async fn version(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Valu
     Some(json!({"version": gv.version, "resources": client::discovery::from_legacy(gv, &list)}))
 }
 
-async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Value> {
-    let (_, mut v) = document(a, registry, r, "/openapi/v2", "application/json").await?;
+async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Arc<Theirs>> {
+    let (_, body) = get(a, registry, r, "/openapi/v2", "application/json").await.ok()?;
+    let mut theirs: Theirs = serde_json::from_slice(&body).ok()?;
+    theirs.hash = Sha256::digest(&body).into();
     let own = format!("/{}/", place(&r.group_version));
     let bare = own.trim_end_matches('/').to_owned();
-    v["paths"].as_object_mut()?.retain(|path, _| path.starts_with(&own) || *path == bare);
-    Some(json!({"paths": v["paths"], "definitions": v["definitions"], "parameters": v["parameters"]}))
+    theirs.paths.retain(|path, _| path.starts_with(&own) || *path == bare);
+    Some(Arc::new(theirs))
 }
 
 async fn v3(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<String> {
@@ -156,14 +178,14 @@ impl Table {
     pub fn add_v2(&self, document: &mut V2) {
         for (_, found) in self.found.iter().filter(|(gv, _)| self.remotes.contains_key(gv)) {
             let Some(theirs) = &found.v2 else { continue };
-            let of = |part: &str| theirs[part].as_object().into_iter().flatten();
-            for (part, into) in [("paths", &mut document.paths), ("definitions", &mut document.definitions)] {
-                for (k, v) in of(part) {
-                    into.entry(k.clone()).or_insert_with(|| raw(v));
+            for (from, into) in [(&theirs.paths, &mut document.paths), (&theirs.definitions, &mut document.definitions)]
+            {
+                for (k, v) in from {
+                    into.entry(k.clone()).or_insert_with(|| v.clone());
                 }
             }
             if let Some(into) = document.parameters.as_object_mut() {
-                for (k, v) in of("parameters") {
+                for (k, v) in &theirs.parameters {
                     into.entry(k.clone()).or_insert_with(|| v.clone());
                 }
             }

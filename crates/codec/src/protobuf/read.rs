@@ -1,11 +1,12 @@
 //! From messages to values.
 
 use super::wire::{Reader, Wire};
-use super::{DEPTH_LIMIT, Error, MAGIC};
+use super::{DEPTH_LIMIT, Error, MAGIC, MOST_MESSAGES};
 use base64::Engine as _;
 use meta::{Map, Object, Value};
 use schema::types::Presence;
 use schema::{Field, Schema, Type};
+use std::cell::Cell;
 
 /// Reads an object with its envelope. `schema_of` finds the schema of an API version and kind.
 pub fn decode<'a>(bytes: &[u8], schema_of: impl Fn(&str, &str) -> Option<&'a Schema>) -> Result<Object, Error> {
@@ -41,12 +42,36 @@ pub fn decode<'a>(bytes: &[u8], schema_of: impl Fn(&str, &str) -> Option<&'a Sch
 /// Reads a bare message.
 pub fn decode_message(bytes: &[u8], schema: &Schema) -> Result<Map<String, Value>, Error> {
     let mut m = Map::new();
-    message(&mut m, bytes, schema, None, 0)?;
+    let left = Cell::new(MOST_MESSAGES);
+    message(&mut m, bytes, schema, None, At { depth: 0, left: &left })?;
     Ok(m)
 }
 
 fn text(field: u32, w: Wire<'_>) -> Result<String, Error> {
     String::from_utf8(w.bytes(field)?.to_vec()).map_err(|_| Error::Invalid { field, what: "UTF-8" })
+}
+
+/// Where in an object we are.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    depth: usize,
+    /// Messages that may still come.
+    left: &'a Cell<usize>,
+}
+
+impl At<'_> {
+    fn deeper(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+
+    fn check(self) -> Result<(), Error> {
+        if self.depth > DEPTH_LIMIT {
+            return Err(Error::Depth);
+        }
+        let left = self.left.get().checked_sub(1).ok_or(Error::Many)?;
+        self.left.set(left);
+        Ok(())
+    }
 }
 
 /// Reads a message into an object; `inline` is where the message is when its fields lie in a parent: names and numbers, from
@@ -56,17 +81,15 @@ fn message(
     bytes: &[u8],
     s: &Schema,
     inline: Option<&str>,
-    depth: usize,
+    at: At<'_>,
 ) -> Result<(), Error> {
-    if depth > DEPTH_LIMIT {
-        return Err(Error::Depth);
-    }
+    at.check()?;
     let mut r = Reader(bytes);
     while let Some((n, w)) = r.field()? {
         if let Some(f) = s.fields.iter().find(|f| f.number == n && n != 0 && f.inline_of.as_deref() == inline) {
-            field(m, f, n, w, depth)?;
+            field(m, f, n, w, at)?;
         } else if let Some(within) = s.fields.iter().find_map(|f| inner(f, inline).filter(|i| i.1 == n)) {
-            message(m, w.bytes(n)?, s, Some(within.0), depth + 1)?;
+            message(m, w.bytes(n)?, s, Some(within.0), at.deeper())?;
         }
     }
     Ok(())
@@ -84,26 +107,26 @@ pub(super) fn inner<'a>(f: &'a Field, inline: Option<&str>) -> Option<(&'a str, 
     Some((&whole[..end], number))
 }
 
-fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, depth: usize) -> Result<(), Error> {
+fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, at: At<'_>) -> Result<(), Error> {
     let s = f.schema.get();
     match s.ty {
         Type::Array => {
             let Some(items) = s.items.as_deref() else { return Ok(()) };
             let slot = m.entry(&*f.name).or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(list) = slot {
-                if f.boxed { boxed(list, w.bytes(n)?, items, depth)? } else { repeated(list, n, w, items, depth)? }
+                if f.boxed { boxed(list, w.bytes(n)?, items, at)? } else { repeated(list, n, w, items, at)? }
             }
         }
         Type::Map => {
             let Some(values) = s.additional.as_deref() else { return Ok(()) };
-            let (k, v) = entry(n, w, values, depth)?;
+            let (k, v) = entry(n, w, values, at)?;
             let slot = m.entry(&*f.name).or_insert_with(|| Value::Object(Map::new()));
             if let Value::Object(map) = slot {
                 map.insert(k, v);
             }
         }
         _ => {
-            let v = single(n, w, s, depth)?;
+            let v = single(n, w, s, at)?;
             let zero = v == "" || v == false || v.as_f64() == Some(0.0);
             let absent = v.is_null() || zero && f.presence == Presence::OmitZero;
             if !absent {
@@ -114,32 +137,32 @@ fn field(m: &mut Map<String, Value>, f: &Field, n: u32, w: Wire<'_>, depth: usiz
     Ok(())
 }
 
-fn repeated(list: &mut Vec<Value>, n: u32, w: Wire<'_>, items: &Schema, depth: usize) -> Result<(), Error> {
+fn repeated(list: &mut Vec<Value>, n: u32, w: Wire<'_>, items: &Schema, at: At<'_>) -> Result<(), Error> {
     // Numbers may be packed.
     if let (Type::Int32 | Type::Int64 | Type::Boolean, Wire::Bytes(b)) = (items.ty, w) {
         let mut r = Reader(b);
         while !r.0.is_empty() {
             let v = Wire::Varint(r.varint()?);
-            list.push(single(n, v, items, depth)?);
+            list.push(single(n, v, items, at)?);
         }
         return Ok(());
     }
-    list.push(single(n, w, items, depth)?);
+    list.push(single(n, w, items, at)?);
     Ok(())
 }
 
 /// Reads a list that is a message of its own.
-fn boxed(list: &mut Vec<Value>, bytes: &[u8], items: &Schema, depth: usize) -> Result<(), Error> {
+fn boxed(list: &mut Vec<Value>, bytes: &[u8], items: &Schema, at: At<'_>) -> Result<(), Error> {
     let mut inner = Reader(bytes);
     while let Some((n, w)) = inner.field()? {
         if n == 1 {
-            repeated(list, n, w, items, depth)?;
+            repeated(list, n, w, items, at)?;
         }
     }
     Ok(())
 }
 
-fn entry(n: u32, w: Wire<'_>, values: &Schema, depth: usize) -> Result<(String, Value), Error> {
+fn entry(n: u32, w: Wire<'_>, values: &Schema, at: At<'_>) -> Result<(String, Value), Error> {
     let mut r = Reader(w.bytes(n)?);
     let (mut key, mut value) = (String::new(), None);
     while let Some((n, w)) = r.field()? {
@@ -148,11 +171,11 @@ fn entry(n: u32, w: Wire<'_>, values: &Schema, depth: usize) -> Result<(String, 
             2 if values.ty == Type::Array => {
                 let mut list = Vec::new();
                 if let Some(items) = values.items.as_deref() {
-                    boxed(&mut list, w.bytes(n)?, items, depth)?;
+                    boxed(&mut list, w.bytes(n)?, items, at)?;
                 }
                 value = Some(Value::Array(list));
             }
-            2 => value = Some(single(n, w, values, depth)?),
+            2 => value = Some(single(n, w, values, at)?),
             _ => {}
         }
     }
@@ -176,7 +199,7 @@ fn number(v: f64) -> Value {
     serde_json::Number::from_f64(v).map_or(Value::Null, Value::Number)
 }
 
-fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error> {
+fn single(n: u32, w: Wire<'_>, s: &Schema, at: At<'_>) -> Result<Value, Error> {
     Ok(match s.ty {
         Type::String => text(n, w)?.into(),
         Type::Bytes => base64::engine::general_purpose::STANDARD.encode(w.bytes(n)?).into(),
@@ -209,14 +232,14 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
                 i64::from(int as i32).into()
             }
         }
-        Type::Any if !s.alternatives.is_empty() => alternative(w.bytes(n)?, s, depth + 1)?,
+        Type::Any if !s.alternatives.is_empty() => alternative(w.bytes(n)?, s, at.deeper())?,
         Type::Any | Type::Raw => match inner_bytes(n, w, 1)? {
             None | Some([]) => Value::Null,
             Some(b) => meta::depth::from_slice(b).map_err(|_| Error::Invalid { field: n, what: "JSON" })?,
         },
         Type::Struct => {
             let mut m = Map::new();
-            message(&mut m, w.bytes(n)?, s, None, depth + 1)?;
+            message(&mut m, w.bytes(n)?, s, None, at.deeper())?;
             Value::Object(m)
         }
         Type::Array | Type::Map => return Err(Error::Invalid { field: n, what: "list of lists" }),
@@ -225,19 +248,17 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, depth: usize) -> Result<Value, Error>
 
 /// Reads a value of several possible shapes: a list counts before a struct, and a struct before a boolean, which is `false` when
 /// it is absent.
-fn alternative(bytes: &[u8], s: &Schema, depth: usize) -> Result<Value, Error> {
-    if depth > DEPTH_LIMIT {
-        return Err(Error::Depth);
-    }
+fn alternative(bytes: &[u8], s: &Schema, at: At<'_>) -> Result<Value, Error> {
+    at.check()?;
     let (mut list, mut object) = (Vec::new(), None);
     let mut flag = s.alternative(Type::Boolean).map(|_| Value::Bool(false));
     let mut r = Reader(bytes);
     while let Some((n, w)) = r.field()? {
         let Some(shape) = s.alternatives.iter().find(|a| a.number == n).map(|a| a.schema.get()) else { continue };
         match (shape.ty, shape.items.as_deref()) {
-            (Type::Array, Some(items)) => repeated(&mut list, n, w, items, depth)?,
-            (Type::Boolean, _) => flag = Some(single(n, w, shape, depth)?),
-            _ => object = Some(single(n, w, shape, depth)?),
+            (Type::Array, Some(items)) => repeated(&mut list, n, w, items, at)?,
+            (Type::Boolean, _) => flag = Some(single(n, w, shape, at)?),
+            _ => object = Some(single(n, w, shape, at)?),
         }
     }
     if !list.is_empty() {

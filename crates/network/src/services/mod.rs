@@ -95,8 +95,9 @@ impl ServiceRules {
     /// Brings the rules to `desired` in one transaction; nothing is sent if nothing changes. On an error the rules in force
     /// are the former ones, and the next call replaces everything.
     pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
-        let next = render::render(&self.options, desired);
-        let flows = render::flows(desired);
+        let desired = render::without_taken(&self.options, desired);
+        let next = render::render(&self.options, &desired);
+        let flows = render::flows(&desired);
         let mut applied = self.applied.lock().await;
         let before = applied.take();
         let script = match &before {

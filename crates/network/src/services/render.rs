@@ -1,5 +1,6 @@
 //! What the desired services look like as a table.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
@@ -21,6 +22,18 @@ impl Protocol {
             Protocol::Sctp => "sctp",
         }
     }
+}
+
+/// The services without external addresses that are not outside: whoever may write a service names any address, and those of pods, of the
+/// node on its network and of other services are not theirs to give.
+pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
+    let inside = |ip: &Ipv4Addr| options.cluster_range.contains(*ip) || options.service_range.contains(*ip);
+    if !services.iter().any(|s| s.external_ips.iter().any(inside)) {
+        return services.into();
+    }
+    let mut services = services.to_vec();
+    services.iter_mut().for_each(|s| s.external_ips.retain(|ip| !inside(ip)));
+    services.into()
 }
 
 pub fn render(options: &Options, services: &[ServicePort]) -> Ruleset {
@@ -248,6 +261,17 @@ mod tests {
             internal_policy: Policy::Cluster,
             external_policy: Policy::Cluster,
         }
+    }
+
+    #[test]
+    fn external_addresses_are_outside() {
+        let [outside, pod, cluster] = ["192.0.2.1", "10.1.0.1", "10.96.0.1"].map(|a| a.parse().unwrap());
+        let greedy = ServicePort { external_ips: vec![cluster, outside, pod], ..service(&[(1, true)]) };
+        let all = without_taken(&options(), std::slice::from_ref(&greedy)).into_owned();
+        assert_eq!(all[0].external_ips, [outside]);
+        assert!(matches!(without_taken(&options(), &all), Cow::Borrowed(_)));
+        let keys: Vec<String> = render(&options(), &all).maps["service-ips"].elements.clone().into_keys().collect();
+        assert_eq!(keys, ["10.96.0.10 . tcp . 80", "192.0.2.1 . tcp . 80"]);
     }
 
     #[test]

@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::GRPCAction;
 
 use super::Target;
 
 const SERVING: u64 = 1;
+/// The longest answer that is read, of which seven bytes are wanted; what may come before it is read, and its headers.
+const ANSWER: usize = 4 << 10;
+const WINDOW: u32 = 64 << 10;
+const HEADERS: u32 = 16 << 10;
 
 pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration) -> Result<(), String> {
     let host = target.host(None)?;
@@ -23,8 +27,13 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
             .await
             .map_err(|e| format!("error: connection error: desc = \"transport: Error while dialing: {e}\""))?;
         let said = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(said)?;
+        let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_header_list_size(HEADERS)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(said)?;
         let request = http::Request::post(format!("http://{host}:{port}/grpc.health.v1.Health/Check"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
@@ -34,7 +43,8 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
         let call = async {
             let response = sender.send_request(request).await.map_err(said)?;
             let head = response.headers().clone();
-            let body = response.into_body().collect().await.map_err(said)?;
+            let body = Limited::new(response.into_body(), ANSWER).collect().await;
+            let body = body.map_err(|e| format!("error: health rpc probe failed: {e}"))?;
             let trailers = body.trailers().cloned().unwrap_or_default();
             let code = |h: &http::HeaderMap| h.get("grpc-status").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
             match code(&trailers).or_else(|| code(&head)) {

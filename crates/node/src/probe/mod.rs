@@ -54,7 +54,7 @@ impl Target<'_> {
 
     async fn exec(&self, a: &ExecAction, timeout: Duration) -> Result<(), String> {
         let command = a.command.clone().unwrap_or_default();
-        match self.runtime.exec_sync(self.container_id, command.clone(), Some(timeout)).await {
+        match self.runtime.exec_sync(self.container_id, command.clone(), Some(timeout), MAX_OUTPUT as u64).await {
             Ok(r) if r.exit_code == 0 => Ok(()),
             Ok(r) => {
                 let mut out = String::from_utf8_lossy(&r.stdout).into_owned();

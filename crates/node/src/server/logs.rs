@@ -188,11 +188,11 @@ impl Renderer {
     }
 }
 
-/// Where the last `lines` lines begin.
-async fn tail_start(file: &mut File, lines: usize) -> std::io::Result<u64> {
+/// Where the last `lines` lines begin; none when nobody wants to know any more.
+async fn tail_start(file: &mut File, lines: usize, over: impl Fn() -> bool) -> std::io::Result<Option<u64>> {
     let size = file.metadata().await?.len();
     if lines == 0 {
-        return Ok(size);
+        return Ok(Some(size));
     }
     let (mut end, mut seen) = (size, 0);
     let mut block = vec![0; BLOCK];
@@ -206,13 +206,16 @@ async fn tail_start(file: &mut File, lines: usize) -> std::io::Result<u64> {
             if *b == b'\n' && start + i as u64 + 1 < size {
                 seen += 1;
                 if seen == lines {
-                    return Ok(start + i as u64 + 1);
+                    return Ok(Some(start + i as u64 + 1));
                 }
             }
         }
+        if over() {
+            return Ok(None);
+        }
         end = start;
     }
-    Ok(0)
+    Ok(Some(0))
 }
 
 async fn send(
@@ -233,7 +236,10 @@ async fn send(
         }
     };
     let mut at = match wanted.tail {
-        Some(n) => tail_start(&mut file, n).await?,
+        Some(n) => match tail_start(&mut file, n, || sender.is_closed()).await? {
+            Some(start) => start,
+            None => return Ok(()),
+        },
         None => 0,
     };
     file.seek(SeekFrom::Start(at)).await?;
@@ -248,6 +254,10 @@ async fn send(
             let n = file.read(&mut block).await?;
             if n == 0 {
                 break;
+            }
+            // Whoever asked may have left, and nothing of all this may be wanted.
+            if sender.is_closed() {
+                return Ok(());
             }
             at += n as u64;
             rest.extend_from_slice(&block[..n]);
@@ -340,7 +350,7 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let mut f = File::open(&path).await.unwrap();
         for n in [0, 1, 2, 9_999, 20_000, 30_000] {
-            let at = tail_start(&mut f, n).await.unwrap() as usize;
+            let at = tail_start(&mut f, n, || false).await.unwrap().unwrap() as usize;
             assert_eq!(text[at..].lines().count(), n.min(20_000), "{n}");
         }
     }

@@ -8,12 +8,14 @@ use super::{Body, Error, Handle, text};
 
 /// How long a command may take.
 const LONGEST: Duration = Duration::from_secs(4 * 60 * 60);
+/// What is shown of its output, and of its errors (as upstream's runtimes do).
+const OUTPUT: u64 = 16 << 20;
 
 pub(super) async fn serve(handle: &Handle, id: &str, command: &str) -> Result<Response<Body>, Error> {
     let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
     // It has its time also when its client has left.
     let (runtime, id) = (handle.options.runtime.clone(), id.to_owned());
-    let done = tokio::spawn(async move { runtime.exec_sync(&id, words, Some(LONGEST)).await });
+    let done = tokio::spawn(async move { runtime.exec_sync(&id, words, Some(LONGEST), OUTPUT).await });
     let done = done.await.map_err(|e| Error::Internal(e.to_string()))??;
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     if done.exit_code != 0 {

@@ -298,8 +298,14 @@ impl Runtime for Embedded {
         self.inner.exec(container, request).await
     }
 
-    async fn exec_sync(&self, container: &str, command: Vec<String>, timeout: Option<Duration>) -> Result<ExecResult> {
-        self.inner.exec_sync(container, command, timeout).await
+    async fn exec_sync(
+        &self,
+        container: &str,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+        most: u64,
+    ) -> Result<ExecResult> {
+        self.inner.exec_sync(container, command, timeout, most).await
     }
 
     async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession> {

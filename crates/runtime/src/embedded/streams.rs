@@ -20,7 +20,6 @@ use crate::api::*;
 use crate::shim::set_terminal_size;
 use crate::spec::{Call, Message, Notice, Request};
 
-const SYNC_OUTPUT: u64 = 16 * 1024 * 1024;
 /// How long output may keep coming from what a finished command left behind.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -78,6 +77,7 @@ impl Inner {
         id: &str,
         command: Vec<String>,
         timeout: Option<Duration>,
+        most: u64,
     ) -> Result<ExecResult> {
         let shown = command.join(" ");
         let request = ExecRequest { command, tty: false, stdin: false, stdout: true, stderr: true };
@@ -90,7 +90,7 @@ impl Inner {
         let collect = |reader: Option<Reader>| async move {
             let mut output = Vec::new();
             if let Some(mut reader) = reader {
-                let _ = (&mut reader).take(SYNC_OUTPUT).read_to_end(&mut output).await;
+                let _ = (&mut reader).take(most).read_to_end(&mut output).await;
                 let _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
             }
             output

@@ -115,6 +115,21 @@ async fn a_policy_denies_warns_and_explains() {
     assert_eq!(warnings, ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p-binding': a is bad"]);
 }
 
+/// Much of a cluster depends on reviews, which are stored nowhere: a policy about everything is not about them.
+#[tokio::test]
+async fn reviews_are_not_held_against_policies() {
+    let c = Cluster::start(1).await;
+    let everything =
+        json!({"resourceRules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}]});
+    let spec = json!({"matchConstraints": everything, "validations": [{"expression": "false"}]});
+    install(&c, "none", spec, json!({"matchResources": {}})).await;
+    assert_eq!(call(&c, "POST", MAPS, config_map("refused")).await.0, 422);
+    let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let (code, answer, _) = call(&c, "POST", path, review).await;
+    assert_eq!((code, &answer["status"]["allowed"]), (201, &json!(true)), "{answer}");
+}
+
 #[tokio::test]
 async fn a_policy_has_parameters() {
     let c = Cluster::start(1).await;

@@ -8,6 +8,41 @@ use serde_json::{Map, json};
 use std::collections::HashSet;
 use std::time::Duration;
 
+/// Two or three characters become an object with all its fields: so many objects are refused before they do, in every encoding.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_nothing_but_empty_parts_are_refused() {
+    const PARTS: usize = 250_000;
+    let c = Cluster::start(3).await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    let json = format!(r#"{{"metadata":{{"name":"m","ownerReferences":[{}]}}}}"#, vec!["{}"; PARTS].join(","));
+    let yaml = format!("metadata:\n  name: m\n  ownerReferences:\n{}", "  - {}\n".repeat(PARTS));
+    // The envelope, a ConfigMap with metadata (1), in which each reference is field 13.
+    let metadata = [0x6a, 0].repeat(PARTS);
+    let length = |n: usize| {
+        let mut out = Vec::new();
+        let mut n = n;
+        while n >= 0x80 {
+            out.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        out.push(n as u8);
+        out
+    };
+    let field = |number: u8, body: &[u8]| [&[number << 3 | 2][..], &length(body.len()), body].concat();
+    let kind = [field(1, b"v1"), field(2, b"ConfigMap")].concat();
+    let protobuf = [b"k8s\0".to_vec(), field(1, &kind), field(2, &field(1, &metadata))].concat();
+    for (media, body) in [
+        ("application/json", json.into_bytes()),
+        ("application/yaml", yaml.into_bytes()),
+        ("application/vnd.kubernetes.protobuf", protobuf),
+    ] {
+        let a = c.send("POST", path, Some(media), "application/json", body.into()).await;
+        let told = a.body["message"].as_str().unwrap_or_default();
+        assert_eq!(a.code, 400, "{media}: {}", &told[..told.len().min(300)]);
+        assert!(told.contains("more than 200000") && told.len() < 1000, "{media}: {told}");
+    }
+}
+
 /// Items of a list.
 const MANY: usize = 5_000;
 /// What takes no longer is not looked at any closer: items that are compared with each other take much longer.
