@@ -1,5 +1,6 @@
 //! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
 
+mod common;
 mod custom;
 mod operations;
 mod paths;
@@ -14,6 +15,7 @@ use crate::path::Query;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
 use http::{HeaderValue, Response};
+use kinds::Kind;
 use meta::{GroupVersion, Status, Value};
 use operations::Methods;
 use registry::{Resource, Rows};
@@ -219,14 +221,14 @@ enum Dialect {
 #[derive(Default)]
 struct Needed {
     schemas: BTreeMap<String, Arc<Schema>>,
-    /// Of custom resources, as their definitions write them.
-    custom: BTreeMap<String, Value>,
+    /// Of custom resources: the kind, and the schema as its definition writes it.
+    custom: BTreeMap<String, (Kind, Value)>,
 }
 
 impl Needed {
     fn add_kind(&mut self, server: &Server, r: &Resource) {
         if let (Some(v), Some(name)) = (r.strategy.published(server.registry.env()), &r.kind.schema.name) {
-            self.custom.insert(name.to_string(), v);
+            self.custom.insert(name.to_string(), (r.kind.clone(), v));
             for common in ["ObjectMeta", "ListMeta"].map(|n| format!("{META}{n}")) {
                 if let Some(s) = kinds::catalog().definitions.get(&common) {
                     self.add(&common, s);
@@ -234,7 +236,7 @@ impl Needed {
             }
         } else if let Some(name) = &r.kind.schema.name {
             self.add(name, &r.kind.schema);
-            let list = format!("{name}List");
+            let list = list_name(name, &r.kind);
             if let Some(s) = kinds::catalog().definitions.get(&list) {
                 self.add(&list, s);
             }
@@ -272,30 +274,43 @@ impl Needed {
 
     fn render(&self, rows: &Rows, prefix: &str, dialect: Dialect) -> Value {
         let texts = kinds::texts();
-        let mut kinds_of: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        let mut kinds_of: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        let mut lists: BTreeMap<String, &Kind> = BTreeMap::new();
         for r in rows.iter() {
             if let Some(n) = r.kind.schema.name.as_deref() {
                 let k = &r.kind;
-                let gvk = json!({"group": &*k.group, "version": &*k.version, "kind": &*k.kind});
-                kinds_of.entry(n).or_default().push(gvk);
+                let gvk = |kind: &str| json!({"group": &*k.group, "version": &*k.version, "kind": kind});
+                kinds_of.entry(n.to_owned()).or_default().push(gvk(&k.kind));
+                let list = list_name(n, k);
+                if self.schemas.contains_key(&list) {
+                    kinds_of.entry(list.clone()).or_default().push(gvk(&k.list_kind()));
+                    lists.insert(list, k);
+                }
             }
         }
         let empty = BTreeMap::new();
         let mut out = Map::new();
         for (name, schema) in &self.schemas {
-            let text = texts.get(name).unwrap_or(&empty);
+            let of_list = lists.get(name).map(|k| common::of_list(&texts, k));
+            let text = texts.get(name).or(of_list.as_ref()).unwrap_or(&empty);
             let mut v = node(schema, prefix, dialect, text);
-            if let Some(gvks) = kinds_of.get(name.as_str()) {
+            if let Some(gvks) = kinds_of.get(name) {
                 v["x-kubernetes-group-version-kind"] = gvks.clone().into();
             }
             out.insert(name.clone(), v);
         }
-        for (name, schema) in &self.custom {
-            let gvks = kinds_of.get(name.as_str()).cloned().unwrap_or_default();
-            custom::add(&mut out, name, schema, &gvks, prefix, dialect == Dialect::V2);
+        let publisher = custom::Publisher { prefix, v2: dialect == Dialect::V2, texts: &texts };
+        for (name, (kind, schema)) in &self.custom {
+            publisher.add(&mut out, name, kind, schema);
         }
         out.into()
     }
+}
+
+/// The definition of a kind's list; `name`: of the kind's definition.
+fn list_name(name: &str, kind: &Kind) -> String {
+    let place = name.rsplit_once('.').map_or("", |(place, _)| place);
+    format!("{place}.{}", kind.list_kind())
 }
 
 /// A definition, or an inline schema.

@@ -4,6 +4,7 @@
 use crate::data_dir;
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -95,7 +96,9 @@ fn import(place: &Place, files: &[PathBuf], name: Option<&str>, out: &mut dyn Wr
             "-" => from_stdin(&store, name)?,
             _ => store.import(file, name)?,
         };
-        for name in images.iter().flat_map(|i| &i.names) {
+        // An image of several names may stand in the archive once for each.
+        let names: BTreeSet<&String> = images.iter().flat_map(|i| &i.names).collect();
+        for name in names {
             said(writeln!(out, "Loaded image: {name}"))?;
         }
     }
