@@ -1,7 +1,7 @@
 //! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
 
-mod common;
 mod custom;
+mod descriptions;
 mod operations;
 mod paths;
 mod protobuf;
@@ -291,8 +291,8 @@ impl Needed {
         let empty = BTreeMap::new();
         let mut out = Map::new();
         for (name, schema) in &self.schemas {
-            let of_list = lists.get(name).map(|k| common::of_list(&texts, k));
-            let text = texts.get(name).or(of_list.as_ref()).unwrap_or(&empty);
+            let list_texts = lists.get(name).map(|k| descriptions::list_descriptions(&texts, k));
+            let text = texts.get(name).or(list_texts.as_ref()).unwrap_or(&empty);
             let mut v = node(schema, prefix, dialect, text);
             if let Some(gvks) = kinds_of.get(name) {
                 v["x-kubernetes-group-version-kind"] = gvks.clone().into();

@@ -1,7 +1,7 @@
 //! Custom resources in OpenAPI: the schema as its definition writes it, with the fields that every object has
 //! (`k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder`).
 
-use super::common::{Texts, of_list, of_object};
+use super::descriptions::{Texts, list_descriptions, object_description};
 use super::{META, list_name};
 use kinds::Kind;
 use meta::Value;
@@ -46,7 +46,7 @@ impl Publisher<'_> {
     }
 
     fn list(&self, name: &str, kind: &Kind) -> Value {
-        let texts = of_list(self.texts, kind);
+        let texts = list_descriptions(self.texts, kind);
         let text = |field: &str| json!({"type": "string", "description": texts[field]});
         json!({
             "type": "object",
@@ -69,7 +69,7 @@ impl Publisher<'_> {
         }
         p["apiVersion"] = self.text("apiVersion");
         p["kind"] = self.text("kind");
-        p["metadata"] = self.reference("ObjectMeta", of_object(self.texts, "metadata"));
+        p["metadata"] = self.reference("ObjectMeta", object_description(self.texts, "metadata"));
     }
 
     /// The same at every place that holds whole objects.
@@ -94,7 +94,7 @@ impl Publisher<'_> {
     }
 
     fn text(&self, field: &str) -> Value {
-        json!({"type": "string", "description": of_object(self.texts, field)})
+        json!({"type": "string", "description": object_description(self.texts, field)})
     }
 
     /// A reference to a definition of the API machinery.
