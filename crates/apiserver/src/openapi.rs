@@ -3,6 +3,7 @@
 //! Schemas become text one at a time: the schemas of all definitions in the store are never in memory as values together.
 
 mod custom;
+mod descriptions;
 mod operations;
 mod paths;
 mod protobuf;
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::request::Parts;
 use http::{HeaderValue, Response};
+use kinds::Kind;
 use meta::{GroupVersion, Status, Value};
 use operations::Methods;
 use registry::{Resource, Rows};
@@ -287,7 +289,7 @@ impl<'a> Needed<'a> {
             }
         } else if let Some(name) = &r.kind.schema.name {
             self.add(name, &r.kind.schema);
-            let list = format!("{name}List");
+            let list = list_name(name, &r.kind);
             if let Some(s) = kinds::catalog().definitions.get(&list) {
                 self.add(&list, s);
             }
@@ -325,34 +327,48 @@ impl<'a> Needed<'a> {
 
     fn render(&self, server: &Server, rows: &Rows, prefix: &str, dialect: Dialect) -> Texts {
         let texts = kinds::texts();
-        let mut kinds_of: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        let mut kinds_of: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        let mut lists: BTreeMap<String, &Kind> = BTreeMap::new();
         for r in rows.iter() {
             if let Some(n) = r.kind.schema.name.as_deref() {
                 let k = &r.kind;
-                let gvk = json!({"group": &*k.group, "version": &*k.version, "kind": &*k.kind});
-                kinds_of.entry(n).or_default().push(gvk);
+                let gvk = |kind: &str| json!({"group": &*k.group, "version": &*k.version, "kind": kind});
+                kinds_of.entry(n.to_owned()).or_default().push(gvk(&k.kind));
+                let list = list_name(n, k);
+                if self.schemas.contains_key(&list) {
+                    kinds_of.entry(list.clone()).or_default().push(gvk(&k.list_kind()));
+                    lists.insert(list, k);
+                }
             }
         }
         let empty = BTreeMap::new();
         let mut out = Texts::new();
         let mut add = |name: &str, v: &Value| out.insert(name.to_owned(), raw(v));
         for (name, schema) in &self.schemas {
-            let text = texts.get(name).unwrap_or(&empty);
+            let list_texts = lists.get(name).map(|k| descriptions::list_descriptions(&texts, k));
+            let text = texts.get(name).or(list_texts.as_ref()).unwrap_or(&empty);
             let mut v = node(schema, prefix, dialect, text);
-            if let Some(gvks) = kinds_of.get(name.as_str()) {
+            if let Some(gvks) = kinds_of.get(name) {
                 v["x-kubernetes-group-version-kind"] = gvks.clone().into();
             }
             add(name, &v);
         }
+        let publisher = custom::Publisher { prefix, v2: dialect == Dialect::V2, texts: &texts };
         for (name, row) in &self.custom {
             // It may have gone from the store a moment ago.
             let Some(schema) = row.strategy.published(server.registry.env()) else { continue };
-            let gvks = kinds_of.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-            add(name, &custom::object(schema, gvks, prefix, dialect == Dialect::V2));
-            add(&format!("{name}List"), &custom::list(name, gvks, prefix));
+            for (name, v) in publisher.definitions(name, &row.kind, schema) {
+                add(&name, &v);
+            }
         }
         out
     }
+}
+
+/// The definition of a kind's list; `name`: of the kind's definition.
+fn list_name(name: &str, kind: &Kind) -> String {
+    let place = name.rsplit_once('.').map_or("", |(place, _)| place);
+    format!("{place}.{}", kind.list_kind())
 }
 
 /// A definition, or an inline schema.

@@ -4,6 +4,7 @@
 use crate::data_dir;
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,7 +111,9 @@ fn import(
             "-" => from_stdin(&store, name, limit)?,
             _ => store.import(file, name, limit)?,
         };
-        for name in images.iter().flat_map(|i| &i.names) {
+        // An image of several names may stand in the archive once for each.
+        let names: BTreeSet<&String> = images.iter().flat_map(|i| &i.names).collect();
+        for name in names {
             said(writeln!(out, "Loaded image: {name}"))?;
         }
     }

@@ -15,8 +15,8 @@ fn run(program: &mut Command) -> String {
     String::from_utf8(o.stdout).unwrap()
 }
 
-/// An archive as `docker save` writes it, of one image that holds the tools of the tests.
-fn saved(s: &Story, name: &str) -> std::path::PathBuf {
+/// An archive like `docker save` writes it, of one image that holds the tools of the tests, listed once for each name.
+fn saved(s: &Story, names: &[&str]) -> std::path::PathBuf {
     let at = |file: &str| s.dir.join(file);
     run(Command::new("tar").arg("-C").arg(&s.cluster.directory).arg("-cf").arg(at("layer.tar")).arg("bin"));
     let sum = run(Command::new("sha256sum").arg(at("layer.tar")));
@@ -24,10 +24,9 @@ fn saved(s: &Story, name: &str) -> std::path::PathBuf {
     let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [diff]},
         "config": {"Env": ["PATH=/bin", "FROM=archive"], "Cmd": ["sh", "-c", "echo $FROM; sleep 1000"]}});
     s.file("config.json", &config.to_string());
-    s.file(
-        "manifest.json",
-        &json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).to_string(),
-    );
+    let listed = |name: &&str| json!({"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]});
+    let listed: Vec<_> = names.iter().map(listed).collect();
+    s.file("manifest.json", &json!(listed).to_string());
     let parts = ["config.json", "manifest.json", "layer.tar"];
     run(Command::new("tar").arg("-C").arg(&s.dir).arg("-cf").arg(at("saved.tar")).args(parts));
     at("saved.tar")
@@ -47,7 +46,7 @@ fn refused(o: &Output) -> String {
 /// Issue 16, B12.
 fn come_from_archives(s: &Story) {
     let name = "example.test/tools:1";
-    let archive = saved(s, name);
+    let archive = saved(s, &[name]);
     let file = archive.to_str().unwrap();
     // A pod that waits for the image gets it.
     let pod = json!({"metadata": {"name": "p"}, "spec": {"terminationGracePeriodSeconds": 0,
@@ -79,6 +78,11 @@ fn come_from_archives(s: &Story) {
         );
     }
     run(&mut image(s, &["rm", "other"]));
+    // An image of two names is reported once for each.
+    let twice = saved(s, &["example.test/b:1", "example.test/a:1"]);
+    let loaded = run(&mut image(s, &["import", twice.to_str().unwrap()]));
+    assert_eq!(loaded, "Loaded image: example.test/a:1\nLoaded image: example.test/b:1\n");
+    run(&mut image(s, &["rm", "example.test/a:1", "example.test/b:1"]));
     // What is no image changes nothing.
     let before = run(&mut image(s, &["list"]));
     s.file("bad", "no archive");

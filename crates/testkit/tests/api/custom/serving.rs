@@ -66,6 +66,58 @@ async fn openapi_is_published_at_once() {
     assert_eq!(before["apis/apps/v1"], after["apis/apps/v1"]);
 }
 
+/// Definitions are published as upstream's builder makes them: common fields with their descriptions, in embedded objects too,
+/// the list under its own kind, selectable fields, and only what v2 can express. Clauses: A16.
+#[tokio::test(start_paused = true)]
+async fn openapi_has_all_that_is_known_of_a_kind() {
+    let c = Cluster::start(3).await;
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "required": ["port", "size"], "properties": {
+            "color": {"type": "string"},
+            "port": {"x-kubernetes-int-or-string": true},
+            "size": {"type": "integer", "nullable": true},
+            "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "templates": {"type": "array", "items":
+                {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}}}}}}});
+    let mut d = crontabs(schema);
+    d["spec"]["names"]["listKind"] = "CronTable".into();
+    d["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.color"}]);
+    define(&c, d).await;
+    let name = "com.example.stable.v1.CronTab";
+    let v3 = c.call("GET", "/openapi/v3/apis/stable.example.com/v1", Value::Null).await.body;
+    let v2 = c.call("GET", "/openapi/v2", Value::Null).await.body;
+    let starts =
+        |v: &Value, with: &str| assert!(v["description"].as_str().unwrap_or("").starts_with(with), "{with}: {v}");
+    for definitions in [&v3["components"]["schemas"], &v2["definitions"]] {
+        let (s, list) = (&definitions[name], &definitions["com.example.stable.v1.CronTable"]);
+        starts(&s["properties"]["apiVersion"], "APIVersion defines the versioned schema");
+        starts(&s["properties"]["kind"], "Kind is a string value");
+        starts(&s["properties"]["metadata"], "Standard object's metadata.");
+        starts(&list["properties"]["metadata"], "Standard list metadata.");
+        assert_eq!(list["description"], "CronTable is a list of CronTab");
+        assert_eq!(list["x-kubernetes-group-version-kind"][0]["kind"], "CronTable");
+        assert!(definitions.get(format!("{name}List")).is_none());
+        for s in [s, list] {
+            assert_eq!(s["x-kubernetes-selectable-fields"], json!([{"fieldPath": "spec.color"}]));
+        }
+        let template = &s["properties"]["spec"]["properties"]["templates"]["items"];
+        starts(&template["properties"]["metadata"], "Standard object's metadata.");
+        assert_eq!(
+            (&template["required"], &template["properties"]["spec"]["type"]),
+            (&json!(["kind", "apiVersion"]), &json!("object"))
+        );
+    }
+    let pods = &v2["definitions"]["io.k8s.api.core.v1.PodList"];
+    starts(&pods["properties"]["metadata"], "Standard list metadata.");
+    assert_eq!(pods["x-kubernetes-group-version-kind"], json!([{"group": "", "kind": "PodList", "version": "v1"}]));
+    let spec = |definitions: &Value| definitions[name]["properties"]["spec"].clone();
+    let (new, old) = (spec(&v3["components"]["schemas"]), spec(&v2["definitions"]));
+    assert_eq!(new["properties"]["port"]["anyOf"], json!([{"type": "integer"}, {"type": "string"}]));
+    assert_eq!((&new["required"], &old["required"]), (&json!(["port", "size"]), &json!(["port"])));
+    assert_eq!(old["properties"]["port"], json!({"x-kubernetes-int-or-string": true}));
+    assert_eq!(old["properties"]["any"], json!({"x-kubernetes-preserve-unknown-fields": true}));
+}
+
 /// Columns are JSONPaths; what they do not find, or find otherwise, is nothing.
 #[tokio::test(start_paused = true)]
 async fn tables_have_the_columns_of_the_definition() {
