@@ -10,7 +10,13 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use tokio::time::Instant;
 
-pub const TESTS: &[Case] = &[("streams::nobody_reads_what_a_pod_says", nobody_reads)];
+pub const TESTS: &[Case] = &[
+    ("streams::nobody_reads_what_a_pod_says", nobody_reads),
+    ("streams::what_is_sent_in_leaves_nothing_behind", much_input),
+];
+
+/// More than the server lets all requests have that it has not understood yet.
+const MUCH: usize = 70 << 20;
 
 /// Clients of each kind.
 const CLIENTS: usize = 10;
@@ -125,6 +131,27 @@ fn nobody_reads(s: &Story) {
             s.k(&["exec", "quiet", "--", "sh", "-c", "grep -l 'for-a-clien[t]' /proc/[0-9]*/cmdline 2>/dev/null"]);
         left.stdout.is_empty().then_some(())
     });
+}
+
+/// What goes into a command counts for nobody's requests, during it and after it.
+fn much_input(s: &Story) {
+    s.shell_pod("p", "while :; do sleep 1; done", json!({}), json!({}));
+    s.ready("p");
+    let count = |bytes: usize| {
+        let mut c = s.command(&["exec", "-i", "p", "--", "/bin/busybox", "wc", "-c"]);
+        let mut c = c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = c.stdin.take().unwrap();
+        let written = std::thread::spawn(move || input.write_all(&vec![0; bytes]));
+        let o = c.wait_with_output().unwrap();
+        let _ = written.join();
+        assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr));
+        assert_eq!(String::from_utf8_lossy(&o.stdout).trim(), bytes.to_string());
+    };
+    count(MUCH);
+    count(300_000);
+    for n in 0..8 {
+        s.create("configmaps", json!({"metadata": {"name": format!("large-{n}")}, "data": {"a": "x".repeat(200_000)}}));
+    }
 }
 
 /// A command whose output nobody reads.

@@ -134,3 +134,49 @@ async fn a_connection_is_closed_by_the_client_or_after_a_while() {
     let mut byte = [0];
     assert_eq!(c.io.read(&mut byte).await.unwrap(), 0);
 }
+
+/// A stream that ended before anybody took it is there all the same.
+#[tokio::test]
+async fn streams_are_counted_while_they_live() {
+    let (mut c, mut session) = Client::new();
+    let mut held = Vec::new();
+    for n in 0..STREAMS as u32 {
+        c.open(2 * n + 1, FIN, &[("streamtype", "error"), ("port", "80"), ("other", &"x".repeat(1000))]).await;
+        c.next_control(SYN_REPLY).await;
+        held.push(session.accept().await.unwrap());
+    }
+    assert!(held.iter().all(|s| s.headers.len() == 2), "what nobody asks for is not kept");
+    let next = 2 * STREAMS as u32 + 1;
+    c.open(next, FIN, &[]).await;
+    assert_eq!(c.next_control(RST_STREAM).await[4..], REFUSED_STREAM.to_be_bytes());
+    held.pop();
+    c.open(next + 2, FIN, &[]).await;
+    c.next_control(SYN_REPLY).await;
+    c.open(next + 4, FIN, &[("port", &"8".repeat(VALUE + 1))]).await;
+    assert_eq!(c.next_control(RST_STREAM).await[4..], REFUSED_STREAM.to_be_bytes());
+}
+
+/// What nobody reads holds up its connection after some bytes, and no more of it is held.
+#[tokio::test(start_paused = true)]
+async fn bytes_that_wait_are_bounded() {
+    let (mut c, mut session) = Client::new();
+    for id in [1, 3] {
+        c.open(id, 0, &[]).await;
+        c.next_control(SYN_REPLY).await;
+    }
+    let (mut one, two) = (session.accept().await.unwrap(), session.accept().await.unwrap());
+    let sent = tokio::spawn(async move {
+        for _ in 0..UNREAD / PIECE {
+            c.data(3, false, &[7; PIECE]).await;
+        }
+        c.data(1, false, b"behind").await;
+        c
+    });
+    tokio::select! {
+        _ = one.input.next() => panic!("it came although nothing was read"),
+        () = tokio::time::sleep(Duration::from_millis(200)) => {}
+    }
+    drop(two);
+    assert_eq!(&one.input.next().await.unwrap()[..], b"behind");
+    drop(sent);
+}
