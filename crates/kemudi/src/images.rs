@@ -91,10 +91,23 @@ pub fn main(command: &Command) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e}");
+            eprintln!("error: {}", visible(&e.to_string()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Makes characters that would command a terminal visible: an archive has any names.
+fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\0'..='\x1f' | '\x7f' => out.extend(['^', char::from(c as u8 ^ 0x40)]),
+            c if c.is_control() => out.extend(c.escape_unicode()),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 fn import(

@@ -3,7 +3,7 @@
 //! Connection tracking has one table for the node (`nf_conntrack_max`), and once it is full nobody's new connections are let through.
 //! **Invariant.** The connections that one pod began fill at most a [`SHARE`]th of the table, so those of all pods of a node do not fill it;
 //! beyond that its new ones are dropped, and nobody else's. Where forwarding is ours to set, the table is large enough that a share is
-//! enough for a busy pod.
+//! enough for a busy pod. Connections are forgotten with their pod (`pods`), since the next one with its address has a share again.
 //!
 //! The kernel counts by walking through a list, with every new connection. So the connections of a pod are spread over many lists by a hash
 //! of where they lead, each with its part of the bound: what a connection costs does not grow with the number that there are. An honest

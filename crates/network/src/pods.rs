@@ -6,7 +6,7 @@
 //! of an address that is used again is wrong, and the node's does not change when pods come and go. What a pod may send is in
 //! [`crate::ports`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
-use crate::services::{Flows, forget_stale};
+use crate::services::{Flows, forget_pods, forget_stale};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
 /// How a node's pod network is laid out.
@@ -94,6 +94,10 @@ struct Inner {
     ipam: Mutex<Ipam>,
     /// Locked before the addresses.
     host_ports: Mutex<host_ports::Table>,
+    /// Addresses whose connections are to be forgotten.
+    leaving: Mutex<BTreeSet<Ipv4Addr>>,
+    /// Held while connections are forgotten; locked before `leaving`.
+    forgetting: Mutex<()>,
 }
 
 impl PodNetwork {
@@ -165,6 +169,8 @@ impl PodNetwork {
             neighbours,
             ipam: Mutex::new(ipam),
             host_ports: Mutex::new(host_ports),
+            leaving: Mutex::default(),
+            forgetting: Mutex::default(),
         };
         inner.adopt().await?;
         // An earlier version had one way for all addresses, of which those without a pod are asked for on the bridge.
@@ -212,20 +218,9 @@ impl PodNetwork {
         self.inner.publish(pod, ports).await
     }
 
-    /// Takes the pod's interface, namespace and address away; fine if it has none.
+    /// Takes the pod's interface, namespace, connections and address away; fine if it has none.
     pub async fn detach(&self, pod: &str) -> Result<()> {
-        let inner = &self.inner;
-        inner.publish(pod, &[]).await?;
-        let address = inner.ipam.lock().await.get(pod);
-        if let Some(address) = address {
-            if let Some(port) = inner.port(pod, address).await? {
-                inner.netlink.delete(port.index).await?;
-            }
-            inner.netlink.delete_route(inner.way_to(address)?).await?;
-            inner.netlink.delete_neighbour(inner.bridge, address).await?;
-        }
-        namespace::remove(&inner.options.namespace_directory.join(pod))?;
-        inner.ipam.lock().await.release(pod)
+        self.inner.detach(&[pod.to_owned()]).await
     }
 
     /// Every pod that has an address.
@@ -235,10 +230,8 @@ impl PodNetwork {
 
     /// Detaches every pod that is not among `keep` (what a node that crashed has left).
     pub async fn retain(&self, keep: impl Fn(&str) -> bool) -> Result<()> {
-        for pod in self.attached().await.into_keys().filter(|p| !keep(p)) {
-            self.detach(&pod).await?;
-        }
-        Ok(())
+        let pods: Vec<String> = self.attached().await.into_keys().filter(|p| !keep(p)).collect();
+        self.inner.detach(&pods).await
     }
 
     /// Removes what a network with these options has made, the guard last. Works on what an interrupted purge left.
@@ -300,6 +293,55 @@ impl Inner {
             self.netlink.delete(index).await?;
         }
         Ok(())
+    }
+
+    async fn detach(&self, pods: &[String]) -> Result<()> {
+        let mut addresses = BTreeSet::new();
+        for pod in pods {
+            addresses.extend(self.disconnect(pod).await?);
+        }
+        // Nothing leads to the addresses any more, and nobody else has them yet.
+        self.forget(addresses).await;
+        let mut ipam = self.ipam.lock().await;
+        pods.iter().try_for_each(|pod| ipam.release(pod))
+    }
+
+    /// Takes away what a pod has in the kernel; gives its address.
+    async fn disconnect(&self, pod: &str) -> Result<Option<Ipv4Addr>> {
+        self.publish(pod, &[]).await?;
+        let address = self.ipam.lock().await.get(pod);
+        if let Some(address) = address {
+            if let Some(port) = self.port(pod, address).await? {
+                self.netlink.delete(port.index).await?;
+            }
+            self.netlink.delete_route(self.way_to(address)?).await?;
+            self.netlink.delete_neighbour(self.bridge, address).await?;
+        }
+        namespace::remove(&self.options.namespace_directory.join(pod))?;
+        Ok(address)
+    }
+
+    /// Forgets the connections of addresses; those of pods that go at the same time with one look at the table. Where the kernel
+    /// cannot do it, they end by their timeouts.
+    async fn forget(&self, addresses: BTreeSet<Ipv4Addr>) {
+        if addresses.is_empty() {
+            return;
+        }
+        self.leaving.lock().await.extend(&addresses);
+        let _turn = self.forgetting.lock().await;
+        let all = {
+            let mut leaving = self.leaving.lock().await;
+            if leaving.is_disjoint(&addresses) {
+                return; // the one before took them along
+            }
+            std::mem::take(&mut *leaving)
+        };
+        let node = self.options.node_namespace.clone();
+        match tokio::task::spawn_blocking(move || forget_pods(node.as_deref(), &all)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(count)) => tracing::debug!(count, "forgot connections of pods that are gone"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot look for connections of pods that are gone"),
+        }
     }
 
     /// Makes a port that of the pod with this address, and the pod the one that the node knows under it.

@@ -95,3 +95,55 @@ async fn half_of_its_share_is_a_pods_for_certain() {
     drop(network);
     node.finish().await;
 }
+
+/// Begins `count` connections to `to`, each to a port of its own.
+fn begin(from: &Attachment, to: Ipv4Addr, count: u16) {
+    namespace::run_in(Some(&from.namespace), || {
+        let socket = UdpSocket::bind((from.address, 0))?;
+        for port in 0..count {
+            let _ = socket.send_to(b"x", (to, 10_000 + port));
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Addresses are used again, and connections stay for minutes: without it, pods that follow each other fill the table.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_a_pod_go_with_it() {
+    const EACH: u16 = 20; // few, so that no list is full where the table is small
+    let one_pods = 2 * u32::from(EACH);
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let count = || setting(&node, "nf_conntrack_count");
+    let names = ["a", "b", "c", "d", "e"];
+    let mut pods = Vec::new();
+    for name in names {
+        pods.push(network.attach(name).await.unwrap());
+    }
+    let [friend, server] = [network.attach("f").await, network.attach("s").await].map(Result::unwrap);
+    serve(&server.namespace, 80, "server");
+    begin(&friend, server.address, EACH);
+    let others = count();
+    for pod in &pods {
+        begin(pod, server.address, EACH);
+        begin(&friend, pod.address, EACH);
+        ask(&pod.namespace, server.address, 80).unwrap();
+    }
+    assert!(count() >= others + 5 * one_pods, "{} connections", count());
+    network.detach("a").await.unwrap();
+    let left = count();
+    assert!(
+        (others + 4 * one_pods..others + 4 * one_pods + 12).contains(&left),
+        "{left} connections, {others} of others"
+    );
+    // Together, and with those that an earlier process left.
+    let (b, c) = tokio::join!(network.detach("b"), network.detach("c"));
+    b.and(c).unwrap();
+    network.retain(|pod| ["f", "s"].contains(&pod)).await.unwrap();
+    let left = count();
+    assert!((others..others + 5).contains(&left), "{left} connections, {others} of others");
+    assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
+    drop(network);
+    node.finish().await;
+}

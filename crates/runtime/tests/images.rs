@@ -314,6 +314,44 @@ fn paths_that_are_too_long_are_refused_and_leave_nothing() {
     assert!(on_disk(&images).is_empty());
 }
 
+/// Names and attributes of any length: they would be read into memory, and shown.
+#[test]
+fn long_headers_are_refused_and_errors_stay_short() {
+    use tar::EntryType::{GNULongLink, GNULongName, Regular, XGlobalHeader, XHeader};
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let (layout, archive) = (place.path().join("layout"), place.path().join("archive"));
+    let refused = |source: &Path| {
+        let error = images.import(source, None, None).unwrap_err().to_string();
+        assert!(on_disk(&images).is_empty(), "{:?}", on_disk(&images));
+        assert!(error.len() < 1024, "an error of {} bytes", error.len());
+        error
+    };
+    for kind in [GNULongName, GNULongLink, XHeader, XGlobalHeader] {
+        let bomb = tar_of(&[("long", kind, 8 << 20), ("a", Regular, 1)]);
+        let _ = std::fs::remove_dir_all(&layout);
+        oci_layout(&layout, std::slice::from_ref(&bomb));
+        std::fs::write(&archive, gzip(&bomb)).unwrap();
+        for source in [&layout, &archive] {
+            let error = refused(source);
+            assert!(error.contains("the headers of an entry"), "{kind:?}: {error}");
+        }
+    }
+    let name = "x".repeat(100_000);
+    let _ = std::fs::remove_dir_all(&layout);
+    oci_layout(&layout, &[tar_of(&[(&name, Regular, 1)])]);
+    let error = refused(&layout);
+    assert!(error.contains("100000 bytes"), "{error}");
+    std::fs::write(&archive, tar_of(&[(&name, Regular, 1)])).unwrap();
+    refused(&archive);
+    for manifest in
+        [format!("[{{\"Config\": \"{name}\", \"RepoTags\": [\"a\"], \"Layers\": []}}]"), format!("\"{name}\"")]
+    {
+        std::fs::write(&archive, layer(&[("manifest.json", Some(&manifest))])).unwrap();
+        refused(&archive);
+    }
+}
+
 #[tokio::test]
 async fn the_program_itself_is_an_image() {
     let mut host = Host::new().await;

@@ -363,3 +363,18 @@ async fn without_roles_a_server_is_not_ready() {
     assert_eq!(plane.call("GET", "/livez", &Value::Null).await.0, StatusCode::OK);
     assert_eq!(plane.call("POST", MAPS, &map("m", 1)).await.0, StatusCode::CREATED);
 }
+
+/// An archive can have any names, and those are in errors.
+#[test]
+fn an_image_says_nothing_to_the_terminal() {
+    let d = directory();
+    let layout = d.path().join("layout");
+    std::fs::create_dir(&layout).unwrap();
+    let manifest = json!([{"Config": "\u{1b}[31mEVIL\u{7}\r\u{9b}5m", "RepoTags": ["a"], "Layers": []}]);
+    std::fs::write(layout.join("manifest.json"), manifest.to_string()).unwrap();
+    let mut import = Command::new(BINARY);
+    let out = import.args(["image", "import", "--data-dir"]).arg(d.path().join("data")).arg(&layout).output().unwrap();
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert!(!out.status.success() && error.contains("^[[31mEVIL^G^M\\u{9b}5m"), "{error:?}");
+    assert!(!error.trim_end_matches('\n').contains(char::is_control), "{error:?}");
+}

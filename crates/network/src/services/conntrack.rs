@@ -1,6 +1,8 @@
 //! Connection tracking remembers where a UDP flow went, also when that endpoint is gone: a client that keeps its port would
 //! talk to nobody for as long as it talks. So after a change, flows to a UDP service whose answers would not come from one
 //! of its endpoints are forgotten; the next packet is judged anew. (TCP clients notice by themselves.)
+//!
+//! It also remembers the connections of a pod that is gone, for minutes: those are forgotten with its address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -50,25 +52,36 @@ const HEADER: usize = 16 + 4;
 
 /// Forgets stale flows in a namespace; gives how many there were. Blocks for as long as the kernel lists its table.
 pub fn forget_stale(namespace: Option<&Path>, flows: &Flows) -> io::Result<usize> {
+    forget(namespace, |body| stale(body, flows))
+}
+
+/// Forgets the connections that pods with these addresses began or answer, of every protocol; gives how many there were. Blocks as well.
+pub fn forget_pods(namespace: Option<&Path>, pods: &BTreeSet<Ipv4Addr>) -> io::Result<usize> {
+    let is_pod = |body: &[u8], direction| source(body, direction).is_some_and(|address| pods.contains(&address));
+    forget(namespace, |body| Some(is_pod(body, TUPLE_ORIG) || is_pod(body, TUPLE_REPLY)))
+}
+
+/// Forgets the connections of a namespace for whose attributes `chosen` gives true.
+fn forget(namespace: Option<&Path>, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<usize> {
     let socket = run_in(namespace, || {
         let protocol = SockProtocol::NetlinkNetFilter;
         Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?)
     })?;
-    let stale = list(&socket, flows)?;
-    for tuple in &stale {
+    let found = list(&socket, chosen)?;
+    for tuple in &found {
         let mut attribute = Vec::new();
         put(&mut attribute, TUPLE_ORIG | NESTED, tuple);
         request(&socket, CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &attribute)?;
         let mut buffer = [0; 4096];
         recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?; // one that has ended by itself is as good
     }
-    Ok(stale.len())
+    Ok(found.len())
 }
 
-/// The original tuples of stale flows, as the kernel sent them.
-fn list(socket: &OwnedFd, flows: &Flows) -> io::Result<Vec<Vec<u8>>> {
+/// The original tuples of connections that are `chosen`, as the kernel sent them.
+fn list(socket: &OwnedFd, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<Vec<Vec<u8>>> {
     request(socket, CT_GET, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &[])?;
-    let mut stale = Vec::new();
+    let mut found = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
@@ -76,22 +89,30 @@ fn list(socket: &OwnedFd, flows: &Flows) -> io::Result<Vec<Vec<u8>>> {
         while let Some((kind, message, tail)) = next_message(rest) {
             rest = tail;
             match i32::from(kind) {
-                libc::NLMSG_DONE => return Ok(stale),
+                libc::NLMSG_DONE => return Ok(found),
                 libc::NLMSG_ERROR => {
                     let code = message.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
                     return Err(io::Error::from_raw_os_error(-code));
                 }
-                _ => stale.extend(message.get(4..).and_then(|body| judge(body, flows))),
+                _ => {
+                    let body = message.get(4..).filter(|body| chosen(body) == Some(true));
+                    found.extend(body.and_then(|body| attribute(body, TUPLE_ORIG)).map(<[u8]>::to_vec));
+                }
             }
         }
     }
 }
 
-fn judge(body: &[u8], flows: &Flows) -> Option<Vec<u8>> {
-    let original = attribute(body, TUPLE_ORIG)?;
-    let (protocol, _, to) = tuple(original)?;
+fn stale(body: &[u8], flows: &Flows) -> Option<bool> {
+    let (protocol, _, to) = tuple(attribute(body, TUPLE_ORIG)?)?;
     let (_, from, _) = tuple(attribute(body, TUPLE_REPLY)?)?;
-    (i32::from(protocol) == libc::IPPROTO_UDP && flows.stale(to, from)).then(|| original.to_vec())
+    Some(i32::from(protocol) == libc::IPPROTO_UDP && flows.stale(to, from))
+}
+
+/// The source address of one direction of a connection; protocols without ports have one too.
+fn source(body: &[u8], direction: u16) -> Option<Ipv4Addr> {
+    let ip = attribute(attribute(body, direction)?, TUPLE_IP)?;
+    Some(<[u8; 4]>::try_from(attribute(ip, IP_V4_SRC)?).ok()?.into())
 }
 
 /// Protocol, source and destination.

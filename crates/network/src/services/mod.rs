@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use crate::address::Cidr;
 use crate::{Result, check_id, nft};
-pub(crate) use conntrack::{Flows, forget_stale};
+pub(crate) use conntrack::{Flows, forget_pods, forget_stale};
 use ruleset::Ruleset;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::budget::Budget;
-use super::{Error, Image, ImageConfig, Result, Writing, digest, normalize};
+use super::{Error, Image, ImageConfig, Result, Writing, digest, entries, normalize};
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
@@ -126,16 +126,10 @@ fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &
 
 /// Unpacks the archive around the layers, for the time of the import.
 fn unpack_archive(reader: impl Read, into: &Path, budget: &Budget) -> std::io::Result<()> {
-    for entry in tar::Archive::new(reader).entries()? {
-        let mut entry = entry?;
+    entries::each(reader, std::convert::identity, |entry| {
         budget.take_entry()?;
-        // What it says of its size would be written out as zeros, however large.
-        if entry.header().entry_type() == tar::EntryType::GNUSparse {
-            return Err(std::io::Error::other("sparse files are not supported"));
-        }
-        entry.unpack_in(into)?;
-    }
-    Ok(())
+        entry.unpack_in(into).map(drop)
+    })
 }
 
 fn from_oci(store: &Writing<'_>, source: &Source<'_>, name: Option<&str>) -> Result<Vec<Image>> {
@@ -368,26 +362,29 @@ const PARENT_MODE: Mode = Mode::from_bits_truncate(0o755);
 /// Unpacks one layer. Nothing is written outside `root`: every parent must be a real directory of the layer.
 pub fn unpack(reader: &mut impl Read, root: &Path, budget: &Budget) -> Result<()> {
     let layer = Directory::open(root, Links::Refuse).map_err(Error::io("layer"))?;
-    let mut archive = tar::Archive::new(reader);
     // Set last, since a directory that is not writable must still be filled.
     let mut directories = Vec::new();
     let mut parent: Option<Parent> = None;
-    for entry in archive.entries().map_err(Error::io("layer"))? {
-        let mut entry = entry.map_err(Error::io("layer"))?;
-        budget.take_entry().map_err(Error::io("layer"))?;
-        let relative = inside(&entry.path().map_err(Error::io("layer"))?)?;
-        fits(root, &relative)?;
-        let Some(name) = relative.file_name() else { continue };
-        let above = relative.parent().unwrap_or(Path::new(""));
-        if parent.as_ref().is_none_or(|p| p.path != above) {
-            parent = Some(Parent { path: above.to_owned(), fd: directory(&layer, above)? });
-        }
-        let Some(parent) = &parent else { continue };
-        let added = add(&layer, parent.fd.as_fd(), name, &mut entry);
-        if let Some(mode) = added.map_err(|e| e.with_path(&relative))? {
-            directories.push((relative, mode));
-        }
-    }
+    entries::each(
+        reader,
+        |e| Error::io("layer")(e),
+        |entry| {
+            budget.take_entry().map_err(Error::io("layer"))?;
+            let relative = inside(&entry.path().map_err(Error::io("layer"))?)?;
+            fits(root, &relative)?;
+            let Some(name) = relative.file_name() else { return Ok(()) };
+            let above = relative.parent().unwrap_or(Path::new(""));
+            if parent.as_ref().is_none_or(|p| p.path != above) {
+                parent = Some(Parent { path: above.to_owned(), fd: directory(&layer, above)? });
+            }
+            let Some(parent) = &parent else { return Ok(()) };
+            let added = add(&layer, parent.fd.as_fd(), name, entry);
+            if let Some(mode) = added.map_err(|e| e.with_path(&relative))? {
+                directories.push((relative, mode));
+            }
+            Ok(())
+        },
+    )?;
     for (path, mode) in directories.into_iter().rev() {
         // One that something else replaced later in the layer has nothing to set.
         let Ok(fd) = layer.open_at(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()) else { continue };
@@ -505,8 +502,6 @@ fn add(
             symlinkat(&link, parent, name)?;
             own()?;
         }
-        // What it says of its size would be written out as zeros, however large.
-        tar::EntryType::GNUSparse => return Err(std::io::Error::other("sparse files are not supported").into()),
         tar::EntryType::Regular | tar::EntryType::Continuous => {
             let modified = header.mtime().unwrap_or(0);
             clear(parent, name, Existing::Remove)?;

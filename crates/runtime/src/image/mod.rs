@@ -11,6 +11,7 @@
 
 mod budget;
 mod builtin;
+mod entries;
 mod layer;
 mod reference;
 
@@ -27,36 +28,52 @@ use sha2::{Digest, Sha256};
 use crate::{beneath, spec};
 pub use reference::normalize;
 
+/// Why an image was not taken, found or removed. Texts from an archive are cut where they are shown, since they have any length.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("invalid image name {name:?}: {message}")]
+    #[error("invalid image name {}: {message}", brief(format!("{name:?}")))]
     Name { name: String, message: &'static str },
-    #[error("image {0:?} not found")]
+    #[error("image {} not found", brief(format!("{_0:?}")))]
     NotFound(String),
     #[error("image {name:?} is in use by container {container}")]
     InUse { name: String, container: String },
-    #[error("{path} is neither an OCI layout nor an archive of one or of docker save: {message}")]
+    #[error("{path} is neither an OCI layout nor an archive of one or of docker save: {}", brief(message))]
     Format { path: PathBuf, message: String },
-    #[error("{path}: digest is {found}, expected {expected}")]
+    #[error("{}: digest is {found}, expected {expected}", brief(path.display()))]
     Digest { path: PathBuf, expected: String, found: String },
     #[error("an image in {0} has no name, and none was given")]
     NoName(PathBuf),
     #[error("a name was given for one image, and {path} has {count}")]
     OneName { path: PathBuf, count: usize },
-    #[error("layer entry {0:?} leads out of the image")]
+    #[error("layer entry {} leads out of the image", brief(format!("{_0:?}")))]
     Escape(PathBuf),
-    #[error("a layer has a path of {length} bytes ({start:?}...): the longest that can be used has {most}")]
+    #[error(
+        "a layer has a path of {length} bytes ({}...): the longest that can be used has {most}",
+        brief(format!("{start:?}"))
+    )]
     PathTooLong { start: PathBuf, length: usize, most: usize },
     #[error("{path} unpacks to more than {limit} bytes, the limit for this import; nothing of it was kept")]
     TooLarge { path: PathBuf, limit: u64 },
-    #[error("{what}: {source}")]
+    #[error("{}: {}", brief(what), brief(source))]
     Io {
         what: String,
         #[source]
         source: io::Error,
     },
-    #[error("image index: {0}")]
+    #[error("image index: {}", brief(_0))]
     Index(String),
+}
+
+/// A text without its middle, if it is longer than some 256 bytes.
+fn brief(text: impl ToString) -> String {
+    const START: usize = 192;
+    const END: usize = 64;
+    let text = text.to_string();
+    if text.len() <= START + END {
+        return text;
+    }
+    let (start, end) = (text.floor_char_boundary(START), text.ceil_char_boundary(text.len() - END));
+    format!("{}[...]{}", &text[..start], &text[end..])
 }
 
 impl Error {
