@@ -52,16 +52,25 @@ pub fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
+/// What is done one after the other with [`in_place`], each for itself: nothing quick waits for what takes long.
+#[derive(Clone, Copy)]
+pub(crate) enum Line {
+    Audit,
+    Discovery,
+    /// Documents of OpenAPI.
+    Schemas,
+}
+
 /// Does work for a request where it stands, before it is known where the request goes. What is large holds up no other
 /// request of this thread, and is done one after the other.
-pub(crate) fn in_place<T>(size: usize, work: impl FnOnce() -> T) -> T {
-    static TURN: Mutex<()> = Mutex::new(());
+pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> T {
+    static TURNS: [Mutex<()>; 3] = [Mutex::new(()), Mutex::new(()), Mutex::new(())];
     let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
     if size < LARGE || !many {
         return work();
     }
     tokio::task::block_in_place(|| {
-        let _turn = TURN.lock();
+        let _turn = TURNS[line as usize].lock();
         work()
     })
 }

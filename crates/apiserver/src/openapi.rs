@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Under which the document of v2 in protobuf is kept; no path.
-const PROTOBUF: &str = "v2 as protobuf";
+const PROTOBUF: &str = "/openapi/v2 as protobuf";
 
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
     let path = parts.uri.path().trim_end_matches('/');

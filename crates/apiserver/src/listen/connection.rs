@@ -211,9 +211,11 @@ impl Requests {
         }
         let room = match self.room(response.body()).await {
             Ok(room) => room,
-            // A write has happened: its answer is sent in any case.
-            Err(_) if !reads => None,
             Err(s) => {
+                // A write has happened, and must not look refused: it ends as if its answer had been lost.
+                if !reads {
+                    self.connection.close();
+                }
                 response = failure(&s);
                 None
             }
