@@ -172,31 +172,35 @@ fn documents(cbor: bool) -> &'static [&'static str] {
     if cbor { all } else { &all[..3] }
 }
 
-/// Objects and lists in an object that is sent: what each becomes in memory has nothing to do with its two or three characters.
+/// The most objects and lists in a body, be it an object or a patch. Each has two or three characters, and takes hundreds of bytes in memory.
 const MOST_PARTS: usize = 200_000;
 
 /// Reads a body that holds an object. `cbor`: whether that is spoken.
 pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<Sent, Status> {
-    let sent = match media {
+    match media {
         JSON | "*/*" => json(body),
         "application/yaml" => yaml(body),
         PROTOBUF => protobuf(body),
         CBOR if cbor => read_cbor(body),
         _ => Err(unsupported(documents(cbor))),
-    }?;
+    }
+}
+
+/// What was read from a body, unless it has too many parts.
+fn sent(body: &[u8], value: Value, duplicates: Vec<String>) -> Result<Sent, Status> {
     // So many do not fit into less.
-    if body.len() > MOST_PARTS && meta::depth::has_more_parts(&sent.value, MOST_PARTS) {
-        let why = format!("the object has more than {MOST_PARTS} objects and lists");
+    if body.len() > MOST_PARTS && meta::depth::has_more_parts(&value, MOST_PARTS) {
+        let why = format!("the body has more than {MOST_PARTS} objects and lists");
         return Err(Status::bad_request(why));
     }
-    Ok(sent)
+    Ok(Sent { value, duplicates })
 }
 
 /// Reads a patch, or parts of an object, in CBOR.
 pub fn read_cbor(body: &[u8]) -> Result<Sent, Status> {
     let value = codec::cbor::decode(body, DEEP)
         .map_err(|e| Status::bad_request(format!("unable to determine group/version/kind: {e}")))?;
-    Ok(Sent { value, duplicates: Vec::new() })
+    sent(body, value, Vec::new())
 }
 
 pub fn unsupported(supported: &[&str]) -> Status {
@@ -232,7 +236,7 @@ fn depth(body: &[u8]) -> usize {
 
 fn plain_json(body: &[u8], before: &str) -> Result<Sent, Status> {
     let d = schema::decode(body).map_err(|e| Status::bad_request(format!("{before}{e}")))?;
-    Ok(Sent { value: d.value, duplicates: d.duplicates })
+    sent(body, d.value, d.duplicates)
 }
 
 /// Does recursive work on deeply nested documents without risking the stack of a worker. What is still deep afterwards could
@@ -269,7 +273,7 @@ fn protobuf(body: &[u8]) -> Result<Sent, Status> {
     if meta::depth::exceeds(&value, DEEP) {
         return Err(Status::bad_request(codec::protobuf::Error::Depth.to_string()));
     }
-    Ok(Sent { value, duplicates: Vec::new() })
+    sent(body, value, Vec::new())
 }
 
 /// Reads a body as YAML.
@@ -277,17 +281,17 @@ pub fn yaml(body: &[u8]) -> Result<Sent, Status> {
     // What is JSON as well is read as such, ten times as fast. A key that comes twice is told in YAML's words.
     if codec::json::is_json(body)
         && depth(body) <= DEEP
-        && let Ok(sent) = plain_json(body, "")
-        && sent.duplicates.is_empty()
+        && let Ok(d) = schema::decode(body)
+        && d.duplicates.is_empty()
     {
-        return Ok(sent);
+        return sent(body, d.value, d.duplicates);
     }
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
     let (value, twice) = codec::yaml::parse_first(text, DEEP)
         .map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
     let duplicates =
         if twice.is_empty() { Vec::new() } else { vec![codec::yaml::Error::Duplicates(twice).to_string()] };
-    Ok(Sent { value, duplicates })
+    sent(body, value, duplicates)
 }
 
 const JSON: &str = "application/json";

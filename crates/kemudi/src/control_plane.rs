@@ -68,8 +68,9 @@ pub struct ControlPlane {
     pub server: Arc<Server>,
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
-    /// Whose client certificates are taken, and the authorities (PEM) that clients are told of.
+    /// Whose client certificates are accepted.
     pub certificates: Certificates,
+    /// The authorities that sign them, PEM.
     pub client_ca: String,
     pub admin_token: String,
     /// Makes the tokens of service accounts.

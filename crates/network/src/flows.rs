@@ -45,8 +45,6 @@ pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settin
     }
     let max = namespace::get(node, MAX).and_then(|max| u32::try_from(max).ok()).unwrap_or(USUAL_MAX);
     let table = table(id);
-    let Err(error) = nft::apply(node, &script(&table, bridge, max)).await else { return Ok(()) };
-    // An error in rules that the kernel could have is none to go on with.
     let probe = format!(
         "add table ip {table}-probe\n\
          add set ip {table}-probe s {{ type ipv4_addr; size 1; flags dynamic; }}\n\
@@ -55,12 +53,8 @@ pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settin
          add rule ip {table}-probe c jhash ip daddr mod 2 seed 0x1 vmap {{ 0 : accept, 1 : drop }}\n\
          delete table ip {table}-probe\n"
     );
-    let Err(missing) = nft::apply(node, &probe).await else { return Err(error) };
-    tracing::warn!(
-        error = %missing,
-        "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT, CONFIG_NFT_HASH): a pod can fill the node's connection tracking"
-    );
-    Ok(())
+    let otherwise = "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT, CONFIG_NFT_HASH): a pod can fill the node's connection tracking";
+    nft::apply_where_possible(node, &script(&table, bridge, max), &probe, otherwise).await.map(drop)
 }
 
 pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {

@@ -57,8 +57,6 @@ pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settin
     }
     let share = Share::new(has(BUDGET_SETTING, USUAL.0), has(PATIENCE_SETTING, USUAL.1));
     let table = table(id);
-    let Err(error) = nft::apply(node, &script(&table, bridge, share)).await else { return Ok(()) };
-    // An error in rules that the kernel could have is none to go on with.
     let probe = format!(
         "add table ip {table}-probe\n\
          add set ip {table}-probe s {{ type ipv4_addr; size 1; flags dynamic; }}\n\
@@ -66,12 +64,8 @@ pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settin
          add rule ip {table}-probe c add @s {{ ip saddr limit rate over 1/second }} drop\n\
          delete table ip {table}-probe\n"
     );
-    let Err(missing) = nft::apply(node, &probe).await else { return Err(error) };
-    tracing::warn!(
-        error = %missing,
-        "this kernel cannot limit rates (CONFIG_NFT_LIMIT): a pod can stop fragments of all others"
-    );
-    Ok(())
+    let otherwise = "this kernel cannot limit rates (CONFIG_NFT_LIMIT): a pod can stop fragments of all others";
+    nft::apply_where_possible(node, &script(&table, bridge, share), &probe, otherwise).await.map(drop)
 }
 
 pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {

@@ -15,6 +15,21 @@ pub async fn apply(namespace: Option<&Path>, script: &str) -> Result<()> {
     run(namespace, &["-f", "-"], script).await.map(drop)
 }
 
+/// Applies a script that some kernels cannot carry out: those that refuse `probe` as well. Returns whether it is in force; if not, the
+/// warning `otherwise` is logged.
+pub async fn apply_where_possible(
+    namespace: Option<&Path>,
+    script: &str,
+    probe: &str,
+    otherwise: &'static str,
+) -> Result<bool> {
+    let Err(error) = apply(namespace, script).await else { return Ok(true) };
+    // An error in rules that the kernel could have is none to go on with.
+    let Err(missing) = apply(namespace, probe).await else { return Err(error) };
+    tracing::warn!(error = %missing, "{otherwise}");
+    Ok(false)
+}
+
 /// Names of the tables `(family, name)` in a namespace.
 pub async fn tables(namespace: Option<&Path>) -> Result<Vec<(String, String)>> {
     let text = run(namespace, &["list", "tables"], "").await?;

@@ -54,15 +54,12 @@ pub async fn apply(
     more: &str,
 ) -> Result<Rules> {
     let script = format!("{more}{}", script(table, gateway, addresses));
-    let Err(error) = nft::apply(node, &script).await else { return Ok(Rules::Active) };
-    // An error in rules that the kernel could have is none to go on with.
     let probe = format!("add table bridge {table}\ndelete table bridge {table}\n");
-    let Err(missing) = nft::apply(node, &probe).await else { return Err(error) };
+    let otherwise = "this kernel cannot filter frames on bridges (CONFIG_NF_TABLES_BRIDGE): pods with NET_RAW can send from false source addresses";
+    if nft::apply_where_possible(node, &script, &probe, otherwise).await? {
+        return Ok(Rules::Active);
+    }
     nft::apply(node, more).await?;
-    tracing::warn!(
-        error = %missing,
-        "this kernel cannot filter frames on bridges (CONFIG_NF_TABLES_BRIDGE): pods with NET_RAW can send from false source addresses"
-    );
     Ok(Rules::Missing)
 }
 

@@ -15,7 +15,7 @@ fn scan(namespace: &Path, ranges: &[Cidr]) {
     namespace::run_in(Some(namespace), || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         for to in ranges.iter().flat_map(|r| (2..r.size().min(2000)).filter_map(|n| r.nth(n as u32))) {
-            // What is told of an earlier one is not of interest.
+            // An error of an earlier packet is reported here, and does not matter.
             while socket.send_to(b"x", (to, 7)).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock) {}
         }
         Ok(())
@@ -35,7 +35,7 @@ async fn no_pod_fills_the_table_of_neighbours() {
         let all = node.ip(&node.node, &format!("neigh show dev {}", node.options.bridge()));
         all.lines().filter(|l| !l.contains("PERMANENT")).count()
     };
-    // Who asks for one that is not there is told at once (a few times a second).
+    // A packet to an address that nobody has fails at once (the kernel answers a few of them in a second).
     let nobody = node.options.pod_range.nth(200).unwrap();
     for to in [nobody, node.options.service_range.nth(77).unwrap()] {
         let begun = tokio::time::Instant::now();

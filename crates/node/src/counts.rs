@@ -141,7 +141,7 @@ impl Known {
         }
     }
 
-    /// Counts a request until this is dropped. `path` is one of the few that are told apart.
+    /// Counts a request until this is dropped. `path` is the label of the metric, one of a few.
     pub fn request(&self, method: &str, path: &str, long_running: bool) -> InFlight<'_> {
         let method = METHODS.iter().find(|m| **m == method).map_or("other", |m| *m);
         let long = if long_running { "true" } else { "false" };

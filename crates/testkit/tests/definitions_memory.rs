@@ -77,7 +77,7 @@ fn a_definition_costs_less_than_a_hundred_kilobytes() {
     assert_eq!((rows.iter().count(), kept.len(), warm.served.len()), (COUNT, COUNT, 1));
 }
 
-/// Whoever asks for a document of all schemas makes the server hold a few times its text, not values of all schemas.
+/// While a document of all schemas is made, the server holds a few times its text, and not the values of all schemas at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_many_definitions_are_made_piece_by_piece() {
     const DEFINITIONS: usize = 150;

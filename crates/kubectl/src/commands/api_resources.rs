@@ -155,7 +155,7 @@ mod tests {
         );
     }
 
-    /// Servers before v1.26 have a document for each version. What does not answer is told, and hides nothing else.
+    /// Servers before v1.26 have a document for each version. A version that does not answer is an error at the end; the others are listed.
     #[tokio::test]
     async fn older_servers_are_asked_version_by_version() {
         let resource = |name: &str, kind: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get", "list"]});

@@ -31,7 +31,7 @@ async fn pause(round: usize) {
     tokio::time::sleep(PAUSES[round.min(PAUSES.len() - 1)]).await;
 }
 
-/// How long the old object may take to go when nothing else is said.
+/// How long to wait until the old object is gone, where no `--timeout` is given.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What is known of the old object.

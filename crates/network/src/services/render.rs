@@ -24,8 +24,8 @@ impl Protocol {
     }
 }
 
-/// The services without external addresses that are not outside: whoever may write a service names any address, and those of pods, of the
-/// node on its network and of other services are not theirs to give.
+/// The services without those external addresses that lie in the ranges of pods and services. A user may write any address into a service;
+/// these belong to pods, to the node on the pod network, and to other services.
 pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
     let inside = |ip: &Ipv4Addr| options.cluster_range.contains(*ip) || options.service_range.contains(*ip);
     if !services.iter().any(|s| s.external_ips.iter().any(inside)) {

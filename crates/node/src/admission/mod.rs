@@ -253,7 +253,7 @@ fn known_requests(requests: &Resources, allocatable: &Resources) -> Resources {
     known
 }
 
-/// What is told of the first of `count` failures.
+/// The reason and message for the first of `count` failures.
 fn rejection(first: &Failure, count: usize) -> Rejection {
     match first {
         Failure::Insufficient(i) => {

@@ -1,7 +1,7 @@
 //! How many pods of a node start at a time.
 //!
 //! Starting one takes threads that may block and processors, both of which a server in the same process needs. **Invariant.** No more
-//! than [`Starts::new`] says are at work on a start, whoever binds how many pods. Namespaces that wait take turns, and the pods of one
+//! than [`Starts::new`] says are at work on a start, however many pods are bound. Namespaces that wait take turns, and the pods of one
 //! get places in the order of asking: a namespace with many pods makes others wait for no more than a turn. Nothing but starts waits
 //! here: deletions, probes and commands do not.
 

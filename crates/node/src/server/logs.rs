@@ -188,7 +188,7 @@ impl Renderer {
     }
 }
 
-/// Where the last `lines` lines begin; none when nobody wants to know any more.
+/// Where the last `lines` lines begin. `None` if `over` said before that the client has left.
 async fn tail_start(file: &mut File, lines: usize, over: impl Fn() -> bool) -> std::io::Result<Option<u64>> {
     let size = file.metadata().await?.len();
     if lines == 0 {
@@ -255,7 +255,7 @@ async fn send(
             if n == 0 {
                 break;
             }
-            // Whoever asked may have left, and nothing of all this may be wanted.
+            // Nothing may be sent for long, so that a client that has left is not noticed by sending.
             if sender.is_closed() {
                 return Ok(());
             }
@@ -349,6 +349,7 @@ mod tests {
         let text: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
         std::fs::write(&path, &text).unwrap();
         let mut f = File::open(&path).await.unwrap();
+        assert_eq!(tail_start(&mut f, 19_000, || true).await.unwrap(), None, "nobody waits for it");
         for n in [0, 1, 2, 9_999, 20_000, 30_000] {
             let at = tail_start(&mut f, n, || false).await.unwrap().unwrap() as usize;
             assert_eq!(text[at..].lines().count(), n.min(20_000), "{n}");

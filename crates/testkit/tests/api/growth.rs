@@ -8,12 +8,15 @@ use serde_json::{Map, json};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Two or three characters become an object with all its fields: so many objects are refused before they do, in every encoding.
+/// Two or three characters become an object with all its fields: so many objects are refused before they do, in every encoding, and in
+/// every patch.
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_nothing_but_empty_parts_are_refused() {
     const PARTS: usize = 250_000;
     let c = Cluster::start(3).await;
-    let path = "/api/v1/namespaces/default/configmaps";
+    let all = "/api/v1/namespaces/default/configmaps";
+    let one = format!("{all}/there");
+    assert_eq!(c.call("POST", all, json!({"metadata": {"name": "there"}})).await.code, 201);
     let json = format!(r#"{{"metadata":{{"name":"m","ownerReferences":[{}]}}}}"#, vec!["{}"; PARTS].join(","));
     let yaml = format!("metadata:\n  name: m\n  ownerReferences:\n{}", "  - {}\n".repeat(PARTS));
     // The envelope, a ConfigMap with metadata (1), in which each reference is field 13.
@@ -31,12 +34,21 @@ async fn objects_of_nothing_but_empty_parts_are_refused() {
     let field = |number: u8, body: &[u8]| [&[number << 3 | 2][..], &length(body.len()), body].concat();
     let kind = [field(1, b"v1"), field(2, b"ConfigMap")].concat();
     let protobuf = [b"k8s\0".to_vec(), field(1, &kind), field(2, &field(1, &metadata))].concat();
-    for (media, body) in [
-        ("application/json", json.into_bytes()),
-        ("application/yaml", yaml.into_bytes()),
-        ("application/vnd.kubernetes.protobuf", protobuf),
+    let operations =
+        format!(r#"[{{"op":"add","path":"/metadata/ownerReferences","value":[{}]}}]"#, vec!["{}"; PARTS].join(","));
+    let applied = format!("apiVersion: v1\nkind: ConfigMap\n{yaml}");
+    let applied_at = format!("{one}?fieldManager=m");
+    for (method, path, media, body) in [
+        ("POST", all, "application/json", json.clone().into_bytes()),
+        ("POST", all, "application/yaml", yaml.into_bytes()),
+        ("POST", all, "application/vnd.kubernetes.protobuf", protobuf),
+        ("PUT", &*one, "application/json", json.clone().into_bytes()),
+        ("PATCH", &*one, "application/merge-patch+json", json.clone().into_bytes()),
+        ("PATCH", &*one, "application/strategic-merge-patch+json", json.into_bytes()),
+        ("PATCH", &*one, "application/json-patch+json", operations.into_bytes()),
+        ("PATCH", &*applied_at, "application/apply-patch+yaml", applied.into_bytes()),
     ] {
-        let a = c.send("POST", path, Some(media), "application/json", body.into()).await;
+        let a = c.send(method, path, Some(media), "application/json", body.into()).await;
         let told = a.body["message"].as_str().unwrap_or_default();
         assert_eq!(a.code, 400, "{media}: {}", &told[..told.len().min(300)]);
         assert!(told.contains("more than 200000") && told.len() < 1000, "{media}: {told}");

@@ -24,7 +24,7 @@ enum Manner {
     OldDiscovery,
     /// Neither tables nor metadata alone.
     NoTables,
-    /// Every request is told to come again, the first time.
+    /// Each request is answered with 429 when it is sent the first time.
     Busy,
     /// A watch ends after one second.
     ShortWatches,
