@@ -74,6 +74,7 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
     if let Ok(v) = HeaderValue::from_str(&forwarded) {
         parts.headers.insert("x-forwarded-uri", v);
     }
+    add_client(&mut parts);
     let is_head = parts.method == Method::HEAD;
     let location = format!("{}{query}", if rest.is_empty() { "/" } else { rest });
     parts.uri = location.parse::<Uri>().map_err(|e| Status::bad_request(format!("{location:?}: {e}")))?;
@@ -242,6 +243,17 @@ fn through(response: Response<Body>, origin: Origin, is_head: bool) -> Response<
     Response::from_parts(parts, rewritten(body, origin, coding))
 }
 
+/// Adds the address of the client to those that proxies before wrote (`X-Forwarded-For`), as Go's `ReverseProxy`.
+pub(crate) fn add_client(parts: &mut http::request::Parts) {
+    const NAME: HeaderName = HeaderName::from_static("x-forwarded-for");
+    let Some(peer) = parts.extensions.get::<crate::audit::Address>().map(|a| a.0.to_string()) else { return };
+    let mut all: Vec<&[u8]> = parts.headers.get_all(&NAME).iter().map(HeaderValue::as_bytes).collect();
+    all.push(peer.as_bytes());
+    if let Ok(v) = HeaderValue::from_bytes(&all.join(&b", "[..])) {
+        parts.headers.insert(NAME, v);
+    }
+}
+
 /// Headers that are about one connection only.
 pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
@@ -275,6 +287,22 @@ mod tests {
         for bad in ["", ":80", "ftp:web:21", "a:b:c:d"] {
             assert_eq!(split(bad).unwrap_err().code, 400, "{bad}");
         }
+    }
+
+    #[test]
+    fn the_client_comes_after_the_proxies_before() {
+        let seen = |before: &[&'static str], peer: Option<&str>| {
+            let mut r = HttpRequest::new(());
+            before.iter().for_each(|v| _ = r.headers_mut().append("x-forwarded-for", HeaderValue::from_static(v)));
+            peer.map(|p| r.extensions_mut().insert(crate::audit::Address(p.parse().unwrap())));
+            let (mut parts, ()) = r.into_parts();
+            add_client(&mut parts);
+            let all = parts.headers.get_all("x-forwarded-for").iter().map(|v| v.to_str().unwrap().to_owned());
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&[], Some("10.0.0.7")), ["10.0.0.7"]);
+        assert_eq!(seen(&["10.0.0.1, 10.0.0.2", "10.0.0.3"], Some("::1")), ["10.0.0.1, 10.0.0.2, 10.0.0.3, ::1"]);
+        assert_eq!(seen(&["10.0.0.1"], None), ["10.0.0.1"]);
     }
 
     #[test]

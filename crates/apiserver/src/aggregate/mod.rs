@@ -16,7 +16,6 @@ pub use services::run;
 
 use crate::Body;
 use crate::answer::bytes;
-use crate::audit::Address;
 use crate::ids::AUDIT_ID;
 use crate::path::Target;
 use crate::webhooks::resolve;
@@ -132,7 +131,7 @@ impl Aggregator {
         };
         let ours = parts.extensions.remove::<OnUpgrade>();
         let upgrade = parts.headers.contains_key(UPGRADE) && ours.is_some();
-        let peer = parts.extensions.get::<Address>().map(|p| p.0);
+        crate::proxy::add_client(&mut parts);
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = parts.uri;
@@ -144,9 +143,6 @@ impl Aggregator {
         }
         if let Ok(id) = HeaderValue::from_str(id) {
             headers.insert(AUDIT_ID, id);
-        }
-        if let Some(v) = peer.and_then(|p| HeaderValue::from_str(&p.to_string()).ok()) {
-            headers.append("x-forwarded-for", v);
         }
         let failed = |e: client::Error| plain(503, &format!("error trying to reach service: {e}"));
         if !upgrade {

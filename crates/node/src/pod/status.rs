@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
@@ -56,6 +56,22 @@ fn time(t: Timestamp) -> Time {
 
 fn at(t: Option<runtime::Timestamp>) -> Option<Time> {
     t.map(|t| time(crate::instant(t)))
+}
+
+/// What a container asked to have mounted, and whether read-only holds below as well.
+fn mounts(asked: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>> {
+    let status = |m: &VolumeMount| {
+        let below = matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
+        let below = if below { "Enabled" } else { "Disabled" };
+        VolumeMountStatus {
+            name: m.name.clone(),
+            mount_path: m.mount_path.clone(),
+            read_only: m.read_only,
+            recursive_read_only: (m.read_only == Some(true)).then(|| below.to_owned()),
+            ..VolumeMountStatus::default()
+        }
+    };
+    asked.filter(|all| !all.is_empty()).map(|all| all.iter().map(status).collect())
 }
 
 pub fn container_id(id: &str) -> String {
@@ -114,11 +130,11 @@ impl Facts<'_> {
             started: Some(false),
             ..ContainerStatus::default()
         };
-        if let Some(r) = spec.and_then(|s| s.resources.clone())
-            && (r.limits.is_some() || r.requests.is_some())
-        {
-            out.allocated_resources = r.requests.clone();
-            out.resources = Some(r);
+        if let Some(s) = spec {
+            let resources = s.resources.clone().unwrap_or_default();
+            out.allocated_resources = resources.requests.clone();
+            out.resources = Some(resources);
+            out.volume_mounts = mounts(s.volume_mounts.as_ref());
         }
         let waiting = self.waiting.get(name);
         let Some(c) = newest else {
@@ -181,6 +197,7 @@ impl Facts<'_> {
                 let mut s = self.container(&c.name, &image(&c.image), None, "ContainerCreating");
                 s.started = None;
                 s.ready = false;
+                s.volume_mounts = mounts(c.volume_mounts.as_ref());
                 s
             })
             .collect();

@@ -137,6 +137,34 @@ fn containers_say_why_they_do_not_run() {
 }
 
 #[test]
+fn containers_say_what_they_got() {
+    let mut p = pod("Always", &[], &["a", "b"]);
+    p["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}});
+    p["spec"]["containers"][0]["volumeMounts"] = json!([
+        {"name": "v", "mountPath": "/v"},
+        {"name": "r", "mountPath": "/r", "readOnly": true},
+        {"name": "d", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+    ]);
+    p["spec"]["ephemeralContainers"] =
+        json!([{"name": "e", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
+    let s = serde_json::to_value(make(p, &[("a", "running"), ("b", "running")], &[], false)).unwrap();
+    let (a, b) = (&s["containerStatuses"][0], &s["containerStatuses"][1]);
+    assert_eq!(a["resources"], json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}));
+    assert_eq!(a["allocatedResources"], json!({"cpu": "1"}));
+    assert_eq!(
+        a["volumeMounts"],
+        json!([
+            {"name": "v", "mountPath": "/v"},
+            {"name": "r", "mountPath": "/r", "readOnly": true, "recursiveReadOnly": "Disabled"},
+            {"name": "d", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "Enabled"},
+        ])
+    );
+    assert_eq!(b["resources"], json!({}));
+    assert!(b.get("volumeMounts").is_none() && b.get("allocatedResources").is_none());
+    assert_eq!(s["ephemeralContainerStatuses"][0]["volumeMounts"], json!([{"name": "v", "mountPath": "/v"}]));
+}
+
+#[test]
 fn only_changes_are_sent() {
     let running = make(pod("Always", &[], &["a"]), &[("a", "running")], &[], false);
     assert_eq!(patch("u", Some(&running), &running), None);
