@@ -7,6 +7,7 @@ mod audit;
 mod audit_webhook;
 mod cbor;
 mod depth;
+mod dialer;
 mod expiry;
 mod extension;
 mod fairness;
