@@ -3,6 +3,7 @@
 //! Invariant: one provider of cryptography (aws-lc-rs), and no connection that was not verified unless `insecure` says so.
 
 mod connect;
+mod connecting;
 mod dedicated;
 mod dial;
 mod tls;
@@ -10,6 +11,7 @@ mod trust;
 mod words;
 
 pub use connect::Proxy;
+pub use connecting::{Connecting, Step, observed};
 pub use dedicated::Dedicated;
 pub use dial::{dial, handshake_error};
 pub use tls::{ClientIdentity, Roots, mutual, unverified};

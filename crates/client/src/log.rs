@@ -2,10 +2,11 @@
 //!
 //! A layer around a transport: who does not want it does not pay for it. Levels and texts are those of client-go v1.36
 //! (`transport/round_trippers.go`, `rest/request.go`), lines those of klog. Credentials are never shown; bodies are, from level 8 on, but for those
-//! that are streams. Left out: what Go's HTTP client tells of its connections at level 9.
+//! that are streams.
 
 use crate::client::collect;
 use crate::error::Error;
+use crate::https::{Connecting, Step, observed};
 use crate::transport::{Body, Transport, Upgrade};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,16 +15,18 @@ use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use meta::Clock;
+use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 type Write = dyn Fn(&str) + Send + Sync;
 
 pub struct Logged {
     pub inner: Arc<dyn Transport>,
-    /// 6: one line a request; 7: headers of requests; 8: headers of answers and bodies, cut at 1,024 bytes; 9: a command for curl, bodies cut at
-    /// 10,240 bytes; 10: whole bodies.
+    /// 6: one line a request; 7: headers of requests; 8: headers of answers and bodies, cut at 1,024 bytes; 9: a command for curl, connections and how
+    /// long they took, bodies cut at 10,240 bytes; 10: whole bodies.
     pub level: i32,
     /// The server's URL, in front of the path.
     pub server: String,
@@ -52,6 +55,7 @@ impl Logged {
             let _ = write!(text, " {key}=");
             match shown {
                 Shown::Number(n) => _ = write!(text, "{n}"),
+                Shown::Plain(t) => text.push_str(t),
                 Shown::Text(t) if t.contains('\n') => {
                     text.push_str("<\n");
                     t.lines().for_each(|l| _ = writeln!(text, "\t{l}"));
@@ -96,8 +100,43 @@ impl Logged {
         }
     }
 
+    /// What was done to get a connection.
+    fn connecting(&self, seen: &Connecting) {
+        let text = |t: &str| Shown::Text(t.to_owned());
+        for step in &seen.steps {
+            match step {
+                Step::Lookup { host, addresses } => {
+                    let all: Vec<_> = addresses.iter().map(|ip| json!({"IP": ip, "Zone": ""}).to_string()).collect();
+                    let pairs = [("host", text(host)), ("address", Shown::Plain(format!("[{}]", all.join(","))))];
+                    self.line("round_trippers.go:547", "HTTP Trace: DNS Lookup resolved", &pairs);
+                }
+                Step::Dial { address, error } => {
+                    let mut pairs = vec![("network", text("tcp")), ("address", text(address))];
+                    let (place, message) = match error {
+                        None => ("round_trippers.go:562", "HTTP Trace: Dial succeed"),
+                        Some(why) => {
+                            pairs.push(("err", text(why)));
+                            ("round_trippers.go:560", "HTTP Trace: Dial failed")
+                        }
+                    };
+                    self.line(place, message, &pairs);
+                }
+            }
+        }
+    }
+
     /// `answer` is nothing if there was none.
-    fn response(&self, verb: &str, url: &str, answer: Option<(StatusCode, &HeaderMap)>, begun: Instant) {
+    fn response(
+        &self,
+        verb: &str,
+        url: &str,
+        answer: Option<(StatusCode, &HeaderMap)>,
+        begun: Instant,
+        seen: &Connecting,
+    ) {
+        if self.level >= 9 {
+            self.connecting(seen);
+        }
         let mut pairs = Vec::new();
         if self.level == 6 || self.level >= 9 {
             pairs.extend([("verb", Shown::Text(verb.to_owned())), ("url", Shown::Text(url.to_owned()))]);
@@ -109,6 +148,20 @@ impl Logged {
             pairs.push(("headers", Shown::Text(headers)));
         }
         pairs.push(("milliseconds", Shown::Number(begun.elapsed().as_millis())));
+        if self.level >= 9 {
+            let mut took = |name, time: Duration| pairs.push((name, Shown::Number(time.as_millis())));
+            if seen.steps.is_empty() {
+                // One that was there is had at once.
+                took("getConnectionMilliseconds", Duration::ZERO);
+            } else {
+                took("dnsLookupMilliseconds", seen.lookup);
+                took("dialMilliseconds", seen.dial);
+                took("tlsHandshakeMilliseconds", seen.handshake);
+            }
+            if answer.is_some() {
+                took("serverProcessingMilliseconds", seen.ready.unwrap_or(begun).elapsed());
+            }
+        }
         self.line("round_trippers.go:632", "Response", &pairs);
     }
 
@@ -128,6 +181,8 @@ impl Logged {
 
 enum Shown {
     Text(String),
+    /// Not quoted.
+    Plain(String),
     Number(u128),
 }
 
@@ -165,8 +220,8 @@ impl Transport for Logged {
         let stream = is_stream(&request);
         self.request(&request, &url);
         let begun = Instant::now();
-        let answer = self.inner.send(request).await;
-        self.response(&verb, &url, answer.as_ref().ok().map(|r| (r.status(), r.headers())), begun);
+        let (answer, seen) = observed(self.inner.send(request)).await;
+        self.response(&verb, &url, answer.as_ref().ok().map(|r| (r.status(), r.headers())), begun, &seen);
         if self.level < 8 || stream {
             return answer;
         }
@@ -184,13 +239,13 @@ impl Transport for Logged {
         let (verb, url) = (request.method().to_string(), format!("{}{}", self.server, request.uri()));
         self.request(&request, &url);
         let begun = Instant::now();
-        let answer = self.inner.upgrade(request).await;
+        let (answer, seen) = observed(self.inner.upgrade(request)).await;
         let head = match &answer {
             Ok(Upgrade::Switched(parts, _)) => Some((parts.status, &parts.headers)),
             Ok(Upgrade::Refused(r)) => Some((r.status(), r.headers())),
             Err(_) => None,
         };
-        self.response(&verb, &url, head, begun);
+        self.response(&verb, &url, head, begun, &seen);
         answer
     }
 }
@@ -198,6 +253,8 @@ impl Transport for Logged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::https::{Config, Https};
+    use hyper_util::rt::TokioIo;
 
     #[test]
     fn lines_have_local_time() {
@@ -205,6 +262,76 @@ mod tests {
         let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
         let line = head('W', noon, &tokyo, "a.go:1");
         assert_eq!(line, format!("W1121 21:00:00.250000 {:7} a.go:1] ", std::process::id()));
+    }
+
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now(&self) -> Timestamp {
+            Timestamp::UNIX_EPOCH
+        }
+    }
+
+    /// The lines of a GET at level 9, without their heads and times.
+    async fn told(server: String, requests: usize) -> String {
+        let (sender, lines) = std::sync::mpsc::channel();
+        let logged = Logged {
+            inner: Arc::new(Https::new(&Config::new(server.clone())).unwrap()),
+            level: 9,
+            server,
+            authorization: None,
+            clock: Arc::new(Stopped),
+            zone: TimeZone::UTC,
+            write: Box::new(move |line| sender.send(line.to_owned()).unwrap()),
+        };
+        for _ in 0..requests {
+            let _ = logged.send(Request::get("/x").body(Bytes::new()).unwrap()).await;
+        }
+        drop(logged);
+        let lines = lines.into_iter().filter(|l| l.contains("HTTP Trace") || l.contains("\"Response\""));
+        let text: String = lines.map(|l| l.split_once("] ").unwrap().1.to_owned()).collect();
+        regex::Regex::new(r"illiseconds=\d+").unwrap().replace_all(&text, "illiseconds=N").into_owned()
+    }
+
+    #[tokio::test]
+    async fn connections_are_told_at_level_nine() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let answer = hyper::service::service_fn(|_| async {
+                Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
+            });
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await
+        });
+        let url = format!("http://{address}");
+        let response = |times: &str| {
+            format!(
+                "\"Response\" verb=\"GET\" url=\"{url}/x\" status=\"200 OK\" headers=H milliseconds=N {times} serverProcessingMilliseconds=N\n"
+            )
+        };
+        let headers = regex::Regex::new("headers=<(?s:.*?)\n >").unwrap();
+        let text = told(url.clone(), 2).await;
+        assert_eq!(
+            headers.replace_all(&text, "headers=H"),
+            format!("\"HTTP Trace: Dial succeed\" network=\"tcp\" address=\"{address}\"\n")
+                + &response("dnsLookupMilliseconds=N dialMilliseconds=N tlsHandshakeMilliseconds=N")
+                + &response("getConnectionMilliseconds=N")
+        );
+
+        // Nobody listens there any more.
+        let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let text = told(format!("http://localhost:{}", address.port()), 1).await;
+        assert!(
+            text.starts_with("\"HTTP Trace: DNS Lookup resolved\" host=\"localhost\" address=[{\"IP\":\""),
+            "{text}"
+        );
+        let failed = format!(
+            "\"HTTP Trace: Dial failed\" network=\"tcp\" address=\"{address}\" err=\"dial tcp {address}: connect: connection refused\"\n"
+        );
+        assert!(text.contains(&failed), "{text}");
+        let last = text.lines().last().unwrap();
+        assert!(last.contains(" status=\"\" ") && last.ends_with("tlsHandshakeMilliseconds=N"), "{text}");
     }
 
     #[test]

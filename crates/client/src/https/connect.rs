@@ -1,5 +1,6 @@
 //! Connections: TCP, a CONNECT proxy if there is one, TLS.
 
+use super::connecting::note;
 use super::dial::{dial, handshake_error};
 use super::{Config, Reach, tls};
 use crate::error::{BoxError, Error};
@@ -16,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -72,6 +74,12 @@ impl Connector {
     }
 
     async fn connect(self, to: Uri) -> Result<Stream, BoxError> {
+        let stream = self.open(to).await?;
+        note(|c| c.ready = Some(Instant::now()));
+        Ok(stream)
+    }
+
+    async fn open(self, to: Uri) -> Result<Stream, BoxError> {
         let secure = to.scheme_str() != Some("http");
         let host = to.host().ok_or("no host")?;
         let port = to.port_u16().unwrap_or(if secure { 443 } else { 80 });
@@ -93,7 +101,10 @@ impl Connector {
             Some(n) => n,
             None => ServerName::try_from(plain_host.to_owned())?,
         };
-        match tokio::time::timeout(self.timeout, self.tls.connect(name, tcp)).await {
+        let begun = Instant::now();
+        let shaken = tokio::time::timeout(self.timeout, self.tls.connect(name, tcp)).await;
+        note(|c| c.handshake = begun.elapsed());
+        match shaken {
             Ok(Ok(tls)) => Ok(Stream::Tls(Box::new(TokioIo::new(tls)))),
             Ok(Err(e)) => Err(handshake_error(&e).into()),
             Err(_) => Err("net/http: TLS handshake timeout".into()),

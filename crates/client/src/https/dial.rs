@@ -1,39 +1,62 @@
 //! Dialling, and what went wrong with it in the words of Go's `net` and `crypto/tls`, which clients and people match.
 
+use super::connecting::{Step, note};
 use super::trust::Distrust;
 use super::{Reach, words};
 use crate::error::BoxError;
 use rustls::{AlertDescription, CertificateError, InvalidMessage, OtherError};
 use std::io::{Error, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// Connects to the first address of a host that answers, within `limit`; to no special one if `reach` says so. The error is that
 /// of the first address.
 pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Result<TcpStream, BoxError> {
-    let deadline = tokio::time::Instant::now() + limit;
+    let begun = tokio::time::Instant::now();
+    let deadline = begun + limit;
     let lookup = tokio::time::timeout_at(deadline, tokio::net::lookup_host((host, port))).await;
     let addresses = match lookup {
         Err(_) => return Err(format!("dial tcp: lookup {host}: i/o timeout").into()),
         Ok(Err(e)) => return Err(words::lookup(host, &e)),
-        Ok(Ok(addresses)) => addresses,
+        Ok(Ok(addresses)) => addresses.collect::<Vec<_>>(),
     };
+    // What is an address already is not looked up.
+    if host.parse::<IpAddr>().is_err() {
+        note(|c| {
+            c.lookup = begun.elapsed();
+            let addresses = addresses.iter().map(SocketAddr::ip).collect();
+            c.steps.push(Step::Lookup { host: host.to_owned(), addresses });
+        });
+    }
     let mut first = None;
     for address in addresses {
         let refused = reach == Reach::Network && meta::address::is_special(address.ip());
         let failed = if refused {
             format!("dial tcp {address}: address not allowed")
         } else {
-            match tokio::time::timeout_at(deadline, TcpStream::connect(address)).await {
-                Ok(Ok(tcp)) => return Ok(tcp),
-                Ok(Err(e)) => connect_error(address, &e),
-                Err(_) => format!("dial tcp {address}: i/o timeout"),
+            match connect(address, deadline).await {
+                Ok(tcp) => return Ok(tcp),
+                Err(why) => why,
             }
         };
         first.get_or_insert(failed);
     }
     Err(first.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")).into())
+}
+
+async fn connect(address: SocketAddr, deadline: tokio::time::Instant) -> Result<TcpStream, String> {
+    let begun = tokio::time::Instant::now();
+    let connected = match tokio::time::timeout_at(deadline, TcpStream::connect(address)).await {
+        Ok(Ok(tcp)) => Ok(tcp),
+        Ok(Err(e)) => Err(connect_error(address, &e)),
+        Err(_) => Err(format!("dial tcp {address}: i/o timeout")),
+    };
+    note(|c| {
+        c.dial = begun.elapsed();
+        c.steps.push(Step::Dial { address: address.to_string(), error: connected.as_ref().err().cloned() });
+    });
+    connected
 }
 
 /// Why an address was not connected to.
