@@ -67,7 +67,8 @@ impl Authenticators {
             return Ok(user.clone());
         }
         let peer = parts.extensions.get::<Peer>().cloned().unwrap_or_default();
-        let proxied = self.front_proxy.as_ref().map(|p| p.take(&mut parts.headers, peer.proxy.as_deref()));
+        let proxied =
+            self.front_proxy.as_ref().map(|p| p.take(&mut parts.headers, peer.proxy.as_deref())).transpose()?;
         if let Some(user) = proxied.flatten() {
             return Ok(user);
         }

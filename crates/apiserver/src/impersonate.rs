@@ -7,10 +7,9 @@
 use crate::authorize::forbidden;
 use crate::info::Info;
 use crate::trace::Trace;
-use crate::{Server, path};
+use crate::{Server, header_text, path};
 use auth::user::{ANONYMOUS, GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, GROUP_UNAUTHENTICATED};
 use auth::{Attributes, Decision, User};
-use http::header::HeaderValue;
 use http::request::Parts;
 use meta::{Status, names};
 use parking_lot::Mutex;
@@ -101,20 +100,19 @@ fn account_of(user: &str) -> Option<(&str, &str)> {
     (names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty()).then_some((namespace, name))
 }
 
-/// Who the headers say; none: nobody is to be impersonated. Nothing below knows of them.
+/// Who the headers say; none: nobody is to be impersonated. Nothing below knows of them. A name may have any characters.
 fn wanted(parts: &mut Parts) -> Result<Option<User>, Status> {
-    let text = |v: &HeaderValue| v.to_str().unwrap_or_default().to_owned();
     let all: Vec<_> = parts.headers.keys().filter(|k| k.as_str().starts_with("impersonate-")).cloned().collect();
     if all.is_empty() {
         return Ok(None);
     }
-    let one = |k: &str| parts.headers.get(k).map(text).unwrap_or_default();
-    let mut user = User { name: one("impersonate-user"), uid: one("impersonate-uid"), ..User::default() };
-    user.groups = parts.headers.get_all("impersonate-group").iter().map(text).collect();
+    let values = |k: &str| header_text::values(&parts.headers, k);
+    let first = |k| values(k).map(|all| all.into_iter().next().unwrap_or_default());
+    let mut user = User { name: first("impersonate-user")?, uid: first("impersonate-uid")?, ..User::default() };
+    user.groups = values("impersonate-group")?;
     for key in &all {
         if let Some(extra) = key.as_str().strip_prefix("impersonate-extra-") {
-            let values = parts.headers.get_all(key).iter().map(text);
-            user.extra.entry(path::decode(extra)).or_default().extend(values);
+            user.extra.entry(path::decode(extra)).or_default().extend(values(key.as_str())?);
         }
     }
     if user.name.is_empty() {

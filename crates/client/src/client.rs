@@ -38,7 +38,10 @@ pub struct Impersonation {
 impl Impersonation {
     /// The headers that ask for it.
     pub fn write(&self, h: &mut HeaderMap) -> Result<(), Error> {
-        let value = |v: &str| HeaderValue::from_str(v).map_err(|e| Error::Request(format!("impersonation {v:?}: {e}")));
+        // Names are UTF-8, as Go's clients send them.
+        let value = |v: &str| {
+            HeaderValue::from_bytes(v.as_bytes()).map_err(|e| Error::Request(format!("impersonation {v:?}: {e}")))
+        };
         if !self.user.is_empty() {
             h.insert("impersonate-user", value(&self.user)?);
         }

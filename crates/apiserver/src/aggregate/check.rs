@@ -96,7 +96,7 @@ pub(super) async fn get(
     let url = format!("https://{address}{path}");
     let failed = |why: &dyn std::fmt::Display| format!("failing or missing response from {url}: {why}");
     let mut request = Request::get(path).body(Bytes::new()).map_err(|e| failed(&e))?;
-    for (k, v) in identity(&own_user()) {
+    for (k, v) in identity(&own_user()).map_err(|e| failed(&e))? {
         request.headers_mut().append(k, v);
     }
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_str(accept).map_err(|e| failed(&e))?);

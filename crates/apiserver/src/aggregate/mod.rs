@@ -16,6 +16,7 @@ pub use services::run;
 
 use crate::Body;
 use crate::answer::bytes;
+use crate::header_text;
 use crate::ids::AUDIT_ID;
 use crate::path::Target;
 use crate::webhooks::resolve;
@@ -136,7 +137,10 @@ impl Aggregator {
         *request.method_mut() = parts.method;
         *request.uri_mut() = parts.uri;
         *request.version_mut() = Version::HTTP_11;
-        *request.headers_mut() = as_proxy(parts.headers, user, upgrade);
+        *request.headers_mut() = match as_proxy(parts.headers, user, upgrade) {
+            Ok(headers) => headers,
+            Err(e) => return plain(500, &format!("the user {:?} cannot be told to the service: {e}", user.name)),
+        };
         let headers = request.headers_mut();
         if let Ok(host) = HeaderValue::from_str(&address) {
             headers.insert(HOST, host);
@@ -204,7 +208,7 @@ fn relay(response: Response<client::Body>) -> Response<Body> {
 }
 
 /// The headers of a request that is sent on: what says who asks is ours alone.
-fn as_proxy(mut headers: HeaderMap, user: &User, upgrade: bool) -> HeaderMap {
+fn as_proxy(mut headers: HeaderMap, user: &User, upgrade: bool) -> Result<HeaderMap, http::Error> {
     let protocol = headers.get(UPGRADE).cloned();
     crate::proxy::drop_hop_by_hop(&mut headers);
     headers.remove(AUTHORIZATION);
@@ -220,30 +224,24 @@ fn as_proxy(mut headers: HeaderMap, user: &User, upgrade: bool) -> HeaderMap {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, p);
     }
-    for (k, v) in identity(user) {
+    for (k, v) in identity(user)? {
         headers.append(k, v);
     }
-    headers
+    Ok(headers)
 }
 
 /// Who asks, as front proxies say it.
-fn identity(user: &User) -> Vec<(HeaderName, HeaderValue)> {
-    let mut out = Vec::new();
-    let mut say = |name: &str, value: &str| {
-        if let (Ok(n), Ok(v)) = (name.parse(), HeaderValue::from_str(value)) {
-            out.push((n, v));
-        }
-    };
-    say("x-remote-user", &user.name);
+fn identity(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, http::Error> {
+    let said = |name: String, text: &str| Ok((HeaderName::try_from(name)?, header_text::value(text)?));
+    let mut out = vec![said("x-remote-user".into(), &user.name)];
     if !user.uid.is_empty() {
-        say("x-remote-uid", &user.uid);
+        out.push(said("x-remote-uid".into(), &user.uid));
     }
-    user.groups.iter().for_each(|g| say("x-remote-group", g));
+    out.extend(user.groups.iter().map(|g| said("x-remote-group".into(), g)));
     for (key, values) in &user.extra {
-        let name = format!("x-remote-extra-{}", escape(key));
-        values.iter().for_each(|v| say(&name, v));
+        out.extend(values.iter().map(|v| said(format!("x-remote-extra-{}", escape(key)), v)));
     }
-    out
+    out.into_iter().collect()
 }
 
 /// A key as part of the name of a header (client-go `headerKeyEscape`).
@@ -273,7 +271,7 @@ mod tests {
         let mut user = User::new("jane", &["developers"]);
         user.uid = "u1".into();
         user.extra.insert("example.com/scope".into(), vec!["a".into(), "b".into()]);
-        let h = as_proxy(h, &user, false);
+        let h = as_proxy(h, &user, false).unwrap();
         let mut all: Vec<String> = h.iter().map(|(k, v)| format!("{k}: {}", v.to_str().unwrap())).collect();
         all.sort();
         let want = [
@@ -286,5 +284,10 @@ mod tests {
             "x-remote-user: jane",
         ];
         assert_eq!(all, want);
+
+        let h = as_proxy(HeaderMap::new(), &User::new("jörg", &[]), false).unwrap();
+        assert_eq!(h["x-remote-user"].as_bytes(), "jörg".as_bytes());
+        // Without its name a request would be the proxy's own.
+        assert!(as_proxy(HeaderMap::new(), &User::new("a\nb", &[]), false).is_err());
     }
 }

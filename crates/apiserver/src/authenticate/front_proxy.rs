@@ -1,8 +1,10 @@
 //! A proxy in front of this server (`k8s.io/apiserver/pkg/authentication/request/headerrequest`): it has a certificate of an
 //! authority of its own, and says in headers for whom it speaks. From anybody else these headers mean nothing.
 
+use crate::header_text::values;
 use auth::User;
 use http::{HeaderMap, HeaderName};
+use meta::Status;
 
 #[derive(Clone, Debug, Default)]
 pub struct FrontProxy {
@@ -18,43 +20,44 @@ pub struct FrontProxy {
 impl FrontProxy {
     /// The user that a proxy speaks for. `proxy` is the common name of a certificate that its authority has signed. The headers
     /// are gone after that, whoever sent them.
-    pub fn take(&self, headers: &mut HeaderMap, proxy: Option<&str>) -> Option<User> {
+    ///
+    /// # Errors
+    /// What the proxy says of the user cannot be read.
+    pub fn take(&self, headers: &mut HeaderMap, proxy: Option<&str>) -> Result<Option<User>, Status> {
         // Nearly every request has none of them.
         if !headers.keys().any(|k| self.concerns(k.as_str())) {
-            return None;
+            return Ok(None);
         }
-        let all = |headers: &HeaderMap, names: &[String]| -> Vec<String> {
-            let said = names.iter().flat_map(|n| headers.get_all(n.to_lowercase()));
-            said.filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
+        let trusted = proxy.is_some_and(|p| self.allowed_names.is_empty() || self.allowed_names.iter().any(|n| n == p));
+        let user = if trusted { self.user(headers) } else { Ok(None) };
+        let own: Vec<HeaderName> = headers.keys().filter(|k| self.concerns(k.as_str())).cloned().collect();
+        for name in own {
+            headers.remove(name);
+        }
+        user
+    }
+
+    fn user(&self, headers: &HeaderMap) -> Result<Option<User>, Status> {
+        let all = |names: &[String]| -> Result<Vec<String>, Status> {
+            let each: Result<Vec<_>, _> = names.iter().map(|n| values(headers, &n.to_lowercase())).collect();
+            Ok(each?.concat())
         };
-        let first = |names: &[String]| all(headers, names).into_iter().find(|v| !v.is_empty());
-        let (name, uid) = (first(&self.username_headers), first(&self.uid_headers));
-        let mut user =
-            User { groups: all(headers, &self.group_headers), uid: uid.unwrap_or_default(), ..User::default() };
-        let mut extra: Vec<HeaderName> = Vec::new();
+        let first = |names: &[String]| Ok(all(names)?.into_iter().find(|v| !v.is_empty()));
+        let Some(name) = first(&self.username_headers)? else { return Ok(None) };
+        let uid = first(&self.uid_headers)?.unwrap_or_default();
+        let mut user = User { name, uid, groups: all(&self.group_headers)?, ..User::default() };
         for key in headers.keys() {
             let prefixes = self.extra_headers_prefixes.iter();
             let Some(rest) = prefixes.filter_map(|p| key.as_str().strip_prefix(&*p.to_lowercase())).next() else {
                 continue;
             };
-            let values = headers.get_all(key).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect();
-            user.extra.insert(crate::path::decode(rest).to_lowercase(), values);
-            extra.push(key.clone());
+            user.extra.insert(crate::path::decode(rest).to_lowercase(), values(headers, key.as_str())?);
         }
-        let named = [&self.username_headers, &self.uid_headers, &self.group_headers];
-        named.iter().flat_map(|n| n.iter()).for_each(|n| {
-            headers.remove(n.to_lowercase());
-        });
-        extra.iter().for_each(|n| {
-            headers.remove(n);
-        });
-        let trusted = proxy.is_some_and(|p| self.allowed_names.is_empty() || self.allowed_names.iter().any(|n| n == p));
-        user.name = name.filter(|_| trusted)?;
         let anonymous = user.name == auth::user::ANONYMOUS || user.is_in(auth::user::GROUP_UNAUTHENTICATED);
         if !anonymous && !user.is_in(auth::user::GROUP_AUTHENTICATED) {
             user.groups.push(auth::user::GROUP_AUTHENTICATED.into());
         }
-        Some(user)
+        Ok(Some(user))
     }
 
     fn concerns(&self, name: &str) -> bool {
@@ -67,6 +70,7 @@ impl FrontProxy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
 
     #[test]
     fn headers_speak_for_others_only_from_a_proxy() {
@@ -93,18 +97,30 @@ mod tests {
             h
         };
         let mut h = sent();
-        let user = proxy.take(&mut h, Some("front")).unwrap();
+        let user = proxy.take(&mut h, Some("front")).unwrap().unwrap();
         assert_eq!((&*user.name, &*user.uid), ("jane", "1"));
         assert_eq!(user.groups, ["a", "b", "system:authenticated"]);
         assert_eq!(user.extra["acme.com/scope"], ["read"]);
         assert_eq!(h.len(), 1, "nobody after it sees them");
         for other in [None, Some("other")] {
             let mut h = sent();
-            assert!(proxy.take(&mut h, other).is_none());
+            assert!(proxy.take(&mut h, other).unwrap().is_none());
             assert_eq!(h.len(), 1);
         }
         let any = FrontProxy { allowed_names: Vec::new(), ..proxy.clone() };
-        assert!(any.take(&mut sent(), Some("other")).is_some());
-        assert!(proxy.take(&mut HeaderMap::new(), Some("front")).is_none(), "it speaks for nobody");
+        assert!(any.take(&mut sent(), Some("other")).unwrap().is_some());
+        assert!(proxy.take(&mut HeaderMap::new(), Some("front")).unwrap().is_none(), "it speaks for nobody");
+
+        // A name is in any language; one that cannot be read is not left out.
+        for name in ["x-remote-user", "x-remote-group", "x-remote-extra-acme.com%2fscope"] {
+            let mut h = sent();
+            h.insert(name, HeaderValue::from_bytes("jörg".as_bytes()).unwrap());
+            let user = proxy.take(&mut h, Some("front")).unwrap().unwrap();
+            assert!(format!("{user:?}").contains("jörg"), "{user:?}");
+            let mut h = sent();
+            h.insert(name, HeaderValue::from_bytes(b"j\xf6rg").unwrap());
+            assert_eq!(proxy.take(&mut h, Some("front")).unwrap_err().code, 400);
+            assert_eq!(h.len(), 1);
+        }
     }
 }
