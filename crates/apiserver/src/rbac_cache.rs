@@ -1,16 +1,18 @@
 //! The RBAC rules as they stand, kept up by watching the four kinds they are written in.
 
-use crate::admit::{Decoded, Stored};
-use admission::Lookup;
-use auth::rbac::{Binding, Rbac};
+use auth::rbac::Rbac;
 use auth::{Attributes, Authorizer, Decision};
+use futures::stream::{self, StreamExt};
 use parking_lot::RwLock;
-use registry::Registry;
+use registry::{Registry, encode};
 use std::sync::Arc;
-use store::{Scope, WatchError};
+use store::{Change, Event, Scope, Watch, WatchError};
 
-const GROUP: &str = "rbac.authorization.k8s.io";
 const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
+
+fn resource(kind: &str) -> String {
+    format!("rbac.authorization.k8s.io/{kind}")
+}
 
 /// An authorizer over the stored roles and bindings.
 pub struct RbacCache {
@@ -22,17 +24,31 @@ impl RbacCache {
         Arc::new(Self { rules: RwLock::new(Arc::new(Rbac::default())) })
     }
 
-    /// Reads everything anew.
-    pub fn load(&self, registry: &Registry) {
-        let decoded = Decoded::default();
-        let stored = Stored { registry, decoded: &decoded };
+    /// Reads everything anew; the revision that was read.
+    pub fn load(&self, registry: &Registry) -> u64 {
+        let snapshot = registry.store.snapshot();
         let mut rbac = Rbac::default();
-        for o in stored.list(GROUP, "clusterroles", None).iter().chain(&stored.list(GROUP, "roles", None)) {
-            rbac.add_role(o);
+        for kind in KINDS {
+            for entry in snapshot.range(&resource(kind), None, None) {
+                let object = encode::decode(entry);
+                if is_role(kind) { rbac.put_role(&object) } else { rbac.put_binding(&object) }
+            }
         }
-        let bindings = [stored.list(GROUP, "clusterrolebindings", None), stored.list(GROUP, "rolebindings", None)];
-        for o in bindings.iter().flatten() {
-            rbac.add_binding(Binding::of(o));
+        *self.rules.write() = Arc::new(rbac);
+        snapshot.revision()
+    }
+
+    /// Only what changed is read: a permission that is taken away is gone at once, however many roles there are.
+    fn follow(&self, kind: &str, events: &[Arc<Event>]) {
+        let mut rbac = Rbac::clone(&self.rules.read());
+        for e in events {
+            let key = &e.entry.key;
+            match (e.change, is_role(kind)) {
+                (Change::Put, true) => rbac.put_role(&encode::decode(&e.entry)),
+                (Change::Put, false) => rbac.put_binding(&encode::decode(&e.entry)),
+                (Change::Delete, true) => rbac.remove_role(&key.namespace, &key.name),
+                (Change::Delete, false) => rbac.remove_binding(&key.namespace, &key.name),
+            }
         }
         *self.rules.write() = Arc::new(rbac);
     }
@@ -45,24 +61,38 @@ impl RbacCache {
     /// Keeps the rules up until the store closes. Load before, so that nothing is refused in between.
     pub async fn run(self: Arc<Self>, registry: Arc<Registry>) {
         loop {
-            let after = registry.store.revision();
-            self.load(&registry);
+            let after = self.load(&registry);
             let watches: Result<Vec<_>, WatchError> =
-                KINDS.iter().map(|k| registry.store.watch(Scope::resource(&format!("{GROUP}/{k}")), after)).collect();
-            let Ok(mut w) = watches else { return };
-            let [a, b, c, d] = &mut w[..] else { return };
-            let changed = tokio::select! {
-                biased;
-                r = a.next() => r,
-                r = b.next() => r,
-                r = c.next() => r,
-                r = d.next() => r,
+                KINDS.iter().map(|k| registry.store.watch(Scope::resource(&resource(k)), after)).collect();
+            let why = match watches {
+                Ok(watches) => self.follow_all(watches).await,
+                Err(why) => why,
             };
-            if matches!(changed, Err(WatchError::Closed | WatchError::Fatal(_))) {
+            if matches!(why, WatchError::Closed | WatchError::Fatal(_)) {
                 return;
             }
         }
     }
+
+    /// Follows the four kinds, none before the others, until one of them cannot be followed.
+    async fn follow_all(&self, watches: Vec<Watch>) -> WatchError {
+        let batches = watches.into_iter().zip(KINDS).map(|(watch, kind)| {
+            let next = move |mut watch: Watch| async move { Some(((kind, watch.next().await), watch)) };
+            stream::unfold(watch, next).boxed()
+        });
+        let mut batches = stream::select_all(batches);
+        loop {
+            match batches.next().await {
+                Some((kind, Ok(batch))) => self.follow(kind, &batch.events),
+                Some((_, Err(why))) => return why,
+                None => return WatchError::Closed,
+            }
+        }
+    }
+}
+
+fn is_role(kind: &str) -> bool {
+    kind.ends_with("roles")
 }
 
 impl Authorizer for RbacCache {

@@ -3,18 +3,26 @@
 pub mod cover;
 
 use crate::{Attributes, Authorizer, Decision, User};
+use imbl::{HashMap, OrdMap};
 use meta::{Object, Value};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// All roles and bindings, indexed by what they are asked for.
-#[derive(Default)]
+/// All roles and bindings, indexed by what they are asked for. A copy costs next to nothing.
+#[derive(Clone, Default)]
 pub struct Rbac {
     /// By namespace (empty: cluster roles) and name.
-    roles: HashMap<(String, String), Vec<PolicyRule>>,
-    /// By subject.
-    by_user: HashMap<String, Vec<Grant>>,
-    by_group: HashMap<String, Vec<Grant>>,
+    roles: HashMap<Name, Arc<[PolicyRule]>>,
+    bindings: HashMap<Name, Arc<Binding>>,
+    by_user: Subjects,
+    by_group: Subjects,
 }
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// By the name of the subject, the namespace in which it holds (empty: everywhere), and the name of the binding.
+type Subjects = HashMap<String, HashMap<String, OrdMap<String, Arc<Grant>>>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyRule {
@@ -25,11 +33,10 @@ pub struct PolicyRule {
     pub urls: Vec<String>,
 }
 
-#[derive(Clone)]
 struct Grant {
     /// Where it holds; empty for everywhere.
     namespace: String,
-    role: (String, String),
+    role: Name,
     binding: String,
     /// Kind and name of whom it is for.
     to: String,
@@ -48,32 +55,30 @@ impl Grant {
 }
 
 /// A RoleBinding or ClusterRoleBinding.
-pub struct Binding {
+struct Binding {
     name: String,
     namespace: String,
-    role: (String, String),
+    role: Name,
     /// By name, with kind and name as they are told.
-    users: Vec<(String, String)>,
-    groups: Vec<(String, String)>,
+    users: BTreeMap<String, String>,
+    groups: BTreeMap<String, String>,
 }
 
 impl Binding {
-    pub fn of(o: &Object) -> Self {
+    fn of(o: &Object) -> Self {
         let text = |path: &[&str]| o.str_at(path).unwrap_or_default().to_owned();
         let namespace = o.namespace().to_owned();
         let role_namespace = if text(&["roleRef", "kind"]) == "Role" { namespace.clone() } else { String::new() };
-        let (mut users, mut groups) = (Vec::new(), Vec::new());
+        let (mut users, mut groups) = (BTreeMap::new(), BTreeMap::new());
         for s in o.get("subjects").and_then(Value::as_array).into_iter().flatten() {
             let name = s["name"].as_str().unwrap_or_default();
             match s["kind"].as_str().unwrap_or_default() {
-                "User" => users.push((name.to_owned(), format!("User {name:?}"))),
-                "Group" => groups.push((name.to_owned(), format!("Group {name:?}"))),
+                "User" => drop(users.insert(name.to_owned(), format!("User {name:?}"))),
+                "Group" => drop(groups.insert(name.to_owned(), format!("Group {name:?}"))),
                 "ServiceAccount" => {
                     let ns = s["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(&namespace);
-                    users.push((
-                        format!("system:serviceaccount:{ns}:{name}"),
-                        format!("ServiceAccount \"{name}/{ns}\""),
-                    ));
+                    let told = format!("ServiceAccount \"{name}/{ns}\"");
+                    users.insert(format!("system:serviceaccount:{ns}:{name}"), told);
                 }
                 _ => {}
             }
@@ -135,18 +140,44 @@ impl PolicyRule {
 }
 
 impl Rbac {
-    pub fn add_role(&mut self, o: &Object) {
+    pub fn put_role(&mut self, o: &Object) {
         let rules = o.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::of).collect();
         self.roles.insert((o.namespace().to_owned(), o.name().to_owned()), rules);
     }
 
-    pub fn add_binding(&mut self, b: Binding) {
-        let grant = |to| Grant { namespace: b.namespace.clone(), role: b.role.clone(), binding: b.name.clone(), to };
-        for (name, to) in b.users {
-            self.by_user.entry(name).or_default().push(grant(to));
+    pub fn remove_role(&mut self, namespace: &str, name: &str) {
+        self.roles.remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    pub fn put_binding(&mut self, o: &Object) {
+        self.remove_binding(o.namespace(), o.name());
+        let b = Arc::new(Binding::of(o));
+        for (subjects, index) in [(&b.users, &mut self.by_user), (&b.groups, &mut self.by_group)] {
+            for (subject, to) in subjects {
+                let (namespace, role) = (b.namespace.clone(), b.role.clone());
+                let grant = Grant { namespace, role, binding: b.name.clone(), to: to.clone() };
+                let of_subject = index.entry(subject.clone()).or_default();
+                of_subject.entry(b.namespace.clone()).or_default().insert(b.name.clone(), Arc::new(grant));
+            }
         }
-        for (name, to) in b.groups {
-            self.by_group.entry(name).or_default().push(grant(to));
+        self.bindings.insert((b.namespace.clone(), b.name.clone()), b);
+    }
+
+    pub fn remove_binding(&mut self, namespace: &str, name: &str) {
+        let Some(b) = self.bindings.remove(&(namespace.to_owned(), name.to_owned())) else { return };
+        for (subjects, index) in [(&b.users, &mut self.by_user), (&b.groups, &mut self.by_group)] {
+            for subject in subjects.keys() {
+                let Some(of_subject) = index.get_mut(subject) else { continue };
+                if let Some(here) = of_subject.get_mut(namespace) {
+                    here.remove(name);
+                    if here.is_empty() {
+                        of_subject.remove(namespace);
+                    }
+                }
+                if of_subject.is_empty() {
+                    index.remove(subject);
+                }
+            }
         }
     }
 
@@ -155,17 +186,19 @@ impl Rbac {
         self.roles.get(&(String::new(), role.to_owned())).is_some_and(|rules| rules.iter().any(|r| r.allows(a)))
     }
 
-    fn grants<'a>(&'a self, user: &'a User) -> impl Iterator<Item = &'a Grant> {
-        let by_group = user.groups.iter().filter_map(|g| self.by_group.get(g)).flatten();
-        self.by_user.get(&user.name).into_iter().flatten().chain(by_group)
+    /// What a user has everywhere, and then in the namespace.
+    fn grants<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
+        let here = Some(namespace).filter(|n| !n.is_empty());
+        [Some(""), here].into_iter().flatten().flat_map(move |namespace| {
+            let by_group = user.groups.iter().filter_map(|g| self.by_group.get(g));
+            let all = self.by_user.get(&user.name).into_iter().chain(by_group);
+            all.filter_map(move |s| s.get(namespace)).flat_map(|bindings| bindings.values().map(Arc::as_ref))
+        })
     }
 
     /// The rules that hold for a user in a namespace (empty: cluster-wide).
     pub fn rules_for<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a PolicyRule> {
-        self.grants(user)
-            .filter(move |g| g.namespace.is_empty() || g.namespace == namespace)
-            .filter_map(|g| self.roles.get(&g.role))
-            .flatten()
+        self.grants(user, namespace).filter_map(|g| self.roles.get(&g.role)).flat_map(|rules| rules.iter())
     }
 }
 
@@ -175,10 +208,7 @@ impl Authorizer for Rbac {
         if a.user.is_in(crate::user::GROUP_MASTERS) {
             return Decision::Allow(String::new());
         }
-        for g in self.grants(&a.user) {
-            if !g.namespace.is_empty() && g.namespace != a.namespace {
-                continue;
-            }
+        for g in self.grants(&a.user, &a.namespace) {
             if self.roles.get(&g.role).is_some_and(|rules| rules.iter().any(|r| r.allows(a))) {
                 return Decision::Allow(g.why());
             }
@@ -205,13 +235,13 @@ mod tests {
     fn rbac() -> Rbac {
         let mut r = Rbac::default();
         let object = |v: Value| Object::from_value(v).unwrap();
-        r.add_role(&object(json!({"metadata": {"name": "reader"}, "rules": [
+        r.put_role(&object(json!({"metadata": {"name": "reader"}, "rules": [
             {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods", "pods/log"]},
             {"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["one"]},
             {"verbs": ["get"], "nonResourceURLs": ["/healthz", "/apis/*"]}]})));
-        r.add_binding(Binding::of(&object(json!({"metadata": {"name": "b", "namespace": "x"},
+        r.put_binding(&object(json!({"metadata": {"name": "b", "namespace": "x"},
             "roleRef": {"kind": "ClusterRole", "name": "reader"},
-            "subjects": [{"kind": "ServiceAccount", "name": "sa"}, {"kind": "Group", "name": "team"}]}))));
+            "subjects": [{"kind": "ServiceAccount", "name": "sa"}, {"kind": "Group", "name": "team"}]})));
         r
     }
 
@@ -220,7 +250,7 @@ mod tests {
         let mut r = rbac();
         let binding = json!({"metadata": {"name": "c"}, "roleRef": {"kind": "ClusterRole", "name": "reader"},
             "subjects": [{"kind": "User", "name": "eve"}]});
-        r.add_binding(Binding::of(&Object::from_value(binding).unwrap()));
+        r.put_binding(&Object::from_value(binding).unwrap());
         let why = |user: &str, group: &str| {
             let user = User::new(user, &[group]);
             let a = Attributes {
@@ -275,5 +305,34 @@ mod tests {
         assert!(asks(&team, "list", "x", "pods", "", ""));
         assert!(!asks(&User::new("other", &[]), "list", "x", "pods", "", ""));
         assert!(asks(&User::new("root", &["system:masters"]), "delete", "y", "nodes", "", "n"));
+    }
+
+    #[test]
+    fn what_changed_takes_the_place_of_what_was() {
+        let mut r = rbac();
+        let sa = User::new("system:serviceaccount:x:sa", &[]);
+        let asks = |r: &Rbac, user: &User, namespace: &str| {
+            let (verb, resource) = ("list".into(), "pods".into());
+            let a =
+                Attributes { user: user.clone(), verb, resource, namespace: namespace.into(), ..Attributes::default() };
+            r.authorize(&a).allowed()
+        };
+        let before = r.clone();
+        let binding = |subjects: Value| {
+            let role = json!({"kind": "ClusterRole", "name": "reader"});
+            Object::from_value(
+                json!({"metadata": {"name": "b", "namespace": "x"}, "roleRef": role, "subjects": subjects}),
+            )
+        };
+        r.put_binding(&binding(json!([{"kind": "Group", "name": "team"}, {"kind": "Group", "name": "team"}])).unwrap());
+        let team = User::new("someone", &["team"]);
+        assert_eq!((asks(&r, &sa, "x"), asks(&r, &team, "x"), asks(&r, &team, "y")), (false, true, false));
+        assert_eq!(r.rules(&team, "x").len(), 3, "a subject that comes twice counts once");
+        r.remove_role("", "reader");
+        assert!(!asks(&r, &team, "x"));
+        assert!(asks(&before, &sa, "x"), "a copy stays what it was");
+        r.remove_binding("x", "b");
+        r.remove_binding("x", "b");
+        assert!(r.by_user.is_empty() && r.by_group.is_empty() && r.bindings.is_empty() && r.roles.is_empty());
     }
 }

@@ -2,87 +2,163 @@
 //! they do not hold themselves. Rules are compared part by part, so that what one rule lacks another may add.
 
 use super::PolicyRule;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The smallest parts of `wanted` that no single rule of `held` grants.
-pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
-    wanted.iter().flat_map(parts).filter(|part| !held.iter().any(|h| covers(h, part))).collect()
+/// Texts that are compared for one answer, and combinations that are told of. Lists multiply: a rule of a few kilobytes stands for
+/// billions of combinations.
+const MOST_COMPARED: usize = 10_000_000;
+const MOST_TOLD: usize = 20_000;
+/// Bytes that [`describe`] takes.
+const MOST_SAID: usize = 64 << 10;
+
+/// It would take too long to find out, or to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the rules stand for too many combinations of verbs, groups, resources and names")]
+pub struct TooMany;
+
+/// What of `wanted` no rule of `held` grants: a rule for each URL and verb, and one for each resource of a group under one name or
+/// all, with its verbs. What one rule lacks another may add.
+pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooMany> {
+    let mut left: Vec<Product<'_>> = wanted.iter().flat_map(Product::of).filter(|p| p.size() > 0).collect();
+    let mut compared = 0;
+    for rule in held {
+        let mut rest = Vec::new();
+        for product in left {
+            compared += product.lists.iter().map(Vec::len).sum::<usize>() * Product::length(rule).max(1);
+            if compared > MOST_COMPARED {
+                return Err(TooMany);
+            }
+            rest.extend(product.without(rule));
+        }
+        left = rest;
+    }
+    let size = left.iter().fold(0, |sum: usize, p| sum.saturating_add(p.size()));
+    if size > MOST_TOLD {
+        return Err(TooMany);
+    }
+    Ok(told(&left, wanted))
 }
 
-/// One verb on one URL, or on one resource of one group, under one name or all.
-fn parts(rule: &PolicyRule) -> Vec<PolicyRule> {
-    let one = |s: &String| vec![s.clone()];
-    let mut out = Vec::new();
-    for url in &rule.urls {
-        let part = |verb| PolicyRule { urls: one(url), verbs: one(verb), ..PolicyRule::default() };
-        out.extend(rule.verbs.iter().map(part));
+/// Everything that takes one element from each list: URLs and verbs, or groups, resources, verbs and names. No name stands for all.
+struct Product<'a> {
+    lists: Vec<Vec<Option<&'a str>>>,
+}
+
+impl<'a> Product<'a> {
+    fn of(rule: &'a PolicyRule) -> [Self; 2] {
+        let list = |l: &'a [String]| -> Vec<Option<&'a str>> {
+            let mut seen = BTreeSet::new();
+            l.iter().map(|s| Some(s.as_str())).filter(|s| seen.insert(*s)).collect()
+        };
+        let names = if rule.names.is_empty() { vec![None] } else { list(&rule.names) };
+        let urls = vec![list(&rule.urls), list(&rule.verbs)];
+        let resources = vec![list(&rule.groups), list(&rule.resources), list(&rule.verbs), names];
+        [Self { lists: urls }, Self { lists: resources }]
     }
-    for group in &rule.groups {
-        for resource in &rule.resources {
-            for verb in &rule.verbs {
-                let part = PolicyRule {
-                    groups: one(group),
-                    resources: one(resource),
-                    verbs: one(verb),
-                    ..PolicyRule::default()
-                };
-                if rule.names.is_empty() {
-                    out.push(part);
-                    continue;
-                }
-                out.extend(rule.names.iter().map(|n| PolicyRule { names: one(n), ..part.clone() }));
+
+    fn is_of_urls(&self) -> bool {
+        self.lists.len() == 2
+    }
+
+    fn size(&self) -> usize {
+        self.lists.iter().fold(1, |product: usize, l| product.saturating_mul(l.len()))
+    }
+
+    /// How many texts an element is compared with at most.
+    fn length(rule: &PolicyRule) -> usize {
+        [&rule.verbs, &rule.groups, &rule.resources, &rule.names, &rule.urls].iter().map(|l| l.len()).max().unwrap_or(0)
+    }
+
+    /// What a rule leaves of it. Each list falls into what the rule has and the rest: no two of the products have an element in common.
+    fn without(self, rule: &PolicyRule) -> Vec<Self> {
+        let of_urls = self.is_of_urls();
+        let halves: Vec<(Vec<_>, Vec<_>)> = (self.lists.iter().enumerate())
+            .map(|(at, list)| list.iter().partition(|x| grants(rule, of_urls, at, **x)))
+            .collect();
+        if halves.iter().any(|(has, _)| has.is_empty()) {
+            return vec![self];
+        }
+        let piece = |at: usize| {
+            let before = halves[..at].iter().map(|(has, _)| has.clone());
+            let after = self.lists[at + 1..].iter().cloned();
+            Self { lists: before.chain([halves[at].1.clone()]).chain(after).collect() }
+        };
+        (0..halves.len()).filter(|at| !halves[*at].1.is_empty()).map(piece).collect()
+    }
+}
+
+/// Whether a rule has an element of the list at this place of a product.
+fn grants(rule: &PolicyRule, of_urls: bool, at: usize, x: Option<&str>) -> bool {
+    let Some(x) = x else { return rule.names.is_empty() };
+    let has = |list: &[String]| list.iter().any(|l| l == "*" || l == x);
+    match (of_urls, at) {
+        (true, 0) => {
+            rule.urls.iter().any(|u| u == x || u.strip_suffix('*').is_some_and(|prefix| x.starts_with(prefix)))
+        }
+        (true, _) | (false, 2) => has(&rule.verbs),
+        (false, 0) => has(&rule.groups),
+        (false, 1) => {
+            let of_all = |r: &String, sub| r.strip_prefix("*/").is_some_and(|s| s == sub);
+            has(&rule.resources)
+                || x.split_once('/').is_some_and(|(_, sub)| rule.resources.iter().any(|r| of_all(r, sub)))
+        }
+        (false, _) => rule.names.is_empty() || rule.names.iter().any(|n| n == x),
+    }
+}
+
+fn told(left: &[Product<'_>], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
+    let mut rank: HashMap<&str, usize> = HashMap::new();
+    for verb in wanted.iter().flat_map(|r| &r.verbs) {
+        let next = rank.len();
+        rank.entry(verb).or_insert(next);
+    }
+    let one = |s: &str| vec![s.to_owned()];
+    let mut out = Vec::new();
+    let mut verbs_of: BTreeMap<[Option<&str>; 3], BTreeSet<(usize, &str)>> = BTreeMap::new();
+    for product in left {
+        match &product.lists[..] {
+            [urls, verbs] => {
+                let pairs = urls.iter().flatten().flat_map(|u| verbs.iter().flatten().map(move |v| (u, v)));
+                out.extend(pairs.map(|(u, v)| PolicyRule { urls: one(u), verbs: one(v), ..PolicyRule::default() }));
             }
+            [groups, resources, verbs, names] => {
+                for group in groups {
+                    for resource in resources {
+                        for name in names {
+                            let verbs = verbs.iter().flatten().map(|v| (rank.get(v).copied().unwrap_or_default(), *v));
+                            verbs_of.entry([*group, *resource, *name]).or_default().extend(verbs);
+                        }
+                    }
+                }
+            }
+            _ => {}
         }
     }
+    let list = |x: Option<&str>| x.map(str::to_owned).into_iter().collect();
+    out.extend(verbs_of.into_iter().map(|([group, resource, name], verbs)| PolicyRule {
+        groups: list(group),
+        resources: list(resource),
+        names: list(name),
+        verbs: verbs.into_iter().map(|(_, v)| v.to_owned()).collect(),
+        ..PolicyRule::default()
+    }));
     out
 }
 
-fn covers(held: &PolicyRule, part: &PolicyRule) -> bool {
-    let has = |list: &[String], x: &String| list.iter().any(|l| l == "*" || l == x);
-    let all = |list: &[String], wanted: &[String]| wanted.iter().all(|w| has(list, w));
-    let resource = |wanted: &String| {
-        has(&held.resources, wanted)
-            || wanted.split_once('/').is_some_and(|(_, sub)| held.resources.contains(&format!("*/{sub}")))
-    };
-    let url = |wanted: &String| {
-        held.urls.iter().any(|u| u == wanted || u.strip_suffix('*').is_some_and(|prefix| wanted.starts_with(prefix)))
-    };
-    let names = match (held.names.is_empty(), part.names.is_empty()) {
-        (true, _) => true,
-        (false, true) => false,
-        (false, false) => part.names.iter().all(|n| held.names.contains(n)),
-    };
-    all(&held.verbs, &part.verbs)
-        && all(&held.groups, &part.groups)
-        && part.resources.iter().all(resource)
-        && part.urls.iter().all(url)
-        && names
-}
-
-/// The same parts, with those put together that differ only in their verb.
-pub fn compact(parts: &[PolicyRule]) -> Vec<PolicyRule> {
-    let mut compact: Vec<PolicyRule> = Vec::new();
-    for p in parts {
-        let simple = p.urls.is_empty() && p.groups.len() == 1 && p.resources.len() == 1 && p.names.len() <= 1;
-        let same = |c: &&mut PolicyRule| {
-            simple && c.urls.is_empty() && c.groups == p.groups && c.resources == p.resources && c.names == p.names
-        };
-        match compact.iter_mut().find(same) {
-            Some(c) => p.verbs.iter().for_each(|v| {
-                if !c.verbs.contains(v) {
-                    c.verbs.push(v.clone());
-                }
-            }),
-            None => compact.push(p.clone()),
+/// What is missing, each on its line and in order; the first of them if there are very many.
+pub fn describe(missing: &[PolicyRule]) -> String {
+    let lines: BTreeSet<String> = missing.iter().map(line).collect();
+    let mut text = String::new();
+    for (told, line) in lines.iter().enumerate() {
+        if text.len() + line.len() > MOST_SAID {
+            return format!("{text}\n({} more)", lines.len() - told);
         }
+        if told > 0 {
+            text.push('\n');
+        }
+        text.push_str(line);
     }
-    compact
-}
-
-/// The parts in few words, each on its line and in order.
-pub fn describe(parts: &[PolicyRule]) -> String {
-    let lines: BTreeSet<String> = compact(parts).iter().map(line).collect();
-    lines.into_iter().collect::<Vec<_>>().join("\n")
+    text
 }
 
 fn line(rule: &PolicyRule) -> String {
@@ -106,6 +182,7 @@ pub fn quoted(list: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn rule(verbs: &str, groups: &str, resources: &str, names: &str) -> PolicyRule {
         let list = |t: &str| if t == "-" { Vec::new() } else { t.split(',').map(str::to_owned).collect() };
@@ -125,7 +202,7 @@ mod tests {
     #[test]
     fn what_is_held_covers_what_is_given() {
         let check = |held: &[PolicyRule], wanted: PolicyRule, lacks: &str| {
-            assert_eq!(describe(&missing(held, &[wanted])), lacks);
+            assert_eq!(describe(&missing(held, &[wanted]).unwrap()), lacks);
         };
         let all = rule("*", "*", "*", "-");
         check(&[all.clone(), url("*", "*")], rule("get", "apps", "deployments/scale", "x"), "");
@@ -150,5 +227,89 @@ mod tests {
         check(&named, rule("get", "", "secrets", "two,three"), three);
         check(&[url("get", "/apis/*")], url("get", "/apis/apps"), "");
         check(&[url("get", "/apis/*")], url("get", "/api"), r#"{NonResourceURLs:["/api"], Verbs:["get"]}"#);
+    }
+
+    /// By definition: every combination, and every rule that is held.
+    fn slowly(held: &[PolicyRule], wanted: &PolicyRule) -> BTreeSet<String> {
+        let all = [None];
+        let names: Vec<Option<&String>> = wanted.names.iter().map(Some).collect();
+        let names = if names.is_empty() { &all[..] } else { &names[..] };
+        let mut out = BTreeSet::new();
+        for g in &wanted.groups {
+            for r in &wanted.resources {
+                for v in &wanted.verbs {
+                    for n in names {
+                        let has = |list: &[String], x: &String| list.contains(x) || list.iter().any(|l| l == "*");
+                        let covers = |h: &PolicyRule| {
+                            has(&h.groups, g)
+                                && has(&h.resources, r)
+                                && has(&h.verbs, v)
+                                && (h.names.is_empty() || n.is_some_and(|n| h.names.contains(n)))
+                        };
+                        if !held.iter().any(covers) {
+                            out.insert(format!("{g} {r} {v} {n:?}"));
+                        }
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn products_say_what_combinations_say(
+            held in prop::collection::vec(any_rule(), 0..6),
+            wanted in any_rule(),
+        ) {
+            let each = |r: &PolicyRule| -> Vec<String> {
+                let name = r.names.first();
+                r.verbs.iter().map(|v| format!("{} {} {v} {name:?}", r.groups[0], r.resources[0])).collect()
+            };
+            let found: BTreeSet<String> = missing(&held, std::slice::from_ref(&wanted)).unwrap().iter().flat_map(each).collect();
+            prop_assert_eq!(found, slowly(&held, &wanted));
+        }
+    }
+
+    fn any_rule() -> impl Strategy<Value = PolicyRule> {
+        let some = |texts: &'static [&'static str]| {
+            prop::collection::vec(prop::sample::select(texts), 1..4)
+                .prop_map(|l| l.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let names = prop_oneof![Just(Vec::new()), some(&["x", "y", "z"])];
+        let three = (some(&["", "apps", "*"]), some(&["pods", "secrets", "*"]), some(&["get", "list", "watch", "*"]));
+        (three, names).prop_map(|((groups, resources, verbs), names)| PolicyRule {
+            groups,
+            resources,
+            verbs,
+            names,
+            ..PolicyRule::default()
+        })
+    }
+
+    #[test]
+    fn lists_that_multiply_are_not_multiplied() {
+        let many = |what: &str| (0..1000).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
+        let billions = PolicyRule {
+            verbs: many("v"),
+            groups: many("g"),
+            resources: many("r"),
+            names: many("n"),
+            ..PolicyRule::default()
+        };
+        let of_all = rule("*", "*", "*", "-");
+        assert_eq!(missing(std::slice::from_ref(&of_all), std::slice::from_ref(&billions)), Ok(Vec::new()));
+        let mut held = vec![billions.clone()];
+        assert_eq!(missing(&held, std::slice::from_ref(&billions)), Ok(Vec::new()));
+        // One less of each.
+        held[0].groups.pop();
+        assert_eq!(missing(&held, std::slice::from_ref(&billions)), Err(TooMany));
+        assert_eq!(missing(&[], std::slice::from_ref(&billions)), Err(TooMany));
+        let odd: Vec<_> = (0..2000).map(|n| rule("v1,v3", "g1", &format!("r{n}"), "n5,n7")).collect();
+        assert_eq!(missing(&odd, &[billions]), Err(TooMany));
+
+        let some = PolicyRule { resources: many("a-resource-with-a-long-name-"), ..rule("get", "apps", "-", "-") };
+        let text = describe(&missing(&[], &[some]).unwrap());
+        assert!(text.len() < MOST_SAID + 100 && text.lines().last().unwrap().ends_with(" more)"), "{}", text.len());
     }
 }

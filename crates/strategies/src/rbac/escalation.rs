@@ -99,11 +99,12 @@ fn everything() -> [PolicyRule; 2] {
 /// The user holds all of this where the request is made.
 fn held(authorizer: &dyn Authorizer, request: &Request, wanted: &[PolicyRule]) -> Result<(), String> {
     let user = &request.user;
-    let missing = cover::missing(&authorizer.rules(user, &request.namespace), wanted);
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let (groups, lacks) = (cover::quoted(&user.groups), cover::describe(&missing));
+    let lacks = match cover::missing(&authorizer.rules(user, &request.namespace), wanted) {
+        Ok(missing) if missing.is_empty() => return Ok(()),
+        Ok(missing) => cover::describe(&missing),
+        Err(why) => why.to_string(),
+    };
+    let groups = cover::quoted(&user.groups);
     Err(format!(
         "user {:?} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{lacks}",
         user.name

@@ -104,10 +104,11 @@ fn reconciled(live: &Object, wanted: &Object) -> Option<Object> {
         add(&["aggregationRule", "clusterRoleSelectors"]);
     } else {
         let rules = |o: &Object| -> Vec<PolicyRule> { list(o, &["rules"]).iter().map(PolicyRule::of).collect() };
-        let missing = cover::missing(&rules(live), &rules(wanted));
+        // A role that an administrator has made too large to compare stays as it is.
+        let missing = cover::missing(&rules(live), &rules(wanted)).unwrap_or_default();
         if !missing.is_empty() {
             let mut all = list(live, &["rules"]);
-            all.extend(cover::compact(&missing).iter().map(PolicyRule::to_value));
+            all.extend(missing.iter().map(PolicyRule::to_value));
             new.set(&["rules"], all);
         }
     }

@@ -17,7 +17,7 @@ pub async fn as_user(
 ) -> (u16, Value) {
     let mut r = Request::builder().method(method).uri(path).header("content-type", "application/json");
     for (k, v) in headers {
-        r = r.header(*k, *v);
+        r = r.header(*k, v.as_bytes());
     }
     let bytes = if body.is_null() { Bytes::new() } else { body.to_string().into() };
     let response = c.server.handle(as_identity(r.body(bytes).unwrap(), user.clone())).await;
@@ -154,6 +154,10 @@ async fn acting_for_others_is_allowed_part_by_part() {
     let info = &body["status"]["userInfo"];
     assert_eq!((&info["username"], &info["uid"]), (&json!("jane"), &json!("u-1")));
     assert_eq!(info["extra"], json!({"acme.com/scopes": ["view", "edit"]}));
+    // A name in any language is that name: without it the request would be the admin's own.
+    let (code, body) = ask(&admin, &[("impersonate-user", "jörg"), headers[1], ("impersonate-group", "grün")]).await;
+    let info = &body["status"]["userInfo"];
+    assert_eq!((code, &info["username"], &info["groups"][1]), (201, &json!("jörg"), &json!("grün")), "{body}");
     let (code, body) = ask(&admin, &headers[1..3]).await;
     let why = "requested &user.DefaultInfo{Name:\"\", UID:\"u-1\", Groups:[]string{\"system:masters\"}, Extra:map[string][]string(nil)} without impersonating a user name";
     assert_eq!((code, body["message"].as_str().unwrap()), (400, why));
@@ -313,4 +317,45 @@ async fn reviews_know_what_a_request_is_narrowed_to() {
     assert_eq!((&of_node["incomplete"], of_node["resourceRules"].as_array().unwrap().len()), (&json!(true), 1));
     let of_jane = rules(&User::new("jane", &[])).await;
     assert_eq!((&of_jane["incomplete"], &of_jane["evaluationError"]), (&json!(false), &Value::Null));
+}
+
+/// What changes is all that is read again: see `auth::rbac`.
+#[tokio::test]
+async fn changes_of_roles_and_bindings_are_followed() {
+    let c = Cluster::start(1).await;
+    let following = tokio::spawn(c.rbac.clone().run(c.server.registry.clone()));
+    let jane = User::new("jane", &[]);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let (roles, bindings) =
+        (format!("{rbac}/namespaces/default/roles"), format!("{rbac}/namespaces/default/rolebindings"));
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let until = async |verb: Method, code: u16| {
+        while as_user(&c, &jane, verb.clone(), secrets, &[], json!({"metadata": {"generateName": "s"}})).await.0 != code
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    let rules = |verb: &str| json!([{"verbs": [verb], "apiGroups": [""], "resources": ["secrets"]}]);
+    made(&c, &roles, json!({"metadata": {"name": "r"}, "rules": rules("list")})).await;
+    let binding = |user: &str| {
+        json!({"metadata": {"name": "b"}, "roleRef": {"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"},
+            "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]})
+    };
+    made(&c, &bindings, binding("jane")).await;
+    until(Method::GET, 200).await;
+    let a = c.call("PUT", &format!("{roles}/r"), json!({"metadata": {"name": "r"}, "rules": rules("create")})).await;
+    assert_eq!(a.code, 200);
+    until(Method::GET, 403).await;
+    until(Method::POST, 201).await;
+    assert_eq!(c.call("PUT", &format!("{bindings}/b"), binding("joe")).await.code, 200);
+    until(Method::POST, 403).await;
+    assert_eq!(c.call("PUT", &format!("{bindings}/b"), binding("jane")).await.code, 200);
+    until(Method::POST, 201).await;
+    assert_eq!(c.call("DELETE", &format!("{roles}/r"), Value::Null).await.code, 200);
+    until(Method::POST, 403).await;
+    made(&c, &roles, json!({"metadata": {"name": "r"}, "rules": rules("create")})).await;
+    until(Method::POST, 201).await;
+    assert_eq!(c.call("DELETE", &format!("{bindings}/b"), Value::Null).await.code, 200);
+    until(Method::POST, 403).await;
+    following.abort();
 }

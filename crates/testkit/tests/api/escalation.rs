@@ -53,6 +53,17 @@ async fn roles_give_no_more_than_their_author_holds() {
     assert_eq!(body["message"], said);
     assert_eq!(c.call("GET", &format!("{roles}/more"), Value::Null).await.code, 404, "nothing was written");
 
+    // Lists multiply: a few kilobytes stand for millions of combinations.
+    let many = |what: &str| (0..200).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
+    let product = json!([{"verbs": many("v"), "apiGroups": many("g"), "resources": many("r")}]);
+    let (code, body) = send(Method::POST, &roles, role("product", product)).await;
+    let said = body["message"].as_str().unwrap();
+    assert!(
+        code == 403
+            && said.ends_with("the rules stand for too many combinations of verbs, groups, resources and names"),
+        "{said}"
+    );
+
     // By no other verb either.
     let put = send(Method::PUT, &format!("{roles}/ok"), role("ok", more.clone())).await;
     assert_eq!(put.0, 403, "{}", put.1);
