@@ -159,16 +159,27 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
         if !t.name.is_empty() {
             return stored().filter(|size| *size >= LARGE);
         }
-        let (resource, _) = row.stored()?;
-        let namespace = Some(t.namespace.as_str()).filter(|n| !n.is_empty());
-        let count = server.registry.store.snapshot().count(resource, namespace);
-        return (count >= MANY).then_some(count << 10);
+        let (count, bytes) = collection(server, row, &t.namespace)?;
+        return (count >= MANY || bytes >= LARGE).then_some(bytes.max(count << 10));
     }
-    let size = call.body.len() + stored().unwrap_or_default();
+    let mut size = call.body.len() + stored().unwrap_or_default();
+    if call.verb == "deletecollection" {
+        size += collection(server, row, &t.namespace).map_or(0, |(count, bytes)| bytes.max(count << 10));
+    }
     if row.strategy.slow_from().is_some_and(|from| size >= from) {
         return Some((size + parts(call)).max(SLOW));
     }
     (size >= LARGE).then(|| size + parts(call))
+}
+
+/// How many objects there are of a resource, and about how many bytes.
+fn collection(server: &Server, row: &Resource, namespace: &str) -> Option<(usize, usize)> {
+    let (resource, _) = row.stored()?;
+    let namespace = Some(namespace).filter(|n| !n.is_empty());
+    let snapshot = server.registry.store.snapshot();
+    let count = snapshot.count(resource, namespace);
+    let first: usize = snapshot.range(resource, namespace, None).take(MANY).map(|e| e.value.len()).sum();
+    Some((count, first * count.div_ceil(MANY).max(1)))
 }
 
 /// What the objects and lists within a body add to its size: each takes far more memory than its few characters.

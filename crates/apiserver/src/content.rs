@@ -298,34 +298,32 @@ const JSON: &str = "application/json";
 
 /// A value as protobuf; none when its kind has no messages (custom resources).
 pub fn to_protobuf(v: &Value) -> Option<Vec<u8>> {
+    Some(codec::protobuf::envelope(v["apiVersion"].as_str()?, v["kind"].as_str()?, &message(v)?))
+}
+
+/// The message itself, without what says its kind.
+pub(crate) fn message(v: &Value) -> Option<Vec<u8>> {
     let (version, kind) = (v["apiVersion"].as_str()?, v["kind"].as_str()?);
     if matches!(version, META_V1 | META_V1BETA1) && kind.starts_with("PartialObjectMetadata") {
-        return partial(v, version, kind);
+        return partial(v);
     }
-    let schema = schema_of(version, kind)?;
-    let object = meta::Object::from_value(v.clone())?;
-    codec::protobuf::encode(&object, schema).ok()
+    codec::protobuf::encode_message(v.as_object()?, schema_of(version, kind)?).ok()
 }
 
 /// Metadata alone, or a list of it, for which there is no definition.
-fn partial(v: &Value, version: &str, kind: &str) -> Option<Vec<u8>> {
-    use codec::protobuf::{encode_message, envelope, fields};
+fn partial(v: &Value) -> Option<Vec<u8>> {
+    use codec::protobuf::{encode_message, fields};
     let message = |v: &Value, name: &str| {
         let definition = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
         encode_message(v.as_object()?, kinds::catalog().definitions.get(&definition)?).ok()
     };
     let one = |v: &Value| Some(fields(&[(1, &message(&v["metadata"], "ObjectMeta")?)]));
-    let raw = match v["items"].as_array() {
-        None => one(v)?,
-        Some(items) => {
-            let mut raw = fields(&[(1, &message(&v["metadata"], "ListMeta")?)]);
-            for i in items {
-                raw.extend_from_slice(&fields(&[(2, &one(i)?)]));
-            }
-            raw
-        }
-    };
-    Some(envelope(version, kind, &raw))
+    let Some(items) = v["items"].as_array() else { return one(v) };
+    let mut raw = fields(&[(1, &message(&v["metadata"], "ListMeta")?)]);
+    for i in items {
+        raw.extend_from_slice(&fields(&[(2, &one(i)?)]));
+    }
+    Some(raw)
 }
 
 /// Encodes an answer.

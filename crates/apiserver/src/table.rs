@@ -29,9 +29,16 @@ pub struct Making<'a> {
 
 /// Makes a table of objects.
 pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) -> Value {
+    let definitions: Vec<Value> = columns(row).iter().map(definition).collect();
+    let mut t = json!({"kind": "Table", "apiVersion": how.meta, "metadata": list, "rows": rows(row, objects, how)});
+    t["columnDefinitions"] = if how.headers { definitions.into() } else { Value::Null };
+    t
+}
+
+/// The rows of a table.
+pub fn rows(row: &Resource, objects: &[Object], how: &Making<'_>) -> Vec<Value> {
     let columns = columns(row);
-    let definitions: Vec<Value> = columns.iter().map(definition).collect();
-    let rows: Vec<Value> = objects
+    objects
         .iter()
         .map(|o| {
             let cells: Vec<Value> = columns.iter().map(|c| kinds::columns::cell(c, o, how.now)).collect();
@@ -43,10 +50,7 @@ pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) 
             }
             r
         })
-        .collect();
-    let mut t = json!({"kind": "Table", "apiVersion": how.meta, "metadata": list, "rows": rows});
-    t["columnDefinitions"] = if how.headers { definitions.into() } else { Value::Null };
-    t
+        .collect()
 }
 
 /// The columns of a kind; name and age where nothing is said.

@@ -244,7 +244,7 @@ impl Room {
             match api.delete_collection(&options, &ListOptions::default()).await {
                 // A server may take longer for many than it gives itself; what it did is done.
                 Err(e) if e.is_transient() => {}
-                other => drop(other?),
+                other => other?,
             }
             if api.list_raw(&one).await?.items.is_empty() {
                 break;

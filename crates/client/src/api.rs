@@ -170,9 +170,17 @@ impl<T> Api<T> {
     }
 
     /// Deletes what `list` selects. Gives back the list of what was deleted.
-    pub async fn delete_collection(&self, options: &DeleteOptions, list: &ListOptions) -> Result<Value, Error> {
+    pub async fn delete_collection(&self, options: &DeleteOptions, list: &ListOptions) -> Result<(), Error> {
         let body = Some((JSON, options.body()?));
-        self.client.json(self.build(Method::DELETE, None, None, &list.query(), body)?).await
+        self.client.bytes(self.build(Method::DELETE, None, None, &list.query(), body)?).await.map(drop)
+    }
+
+    /// One page, object by object: no more than one is decoded at a time, and of it what `U` wants.
+    pub async fn each<U: DeserializeOwned>(&self, options: &ListOptions, mut see: impl FnMut(U)) -> Result<(), Error> {
+        for b in &self.list_raw(options).await?.items {
+            see(decode(b, || format!("item of {:?}", self.resource))?);
+        }
+        Ok(())
     }
 
     /// GET of a subresource whose answer is of another kind: `scale`.

@@ -211,6 +211,10 @@ fn index(value: &[u8], wanted: &Wanted, pool: &Pool, known: impl Fn(&str) -> Opt
     let said = wanted.said.iter().filter_map(|path| Some((path.clone(), known(path)?)));
     found.fields.extend(said.filter(|(_, text)| !text.is_empty()));
     pick(&mut Scan::new(value), wanted, &mut found, true, true);
+    // As they are written here; they are looked for by halves.
+    if !found.labels.is_sorted() {
+        found.labels.sort_unstable();
+    }
     Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
 }
 

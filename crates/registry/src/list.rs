@@ -263,7 +263,9 @@ impl Selector {
     }
 
     fn matches_entry(&self, e: &Entry, look: Look) -> bool {
-        let label = |k: &str| e.index().labels.iter().find(|(n, _)| **n == *k).map(|(_, v)| &**v);
+        let labels = &e.index().labels;
+        // They are sorted, and may be as many as requirements.
+        let label = |k: &str| labels.binary_search_by(|(n, _)| (**n).cmp(k)).ok().map(|at| &*labels[at].1);
         let indexed = |f: &str| e.index().fields.iter().find(|(n, _)| **n == *f).map_or("", |(_, v)| &**v);
         let field = |t: &Target| match t {
             Target::Name => Some(Cow::Borrowed(&*e.key.name)),

@@ -1,4 +1,5 @@
 //! What a custom resource definition costs in memory: its bytes, its rows, its schema; the event log has a bound of its own. Issue 3, item 4.
+//! And what answers cost that are made of much: documents of many definitions, lists of large objects.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use cap::Cap;
@@ -99,15 +100,51 @@ async fn documents_of_many_definitions_are_made_piece_by_piece() {
         (v3, "application/json"),
         (v2, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"),
     ] {
-        let before = ALLOCATOR.allocated();
-        let peak = ALLOCATOR.max_allocated();
-        let r = cluster.request("GET", path, &[("accept", accept)], bytes::Bytes::new()).await;
-        assert_eq!(r.status(), 200);
-        let length = http_body_util::BodyExt::collect(r.into_body()).await.unwrap().to_bytes().len();
-        let now = ALLOCATOR.max_allocated();
-        let cost = if now > peak { now - before } else { 0 };
+        let (length, cost) = answer(&cluster, path, accept).await;
         println!("{path} {accept}: {length} bytes, {cost} bytes while it is made");
         assert!(length > DEFINITIONS * 10_000, "{length}");
         assert!(cost < length * 5, "{path} {accept}: {length} bytes took {cost} bytes");
     }
+}
+
+/// How long an answer is, and how much memory is taken while it is made, if that is more than ever before.
+async fn answer(cluster: &Cluster, path: &str, accept: &str) -> (usize, usize) {
+    let (before, peak) = (ALLOCATOR.allocated(), ALLOCATOR.max_allocated());
+    let r = cluster.request("GET", path, &[("accept", accept)], bytes::Bytes::new()).await;
+    assert_eq!(r.status(), 200);
+    let length = http_body_util::BodyExt::collect(r.into_body()).await.unwrap().to_bytes().len();
+    let now = ALLOCATOR.max_allocated();
+    (length, if now > peak { now - before } else { 0 })
+}
+
+/// Of the objects of a list that cannot be sent as they are stored, few are decoded at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_of_large_objects_are_made_piece_by_piece() {
+    const OBJECTS: usize = 40;
+    let _alone = ALONE.lock().await;
+    let cluster = Cluster::start(1).await;
+    let all = "/api/v1/namespaces/default/configmaps";
+    let data: serde_json::Map<String, Value> = (0..20_000).map(|n| (format!("k{n}"), "".into())).collect();
+    let mut stored = 0;
+    for number in 0..OBJECTS {
+        let made = cluster.call("POST", all, json!({"metadata": {"name": format!("m{number}")}, "data": data})).await;
+        assert_eq!(made.code, 201);
+        stored += encode::encode(&Object::from_value(made.body).unwrap()).len();
+    }
+    for (kind, accept) in [
+        ("YAML", "application/yaml"),
+        ("protobuf", "application/vnd.kubernetes.protobuf"),
+        ("a table", "application/json;as=Table;g=meta.k8s.io;v=v1"),
+    ] {
+        let (length, cost) = answer(&cluster, all, accept).await;
+        println!(
+            "{OBJECTS} objects of {} bytes as {kind}: {length} bytes, {cost} bytes while they are written",
+            stored / OBJECTS
+        );
+        assert!(cost < stored * 4, "{kind}: {stored} bytes took {cost} bytes");
+    }
+    let watched = format!("{all}?watch=true&timeoutSeconds=1");
+    let (length, cost) = answer(&cluster, &watched, "application/yaml").await;
+    println!("as a watch: {length} bytes, {cost} bytes");
+    assert!(length > stored / 2 && cost < stored * 4, "{stored} bytes took {cost} bytes");
 }

@@ -5,6 +5,7 @@ use crate::answer::bytes;
 use crate::body::Body;
 use crate::content;
 use crate::handle::Call;
+use crate::listing::Listing;
 use crate::{Server, path::Query};
 use auth::Decision;
 use http::Response;
@@ -76,7 +77,9 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     let list = ListOptions { readable_only: true, ..list::options(call, &request, list::For::List)? };
     let page = server.registry.list(&request, &list).await?;
     let row = request.resource.clone();
-    let mut deleted = Vec::new();
+    let list = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
+        "metadata": {"resourceVersion": page.revision.to_string()}});
+    let mut deleted = Listing::new(&call.wanted, list, "items");
     // What cannot be read stays, is named, and holds nothing else back.
     let mut failed = server.registry.check_readable(&request).err();
     for e in &page.entries {
@@ -92,19 +95,18 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
         };
         let admit = admission(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {
-            Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(o.into_value()),
+            Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(vec![o.into_value()])?,
             // Somebody else was faster.
             Err(s) if s.is(meta::Reason::NotFound) => {}
             Err(s) if registry::encode::read(e).is_err() => failed = failed.or(Some(s)),
             Err(s) => return Err(s),
         }
+        tokio::task::yield_now().await;
     }
     if let Some(s) = failed {
         return Err(s);
     }
-    let v = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
-        "metadata": {"resourceVersion": page.revision.to_string()}, "items": deleted});
-    let (media, body) = content::write(&call.wanted, &v);
+    let (media, body) = deleted.finish();
     Ok(bytes(200, media, body))
 }
 

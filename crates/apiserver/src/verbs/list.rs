@@ -3,9 +3,10 @@
 use super::shared;
 use crate::answer::bytes;
 use crate::body::Body;
-use crate::content::{self, Encoding, META_V1, Shape};
+use crate::content::{Encoding, META_V1, Shape, Wanted};
 use crate::handle::Call;
 use crate::joined::Joined;
+use crate::listing::{Listing, pieces};
 use crate::path::Query;
 use crate::{Server, table};
 use http::Response;
@@ -20,7 +21,9 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     if let Backend::Function(f) = &row.backend {
         let items = f.list(server.registry.env(), request).await?;
         table::check_list(row, &call.wanted)?;
-        return Ok(objects(server, call, request, items, &json!({"resourceVersion": ""})));
+        let mut listing = Objects::new(server, call, request, json!({"resourceVersion": ""}));
+        listing.push(items)?;
+        return Ok(listing.finish());
     }
     let page = server.registry.list(request, &options).await?;
     table::check_list(row, &call.wanted)?;
@@ -46,9 +49,15 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
             _ => {}
         }
     }
-    let meta = list_meta(&page);
-    let items = server.registry.all_from_stored(row, &page.entries).await?;
-    Ok(objects(server, call, request, items, &meta))
+    let mut listing = Objects::new(server, call, request, list_meta(&page));
+    // Who converts objects elsewhere is asked for all of them together.
+    let together = row.strategy.converter().is_some();
+    let whole = together.then_some(&page.entries[..]).into_iter();
+    for piece in whole.chain(pieces(if together { &[] } else { &page.entries })) {
+        listing.push(server.registry.all_from_stored(row, piece).await?)?;
+        tokio::task::yield_now().await;
+    }
+    Ok(listing.finish())
 }
 
 fn list_meta(page: &Page) -> Value {
@@ -76,36 +85,64 @@ fn joined(
     bytes(200, "application/json", Body::Joined(Box::new(joined)))
 }
 
-/// Decoded objects in the shape that was asked for.
-fn objects(server: &Server, call: &Call, request: &Request, items: Vec<Object>, meta: &Value) -> Response<Body> {
-    let row = &request.resource;
-    let version = call.wanted.meta;
-    let v = match call.wanted.shape {
-        Shape::Table => {
-            let now = meta::time::format(server.registry.clock.now());
-            let include = call.query.get("includeObject");
-            let how = table::Making { meta: version, include, headers: true, now: &now };
-            table::table(row, &items, meta.clone(), &how)
-        }
-        Shape::PartialMetadata | Shape::PartialMetadataList => {
-            let items: Vec<Value> = items.iter().map(|o| table::partial(o, version)).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": meta, "items": items})
-        }
-        Shape::Object => {
-            let bare = |mut o: Object| {
-                if row.bare_items {
-                    o.remove(&["kind"]);
-                    o.remove(&["apiVersion"]);
-                }
-                o.into_value()
-            };
-            let items: Vec<Value> = items.into_iter().map(bare).collect();
-            json!({"kind": row.kind.list_kind(), "apiVersion": row.kind.gvk().api_version(),
-                "metadata": meta, "items": items})
-        }
-    };
-    let (media, body) = content::write(&call.wanted, &v);
-    bytes(200, media, body)
+/// A list of decoded objects in the shape that was asked for.
+struct Objects<'a> {
+    row: &'a Resource,
+    wanted: &'a Wanted,
+    include: &'a str,
+    now: String,
+    listing: Listing<'a>,
+}
+
+impl<'a> Objects<'a> {
+    fn new(server: &Server, call: &'a Call, request: &'a Request, meta: Value) -> Self {
+        let (row, wanted) = (&*request.resource, &call.wanted);
+        let include = call.query.get("includeObject");
+        let now = meta::time::format(server.registry.clock.now());
+        let (list, field) = match wanted.shape {
+            Shape::Table => {
+                let how = table::Making { meta: wanted.meta, include, headers: true, now: &now };
+                (table::table(row, &[], meta, &how), "rows")
+            }
+            Shape::PartialMetadata | Shape::PartialMetadataList => {
+                (json!({"kind": "PartialObjectMetadataList", "apiVersion": wanted.meta, "metadata": meta}), "items")
+            }
+            Shape::Object => {
+                let (kind, version) = (row.kind.list_kind(), row.kind.gvk().api_version());
+                (json!({"kind": kind, "apiVersion": version, "metadata": meta}), "items")
+            }
+        };
+        Self { row, wanted, include, now, listing: Listing::new(wanted, list, field) }
+    }
+
+    fn push(&mut self, objects: Vec<Object>) -> Result<(), Status> {
+        let items = match self.wanted.shape {
+            Shape::Table => {
+                let how =
+                    table::Making { meta: self.wanted.meta, include: self.include, headers: true, now: &self.now };
+                table::rows(self.row, &objects, &how)
+            }
+            Shape::PartialMetadata | Shape::PartialMetadataList => {
+                objects.iter().map(|o| table::partial(o, self.wanted.meta)).collect()
+            }
+            Shape::Object => {
+                let bare = |mut o: Object| {
+                    if self.row.bare_items {
+                        o.remove(&["kind"]);
+                        o.remove(&["apiVersion"]);
+                    }
+                    o.into_value()
+                };
+                objects.into_iter().map(bare).collect()
+            }
+        };
+        self.listing.push(items)
+    }
+
+    fn finish(self) -> Response<Body> {
+        let (media, body) = self.listing.finish();
+        bytes(200, media, body)
+    }
 }
 
 /// Requirements of the selectors of one request. Each is looked at for each object, and for each event of a watch; upstream

@@ -8,6 +8,7 @@ use crate::body::Body;
 use crate::content::{self, Encoding, META_V1, Shape, Wanted};
 use crate::encoded::Of;
 use crate::handle::Call;
+use crate::listing::pieces_by;
 use crate::metrics::table::{TERMINATED_WATCHERS, WATCH_EVENTS, WATCH_SIZES};
 use crate::{Server, order, table};
 use bytes::Bytes;
@@ -132,7 +133,7 @@ impl Stream {
                 batch = watch.next(&server.registry) => match batch {
                     // No object is a list: upstream ends such a stream at the first of them.
                     Ok(Batch::Events(_)) if self.wanted.shape == Shape::PartialMetadataList => return,
-                    Ok(Batch::Events(events)) => match self.events(&events).await {
+                    Ok(Batch::Events(events)) => match self.all_events(&events).await {
                         Ok(sent) => sent,
                         // Whoever went on would never hear of what could not be told.
                         Err(s) => return self.fail(s).await,
@@ -148,6 +149,18 @@ impl Stream {
                 return;
             }
         }
+    }
+
+    /// Piece by piece, since many large objects may have to be decoded.
+    async fn all_events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), Left>, Status> {
+        for piece in pieces_by(events, |e| e.entry.value.len()) {
+            let sent = self.events(piece).await?;
+            if sent.is_err() {
+                return Ok(sent);
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(Ok(()))
     }
 
     async fn events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), Left>, Status> {

@@ -7,11 +7,12 @@ use crate::context::{Context, Error};
 use crate::discovery::{self, Served};
 use crate::views::{Pod, pods};
 use client::{
-    ApiResource, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope, WorkQueue,
+    Api, ApiResource, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope, WorkQueue,
     WriteOptions,
 };
 use conditions::Progress;
 use meta::Object;
+use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,28 +130,49 @@ async fn delete_content(client: &Client, namespace: &str) -> Progress {
     p
 }
 
+/// What is asked of an object that is to go: there may be many, and large ones.
+#[derive(Deserialize)]
+struct Remaining {
+    metadata: RemainingMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RemainingMeta {
+    name: String,
+    deletion_grace_period_seconds: Option<i64>,
+    finalizers: Option<Vec<String>>,
+}
+
+async fn remaining(api: &Api<Object>) -> Result<Vec<Remaining>, client::Error> {
+    let mut all = Vec::new();
+    api.each(&ListOptions::default(), |r| all.push(r)).await?;
+    Ok(all)
+}
+
 async fn delete_all(client: &Client, s: &Served, namespace: &str, p: &mut Progress) -> Result<(), client::Error> {
     let api = client.dynamic(&s.resource).namespace(namespace);
     let background = DeleteOptions::propagation(Propagation::Background);
-    let first = api.list(&ListOptions::default()).await;
-    if first.as_ref().is_ok_and(|l| l.items.is_empty()) {
+    let any = api.list(&ListOptions { limit: 1, ..ListOptions::default() }).await;
+    if any.is_ok_and(|l| l.items.is_empty()) {
         return Ok(());
     }
     // A list with an object that cannot be read fails. The server deletes what it can, and names that object.
     if s.can("deletecollection") {
         api.delete_collection(&background, &ListOptions::default()).await?;
     } else {
-        for o in &first?.items {
-            client::optional(api.delete(o.name(), &background).await)?;
+        for name in remaining(&api).await?.iter().map(|r| &r.metadata.name) {
+            client::optional(api.delete(name, &background).await)?;
         }
     }
-    let left = api.list(&ListOptions::default()).await?;
-    if !left.items.is_empty() {
+    let left = remaining(&api).await?;
+    if !left.is_empty() {
         let g = s.resource.gvr();
         // Upstream's form, which has a dot at the end for the core group.
         let name = format!("{}.{}", g.resource, g.group);
-        let grace = left.items.iter().filter_map(Object::deletion_grace_period_seconds).max().unwrap_or(0);
-        p.remains(&name, left.items.len(), left.items.iter().flat_map(Object::finalizers), grace);
+        let grace = left.iter().filter_map(|r| r.metadata.deletion_grace_period_seconds).max().unwrap_or(0);
+        let finalizers = left.iter().flat_map(|r| r.metadata.finalizers.iter().flatten().map(String::as_str));
+        p.remains(&name, left.len(), finalizers, grace);
     }
     Ok(())
 }

@@ -117,10 +117,12 @@ impl Controller {
         for r in resources {
             self.watch(&r);
             let gvr = r.gvr();
-            let list = client.dynamic(&r).namespace(&key.namespace).list(&ListOptions::default()).await?;
-            for o in list.items.iter().filter(|o: &&Object| quota.covers(&gvr.group, &gvr.resource, o)) {
-                quota::add(&mut used, quota::usage(&gvr.group, &gvr.resource, o, Some(&now)));
-            }
+            let count = |o: Object| {
+                if quota.covers(&gvr.group, &gvr.resource, &o) {
+                    quota::add(&mut used, quota::usage(&gvr.group, &gvr.resource, &o, Some(&now)));
+                }
+            };
+            client.dynamic(&r).namespace(&key.namespace).each(&ListOptions::default(), count).await?;
         }
         used.retain(|k, _| quota.wanted.contains_key(k));
         if quota.hard != quota.wanted || quota.used != used {

@@ -1,0 +1,205 @@
+//! A list that is written piece by piece: of its objects, no more than a piece is decoded at a time.
+//!
+//! Each piece is encoded as a list of its own, and what every such list has before and after its objects is cut off. So the bytes are
+//! those of the whole list, in every encoding.
+
+use crate::content::{self, Encoding, PROTOBUF, Wanted};
+use meta::{Status, Value};
+use std::sync::Arc;
+use store::Entry;
+
+/// Bytes of stored objects in a piece.
+const PIECE: usize = 512 << 10;
+
+pub struct Listing<'a> {
+    wanted: &'a Wanted,
+    /// The list without its objects, and the field where they belong.
+    list: Value,
+    field: &'static str,
+    form: Form,
+    out: Vec<u8>,
+}
+
+enum Form {
+    Text {
+        media: &'static str,
+        before: Vec<u8>,
+        between: Vec<u8>,
+        after: Vec<u8>,
+    },
+    /// `before` is the length of the message without objects.
+    Protobuf {
+        before: usize,
+    },
+    /// Encodings that say how many follow.
+    Whole(Vec<Value>),
+}
+
+impl<'a> Listing<'a> {
+    pub fn new(wanted: &'a Wanted, mut list: Value, field: &'static str) -> Self {
+        list[field] = Value::Array(Vec::new());
+        let protobuf = || content::message(&list).map(|m| m.len());
+        let form = match wanted.encoding {
+            Encoding::Cbor => Form::Whole(Vec::new()),
+            Encoding::Protobuf => match protobuf() {
+                Some(before) => Form::Protobuf { before },
+                None => text(wanted, &mut list, field),
+            },
+            Encoding::Json | Encoding::Yaml => text(wanted, &mut list, field),
+        };
+        Self { wanted, list, field, form, out: Vec::new() }
+    }
+
+    /// Adds objects at the end.
+    pub fn push(&mut self, items: Vec<Value>) -> Result<(), Status> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        if let Form::Whole(all) = &mut self.form {
+            all.extend(items);
+            return Ok(());
+        }
+        self.list[self.field] = Value::Array(items);
+        match &self.form {
+            Form::Text { before, between, after, .. } => {
+                let (_, piece) = content::write(self.wanted, &self.list);
+                let own = piece.strip_prefix(&before[..]).and_then(|p| p.strip_suffix(&after[..]));
+                let own = own.ok_or_else(|| Status::internal("a part of a list has another form than the list"))?;
+                self.out.extend_from_slice(if self.out.is_empty() { before } else { between });
+                self.out.extend_from_slice(own);
+            }
+            Form::Protobuf { before } => {
+                let message = content::message(&self.list);
+                let message = message.ok_or_else(|| Status::internal("an object cannot be written as protobuf"))?;
+                let from = if self.out.is_empty() { 0 } else { *before };
+                self.out.extend_from_slice(message.get(from..).unwrap_or_default());
+            }
+            Form::Whole(_) => {}
+        }
+        self.list[self.field] = Value::Array(Vec::new());
+        Ok(())
+    }
+
+    /// The media type and the bytes of the whole list.
+    pub fn finish(mut self) -> (&'static str, Vec<u8>) {
+        match self.form {
+            Form::Text { media, after, .. } if !self.out.is_empty() => {
+                self.out.extend_from_slice(&after);
+                (media, self.out)
+            }
+            Form::Protobuf { .. } if !self.out.is_empty() => {
+                let named = |k: &str| self.list[k].as_str().unwrap_or_default();
+                (PROTOBUF, codec::protobuf::envelope(named("apiVersion"), named("kind"), &self.out))
+            }
+            Form::Whole(all) => {
+                self.list[self.field] = Value::Array(all);
+                content::write(self.wanted, &self.list)
+            }
+            _ => content::write(self.wanted, &self.list),
+        }
+    }
+}
+
+/// What is around the objects, found by a word in their place that is nowhere else.
+fn text(wanted: &Wanted, list: &mut Value, field: &'static str) -> Form {
+    let (media, empty) = content::write(wanted, list);
+    let mut word = "here".to_owned();
+    while memchr::memmem::find(&empty, word.as_bytes()).is_some() {
+        word.push('x');
+    }
+    list[field] = Value::Array(vec![word.clone().into()]);
+    let (_, with) = content::write(wanted, list);
+    list[field] = Value::Array(Vec::new());
+    let (element, is_yaml) = match wanted.encoding {
+        Encoding::Yaml => (format!("- {word}\n"), true),
+        _ => (format!("\"{word}\""), false),
+    };
+    let at = memchr::memmem::find(&with, element.as_bytes()).unwrap_or_default();
+    let (before, after) = (with[..at].to_vec(), with[at + element.len()..].to_vec());
+    let line = before.iter().rposition(|b| *b == b'\n').map(|n| &before[n..]);
+    let between = match line {
+        _ if is_yaml => Vec::new(),
+        Some(line) if wanted.pretty => [b",", line].concat(),
+        _ => b",".to_vec(),
+    };
+    Form::Text { media, before, between, after }
+}
+
+/// The objects of a page in pieces that are decoded one after the other.
+pub fn pieces(entries: &[Arc<Entry>]) -> impl Iterator<Item = &[Arc<Entry>]> {
+    pieces_by(entries, |e| e.value.len())
+}
+
+/// Parts of a slice, of one element at least, and of as many as are small enough together.
+pub fn pieces_by<T>(mut all: &[T], size: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = all.iter().take_while(|x| {
+            bytes += size(x);
+            bytes <= PIECE
+        });
+        let n = fits.count().max(1);
+        let (piece, rest) = all.split_at_checked(n)?;
+        all = rest;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::{META_V1, Shape};
+    use serde_json::json;
+
+    #[test]
+    fn pieces_make_the_bytes_of_the_whole() {
+        let map = |n: usize| {
+            let text = format!("here {n}\n  - herex\n\"here\": ' {}", "long words ".repeat(n % 9 * 20));
+            json!({"metadata": {"name": format!("m{n}"), "labels": {"a": "b"}}, "data": {"x": text, "y": "", "z": "1"}})
+        };
+        let items: Vec<Value> = (0..23).map(map).collect();
+        let lists = [
+            (
+                json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7", "continue": "here"}}),
+                "items",
+            ),
+            (json!({"kind": "OddList", "apiVersion": "example.com/v1", "metadata": {"resourceVersion": "7"}}), "items"),
+            (json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}}), "items"),
+            (
+                json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
+                "columnDefinitions": [{"name": "herexx", "description": "- here\n"}]}),
+                "rows",
+            ),
+        ];
+        for (list, field) in &lists {
+            for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor] {
+                for (pretty, count) in [(false, 23), (true, 23), (false, 1), (false, 0)] {
+                    let wanted = Wanted { encoding, pretty, shape: Shape::Object, meta: META_V1 };
+                    let items = &items[..count];
+                    let mut whole = list.clone();
+                    whole[*field] = items.to_vec().into();
+                    for step in [1, 4, 100] {
+                        let mut listing = Listing::new(&wanted, list.clone(), field);
+                        items.chunks(step).for_each(|c| listing.push(c.to_vec()).unwrap());
+                        let (media, bytes) = listing.finish();
+                        let (want_media, want) = content::write(&wanted, &whole);
+                        assert!(
+                            (media, &bytes) == (want_media, &want),
+                            "{encoding:?} {pretty} {count} {step}:\n{}\n{}",
+                            String::from_utf8_lossy(&bytes),
+                            String::from_utf8_lossy(&want)
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_piece_has_as_much_as_fits_and_one_at_least() {
+        let sizes = [1, PIECE, 1, PIECE - 1, 1, 2 * PIECE, 0, 0, 1];
+        let cut: Vec<&[usize]> = pieces_by(&sizes, |s| *s).collect();
+        assert_eq!(cut, [&sizes[..1], &sizes[1..2], &sizes[2..4], &sizes[4..5], &sizes[5..6], &sizes[6..]]);
+        assert_eq!(pieces_by(&[0_usize; 0], |s| *s).count(), 0);
+    }
+}
