@@ -364,6 +364,16 @@ pub fn enter(directories: &[CgroupDirectory]) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a process that joins stands still: it, or a cgroup above it, is frozen.
+pub fn is_frozen(directories: &[CgroupDirectory]) -> bool {
+    directories.iter().any(|CgroupDirectory { directory, .. }| {
+        let read = |file: &str| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
+        matches!(read("freezer.state").trim(), "FROZEN" | "FREEZING")
+            || read("cgroup.freeze").trim() == "1"
+            || read("cgroup.events").lines().any(|l| l == "frozen 1")
+    })
+}
+
 /// Lets every process in a cgroup and below it go on that was frozen, by whomever: a frozen one does not end.
 fn thaw(directory: &Path) {
     each(directory, &mut |at| {

@@ -214,12 +214,44 @@ async fn privileges_are_what_was_asked_for() {
     host.finish().await;
 }
 
-/// Files of a container's control group on the host, by name.
-fn control(host: &Host, id: &str, name: &str) -> Vec<String> {
+/// A file of a container's control groups on the host, in all hierarchies that have it.
+fn control_files(host: &Host, id: &str, name: &str) -> Vec<std::path::PathBuf> {
     let all = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|e| e.path());
     let hierarchies = all.chain([std::path::PathBuf::from("/sys/fs/cgroup")]);
     let of_container = hierarchies.map(|h| h.join(&host.options.cgroup_prefix).join("burstable/poda").join(id));
-    of_container.filter_map(|d| Some(std::fs::read_to_string(d.join(name)).ok()?.trim().to_owned())).collect()
+    of_container.map(|d| d.join(name)).filter(|f| f.exists()).collect()
+}
+
+fn control(host: &Host, id: &str, name: &str) -> Vec<String> {
+    let files = control_files(host, id, name);
+    files.iter().filter_map(|f| Some(std::fs::read_to_string(f).ok()?.trim().to_owned())).collect()
+}
+
+/// A container can freeze itself. What joins it then would stand still, and be neither counted nor ended.
+#[tokio::test]
+async fn nothing_joins_a_frozen_container() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let id = host.start("a", shell("main", FOREVER)).await;
+    let v1 = !control_files(&host, &id, "freezer.state").is_empty();
+    let (file, frozen, thawed) = if v1 { ("freezer.state", "FROZEN", "THAWED") } else { ("cgroup.freeze", "1", "0") };
+    let set = |value: &str| control_files(&host, &id, file).iter().for_each(|f| std::fs::write(f, value).unwrap());
+    set(frozen);
+    let stands_still = || match v1 {
+        true => control(&host, &id, file).iter().all(|s| s == frozen),
+        false => control(&host, &id, "cgroup.events").iter().any(|e| e.contains("frozen 1")),
+    };
+    while !stands_still() {
+        tokio::task::yield_now().await;
+    }
+    let error = host.runtime.exec_sync(&id, words("true"), Some(Duration::from_secs(20)), 1000).await.unwrap_err();
+    assert!(error.to_string().contains("cannot exec in a paused container"), "{error}");
+    set(thawed);
+    assert_eq!(sh(&host, &id, "echo on").await.1, "on\n");
+    // It does not keep the container from being ended.
+    set(frozen);
+    host.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+    host.finish().await;
 }
 
 /// Where the processes are, and in the group above, which they cannot reach.

@@ -444,6 +444,10 @@ impl Shim {
         let Some(pid) = live.pid.filter(|_| live.state.state == ContainerState::Running) else {
             return Err(format!("container {id} is not running"));
         };
+        // Its processes may do that. Helpers that join would stand still, and not even end when they are killed.
+        if cgroup::is_frozen(&live.record.cgroups) {
+            return Err("cannot exec in a paused container".into());
+        }
         let namespace = |name: &str| -> Result<OwnedFd, String> {
             let path = format!("/proc/{pid}/ns/{name}");
             File::open(&path).map(OwnedFd::from).map_err(|e| format!("{path}: {e}"))
