@@ -10,7 +10,7 @@ use crate::verbs;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request as HttpRequest, Response, StatusCode, Uri};
-use meta::{Object, Reason, Status};
+use meta::{FieldError, FieldPath, GroupKind, Object, Reason, Status};
 use registry::{Admit, Operation, Request, WriteOptions};
 use std::sync::Arc;
 
@@ -63,6 +63,7 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     let (ns, name) = (&request.namespace, &request.name);
     let path = match request.subresource.as_str() {
         "log" => {
+            check_log_options(&call.query, name)?;
             let container = container(&object, &call.query)?;
             format!("/containerLogs/{ns}/{name}/{container}")
         }
@@ -95,6 +96,32 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
         return Err(refusal(response, name).await);
     }
     Ok(response)
+}
+
+/// What upstream checks before it looks for the pod's node (`ValidatePodLogOptions`). What is no number is told by the agent.
+fn check_log_options(query: &Query, pod: &str) -> Result<(), Status> {
+    let number = |name: &str| Some(query.get(name)).filter(|t| !t.is_empty())?.parse::<i64>().ok();
+    let mut errors = Vec::new();
+    let mut at_least = |name: &str, least: i64, why: &str| {
+        if let Some(n) = number(name).filter(|n| *n < least) {
+            errors.push(FieldError::invalid(&FieldPath::new(name), n, why));
+        }
+    };
+    at_least("tailLines", 0, "must be greater than or equal to 0");
+    at_least("limitBytes", 1, "must be greater than 0");
+    let both = number("sinceSeconds").is_some() && !query.get("sinceTime").is_empty();
+    if !both {
+        at_least("sinceSeconds", 1, "must be greater than 0");
+    } else {
+        // Upstream's path has no name.
+        let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+        errors.push(FieldError::forbidden(&FieldPath::new("[]"), why));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let kind = GroupKind { group: String::new(), kind: "PodLogOptions".into() };
+    Err(Status::invalid(&kind, pod, &errors))
 }
 
 /// WebSockets begin with a GET, and still do what only `create` allows (since v1.35).

@@ -162,6 +162,7 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
     match words[0].as_str() {
         "singular" => kind["singular"] = rest[0].into(),
         "revisioned" => kind["revisioned"] = true.into(),
+        "put-creates" => kind["put_creates"] = true.into(),
         "any-finalizer" => kind["any_finalizer"] = true.into(),
         "answers-deleted" => kind["answers_deleted"] = true.into(),
         "said" => kind["said"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into(),

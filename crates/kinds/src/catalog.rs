@@ -52,6 +52,8 @@ pub struct Kind {
     pub generation: Option<Generation>,
     /// An update must name the revision it is of.
     pub needs_revision: bool,
+    /// An update of what is not there creates it.
+    pub put_creates: bool,
     /// How often an update says what is wrong with labels, annotations and owners: every check that looks says it.
     pub said: u8,
     /// Finalizers need no domain, as those of Kubernetes' own kinds mostly do.

@@ -2,11 +2,10 @@
 
 use crate::admit::{Admit, Operation};
 use crate::create::commit_status;
-use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Propagation};
+use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation};
 use crate::strategy::Request;
-use crate::update::check_preconditions;
 use crate::{Registry, encode, metadata};
-use meta::{FieldError, FieldPath, GroupKind, Object, Status, time};
+use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Status, time};
 use store::{Action, CommitError, Expect, Op};
 
 /// What became of an object that was to be deleted.
@@ -164,5 +163,22 @@ impl Registry {
         if finalizers.iter().map(String::as_str).ne(o.finalizers()) {
             o.set_finalizers(finalizers);
         }
+    }
+}
+
+fn check_preconditions(p: &Preconditions, live: &Object, request: &Request) -> Result<(), Status> {
+    let fail = |what: &str, want: &str, have: &str, happened: &str| {
+        let why = format!(
+            "the {what} in the precondition ({want}) does not match the {what} in record ({have}). The object might have been {happened}"
+        );
+        // Upstream names the kind here, not the resource.
+        let gr =
+            GroupResource { group: request.group_resource().group, resource: request.resource.kind.kind.to_string() };
+        Err(Status::conflict(&gr, live.name(), &why))
+    };
+    match (&p.uid, &p.resource_version) {
+        (Some(u), _) if u != live.uid() => fail("UID", u, live.uid(), "deleted and then recreated"),
+        (_, Some(v)) if v != live.resource_version() => fail("ResourceVersion", v, live.resource_version(), "modified"),
+        _ => Ok(()),
     }
 }

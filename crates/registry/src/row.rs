@@ -48,6 +48,16 @@ pub trait Function: Send + Sync {
         options: &WriteOptions,
     ) -> Result<Object, Status>;
 
+    /// Whether what is sent to a subresource of the object with this name is meant for it. It may have no name.
+    fn check_name(&self, object: &Object, url: &str) -> Result<(), Status> {
+        match object.name() {
+            name if name.is_empty() || name == url => Ok(()),
+            name => Err(Status::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({url})"
+            ))),
+        }
+    }
+
     async fn get(&self, _env: Env<'_>, request: &Request) -> Result<Object, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "get"))
     }

@@ -280,10 +280,6 @@ pub trait Strategy: Send + Sync {
         NameRule::DnsSubdomain
     }
 
-    fn allows_create_on_update(&self) -> bool {
-        false
-    }
-
     /// Defaults that depend on more than one field. After the schema's own.
     fn default(&self, _object: &mut Object) {}
 

@@ -83,6 +83,8 @@ impl Registry {
                 return match change(None)? {
                     // What must have a revision is there.
                     _ if preconditions.resource_version.is_some() => Err(Status::not_found(&gr, &request.name)),
+                    // One that names an object that is gone meant that one.
+                    Target::Create(o) if !o.uid().is_empty() => Err(not_that_one(request, o.uid(), "")),
                     Target::Create(mut o) => {
                         o.remove(&["metadata", "resourceVersion"]);
                         self.create(request, *o, options, admit).await.map(Updated::Created)
@@ -91,7 +93,13 @@ impl Registry {
                 };
             };
             let old = self.live(row, &entry).await?;
-            check_preconditions(preconditions, &old, request)?;
+            match &preconditions.uid {
+                Some(uid) if uid != old.uid() => return Err(not_that_one(request, uid, old.uid())),
+                _ if preconditions.resource_version.as_ref().is_some_and(|v| v != old.resource_version()) => {
+                    return Err(Status::modified(&gr, &request.name));
+                }
+                _ => {}
+            }
             let mut made = change(Some(&old));
             while self.ask_noted(request).await {
                 made = change(Some(&old));
@@ -171,9 +179,7 @@ impl Registry {
             return Err(Status::bad_request(why));
         }
         if !new.uid().is_empty() && new.uid() != old.uid() {
-            let why =
-                format!("Precondition failed: UID in precondition: {}, UID in object meta: {}", new.uid(), old.uid());
-            return Err(Status::conflict(&row.group_resource(), &request.name, &why));
+            return Err(not_that_one(request, new.uid(), old.uid()));
         }
         if new.resource_version().is_empty() && row.kind.needs_revision && request.subresource.is_empty() {
             let path = FieldPath::new("metadata.resourceVersion");
@@ -332,14 +338,14 @@ fn keep_status(new: &mut Object, old: &Object) {
     }
 }
 
-pub(crate) fn check_preconditions(p: &Preconditions, live: &Object, request: &Request) -> Result<(), Status> {
-    let fail = |what: &str, want: &str, have: &str| {
-        let why = format!("Precondition failed: {what} in precondition: {want}, {what} in object meta: {have}");
-        Err(Status::conflict(&request.group_resource(), live.name(), &why))
-    };
-    match (&p.uid, &p.resource_version) {
-        (Some(u), _) if u != live.uid() => fail("UID", u, live.uid()),
-        (_, Some(v)) if v != live.resource_version() => fail("ResourceVersion", v, live.resource_version()),
-        _ => Ok(()),
-    }
+/// An update of an object that has another uid, as upstream's storage says it.
+fn not_that_one(request: &Request, wanted: &str, found: &str) -> Status {
+    let gr = request.group_resource();
+    let place: Vec<&str> = [&gr.resource, &request.namespace, &request.name].into_iter().map(String::as_str).collect();
+    let key = place.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join("/");
+    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+    );
+    Status::conflict(&gr, &request.name, &why)
 }

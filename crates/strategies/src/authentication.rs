@@ -70,6 +70,15 @@ const YEAR: i64 = 365 * 24 * 3600;
 
 #[async_trait]
 impl Function for TokenRequest {
+    fn check_name(&self, object: &Object, url: &str) -> Result<(), Status> {
+        if object.name().is_empty() || object.name() == url {
+            return Ok(());
+        }
+        let kind = GroupKind { group: "authentication.k8s.io".into(), kind: "TokenRequest".into() };
+        let why = "must match the service account name if specified";
+        Err(Status::invalid(&kind, url, &[FieldError::invalid(&FieldPath::new("metadata.name"), object.name(), why)]))
+    }
+
     async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
         let account = env.registry.get(request).await?;
         let settings = &self.0.settings;

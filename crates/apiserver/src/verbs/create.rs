@@ -29,14 +29,8 @@ pub async fn function(
     let options = write_options(call)?;
     let mut object = read_object(call, &request)?;
     take_namespace(&request, &mut object)?;
-    if object.name().is_empty() {
-        object.set_name(&request.name);
-    } else if object.name() != request.name {
-        let (a, b) = (object.name(), &request.name);
-        return Err(Status::bad_request(format!(
-            "the name of the object ({a}) does not match the name on the URL ({b})"
-        )));
-    }
+    function.check_name(&object, &request.name)?;
+    object.set_name(&request.name);
     let admit = admission(server, call, &request, &options);
     admit.mutate(Operation::Create, &mut object, None).await?;
     admit.validate(Operation::Create, Some(&object), None).await?;

@@ -46,6 +46,9 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
     let verb = call.verb;
     const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
     let reads = matches!(method, Method::GET | Method::HEAD);
+    if namespaced && named && t.namespace.is_empty() {
+        return Err(Status::no_such_path());
+    }
     if (!METHODS.contains(&method) && !is_stream(&t.subresource)) || (t.watch && !reads) {
         return Err(method_not_allowed());
     }
@@ -54,7 +57,7 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
     }
     let served =
         row.kind.has_verb(verb) || (row.strategy.serves_more() && matches!(verb, "create" | "update" | "patch"));
-    if !served || (namespaced && named && t.namespace.is_empty()) || (method == Method::POST && named) {
+    if !served || (method == Method::POST && named) {
         return Err(method_not_allowed());
     }
     if namespaced && matches!(verb, "create" | "deletecollection") && t.namespace.is_empty() && row.stored().is_some() {

@@ -14,7 +14,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     let mut object = read_object(call, &request)?;
     take_namespace(&request, &mut object)?;
     check_name(&request, &object)?;
-    let creates = request.resource.strategy.allows_create_on_update() && request.subresource.is_empty();
+    let creates = request.resource.kind.put_creates && request.subresource.is_empty();
     if creates {
         super::patch::authorize_create(server, call).await?;
     }

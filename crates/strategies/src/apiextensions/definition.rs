@@ -88,6 +88,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         namespaced: o.str_at(&["spec", "scope"]) == Some("Namespaced"),
         generation: Some(Generation::Content),
         needs_revision: true,
+        put_creates: false,
         said: 3,
         any_finalizer: true,
         answers_deleted: false,

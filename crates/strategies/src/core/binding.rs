@@ -9,6 +9,13 @@ pub struct Binding;
 
 #[async_trait]
 impl Function for Binding {
+    fn check_name(&self, object: &Object, url: &str) -> Result<(), Status> {
+        match object.name() == url {
+            true => Ok(()),
+            false => Err(Status::bad_request("name in URL does not match name in Binding object")),
+        }
+    }
+
     async fn create(
         &self,
         env: Env<'_>,

@@ -10,6 +10,13 @@ pub struct Eviction;
 
 #[async_trait]
 impl Function for Eviction {
+    fn check_name(&self, object: &Object, url: &str) -> Result<(), Status> {
+        match object.name() == url {
+            true => Ok(()),
+            false => Err(Status::bad_request("name in URL does not match name in Eviction object")),
+        }
+    }
+
     async fn create(
         &self,
         env: Env<'_>,

@@ -367,7 +367,13 @@ async fn what_may_not_change_does_not_change() {
         check(&c, ("PATCH", &at, media), old.clone(), conflict("the object has been modified")).await;
     }
     let tied = json!({"preconditions": {"resourceVersion": "1"}}).to_string();
-    check(&c, ("DELETE", &at, JSON), tied, conflict("Precondition failed")).await;
+    check(
+        &c,
+        ("DELETE", &at, JSON),
+        tied,
+        conflict("the ResourceVersion in the precondition (1) does not match the ResourceVersion in record"),
+    )
+    .await;
 }
 
 #[tokio::test]

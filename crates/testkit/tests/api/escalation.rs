@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-async fn grant(c: &Cluster, user: &str, rules: Value) {
+pub async fn grant(c: &Cluster, user: &str, rules: Value) {
     made(c, &format!("{RBAC}/clusterroles"), json!({"metadata": {"name": format!("of-{user}")}, "rules": rules})).await;
     let binding = json!({"metadata": {"name": format!("of-{user}")},
         "roleRef": {"kind": "ClusterRole", "name": format!("of-{user}"), "apiGroup": GROUP},

@@ -126,3 +126,106 @@ async fn both_versions_of_openapi_have_the_same_operations() {
     }
     assert_eq!(have, wanted);
 }
+
+/// Kinds whose name the writer chooses, and which may be put before they are there.
+#[tokio::test]
+async fn some_kinds_are_created_by_an_update() {
+    let c = Cluster::start(1).await;
+    let core = "/api/v1/namespaces/default";
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = |kind: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "r"});
+    let involved = json!({"kind": "Pod", "name": "p", "namespace": "default"});
+    for (path, body) in [
+        ("/apis/coordination.k8s.io/v1/namespaces/default/leases".to_owned(), json!({})),
+        (format!("{core}/endpoints"), json!({})),
+        (format!("{core}/services"), json!({"spec": {"ports": [{"port": 1}]}})),
+        (format!("{core}/limitranges"), json!({"spec": {"limits": []}})),
+        (format!("{core}/events"), json!({"involvedObject": involved})),
+        ("/apis/node.k8s.io/v1/runtimeclasses".to_owned(), json!({"handler": "h"})),
+        (format!("{rbac}/clusterroles"), json!({"rules": []})),
+        (format!("{rbac}/namespaces/default/roles"), json!({"rules": []})),
+        (format!("{rbac}/clusterrolebindings"), json!({"roleRef": role("ClusterRole")})),
+        (format!("{rbac}/namespaces/default/rolebindings"), json!({"roleRef": role("Role")})),
+    ] {
+        let one = format!("{path}/put-1");
+        let mut object = body.clone();
+        object["metadata"]["name"] = "put-1".into();
+        let a = c.call("PUT", &one, object.clone()).await;
+        assert_eq!(a.code, 201, "{path}: {}", a.body);
+        object["metadata"]["labels"] = json!({"a": "b"});
+        object["metadata"]["resourceVersion"] = a.body["metadata"]["resourceVersion"].clone();
+        let a = c.call("PUT", &one, object.clone()).await;
+        assert_eq!(a.code, 200, "{path}: {}", a.body);
+        // One that named an object that is gone meant that one.
+        assert_eq!(c.call("DELETE", &one, Value::Null).await.code, 200);
+        object["metadata"]["uid"] = a.body["metadata"]["uid"].clone();
+        let a = c.call("PUT", &one, object).await;
+        assert_eq!(a.code, 409, "{path}: {}", a.body);
+    }
+    let gone = json!({"metadata": {"name": "gone"}});
+    assert_eq!(c.call("PUT", &format!("{core}/configmaps/gone"), gone).await.code, 404);
+    let gone = json!({"metadata": {"name": "gone", "uid": "u-1"}});
+    assert_eq!(c.call("PUT", &format!("{core}/configmaps/gone"), gone.clone()).await.code, 404);
+    let a = c.call("PUT", &format!("{core}/endpoints/gone"), gone).await;
+    let why = "Operation cannot be fulfilled on endpoints \"gone\": StorageError: invalid object, Code: 4, \
+        Key: /registry/endpoints/default/gone, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
+        UID in precondition: u-1, UID in object meta: ";
+    assert_eq!((a.code, a.body["message"].as_str().unwrap()), (409, why));
+}
+
+/// Creating by an update is creating.
+#[tokio::test]
+async fn who_may_only_update_creates_nothing() {
+    let c = Cluster::start(1).await;
+    let rules = json!([{"verbs": ["update"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}]);
+    crate::escalation::grant(&c, "jane", rules).await;
+    let jane = auth::User::new("jane", &[]);
+    let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
+    let lease = json!({"metadata": {"name": "l"}});
+    let put = async || crate::authorization::as_user(&c, &jane, http::Method::PUT, path, &[], lease.clone()).await;
+    let (code, body) = put().await;
+    assert!(code == 403 && body["message"].as_str().unwrap().contains("cannot create resource \"leases\""), "{body}");
+    assert_eq!(c.call("PUT", path, lease.clone()).await.code, 201);
+    let (code, body) = put().await;
+    assert_ne!(code, 403, "{body}");
+}
+
+#[tokio::test]
+async fn options_of_logs_and_evictions_are_checked() {
+    let c = Cluster::start(1).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    assert_eq!(c.call("POST", pods, pod).await.code, 201);
+    for (query, why) in [
+        ("tailLines=-1", "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ("limitBytes=0", "limitBytes: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=0", "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=-5", "sinceSeconds: Invalid value: -5: must be greater than 0"),
+        (
+            "sinceSeconds=1&sinceTime=2020-01-01T00:00:00Z",
+            "[]: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ),
+    ] {
+        let a = c.call("GET", &format!("{pods}/p/log?{query}"), Value::Null).await;
+        let message = format!("PodLogOptions \"p\" is invalid: {why}");
+        assert_eq!((a.code, a.body["message"].as_str().unwrap()), (422, &*message));
+    }
+    let a = c.call("GET", &format!("{pods}/p/log?tailLines=0&limitBytes=1&sinceSeconds=1"), Value::Null).await;
+    assert!(a.code < 300, "{}", a.body);
+    for body in [json!({}), json!({"metadata": {"name": "q"}})] {
+        let a = c.call("POST", &format!("{pods}/p/eviction"), body).await;
+        let why = "name in URL does not match name in Eviction object";
+        assert_eq!((a.code, a.body["message"].as_str().unwrap()), (400, why));
+    }
+    assert_eq!(c.call("POST", &format!("{pods}/p/eviction"), json!({"metadata": {"name": "p"}})).await.code, 201);
+    // Such a path leads nowhere; that of all namespaces is there, but nothing is created by it.
+    for (method, path, code) in [
+        ("GET", "/api/v1/pods/p", 404),
+        ("DELETE", "/api/v1/pods/p", 404),
+        ("PUT", "/apis/apps/v1/deployments/d/status", 404),
+        ("POST", "/api/v1/pods", 405),
+        ("GET", "/api/v1/pods", 200),
+    ] {
+        assert_eq!(c.call(method, path, Value::Null).await.code, code, "{method} {path}");
+    }
+}

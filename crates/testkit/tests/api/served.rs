@@ -30,6 +30,23 @@ impl Served {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Whether an update of what is not there creates it (upstream's `AllowCreateOnUpdate`).
+    pub fn put_creates(&self) -> bool {
+        const KINDS: [&str; 10] = [
+            "Lease",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "Service",
+            "RuntimeClass",
+            "Role",
+            "RoleBinding",
+            "ClusterRole",
+            "ClusterRoleBinding",
+        ];
+        KINDS.contains(&&*self.kind)
+    }
+
     fn root(&self) -> String {
         let root = if self.group.is_empty() { "api" } else { "apis" };
         format!("/{root}/{}", self.api_version())
