@@ -209,8 +209,7 @@ impl Run {
 
     /// Probes until the verdict is final: started or to be killed. Readiness never ends.
     async fn until_settled(&self, kind: Kind, probe: &Probe) {
-        let seconds =
-            |n: Option<i32>, default: u64| Duration::from_secs(n.filter(|n| *n > 0).map_or(default, |n| n as u64));
+        let seconds = |n: Option<i32>, default: i32| meta::time::seconds(n.filter(|n| *n > 0).unwrap_or(default));
         let (period, timeout) = (seconds(probe.period_seconds, 10), seconds(probe.timeout_seconds, 1));
         if let Some(born) = self.born {
             tokio::time::sleep_until(born + seconds(probe.initial_delay_seconds, 0)).await;
