@@ -70,11 +70,9 @@ mod tests {
             (seconds(i64::MIN), seconds(-1), seconds(7i32)),
             (Duration::ZERO, Duration::ZERO, Duration::from_secs(7))
         );
-        assert!(
-            std::time::Instant::now().checked_add(seconds(i64::MAX)).is_some() && seconds(i64::MAX) > seconds(i32::MAX)
-        );
+        assert!(seconds(i64::MAX) > seconds(i32::MAX));
         assert_eq!((left(now, plus(now, 3)), left(now, plus(now, -3))), (Duration::from_secs(3), Duration::ZERO));
-        assert_eq!(left(Timestamp::MIN, Timestamp::MAX).as_secs() > 0, true);
+        assert!(left(Timestamp::MIN, Timestamp::MAX) > seconds(1));
     }
 
     #[test]

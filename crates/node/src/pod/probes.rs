@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::panics::caught;
 use k8s_openapi::api::core::v1::{Container as Spec, Probe};
 use parking_lot::Mutex;
 use runtime::Runtime;
@@ -220,7 +221,8 @@ impl Run {
         loop {
             ticks.tick().await;
             let begun = tokio::time::Instant::now();
-            let result = self.once(probe, timeout).await;
+            let result = caught("probe", &self.spec.name, self.once(probe, timeout)).await;
+            let result = result.unwrap_or_else(|panicked| Attempt::Failure(panicked.to_string()));
             (self.context.probed)(kind, &self.spec.name, result == Attempt::Success, begun.elapsed());
             if let Attempt::Failure(why) = &result {
                 let message = format!("{} probe failed: {why}", kind.title());

@@ -1,7 +1,7 @@
 //! Numbers, times and quantities as far out as they can be said, in every field that the schema has for them.
 
 use super::harness::Plane;
-use meta::Value;
+use meta::{Clock, Value};
 use serde_json::json;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -235,7 +235,9 @@ async fn pods_may_tolerate_for_ever() {
     }
     let placed = async || p.list("pods").await.iter().filter(|o| o.str_at(&["spec", "nodeName"]).is_some()).count();
     p.until("all to be placed", async || (placed().await == 3).then_some(())).await;
-    p.patch("nodes", "n1", json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}})).await;
+    let since = meta::time::format(p.cluster.clock.now());
+    let taint = json!({"key": "k", "effect": "NoExecute", "timeAdded": since});
+    p.patch("nodes", "n1", json!({"spec": {"taints": [taint]}})).await;
     p.until("those to go that tolerate it for a while", async || {
         let left = p.list("pods").await;
         (left.len() == 1 && left[0].name() == "long").then_some(())
