@@ -186,7 +186,7 @@ impl TokenAuthenticator for Oidc {
             return Err("oidc: verify token: oidc: token is expired".into());
         }
         // Clocks of others may be ahead.
-        if time("nbf").is_some_and(|n| n > now + 300) {
+        if time("nbf").is_some_and(|n| n > now.saturating_add(300)) {
             return Err("oidc: verify token: current time before the nbf (not before) time".into());
         }
         self.verify(&token).await?;

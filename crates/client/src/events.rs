@@ -6,6 +6,7 @@
 
 mod correlate;
 
+use crate::panics::caught;
 use crate::{Api, ApiResource, Client, Error, Patch, Shutdown, WriteOptions};
 use correlate::{Correlator, Send, Told};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -133,9 +134,13 @@ impl Recorder {
             let mut correlator = Correlator::default();
             let work = async {
                 while let Some(t) = told.recv().await {
-                    if let Some(send) = correlator.correlate(t) {
-                        deliver(&api, &source, &mut correlator, send).await;
-                    }
+                    let (about, correlator) = (t.about.clone(), &mut correlator);
+                    let work = async {
+                        if let Some(send) = correlator.correlate(t) {
+                            deliver(&api, &source, correlator, send).await;
+                        }
+                    };
+                    let _ = caught("event-recorder", about, work).await;
                 }
             };
             shutdown.race(work).await;

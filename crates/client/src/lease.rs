@@ -112,12 +112,12 @@ impl Elector {
         let old = held.spec.clone().unwrap_or_default();
         let holder = old.holder_identity.clone().unwrap_or_default();
         let ours = holder == self.election.identity;
-        let lasts = Duration::from_secs(old.lease_duration_seconds.unwrap_or(0).max(0) as u64);
+        let lasts = meta::time::seconds(old.lease_duration_seconds.unwrap_or(0));
         let fresh = self.seen.as_ref().is_some_and(|(_, at)| at.elapsed() < lasts);
         if !holder.is_empty() && !ours && fresh {
             return Ok(false);
         }
-        let transitions = old.lease_transitions.unwrap_or(0) + i32::from(!ours);
+        let transitions = old.lease_transitions.unwrap_or(0).saturating_add(i32::from(!ours));
         let mut next = held;
         next.spec = Some(LeaseSpec {
             holder_identity: Some(self.election.identity.clone()),

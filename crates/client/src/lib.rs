@@ -19,6 +19,7 @@ pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod pace;
+pub mod panics;
 pub mod program;
 pub mod queue;
 pub mod resource;

@@ -4,6 +4,7 @@
 //! two workers at a time. Keys come out in the order they went in. Timers are tokio's, so the queue runs in virtual time.
 
 use crate::metrics::{self, OfQueue, Working};
+use crate::panics::{Panicked, caught};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -12,6 +13,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+
+/// A delay beyond this is as good as none that ends.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// What delays a key that failed: `base · 2ⁿ`, at most `max`.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +109,8 @@ impl<K: Ord + Clone> WorkQueue<K> {
         if s.closed {
             return;
         }
-        let at = Instant::now() + delay;
+        let now = Instant::now();
+        let at = now.checked_add(delay).unwrap_or(now + FAR);
         if let Some(held) = s.due.get(&key).copied() {
             if held.0 <= at {
                 return;
@@ -201,6 +206,25 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
+    /// What comes of a key that was worked on.
+    fn decide<E: std::fmt::Display>(&self, name: &str, key: &K, done: Result<Outcome, E>)
+    where
+        K: Debug,
+    {
+        match done {
+            Ok(Outcome::Done) => self.forget(key),
+            Ok(Outcome::After(delay)) => {
+                self.forget(key);
+                self.add_after(key.clone(), delay);
+            }
+            Err(e) => {
+                let tries = self.failures(key);
+                tracing::debug!(controller = name, ?key, tries, "{e}");
+                self.add_rate_limited(key.clone());
+            }
+        }
+    }
+
     /// No key comes out any more.
     pub fn close(&self) {
         self.state.lock().closed = true;
@@ -250,7 +274,8 @@ pub enum Outcome {
     After(Duration),
 }
 
-/// Works on a queue until it is closed or `shutdown` comes. A failure is logged under `name` and the key comes again, later each time.
+/// Works on a queue until it is closed or `shutdown` comes. A failure is logged under `name` and the key comes again, later each
+/// time; so does one for which `reconcile` panics.
 pub async fn work<K, F, Fut, E>(
     name: &'static str,
     queue: Arc<WorkQueue<K>>,
@@ -274,17 +299,11 @@ pub async fn work<K, F, Fut, E>(
         set.spawn(async move {
             while let Some(key) = queue.get().await {
                 let begun = Instant::now();
-                match reconcile(key.clone()).await {
-                    Ok(Outcome::Done) => queue.forget(&key),
-                    Ok(Outcome::After(d)) => {
-                        queue.forget(&key);
-                        queue.add_after(key.clone(), d);
-                    }
-                    Err(e) => {
-                        let tries = queue.failures(&key);
-                        tracing::debug!(controller = name, ?key, tries, "{e}");
-                        queue.add_rate_limited(key.clone());
-                    }
+                let taken = key.clone();
+                let work = async { reconcile(taken).await };
+                match caught(name, key.clone(), work).await {
+                    Ok(done) => queue.decide(name, &key, done),
+                    Err(Panicked) => queue.add_rate_limited(key.clone()),
                 }
                 if let Some(c) = queue.counts.get() {
                     c.worked.observe(begun.elapsed().as_secs_f64());
@@ -359,6 +378,45 @@ mod tests {
         running.await.unwrap();
         drop(q);
         says("workqueue_unfinished_work_seconds{name=\"stuck\"} 0");
+    }
+
+    /// A panic once ended a worker for good: as many such keys as workers stopped a controller for everybody.
+    #[tokio::test(start_paused = true)]
+    async fn keys_whose_work_panics_come_again_and_the_others_are_worked_on() {
+        let q = Arc::new(WorkQueue::<u8>::default());
+        let (trigger, shutdown) = crate::shutdown();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let s = seen.clone();
+        let running = tokio::spawn(work("panics", q.clone(), 2, shutdown, move |key| {
+            s.lock().push(key);
+            // Some before there is a future, some in it.
+            assert_ne!(key, 0, "poisoned");
+            async move {
+                tokio::task::yield_now().await;
+                assert!(key >= 5, "poisoned");
+                Ok::<_, String>(Outcome::Done)
+            }
+        }));
+        (0..10).for_each(|key| q.add(key));
+        tokio::time::sleep(Duration::from_millis(16)).await;
+        let times = |key: u8| seen.lock().iter().filter(|k| **k == key).count();
+        for key in 0..10 {
+            assert_eq!(times(key), if key < 5 { 3 } else { 1 }, "{key}: at 0, 5 and 15 ms, or once");
+        }
+        q.add(9);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!((times(9), q.failures(&9), q.failures(&0)), (2, 0, 3));
+        trigger.trigger();
+        running.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delay_may_be_of_any_length() {
+        let q = WorkQueue::default();
+        q.add_after(1, Duration::MAX);
+        q.add_after(2, Duration::from_secs(u64::MAX));
+        q.add_after(1, Duration::from_secs(1));
+        assert_eq!(q.get().await, Some(1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -184,7 +184,7 @@ impl Pod {
 
     /// Seconds until a ready pod is available.
     pub fn available_in(&self, min_ready_seconds: i64, now: Timestamp) -> Option<i64> {
-        Some(min_ready_seconds - now.duration_since(self.ready_since()?).as_secs())
+        Some(min_ready_seconds.saturating_sub(now.duration_since(self.ready_since()?).as_secs()))
     }
 
     /// Ended for good: `Succeeded` or `Failed`.

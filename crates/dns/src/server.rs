@@ -2,6 +2,7 @@
 
 use crate::places::Places;
 use crate::zone::{Answer, Kind, Record as Rr, ServiceView, SliceView, Zone};
+use client::panics::caught_now;
 use client::{ApiResource, Informer, Informers, Scope, Shutdown};
 use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, CNAME, PTR, SOA, SRV};
@@ -83,7 +84,8 @@ async fn serve(options: Options) -> Result<(), Error> {
         let mut buffer = vec![0; 4096];
         loop {
             let Ok((n, from)) = u.recv_from(&mut buffer).await else { continue };
-            if let Some(answer) = s.answer(&buffer[..n], Carrier::Udp) {
+            let answer = caught_now("dns", from, || s.answer(&buffer[..n], Carrier::Udp));
+            if let Ok(Some(answer)) = answer {
                 let _ = u.send_to(&answer, from).await;
             }
         }

@@ -146,7 +146,7 @@ impl std::ops::Add for Quantity {
     /// A zero takes the other's format, as upstream's `Add`.
     fn add(self, other: Self) -> Self {
         let format = if self.nanos == 0 { other.format } else { self.format };
-        Self { nanos: self.nanos + other.nanos, format }
+        Self { nanos: self.nanos.saturating_add(other.nanos), format }
     }
 }
 
@@ -154,7 +154,7 @@ impl std::ops::Sub for Quantity {
     type Output = Self;
     fn sub(self, other: Self) -> Self {
         let format = if self.nanos == 0 { other.format } else { self.format };
-        Self { nanos: self.nanos - other.nanos, format }
+        Self { nanos: self.nanos.saturating_sub(other.nanos), format }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Time, injected, and how the API writes it.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
 /// The wall clock. Implemented by the system's clock at the edge and by virtual time in simulations.
 pub trait Clock: Send + Sync + 'static {
@@ -11,6 +12,24 @@ impl<T: Clock + ?Sized> Clock for std::sync::Arc<T> {
     fn now(&self) -> Timestamp {
         (**self).now()
     }
+}
+
+/// What a duration of an object is at most: adding it to any moment of a clock does not overflow.
+const FAR: Duration = Duration::from_secs(200 * 365 * 24 * 3600);
+
+/// A number of seconds as objects and queries have them: nothing when negative, very long when it is very large.
+pub fn seconds(n: impl Into<i64>) -> Duration {
+    Duration::from_secs(n.into().max(0).unsigned_abs()).min(FAR)
+}
+
+/// The moment so many seconds later, or earlier if negative; what no timestamp can say is the last or the first one there is.
+pub fn plus(t: Timestamp, seconds: i64) -> Timestamp {
+    t.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(t)
+}
+
+/// How much time is left at `now` until `then`; nothing when that is over.
+pub fn left(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(now)).unwrap_or_default()
 }
 
 /// `metav1.Time`: RFC 3339 in UTC, whole seconds.
@@ -35,6 +54,27 @@ pub fn parse(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn very_large_numbers_are_very_far_away() {
+        let now = parse("2026-11-20T10:00:00Z").unwrap();
+        let table =
+            [(i64::MIN, "-9999"), (-1, "2026-11-20T09:59:59Z"), (60, "2026-11-20T10:01:00Z"), (i64::MAX, "9999")];
+        for (n, start) in table {
+            let text = format(plus(now, n));
+            assert!(text.starts_with(start), "{n}: {text}");
+            assert!(plus(Timestamp::MAX, n) <= Timestamp::MAX && plus(Timestamp::MIN, n) >= Timestamp::MIN);
+        }
+        assert_eq!(
+            (seconds(i64::MIN), seconds(-1), seconds(7i32)),
+            (Duration::ZERO, Duration::ZERO, Duration::from_secs(7))
+        );
+        assert!(seconds(i64::MAX) > seconds(i32::MAX));
+        assert_eq!((left(now, plus(now, 3)), left(now, plus(now, -3))), (Duration::from_secs(3), Duration::ZERO));
+        assert!(left(Timestamp::MIN, Timestamp::MAX) > seconds(1));
+    }
+
     #[test]
     fn times_are_written_as_go_writes_them() {
         let t = super::parse("2026-11-20T10:00:00.123456789+01:00").unwrap();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use client::panics::{Panicked, caught, caught_now};
 use client::{ApiResource, Client, Informer, Informers, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use meta::{Clock, Rng};
@@ -336,17 +337,41 @@ async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Who
     let mut workers = Workers::default();
     loop {
         let keys = std::mem::take(&mut *touched.lock());
-        let mut newcomers: Vec<Newcomer> =
-            keys.into_iter().filter_map(|key| workers.update(&shared, &pods, key)).collect();
+        let mut newcomers: Vec<Newcomer> = keys
+            .into_iter()
+            .filter_map(|key| {
+                let updated = caught_now("pods", key.clone(), || workers.update(&shared, &pods, key.clone()));
+                updated.unwrap_or_else(|Panicked| {
+                    again(&changes, &touched, key);
+                    None
+                })
+            })
+            .collect();
         // What was taken before the agent was started again comes before what is new.
         newcomers.sort_by_key(|n| (!n.is_known(), n.view.meta.creation_timestamp));
         for newcomer in newcomers {
-            let admitted = admit(&shared, &newcomer).await;
-            workers.start(&shared, newcomer, admitted, &wakes);
+            let key = client::Key::new(&*newcomer.view.meta.namespace, &*newcomer.view.meta.name);
+            match caught("admission", key.clone(), admit(&shared, &newcomer)).await {
+                Ok(admitted) => workers.start(&shared, newcomer, admitted, &wakes),
+                Err(Panicked) => again(&changes, &touched, key),
+            }
         }
         workers.forget_ended(&wakes);
         changes.notified().await;
     }
+}
+
+/// How long after a panic over a pod it is looked at again.
+const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Looks at a pod again after a while.
+fn again(changes: &Arc<Notify>, touched: &Arc<Mutex<BTreeSet<client::Key>>>, key: client::Key) {
+    let (changes, touched) = (changes.clone(), touched.clone());
+    tokio::spawn(async move {
+        tokio::time::sleep(AGAIN).await;
+        touched.lock().insert(key);
+        changes.notify_one();
+    });
 }
 
 /// Tells admission of the node, as the API has it, from now on. Returns when it has been told the first time.

@@ -6,7 +6,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -133,8 +132,8 @@ fn affinity(spec: &Spec) -> Affinity {
     if spec.session_affinity != "ClientIP" {
         return Affinity::None;
     }
-    let seconds = spec.session_affinity_config["clientIP"]["timeoutSeconds"].as_u64().unwrap_or(10_800);
-    Affinity::ClientIp(Duration::from_secs(seconds))
+    let seconds = spec.session_affinity_config["clientIP"]["timeoutSeconds"].as_i64().unwrap_or(10_800);
+    Affinity::ClientIp(meta::time::seconds(seconds))
 }
 
 fn external(service: &View) -> Vec<Ipv4Addr> {

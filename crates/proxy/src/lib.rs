@@ -7,6 +7,7 @@ mod desired;
 
 pub use desired::{Slice, View, desired};
 
+use client::panics::{Everything, caught};
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -56,12 +57,15 @@ async fn follow(options: Options) {
         if options.shutdown.race(tokio::time::sleep(GATHER)).await.is_none() {
             return;
         }
-        let wanted = {
-            let (s, e) = (services.cache(), slices.cache());
-            desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
+        let work = async {
+            let wanted = {
+                let (s, e) = (services.cache(), slices.cache());
+                desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
+            };
+            let written = options.rules.apply(&wanted).await;
+            written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len())).is_ok()
         };
-        if let Err(e) = options.rules.apply(&wanted).await {
-            tracing::error!("writing the rules of {} service ports: {e}", wanted.len());
+        if !caught("service-proxy", Everything, work).await.unwrap_or(false) {
             let changed = changed.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(AGAIN).await;

@@ -127,13 +127,13 @@ impl Registry {
         }
         strategy.begin_deletion(&mut o);
         if o.generation() > 0 {
-            o.set_generation(o.generation() + 1);
+            o.set_generation(o.generation().saturating_add(1));
         }
         Some(o)
     }
 
     fn set_deletion(&self, o: &mut Object, grace: i64) {
-        let at = self.clock.now() + jiff::SignedDuration::from_secs(grace);
+        let at = time::plus(self.clock.now(), grace);
         let m = o.metadata_mut();
         m.insert("deletionTimestamp".into(), time::format(at).into());
         m.insert("deletionGracePeriodSeconds".into(), grace.into());

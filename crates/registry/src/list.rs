@@ -10,7 +10,7 @@ use meta::{FieldSelector, LabelSelector, Object, Status, Value};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::sync::Arc;
-use store::{Damaged, Entry, Key, Snapshot, SnapshotError};
+use store::{Damaged, Entry, Key, Scope, Snapshot, SnapshotError};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersionMatch {
@@ -120,8 +120,9 @@ impl Registry {
         let Some((resource, _)) = row.stored() else {
             return Err(Status::method_not_supported(&row.group_resource(), "list"));
         };
-        let (snapshot, after) = self.start(options).await?;
         let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
+        let scope = Scope { namespace: namespace.map(Into::into), ..Scope::resource(resource) };
+        let (snapshot, after) = self.start(&scope, options).await?;
         let selector = Selector::new(row, options);
         let after = after.as_deref().and_then(|s| s.split_once('/'));
         let damaged = snapshot.all_damaged(resource, namespace).next();
@@ -170,7 +171,7 @@ impl Registry {
     }
 
     /// The snapshot a list is read from, and where a continued one goes on.
-    async fn start(&self, options: &ListOptions) -> Result<(Snapshot, Option<String>), Status> {
+    async fn start(&self, scope: &Scope, options: &ListOptions) -> Result<(Snapshot, Option<String>), Status> {
         if !options.continue_token.is_empty() {
             let token = Token::decode(&options.continue_token).map_err(|why| {
                 Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
@@ -179,7 +180,10 @@ impl Registry {
                 return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
             }
             let snapshot = match u64::try_from(token.rv) {
-                Ok(revision) => self.store.snapshot_at(revision).await.map_err(|e| expired_token(&e, &token.start))?,
+                Ok(revision) => {
+                    let snapshot = self.store.snapshot_at(scope, revision).await;
+                    snapshot.map_err(|e| expired_token(&e, &token.start))?
+                }
                 Err(_) => self.store.snapshot(),
             };
             return Ok((snapshot, Some(token.start)));
@@ -187,7 +191,10 @@ impl Registry {
         let revision = parse_revision(&options.resource_version)?;
         match (revision, options.version_match) {
             (0, _) => Ok((self.store.snapshot(), None)),
-            (r, VersionMatch::Exact) => Ok((self.store.snapshot_at(r).await.map_err(|e| snapshot_status(&e))?, None)),
+            (r, VersionMatch::Exact) => {
+                let snapshot = self.store.snapshot_at(scope, r).await;
+                Ok((snapshot.map_err(|e| snapshot_status(&e))?, None))
+            }
             (r, _) => {
                 let snapshot = self.store.snapshot();
                 if r > snapshot.revision() {

@@ -252,7 +252,7 @@ impl Registry {
             || differs
             || part.is_some_and(|p| new.at(&["metadata", p]) != old.at(&["metadata", p]));
         if changed {
-            new.set_generation(old.generation() + 1);
+            new.set_generation(old.generation().saturating_add(1));
         }
     }
 

@@ -44,6 +44,7 @@ pub struct Queue {
 }
 
 /// A pod taken out to be decided on.
+#[derive(Clone)]
 pub struct Taken {
     pub pod: Arc<Pod>,
     arrival: u64,

@@ -6,6 +6,7 @@ use crate::framework::{Event, Plugin};
 use crate::plugins::default_plugins;
 use crate::pod::{Pod, PodInfo};
 use crate::queue::{Queue, Taken};
+use client::panics::{caught, caught_now};
 use client::{
     ApiResource, Client, Error, Informers, Patch, Recorder, Regarding, Scope, Severity, Shutdown, Source, WriteOptions,
 };
@@ -53,6 +54,18 @@ enum Told {
     Node { old: Option<Arc<NodeEntry>>, new: Option<Arc<NodeEntry>> },
     Namespace { name: Arc<str>, labels: Option<client::informer::Labels> },
     BindingFailed { taken: Taken, error: Error },
+}
+
+impl Told {
+    fn about(&self) -> String {
+        match self {
+            Told::Pod { old, new } => new.as_ref().or(old.as_ref()).map(|p| format!("pod {}", p.key())),
+            Told::Node { old, new } => new.as_ref().or(old.as_ref()).map(|n| format!("node {}", n.meta.name)),
+            Told::Namespace { name, .. } => Some(format!("namespace {name}")),
+            Told::BindingFailed { taken, .. } => Some(format!("pod {}", taken.pod.key())),
+        }
+        .unwrap_or_default()
+    }
 }
 
 struct Scheduler {
@@ -115,17 +128,22 @@ async fn schedule(options: Options, shutdown: Shutdown) {
         loop {
             // Everything that is known goes before the next decision.
             while let Ok(t) = told.try_recv() {
-                s.take(t);
+                s.take_caught(t);
             }
             if let Some(taken) = s.queue.pop() {
-                s.schedule(taken).await;
+                // A pod that cannot even be decided on comes again as after a failed binding, and keeps nobody else waiting.
+                let (pod, again) = (taken.pod.key(), taken.clone());
+                if caught("scheduler", pod, s.schedule(taken)).await.is_err() {
+                    s.cluster.remove_pod(&again.pod.meta.uid);
+                    s.queue.failed(again);
+                }
                 continue;
             }
             let due = s.queue.next_due();
             tokio::select! {
                 biased;
                 t = told.recv() => match t {
-                    Some(t) => s.take(t),
+                    Some(t) => s.take_caught(t),
                     None => return,
                 },
                 () = async {
@@ -141,6 +159,11 @@ async fn schedule(options: Options, shutdown: Shutdown) {
 }
 
 impl Scheduler {
+    fn take_caught(&mut self, told: Told) {
+        let about = told.about();
+        let _ = caught_now("scheduler", about, || self.take(told));
+    }
+
     fn take(&mut self, told: Told) {
         let plugins = &self.options.plugins;
         match told {

@@ -13,6 +13,7 @@ mod commit;
 pub mod engine;
 mod log;
 mod newest;
+mod past;
 mod remote;
 mod snapshot;
 mod state;

@@ -5,7 +5,7 @@
 //! entry, its name and about twelve bytes of map.
 
 use crate::transform::{Damaged, TransformError};
-use crate::{Entry, Key, Str};
+use crate::{Entry, Key, Scope, Str};
 use equivalent::{Comparable, Equivalent};
 use imbl::{OrdMap, OrdSet};
 use std::cmp::Ordering;
@@ -91,7 +91,7 @@ impl Table {
 #[derive(Clone, Default)]
 pub(crate) struct State {
     pub revision: u64,
-    tables: OrdMap<Str, Table>,
+    pub tables: OrdMap<Str, Table>,
     /// What is there and does not open; nearly always empty. No key is in both.
     damaged: OrdMap<Key, Arc<Damaged>>,
 }
@@ -109,6 +109,14 @@ impl State {
             }
         }
         state
+    }
+
+    /// The table of the scope's resource, and what of the scope is damaged.
+    pub fn of_resource(&self, scope: &Scope) -> State {
+        let table = self.tables.get_key_value(&*scope.resource);
+        let tables = table.map(|(resource, table)| (resource.clone(), table.clone())).into_iter().collect();
+        let damaged = self.damaged.iter().filter(|(key, _)| scope.contains(key));
+        State { revision: self.revision, tables, damaged: damaged.map(|(key, it)| (key.clone(), it.clone())).collect() }
     }
 
     pub fn table(&self, resource: &str) -> Option<&Table> {

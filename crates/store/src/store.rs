@@ -7,9 +7,10 @@ use crate::commit::{CommitError, Committed, Committer, Prepared, PreparedAction,
 use crate::engine::{Decode, Engine, EngineError, Role, Usage, Visit};
 use crate::log::Logs;
 use crate::newest::Newest;
+use crate::past::PastStates;
 use crate::remote::Remote;
 use crate::state::State;
-use crate::transform::{Damaged, Fault, Transform, TransformError, decoder};
+use crate::transform::{Damaged, Transform, decoder};
 use crate::{
     Action, Entry, Event, IndexFn, Key, MAX_KEY, MAX_VALUE, Op, Scope, Snapshot, SnapshotError, Watch, WatchError,
 };
@@ -23,12 +24,8 @@ use tokio::task::JoinSet;
 
 /// Published states that are kept for exact reads.
 const RECENT: usize = 16;
-/// Older states made from history that are kept for the next page of the same list.
-const REBUILT: usize = 8;
 /// Objects sealed again at a time.
 const RESEAL: usize = 64;
-/// Records of history read at a time.
-const STEP: usize = 2_048;
 
 /// Tells the time in Unix milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -133,7 +130,7 @@ pub(crate) struct Shared {
     logged: AtomicU64,
     compacted: AtomicU64,
     recent: Mutex<VecDeque<Arc<State>>>,
-    rebuilt: Mutex<VecDeque<Arc<State>>>,
+    pub past: PastStates,
     ending: OnceLock<Ending>,
     /// Held shared from sealing a value until it is queued in order, or written.
     sealing: tokio::sync::RwLock<()>,
@@ -168,7 +165,9 @@ impl Shared {
 
     /// Makes a batch visible: first to snapshots, then to watches.
     pub fn publish(&self, state: State, events: Vec<Arc<Event>>, compacted: u64) {
-        self.compacted.fetch_max(compacted, Ordering::AcqRel);
+        if self.compacted.fetch_max(compacted, Ordering::AcqRel) < compacted {
+            self.past.compacted(compacted);
+        }
         let revision = state.revision;
         let before = self.revision();
         if revision == before {
@@ -184,6 +183,7 @@ impl Shared {
             if recent.len() > RECENT { recent.pop_front() } else { None }
         };
         drop(dropped);
+        self.past.published(&events);
         self.visible.set(revision);
         let touched = self.logs.append(events);
         self.logged.store(revision, Ordering::Release);
@@ -195,6 +195,7 @@ impl Shared {
     /// History up to here is gone, from the logs as well.
     pub fn note_compacted(&self, revision: u64) {
         self.compacted.fetch_max(revision, Ordering::AcqRel);
+        self.past.compacted(revision);
         self.logs.trim(revision);
     }
 
@@ -216,44 +217,8 @@ impl Shared {
         }
     }
 
-    fn kept(&self, revision: u64) -> Option<Arc<State>> {
-        let find =
-            |ring: &Mutex<VecDeque<Arc<State>>>| ring.lock().iter().find(|state| state.revision == revision).cloned();
-        find(&self.recent).or_else(|| find(&self.rebuilt))
-    }
-
-    /// The state at a revision, made from a newer one by undoing what happened since.
-    async fn rebuild(&self, newer: Arc<State>, revision: u64) -> Result<Arc<State>, SnapshotError> {
-        let engine = self.engine().ok_or(SnapshotError::Closed)?;
-        let failed = |error| match error {
-            EngineError::Expired { oldest } => SnapshotError::Expired { oldest },
-            error => SnapshotError::Engine(Arc::new(error)),
-        };
-        let mut state = State::clone(&newer);
-        let mut seen: HashSet<Key> = HashSet::new();
-        let mut cursor = revision;
-        while cursor < newer.revision {
-            let changes = engine.changes(None, cursor, newer.revision, STEP).await.map_err(failed)?;
-            for change in changes.changes {
-                // What the first change after the revision replaced is what was there.
-                if !seen.insert(change.key.clone()) {
-                    continue;
-                }
-                match change.previous {
-                    None => drop(state.remove(&change.key)),
-                    Some(version) => {
-                        let key = state.shared(&change.key);
-                        // A key may have gone when nothing newest needed it: that concerns this version only.
-                        let opened = (self.decode)(&key, version.revision, &version.value)
-                            .map_err(|error| TransformError { fault: Fault::Value, ..error });
-                        state.take(&key, version.revision, opened).map_err(|error| failed(error.into()))?;
-                    }
-                }
-            }
-            cursor = changes.through;
-        }
-        state.revision = revision;
-        Ok(Arc::new(state))
+    fn recent(&self, revision: u64) -> Option<Arc<State>> {
+        self.recent.lock().iter().find(|state| state.revision == revision).cloned()
     }
 }
 
@@ -316,7 +281,7 @@ impl Store {
             visible: Newest::new(loaded.revision),
             logged: AtomicU64::new(loaded.revision),
             compacted: AtomicU64::new(loaded.compacted),
-            rebuilt: Mutex::default(),
+            past: PastStates::default(),
             ending: OnceLock::new(),
             sealing: tokio::sync::RwLock::default(),
             transactions: AtomicU64::new(0),
@@ -489,9 +454,10 @@ impl Store {
         Snapshot { state: self.inner.shared.state() }
     }
 
-    /// The state at exactly this revision. Costs as much as happened since, unless it is still in memory; what is compacted has
+    /// The objects of a scope at exactly this revision; the snapshot may have others, or not. Costs as much as happened since,
+    /// unless it is still in memory, and the wait for those who asked for other revisions before; what is compacted has
     /// expired, in memory or not.
-    pub async fn snapshot_at(&self, revision: u64) -> Result<Snapshot, SnapshotError> {
+    pub async fn snapshot_at(&self, scope: &Scope, revision: u64) -> Result<Snapshot, SnapshotError> {
         let shared = &self.inner.shared;
         let newest = shared.state();
         if revision > newest.revision {
@@ -502,18 +468,13 @@ impl Store {
         }
         let oldest = shared.compacted();
         if revision < oldest {
-            shared.rebuilt.lock().retain(|s| s.revision >= oldest);
             return Err(SnapshotError::Expired { oldest });
         }
-        if let Some(state) = shared.kept(revision) {
-            return Ok(Snapshot { state });
-        }
-        let state = shared.rebuild(newest, revision).await?;
-        let mut rebuilt = shared.rebuilt.lock();
-        rebuilt.push_back(state.clone());
-        let dropped = if rebuilt.len() > REBUILT { rebuilt.pop_front() } else { None };
-        drop(rebuilt);
-        drop(dropped);
+        drop(newest);
+        let state = match shared.recent(revision) {
+            Some(state) => state,
+            None => shared.past(scope, revision).await?,
+        };
         Ok(Snapshot { state })
     }
 

@@ -29,6 +29,12 @@ impl Scope {
         self.resource == key.resource && self.contains_place(&key.namespace, &key.name)
     }
 
+    /// Every key of the other is of this scope too.
+    pub(crate) fn includes(&self, other: &Scope) -> bool {
+        let covers = |mine: &Option<Str>, other: &Option<Str>| mine.is_none() || mine == other;
+        self.resource == other.resource && covers(&self.namespace, &other.namespace) && covers(&self.name, &other.name)
+    }
+
     pub(crate) fn contains_place(&self, namespace: &str, name: &str) -> bool {
         self.namespace.as_ref().is_none_or(|wanted| &**wanted == namespace)
             && self.name.as_ref().is_none_or(|wanted| &**wanted == name)

@@ -116,7 +116,7 @@ impl Function for TokenRequest {
         };
         let (token, _) = self.0.issue(&claims).map_err(Status::internal)?;
         let now = env.clock().now();
-        let end = meta::time::format(now + jiff::SignedDuration::from_secs(seconds));
+        let end = meta::time::format(meta::time::plus(now, seconds));
         o.set(&["spec", "audiences"], audiences);
         o.set(&["spec", "expirationSeconds"], seconds);
         o.set(&["metadata", "creationTimestamp"], meta::time::format(now));

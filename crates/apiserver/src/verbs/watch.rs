@@ -29,7 +29,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     let q = &call.query;
     let timeout = match list::seconds(q)? {
         0 => lifetime(server),
-        s => Duration::from_secs(s),
+        s => meta::time::seconds(i64::try_from(s).unwrap_or(i64::MAX)),
     };
     let initial = match (q.has("sendInitialEvents"), q.is_true("sendInitialEvents")) {
         (false, _) => Initial::Unsaid,

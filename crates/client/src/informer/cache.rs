@@ -1,6 +1,7 @@
 //! What an informer holds.
 
 use super::View;
+use crate::panics::caught_now;
 use crate::shared::Stored;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -431,7 +432,8 @@ impl<V: View> Shared<V> {
 
 fn deliver<V>(handlers: &[Handler<V>], change: &Change<V>) {
     for h in handlers {
-        h(change);
+        // One reader's mistake is not the others' loss, nor the end of the watch.
+        let _ = caught_now("informer", change.key(), || h(change));
     }
 }
 

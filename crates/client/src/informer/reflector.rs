@@ -5,6 +5,7 @@ use super::cache::{Entry, Shared};
 use crate::api::{Listed, Watched};
 use crate::backoff::{Backoff, unit};
 use crate::flag::Setter;
+use crate::panics::caught;
 use crate::shared::{Batch, Batches, Kind, Stored};
 use crate::watch::RawEvents;
 use crate::{Api, Error, ListOptions, WatchEvent, WatchOptions};
@@ -60,7 +61,7 @@ impl<V: View> Reflector<V> {
         let mut state = State::List { resource_version: "0" };
         loop {
             state = match state {
-                State::List { resource_version } => match self.list(resource_version).await {
+                State::List { resource_version } => match self.caught("list", self.list(resource_version)).await {
                     Ok(at) => {
                         self.synced.set();
                         State::Watch { resource_version: at }
@@ -75,9 +76,14 @@ impl<V: View> Reflector<V> {
                 },
                 State::Watch { resource_version } => {
                     let start = Instant::now();
-                    match self.watch(resource_version).await {
-                        Ended::Expired => State::List { resource_version: "" },
-                        Ended::Time { resource_version } => {
+                    match self.caught("watch", self.watched(resource_version)).await {
+                        Err(error) => {
+                            self.complain("watch", &error);
+                            tokio::time::sleep(backoff.next(&*self.rng)).await;
+                            State::List { resource_version: "" }
+                        }
+                        Ok(Ended::Expired) => State::List { resource_version: "" },
+                        Ok(Ended::Time { resource_version }) => {
                             if start.elapsed() < TOO_SHORT {
                                 tokio::time::sleep(backoff.next(&*self.rng)).await;
                             } else {
@@ -85,7 +91,7 @@ impl<V: View> Reflector<V> {
                             }
                             State::Watch { resource_version }
                         }
-                        Ended::Failed { resource_version, error } => {
+                        Ok(Ended::Failed { resource_version, error }) => {
                             self.complain("watch", &error);
                             if start.elapsed() > Duration::from_secs(60) {
                                 backoff.reset();
@@ -97,6 +103,16 @@ impl<V: View> Reflector<V> {
                 }
             };
         }
+    }
+
+    /// A panic is an error like others; a list follows, since it is not known what was seen.
+    async fn caught<T>(&self, verb: &str, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let done = caught("informer", self.api.resource(), work).await;
+        done.unwrap_or_else(|panicked| Err(Error::Unexpected(format!("{verb}: {panicked}"))))
+    }
+
+    async fn watched(&self, resource_version: String) -> Result<Ended, Error> {
+        Ok(self.watch(resource_version).await)
     }
 
     fn complain(&self, verb: &str, e: &Error) {

@@ -5,6 +5,7 @@ use super::Said;
 use crate::context::{Context, object};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use client::panics::caught_now;
 use client::{ApiResource, DeleteOptions, Informer};
 use jiff::{SignedDuration, Timestamp};
 use meta::Object;
@@ -19,8 +20,8 @@ pub async fn run(context: &Context, resource: &ApiResource, requests: &Informer<
     loop {
         let all: Vec<_> = requests.cache().all().cloned().collect();
         for entry in all {
-            let over = object(resource, &entry).is_ok_and(|o| is_over(&o, context.now()));
-            if !over {
+            let over = || object(resource, &entry).is_ok_and(|o| is_over(&o, context.now()));
+            if !caught_now("certificate-cleaner", entry.key(), over).unwrap_or(false) {
                 continue;
             }
             let options = DeleteOptions::uid(&entry.meta.uid);

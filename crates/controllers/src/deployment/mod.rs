@@ -20,7 +20,6 @@ use serde::Deserialize;
 use sets::{replicas, revision};
 use status::Condition;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What the controller reads of deployments without decoding them.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -366,7 +365,7 @@ impl Work<'_> {
 
     /// Brings the new set's annotations up to date, or makes it (upstream `getNewReplicaSet`).
     async fn sync_new(&mut self, owned: &mut Owned, make: Make) -> Result<(), Error> {
-        let next = owned.old.iter().map(revision).max().unwrap_or(0) + 1;
+        let next = owned.old.iter().map(revision).max().unwrap_or(0).saturating_add(1);
         let mut progress = None;
         if let Some(held) = &owned.new {
             let mut n = held.clone();
@@ -498,7 +497,7 @@ impl Work<'_> {
         let s = status::rollout(&self.d, owned.new.as_ref(), &owned.old, now);
         let again = status::check_again_in(&self.d, &s, now);
         self.write_status(s).await?;
-        Ok(again.map_or(Outcome::Done, |s| Outcome::After(Duration::from_secs(s as u64))))
+        Ok(again.map_or(Outcome::Done, |s| Outcome::After(meta::time::seconds(s))))
     }
 
     async fn write_status(&mut self, s: Map<String, Value>) -> Result<(), Error> {

@@ -7,14 +7,21 @@ pub fn is_rolling(d: &Object) -> bool {
     d.str_at(&["spec", "strategy", "type"]).unwrap_or("RollingUpdate") == "RollingUpdate"
 }
 
+/// More than there can be of anything; sums of a few do not overflow.
+const MOST: i64 = 1 << 40;
+
+fn within(n: f64) -> i64 {
+    (n as i64).clamp(-MOST, MOST)
+}
+
 /// A count, or a percentage of `total`.
 fn resolve(v: Option<&Value>, total: i64, round: fn(f64) -> f64) -> i64 {
     match v {
         Some(Value::String(s)) => {
             let percent: f64 = s.strip_suffix('%').and_then(|p| p.parse().ok()).unwrap_or(0.0);
-            round(percent * total as f64 / 100.0) as i64
+            within(round(percent * total as f64 / 100.0))
         }
-        Some(v) => v.as_i64().unwrap_or(0),
+        Some(v) => v.as_i64().unwrap_or(0).clamp(-MOST, MOST),
         None => round(0.25 * total as f64) as i64,
     }
 }
@@ -140,8 +147,8 @@ fn fraction(d: &Object, set: &Object) -> i64 {
     if before == 0 {
         return 0;
     }
-    let scaled = (replicas(set) * (replicas(d) + max_surge(d))) as f64 / before as f64;
-    scaled.round() as i64 - replicas(set)
+    let scaled = replicas(set) as f64 * (replicas(d) + max_surge(d)) as f64 / before as f64;
+    within(scaled.round()) - replicas(set)
 }
 
 #[cfg(test)]

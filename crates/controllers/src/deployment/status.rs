@@ -203,8 +203,8 @@ pub fn check_again_in(d: &Object, s: &Map<String, Value>, now: Timestamp) -> Opt
     if is_complete(d, s) || c["reason"] == TIMED_OUT {
         return None;
     }
-    let after = deadline - now.duration_since(time(c, "lastUpdateTime")?).as_secs();
-    Some(after.max(0) + 1)
+    let after = deadline.saturating_sub(now.duration_since(time(c, "lastUpdateTime")?).as_secs());
+    Some(after.max(0).saturating_add(1))
 }
 
 #[cfg(test)]

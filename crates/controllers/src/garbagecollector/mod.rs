@@ -9,6 +9,7 @@ mod graph;
 use crate::context::{Context, Error};
 use crate::discovery::{self, Served};
 use client::client::PARTIAL_METADATA;
+use client::panics::{Panicked, caught};
 use client::{
     Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Propagation, Recorder, Regarding, Scope,
     WorkQueue, WriteOptions,
@@ -89,7 +90,7 @@ pub async fn run(context: Context) {
         let rediscover = async {
             loop {
                 tokio::time::sleep(DISCOVERY).await;
-                c.discover().await;
+                let _ = caught("garbage-collector", "discovery", c.discover()).await;
             }
         };
         let mut workers = JoinSet::new();
@@ -163,14 +164,18 @@ impl Collector {
 
     async fn work(self: Arc<Self>) {
         while let Some(item) = self.queue.get().await {
-            let r = match &item {
-                Item::Dependent(uid) => self.dependent(uid).await,
-                Item::Owner(uid) => self.owner(uid).await,
+            let work = async {
+                match &item {
+                    Item::Dependent(uid) => self.dependent(uid).await,
+                    Item::Owner(uid) => self.owner(uid).await,
+                }
             };
+            let r = caught("garbage-collector", &item, work).await;
             match r {
-                Ok(Outcome::Done) => self.queue.forget(&item),
-                Ok(Outcome::After(d)) => self.queue.add_after(item.clone(), d),
-                Err(e) => {
+                Ok(Ok(Outcome::Done)) => self.queue.forget(&item),
+                Ok(Ok(Outcome::After(d))) => self.queue.add_after(item.clone(), d),
+                Err(Panicked) => self.queue.add_rate_limited(item.clone()),
+                Ok(Err(e)) => {
                     tracing::debug!(?item, "collecting: {e}");
                     self.queue.add_rate_limited(item.clone());
                 }

@@ -3,6 +3,7 @@
 
 use crate::context::{Context, Error};
 use crate::servicecidrs::{condition, ready, resource};
+use client::panics::caught;
 use client::{Recorder, Regarding, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
@@ -27,7 +28,8 @@ pub async fn keep(context: Context, ranges: Vec<String>) {
     let (recorder, mut told) = (context.recorder(COMPONENT), Told::default());
     let work = async {
         loop {
-            if let Err(e) = sync(&context, &recorder, &ranges, &mut told).await {
+            let synced = caught("default-service-range", NAME, sync(&context, &recorder, &ranges, &mut told)).await;
+            if let Ok(Err(e)) = synced {
                 tracing::debug!("the default range of services: {e}");
             }
             tokio::time::sleep(EVERY).await;

@@ -1,7 +1,7 @@
 //! When a pod has to leave a tainted node, as data to data (upstream `tainteviction`).
 
 use crate::views::Toleration;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 /// A taint with effect `NoExecute`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Sta
         }
         // The shortest of them holds, and no time at all is for ever.
         if let Some(seconds) = used.iter().filter_map(|t| t.toleration_seconds).min() {
-            let end = taint.since.unwrap_or(now) + SignedDuration::from_secs(seconds.max(0));
+            let end = meta::time::plus(taint.since.unwrap_or(now), seconds.max(0));
             until = Some(until.map_or(end, |u| u.min(end)));
         }
     }
@@ -52,6 +52,7 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Sta
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::SignedDuration;
 
     /// Clauses: C14.tolerationSeconds
     #[test]
@@ -72,5 +73,7 @@ mod tests {
         assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now), Stay::Not);
         assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("b", None)], now), at(300));
         assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MIN))], now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MAX))], now), Stay::Until(Timestamp::MAX));
     }
 }

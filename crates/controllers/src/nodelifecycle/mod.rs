@@ -10,6 +10,7 @@ mod zones;
 
 use crate::context::{Context, Error, object};
 use crate::views::{Pod, PodEntry, pods};
+use client::panics::{Everything, caught_now};
 use client::{
     ApiResource, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue, WriteOptions,
     optional,
@@ -132,12 +133,14 @@ pub async fn run(context: Context) {
     let shutdown = c.context.shutdown.clone();
     let monitor = async {
         loop {
-            c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
-            c.count();
-            let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
-            for k in all {
-                c.queue.add(k);
-            }
+            let _ = caught_now("node-lifecycle", Everything, || {
+                c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
+                c.count();
+                let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
+                for k in all {
+                    c.queue.add(k);
+                }
+            });
             tokio::time::sleep(EVERY).await;
         }
     };

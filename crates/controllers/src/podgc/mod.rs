@@ -3,6 +3,7 @@
 
 use crate::context::Context;
 use crate::views::{Pod, PodEntry, pods};
+use client::panics::{Everything, caught};
 use client::{Api, ApiResource, DeleteOptions, Error, Informer, Key, Patch, Scope, WriteOptions};
 use jiff::Timestamp;
 use meta::Object;
@@ -39,7 +40,7 @@ pub async fn run(context: Context, threshold: usize) {
         pod_cache.synced().await;
         nodes.synced().await;
         let mut missing: BTreeMap<Box<str>, Instant> = BTreeMap::new();
-        loop {
+        let mut round = async || {
             let all: Vec<Arc<PodEntry>> = pod_cache.cache().all().cloned().collect();
             for p in excess(all.iter(), threshold) {
                 log(&p, remove(&context, &p, None).await);
@@ -69,6 +70,9 @@ pub async fn run(context: Context, threshold: usize) {
             for p in all.iter().filter(|p| p.meta.is_deleting() && p.view.spec.node_name.is_empty()) {
                 log(p, remove(&context, p, None).await);
             }
+        };
+        loop {
+            let _ = caught("pod-garbage-collector", Everything, round()).await;
             tokio::time::sleep(EVERY).await;
         }
     };

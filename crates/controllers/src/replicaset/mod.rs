@@ -226,7 +226,7 @@ impl Controller {
             .filter_map(|p| p.view.available_in(min_ready, now))
             .min();
         Ok(match soonest {
-            Some(s) if min_ready > 0 => Outcome::After(Duration::from_secs(s.max(1) as u64)),
+            Some(s) if min_ready > 0 => Outcome::After(meta::time::seconds(s.max(1))),
             _ => Outcome::Done,
         })
     }

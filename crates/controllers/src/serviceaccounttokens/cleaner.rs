@@ -4,6 +4,7 @@
 use super::{NAME, scope};
 use crate::context::{Context, object};
 use crate::views::{Pod, pods};
+use client::panics::{Everything, caught};
 use client::{ApiResource, DeleteOptions, Informer, Patch, Scope, WriteOptions};
 use jiff::civil::Date;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
@@ -25,7 +26,7 @@ pub async fn run(context: &Context) {
     secrets.synced().await;
     running.synced().await;
     accounts.synced().await;
-    loop {
+    let round = async || {
         let all: Vec<_> = secrets.cache().all().cloned().collect();
         let today = context.now().to_zoned(jiff::tz::TimeZone::UTC).date();
         // Since when it is known what is used.
@@ -64,6 +65,9 @@ pub async fn run(context: &Context) {
                 tracing::warn!("the unused token {}: {e}", entry.key());
             }
         }
+    };
+    loop {
+        let _ = caught("legacy-token-cleaner", Everything, round()).await;
         tokio::time::sleep(EVERY).await;
     }
 }

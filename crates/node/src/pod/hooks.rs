@@ -23,7 +23,7 @@ pub async fn run(
     node_namespace: Option<PathBuf>,
 ) -> Result<(), String> {
     if let Some(s) = &handler.sleep {
-        tokio::time::sleep(Duration::from_secs(s.seconds.max(0) as u64)).await;
+        tokio::time::sleep(meta::time::seconds(s.seconds)).await;
         return Ok(());
     }
     let action = match (&handler.exec, &handler.http_get) {

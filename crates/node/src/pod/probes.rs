@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::panics::caught;
 use k8s_openapi::api::core::v1::{Container as Spec, Probe};
 use parking_lot::Mutex;
 use runtime::Runtime;
@@ -209,8 +210,7 @@ impl Run {
 
     /// Probes until the verdict is final: started or to be killed. Readiness never ends.
     async fn until_settled(&self, kind: Kind, probe: &Probe) {
-        let seconds =
-            |n: Option<i32>, default: u64| Duration::from_secs(n.filter(|n| *n > 0).map_or(default, |n| n as u64));
+        let seconds = |n: Option<i32>, default: i32| meta::time::seconds(n.filter(|n| *n > 0).unwrap_or(default));
         let (period, timeout) = (seconds(probe.period_seconds, 10), seconds(probe.timeout_seconds, 1));
         if let Some(born) = self.born {
             tokio::time::sleep_until(born + seconds(probe.initial_delay_seconds, 0)).await;
@@ -221,7 +221,8 @@ impl Run {
         loop {
             ticks.tick().await;
             let begun = tokio::time::Instant::now();
-            let result = self.once(probe, timeout).await;
+            let result = caught("probe", &self.spec.name, self.once(probe, timeout)).await;
+            let result = result.unwrap_or_else(|panicked| Attempt::Failure(panicked.to_string()));
             (self.context.probed)(kind, &self.spec.name, result == Attempt::Success, begun.elapsed());
             if let Attempt::Failure(why) = &result {
                 let message = format!("{} probe failed: {why}", kind.title());

@@ -105,7 +105,7 @@ impl Worker {
                         let asked = match &*self.inbox.borrow_and_update() {
                             None => Duration::from_secs(1),
                             Some(p) => match p.metadata.deletion_grace_period_seconds {
-                                Some(s) => Duration::from_secs(s.max(0) as u64),
+                                Some(s) => meta::time::seconds(s),
                                 None => continue,
                             },
                         };

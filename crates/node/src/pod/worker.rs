@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::panics::{Panicked, caught};
 use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
@@ -28,6 +29,8 @@ pub type Inbox = watch::Receiver<Option<Arc<Pod>>>;
 
 /// How long a worker sleeps at most; volumes and tokens are refreshed then.
 const RESYNC: Duration = Duration::from_secs(60);
+/// Doubled with each panic in a row, up to [`RESYNC`].
+const AFTER_PANIC: Duration = Duration::from_millis(500);
 /// A round that does not come to an end in so many steps reports and goes on later.
 const MAX_STEPS: usize = 32;
 
@@ -105,6 +108,8 @@ pub(crate) struct Worker {
     admitted: Option<Admitted>,
     /// Why the node does not take it, until that has been told.
     rejected: Option<Rejection>,
+    /// How often in a row the work for the pod panicked.
+    panics: u32,
 }
 
 pub(super) fn text(o: &Option<String>) -> &str {
@@ -151,6 +156,7 @@ impl Worker {
             seen: is_new.then(tokio::time::Instant::now),
             admitted,
             rejected,
+            panics: 0,
         }
     }
 
@@ -162,10 +168,20 @@ impl Worker {
             if let Some(pod) = latest {
                 self.take(pod);
             }
-            let sleep = if gone || self.pod.metadata.deletion_timestamp.is_some() {
-                self.end(gone).await
-            } else {
-                self.sync().await
+            let key = self.pod.metadata.uid.clone().unwrap_or_default();
+            let work = async {
+                let ends = gone || self.pod.metadata.deletion_timestamp.is_some();
+                if ends { self.end(gone).await } else { self.sync().await }
+            };
+            let sleep = match caught("pod-worker", key, work).await {
+                Ok(sleep) => {
+                    self.panics = 0;
+                    sleep
+                }
+                Err(Panicked) => {
+                    self.panics = self.panics.saturating_add(1);
+                    AFTER_PANIC.saturating_mul(1 << self.panics.min(10))
+                }
             };
             self.place = None;
             if gone && self.stage == Stage::Removed {
@@ -320,8 +336,7 @@ impl Worker {
     fn deadline(&self) -> Option<Duration> {
         let seconds = self.pod.spec.as_ref()?.active_deadline_seconds?;
         let start = self.base.1.start_time.as_ref()?.0;
-        let end = start + Duration::from_secs(seconds.max(0) as u64);
-        Some(Duration::try_from(end.duration_since(self.now())).unwrap_or_default())
+        Some(meta::time::left(self.now(), meta::time::plus(start, seconds.max(0))))
     }
 
     /// One round: observe, plan, act, until there is nothing to do but wait. Gives how long.
@@ -430,7 +445,7 @@ impl Worker {
 
     fn next_hold(&self) -> Option<Duration> {
         let now = self.now();
-        let left = |h: &Hold| Duration::try_from(h.until.duration_since(now)).unwrap_or_default();
+        let left = |h: &Hold| meta::time::left(now, h.until);
         self.holds.values().map(left).min().map(|d| d.max(Duration::from_millis(10)))
     }
 
@@ -510,7 +525,7 @@ impl Worker {
         }
         for kill in &plan.kill {
             self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
-            let grace = kill.grace.map_or(self.grace(), |g| Duration::from_secs(g.max(0) as u64));
+            let grace = kill.grace.map_or(self.grace(), meta::time::seconds);
             self.probes.stop(&kill.name);
             if let Some(spec) = self.spec_of(&kill.name) {
                 self.stop_container(&kill.id, &spec, grace).await;
@@ -579,7 +594,7 @@ impl Worker {
     pub(super) fn grace(&self) -> Duration {
         let seconds = self.pod.metadata.deletion_grace_period_seconds;
         let seconds = seconds.or(self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds)).unwrap_or(30);
-        Duration::from_secs(seconds.max(0) as u64)
+        meta::time::seconds(seconds)
     }
 
     pub(super) fn name(&self) -> String {

@@ -50,7 +50,7 @@ impl Wanted {
             }
         };
         let since = match (q.number("sinceSeconds")?, q.get("sinceTime")) {
-            (Some(s), _) => Some(now - Duration::from_secs(s.max(0) as u64)),
+            (Some(s), _) => Some(meta::time::plus(now, -s.max(0))),
             (None, Some(t)) => {
                 let wrong = || Error::BadRequest(format!("sinceTime: {t:?} is not a time"));
                 Some(meta::time::parse(t).ok_or_else(wrong)?)

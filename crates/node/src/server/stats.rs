@@ -149,6 +149,6 @@ fn node(handle: &Handle, all: &Everything, files: Option<&FileSystem>) -> Value 
 /// When the machine was started.
 fn boot_time(now: jiff::Timestamp) -> String {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let seconds = uptime.split('.').next().and_then(|s| s.parse().ok()).unwrap_or(0);
-    meta::time::format(now - jiff::SignedDuration::from_secs(seconds))
+    let seconds = uptime.split('.').next().and_then(|s| s.parse().ok()).unwrap_or(0_i64);
+    meta::time::format(meta::time::plus(now, -seconds))
 }

@@ -43,8 +43,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_SECONDS: i64 = 3600;
 
 fn due(issued: Timestamp, expires: Timestamp) -> Timestamp {
-    let life = Duration::try_from(expires.duration_since(issued)).unwrap_or_default();
-    issued + (life * 4 / 5).min(DAY)
+    let life = meta::time::left(issued, expires);
+    issued.saturating_add((life / 5 * 4).min(DAY)).unwrap_or(issued)
 }
 
 impl TokenRequests {
@@ -96,7 +96,7 @@ impl Tokens for TokenRequests {
         let status = &answer["status"];
         let token = status["token"].as_str().ok_or(Error::Empty)?.to_owned();
         let expires = status["expirationTimestamp"].as_str().and_then(meta::time::parse);
-        let expires = expires.unwrap_or_else(|| now + Duration::from_secs(seconds.max(0) as u64));
+        let expires = expires.unwrap_or_else(|| meta::time::plus(now, seconds.max(0)));
         self.held.lock().insert(id, Held { token: token.clone(), issued: now, expires });
         Ok(token)
     }

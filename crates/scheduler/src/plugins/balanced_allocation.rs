@@ -32,7 +32,7 @@ impl NodeScore for Balance<'_> {
         if a.cpu == 0 || a.memory == 0 {
             return MAX_SCORE;
         }
-        let share = |wanted: i64, used: i64, there: i64| ((wanted + used) as f64 / there as f64).min(1.0);
+        let share = |wanted: i64, used: i64, there: i64| ((wanted as f64 + used as f64) / there as f64).min(1.0);
         let cpu = share(self.0.cpu, node.requested.cpu, a.cpu);
         let memory = share(self.0.memory, node.requested.memory, a.memory);
         // The standard deviation of two shares.

@@ -112,9 +112,9 @@ impl NodeFilter for Check<'_> {
         let (a, u, r) = (&n.view.allocatable, &node.requested, self.requests);
         // The common case, without an allocation.
         let fits = (node.pods.len() as i64) < a.pods
-            && (r.cpu == 0 || r.cpu <= a.cpu - u.cpu)
-            && (r.memory == 0 || r.memory <= a.memory - u.memory)
-            && (r.ephemeral == 0 || r.ephemeral <= a.ephemeral - u.ephemeral)
+            && (r.cpu == 0 || r.cpu <= a.cpu.saturating_sub(u.cpu))
+            && (r.memory == 0 || r.memory <= a.memory.saturating_sub(u.memory))
+            && (r.ephemeral == 0 || r.ephemeral <= a.ephemeral.saturating_sub(u.ephemeral))
             && r.extended.is_empty();
         if fits {
             return Ok(());
@@ -128,7 +128,8 @@ impl NodeScore for Check<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
         let free = |wanted: i64, used: i64, there: i64| {
-            if there == 0 || used + wanted > there { 0 } else { (there - used - wanted) * MAX_SCORE / there }
+            let free = i128::from(there) - i128::from(used) - i128::from(wanted);
+            if there == 0 || free < 0 { 0 } else { (free * i128::from(MAX_SCORE) / i128::from(there)) as i64 }
         };
         let a = &n.view.allocatable;
         let (mut sum, mut n) = (0, 0);

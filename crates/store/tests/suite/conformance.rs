@@ -178,22 +178,28 @@ async fn exact_snapshots_are_made_from_history_until_it_is_compacted() {
             expected.push((store.revision(), listing(&store.snapshot())));
         }
         for (revision, listing_then) in &expected {
-            let snapshot = store.snapshot_at(*revision).await.unwrap();
+            let snapshot = store.snapshot_at(&Scope::resource("things"), *revision).await.unwrap();
             assert_eq!((snapshot.revision(), &listing(&snapshot)), (*revision, listing_then));
         }
         let current = store.revision();
-        assert!(matches!(store.snapshot_at(current + 1).await, Err(SnapshotError::Future { .. })));
+        assert!(matches!(
+            store.snapshot_at(&Scope::resource("things"), current + 1).await,
+            Err(SnapshotError::Future { .. })
+        ));
         let middle = current - 20;
         assert_eq!(store.compact_now(middle).await.unwrap(), middle);
         for (revision, listing_then) in &expected {
             // Some older ones are still in memory, which is allowed.
-            match store.snapshot_at(*revision).await {
+            match store.snapshot_at(&Scope::resource("things"), *revision).await {
                 Ok(snapshot) => assert_eq!(&listing(&snapshot), listing_then),
                 Err(SnapshotError::Expired { oldest }) => assert!(*revision < middle && oldest == middle),
                 Err(error) => panic!("{error}"),
             }
         }
-        assert!(matches!(store.snapshot_at(expected[0].0).await, Err(SnapshotError::Expired { .. })));
+        assert!(matches!(
+            store.snapshot_at(&Scope::resource("things"), expected[0].0).await,
+            Err(SnapshotError::Expired { .. })
+        ));
         let early = store.watch(Scope::resource("things"), middle - 1);
         assert!(matches!(early, Err(WatchError::Expired { oldest }) if oldest == middle));
         let mut rest = store.watch(Scope::resource("things"), middle).unwrap();
@@ -333,7 +339,7 @@ async fn values_are_sealed_in_the_engine_and_plain_everywhere_else() {
 
         let store = bench.open(sealing()).await;
         assert_eq!(listing(&store.snapshot()), [format!("a/y=two@{revision}")]);
-        let then = store.snapshot_at(revision).await.unwrap();
+        let then = store.snapshot_at(&Scope::resource("things"), revision).await.unwrap();
         assert_eq!(listing(&then), [format!("a/x=one@{revision}"), format!("a/y=two@{revision}")]);
         let mut watch = store.watch(Scope::resource("things"), start).unwrap();
         assert_eq!(next(&mut watch).await[0], format!("+x=one@{revision}"));

@@ -92,7 +92,7 @@ async fn stores_under_different_prefixes_do_not_meet() {
     let done = ours.commit(vec![put("a/x", "ours")]).await.unwrap();
     assert!(done.revision > start + 5);
     assert_eq!(ours.snapshot().count("things", None), 1);
-    assert_eq!(listing(&ours.snapshot_at(start).await.unwrap()), [""; 0]);
+    assert_eq!(listing(&ours.snapshot_at(&Scope::resource("things"), start).await.unwrap()), [""; 0]);
     ours.close().await;
     theirs.close().await;
 }

@@ -7,6 +7,7 @@ mod disk;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod model;
+mod past;
 mod sealing;
 mod support;
 #[path = "../../examples/power/work.rs"]

@@ -155,7 +155,7 @@ impl Where {
 async fn look(store: &Store, reference: &Reference, revision: u64) {
     let compacted = store.stats().compacted;
     assert!(compacted <= reference.compactable(), "{compacted} is too much, {} may go", reference.compactable());
-    match store.snapshot_at(revision).await {
+    match store.snapshot_at(&Scope::resource("things"), revision).await {
         Ok(snapshot) => assert_eq!(listing(&snapshot), told(reference.at(revision)), "at {revision}"),
         Err(SnapshotError::Expired { oldest }) => assert!(revision < oldest && oldest <= reference.compactable()),
         Err(error) => panic!("{error}"),

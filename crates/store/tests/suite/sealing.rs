@@ -88,7 +88,7 @@ async fn what_does_not_open_is_named_and_takes_nobody_with_it() {
         assert_eq!(&*store.snapshot().get(&b).unwrap().value, b"two");
         let batch = watch.next().await.unwrap();
         assert_eq!(telling(&batch.events[0]), format!("+b=two@{}", revision + 1));
-        let before = store.snapshot_at(revision).await.unwrap();
+        let before = store.snapshot_at(&Scope::resource("things"), revision).await.unwrap();
         assert!(before.get(&b).is_none() && before.damaged(&b).is_some() && before.count("things", None) == 2);
         store.close().await;
 
@@ -140,7 +140,7 @@ async fn history_outlives_its_key() {
     store.close().await;
     let store = lmdb(directory.path(), stamped(&stamp)).await;
     assert_eq!(store.snapshot().count("things", None), 2);
-    let before = store.snapshot_at(then).await.unwrap();
+    let before = store.snapshot_at(&Scope::resource("things"), then).await.unwrap();
     assert_eq!(listing(&before), [format!("n/b=other@{then}")]);
     assert!(before.damaged(&Key::new("things", "n", "a")).is_some());
     let mut watch = store.watch(Scope::resource("things"), then - 1).unwrap();

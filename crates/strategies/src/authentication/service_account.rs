@@ -96,13 +96,13 @@ impl ServiceAccountTokens {
     /// A token and the time at which it ends.
     pub fn issue(&self, c: &Claims) -> Result<(String, Timestamp), String> {
         let now = self.clock.now();
-        let end = now + jiff::SignedDuration::from_secs(c.seconds);
+        let end = meta::time::plus(now, c.seconds);
         let mut own = json!({"namespace": c.namespace, "serviceaccount": {"name": c.account, "uid": c.account_uid}});
         for (kind, name, uid) in &c.bound {
             own[*kind] = json!({"name": name, "uid": uid});
         }
         if let Some(s) = c.warn_after {
-            own["warnafter"] = (now.as_second() + s).into();
+            own["warnafter"] = now.as_second().saturating_add(s).into();
         }
         let claims = json!({"aud": c.audiences, "exp": end.as_second(), "iat": now.as_second(), "nbf": now.as_second(),
             "iss": self.issuer(), "jti": meta::random::uuid(&*self.rng), "kubernetes.io": own,

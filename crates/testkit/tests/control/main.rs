@@ -5,6 +5,7 @@
 mod addresses;
 mod certificates;
 mod custom;
+mod extremes;
 mod harness;
 mod limits;
 mod policies;

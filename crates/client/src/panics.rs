@@ -1,0 +1,64 @@
+//! What keeps a loop going when the work for one key panics.
+//!
+//! A panic is a bug, and it concerns the key that it met: it is logged, and the caller tries that key again later, as after an
+//! error. Work that is caught here holds no lock that others need after it (`parking_lot` frees its locks on the way).
+
+use std::fmt::{self, Debug};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+/// The work panicked; that was logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the work panicked")]
+pub struct Panicked;
+
+/// Does the work for a key. A panic is logged under the name, with the key.
+pub async fn caught<T>(name: &str, key: impl Debug, work: impl Future<Output = T>) -> Result<T, Panicked> {
+    let mut work = pin!(work);
+    let done = std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
+        Err(cause) => Poll::Ready(Err(cause)),
+    });
+    done.await.map_err(|cause| log(name, &key, &*cause))
+}
+
+/// The same for work that does not wait.
+pub fn caught_now<T>(name: &str, key: impl Debug, work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|cause| log(name, &key, &*cause))
+}
+
+fn log(name: &str, key: &dyn Debug, cause: &(dyn std::any::Any + Send)) -> Panicked {
+    let text = cause.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    tracing::error!(name, ?key, panic = text, "the work for this key panicked; it is tried again");
+    Panicked
+}
+
+/// What has no key: the loop as a whole.
+pub struct Everything;
+
+impl Debug for Everything {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("everything")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_panics_at_once_or_later_is_told_apart_from_what_is_done() {
+        assert_eq!(caught("test", 1, async { 7 }).await, Ok(7));
+        let at_once = caught("test", 2, async { assert_eq!(1 + 1, 3) }).await;
+        let later = caught("test", 3, async {
+            tokio::task::yield_now().await;
+            let none: Option<u8> = std::hint::black_box(None);
+            none.expect("a value")
+        });
+        assert_eq!((at_once, later.await), (Err(Panicked), Err(Panicked)));
+        assert_eq!(caught_now("test", Everything, || -> u8 { panic!("no") }), Err(Panicked));
+    }
+}

@@ -1,0 +1,217 @@
+//! Older states, made from a newer one by undoing what happened since.
+//!
+//! Invariant: one state is made at a time, of one scope only, and the values that are in memory for the kept ones alone
+//! have at most [`ALONE`] bytes. A caller that stops waiting stops the work that was for it.
+
+use crate::engine::{Engine, EngineError};
+use crate::state::State;
+use crate::store::Shared;
+use crate::transform::{Fault, TransformError};
+use crate::{Event, Key, Scope, SnapshotError};
+use parking_lot::Mutex;
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Weak};
+
+/// States that are kept for the next page of the same list.
+const KEPT: usize = 16;
+/// Bytes of values that are in memory for the kept states alone.
+const ALONE: usize = 32 << 20;
+/// Records of history read at a time.
+const STEP: usize = 2_048;
+/// Objects, and bytes of values, that are put into a state before others have the thread.
+const OBJECTS: usize = 512;
+const BYTES: usize = 256 << 10;
+/// What an entry takes in memory beside its value, about.
+const ENTRY: usize = 256;
+
+/// A state at an older revision that has the objects of a scope, and no others.
+#[derive(Clone)]
+struct Past {
+    scope: Scope,
+    state: Arc<State>,
+    /// An upper bound of the bytes of values that the newest state does not have.
+    alone: usize,
+}
+
+/// One that is too large to be kept lives as long as somebody reads it.
+struct Passing {
+    scope: Scope,
+    state: Weak<State>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Oldest first.
+    states: VecDeque<Past>,
+    passing: Vec<Passing>,
+    /// Bytes of all values that were replaced or deleted since the store was opened.
+    replaced: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct PastStates {
+    kept: Mutex<Kept>,
+    /// Held by whoever makes a state.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl PastStates {
+    /// What was replaced is in memory for older states only.
+    pub fn published(&self, events: &[Arc<Event>]) {
+        let mut gone = Vec::new();
+        let mut kept = self.kept.lock();
+        for event in events {
+            let Some(previous) = &event.previous else { continue };
+            let size = ENTRY + previous.value.len();
+            kept.replaced += size as u64;
+            for past in kept.states.iter_mut().filter(|past| past.scope.contains(&previous.key)) {
+                past.alone += size;
+            }
+        }
+        kept.shrink(&mut gone);
+        drop(kept);
+        // Freeing a state takes a while.
+        drop(gone);
+    }
+
+    /// States before this revision have expired.
+    pub fn compacted(&self, oldest: u64) {
+        let mut kept = self.kept.lock();
+        let (gone, states) = std::mem::take(&mut kept.states).into_iter().partition(|it| it.state.revision < oldest);
+        kept.states = states;
+        drop(kept);
+        drop::<VecDeque<Past>>(gone);
+    }
+
+    fn find(&self, scope: &Scope, revision: u64) -> Option<Arc<State>> {
+        let kept = self.kept.lock();
+        let fits = |state: &State, of: &Scope| state.revision == revision && of.includes(scope);
+        let mut found = kept.states.iter().filter(|past| fits(&past.state, &past.scope)).map(|past| past.state.clone());
+        found.next().or_else(|| {
+            let mut passing = kept.passing.iter().filter_map(|it| Some((&it.scope, it.state.upgrade()?)));
+            passing.find(|(of, state)| fits(state, of)).map(|(_, state)| state)
+        })
+    }
+
+    /// Of the kept states of a scope the nearest after a revision, and how much had been replaced before.
+    fn nearest(&self, scope: &Scope, revision: u64) -> (Option<Past>, u64) {
+        let kept = self.kept.lock();
+        let newer = kept.states.iter().filter(|past| past.state.revision > revision && past.scope.includes(scope));
+        (newer.min_by_key(|past| past.state.revision).cloned(), kept.replaced)
+    }
+
+    /// `replaced`: what [`PastStates::nearest`] answered before the state was made.
+    fn keep(&self, mut past: Past, replaced: u64) {
+        let mut gone = Vec::new();
+        let mut kept = self.kept.lock();
+        past.alone = past.alone.saturating_add(usize::try_from(kept.replaced - replaced).unwrap_or(usize::MAX));
+        if past.alone > ALONE {
+            kept.passing.retain(|it| it.state.strong_count() > 0);
+            kept.passing.push(Passing { scope: past.scope, state: Arc::downgrade(&past.state) });
+        } else {
+            kept.states.push_back(past);
+            kept.shrink(&mut gone);
+        }
+        drop(kept);
+        drop(gone);
+    }
+}
+
+impl Kept {
+    fn shrink(&mut self, gone: &mut Vec<Past>) {
+        let mut alone: usize = self.states.iter().fold(0, |sum, past| sum.saturating_add(past.alone));
+        while alone > ALONE || self.states.len() > KEPT {
+            let Some(past) = self.states.pop_front() else { break };
+            alone -= past.alone.min(alone);
+            gone.push(past);
+        }
+    }
+}
+
+impl Shared {
+    /// The objects of a scope at a revision before that of `newest`: kept, or made when it is the caller's turn.
+    pub async fn past(&self, scope: &Scope, revision: u64) -> Result<Arc<State>, SnapshotError> {
+        if let Some(state) = self.past.find(scope, revision) {
+            return Ok(state);
+        }
+        let _turn = self.past.turn.lock().await;
+        // Made while this waited.
+        if let Some(state) = self.past.find(scope, revision) {
+            return Ok(state);
+        }
+        let engine = self.engine().ok_or(SnapshotError::Closed)?;
+        let (nearest, replaced) = self.past.nearest(scope, revision);
+        let newer = nearest.unwrap_or_else(|| Past { scope: scope.clone(), state: self.state(), alone: 0 });
+        let past = self.undo(&*engine, newer, scope, revision).await?;
+        let state = past.state.clone();
+        self.past.keep(past, replaced);
+        Ok(state)
+    }
+
+    /// Undoes what happened to the objects of a scope after a revision.
+    async fn undo(
+        &self,
+        engine: &dyn Engine,
+        newer: Past,
+        scope: &Scope,
+        revision: u64,
+    ) -> Result<Past, SnapshotError> {
+        let failed = |error| match error {
+            EngineError::Expired { oldest } => SnapshotError::Expired { oldest },
+            error => SnapshotError::Engine(Arc::new(error)),
+        };
+        let mut state = narrowed(&newer.state, scope).await;
+        let mut alone = newer.alone;
+        let mut seen: HashSet<Key> = HashSet::new();
+        let (mut objects, mut bytes) = (0, 0);
+        let mut cursor = revision;
+        while cursor < newer.state.revision {
+            let changes = engine.changes(Some(scope), cursor, newer.state.revision, STEP).await.map_err(failed)?;
+            for change in changes.changes {
+                // What the first change after the revision replaced is what was there.
+                if !seen.insert(change.key.clone()) {
+                    continue;
+                }
+                match change.previous {
+                    None => drop(state.remove(&change.key)),
+                    Some(version) => {
+                        let key = state.shared(&change.key);
+                        // A key may have gone when nothing newest needed it: that concerns this version only.
+                        let opened = (self.decode)(&key, version.revision, &version.value)
+                            .map_err(|error| TransformError { fault: Fault::Value, ..error });
+                        let size = ENTRY + opened.as_ref().map_or(0, |entry| entry.value.len());
+                        state.take(&key, version.revision, opened).map_err(|error| failed(error.into()))?;
+                        (alone, bytes) = (alone + size, bytes + size);
+                    }
+                }
+                objects += 1;
+                if objects >= OBJECTS || bytes >= BYTES {
+                    (objects, bytes) = (0, 0);
+                    tokio::task::yield_now().await;
+                }
+            }
+            cursor = changes.through;
+        }
+        state.revision = revision;
+        Ok(Past { scope: scope.clone(), state: Arc::new(state), alone })
+    }
+}
+
+/// The objects of a scope alone. Those of a resource are shared with the whole; those of a namespace are few.
+async fn narrowed(whole: &State, scope: &Scope) -> State {
+    let mut state = whole.of_resource(scope);
+    if scope.namespace.is_none() && scope.name.is_none() {
+        return state;
+    }
+    let of_resource = std::mem::take(&mut state.tables);
+    let Some(table) = of_resource.get(&*scope.resource) else { return state };
+    for (at, entry) in table.range(scope.namespace.as_deref(), None).enumerate() {
+        if scope.contains(&entry.key) {
+            state.put(entry.clone());
+        }
+        if at % OBJECTS == OBJECTS - 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    state
+}
