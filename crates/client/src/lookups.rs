@@ -81,6 +81,7 @@ async fn place(semaphore: Arc<Semaphore>) -> io::Result<OwnedSemaphorePermit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Condvar;
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -93,7 +94,8 @@ mod tests {
     #[derive(Default)]
     struct Mute {
         now: Mutex<BTreeMap<String, usize>>,
-        gate: Mutex<()>,
+        gate: Mutex<bool>,
+        opened: Condvar,
     }
 
     /// Probes whose DNS server is mute took every thread of the process that may block: nothing started, and nothing was deleted.
@@ -106,7 +108,7 @@ mod tests {
             let server = mute.clone();
             let lookups = Arc::new(Lookups::with(MOST, move |host, port| {
                 *server.now.lock().entry(host.to_owned()).or_default() += 1;
-                drop(server.gate.lock());
+                server.opened.wait_while(&mut server.gate.lock(), |open| !*open);
                 *server.now.lock().entry(host.to_owned()).or_default() -= 1;
                 Ok(vec![SocketAddr::new([192, 0, 2, 1].into(), port)])
             }));
@@ -118,7 +120,6 @@ mod tests {
                     tokio::time::timeout(limit, lookups.lookup(&shares, &pod, 80)).await.map(Result::unwrap)
                 }
             };
-            let closed = mute.gate.lock();
             for round in 0..10 {
                 let pods = ["ns/a", "ns/a", "ns/a", "ns/b", "ns/b", "ns/c", "ns/d"];
                 let tries = futures::future::join_all(pods.map(|pod| one("ns", pod))).await;
@@ -133,7 +134,8 @@ mod tests {
             assert_eq!(one("ns", "192.0.2.9").await.unwrap(), ["192.0.2.9:80".parse().unwrap()]);
             let other_work = tokio::task::spawn_blocking(|| "done");
             assert_eq!(tokio::time::timeout(Duration::from_secs(20), other_work).await.unwrap().unwrap(), "done");
-            drop(closed);
+            *mute.gate.lock() = true;
+            mute.opened.notify_all();
             // They end, and all places come back.
             let address = loop {
                 if let Ok(found) = one("ns", "ns/e").await {
