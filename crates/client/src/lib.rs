@@ -16,6 +16,7 @@ pub mod informer;
 pub mod kubeconfig;
 pub mod lease;
 pub mod log;
+pub mod lookups;
 pub mod metrics;
 pub mod options;
 pub mod pace;
@@ -35,6 +36,7 @@ pub use events::{Recorder, Regarding, Severity, Source};
 pub use expectations::Expectations;
 pub use https::Https;
 pub use informer::{Change, Entry, Informer, Informers, Key, Meta, Scope};
+pub use lookups::Lookups;
 pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
     WatchOptions, WriteOptions,

@@ -5,7 +5,7 @@ use crate::kubelet::Sockets;
 use auth::User;
 use client::Informers;
 use meta::GroupResource;
-use network::{Cidr, PodNetwork, ServiceOptions, ServiceRules};
+use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
@@ -19,6 +19,13 @@ use tokio::task::JoinSet;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
+/// Of the cluster's DNS server on the node.
+const DNS_PORT: u16 = 53;
+
+/// A port that leads to no pod.
+fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
+    HostPort { address, protocol, port, target: port }
+}
 /// The name of the image inside this binary.
 pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
 /// The tag of everything that a cluster makes in the kernel: of its data directory, so that two clusters on one machine do not
@@ -169,7 +176,12 @@ pub async fn start(
         seccomp_default: config.seccomp_default,
         address: listens.ip(),
         port: listens.port(),
-        own_ports: vec![config.api_port, listens.port()],
+        own_ports: vec![
+            own_port(None, Protocol::Tcp, config.api_port),
+            own_port(None, Protocol::Tcp, listens.port()),
+            own_port(Some(gateway), Protocol::Tcp, DNS_PORT),
+            own_port(Some(gateway), Protocol::Udp, DNS_PORT),
+        ],
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
         clock: parts.clock.clone(),
@@ -193,7 +205,7 @@ pub async fn start(
     let dns = dns::Options {
         informers: informers.clone(),
         domain: DOMAIN.into(),
-        address: SocketAddr::from((gateway, 53)),
+        address: SocketAddr::from((gateway, DNS_PORT)),
         namespace: None,
         shutdown: parts.shutdown.clone(),
     };

@@ -7,10 +7,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use client::panics::{Panicked, caught, caught_now};
-use client::{ApiResource, Client, Informer, Informers, Recorder, Scope, Shutdown, Source};
+use client::{ApiResource, Client, Informer, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use meta::{Clock, Rng};
-use network::PodNetwork;
+use network::{HostPort, PodNetwork};
 use parking_lot::Mutex;
 use runtime::{Embedded, Resources, Runtime};
 use scheduler::cluster::NodeEntry;
@@ -27,6 +27,7 @@ use crate::pod::starts::Starts;
 use crate::pod::sysctls::Allowlist;
 use crate::pod::users::Users;
 use crate::pod::worker::Worker;
+use crate::probe::Names;
 use crate::resources::{Qos, qos};
 use crate::server::Handle;
 use crate::volumes::token::TokenRequests;
@@ -105,8 +106,8 @@ pub struct Options {
     pub address: IpAddr,
     /// Port at which the kubelet's service is reached, told in the node's status.
     pub port: u16,
-    /// TCP ports that are the node's own, which lead to no pod.
-    pub own_ports: Vec<u16>,
+    /// Ports that are the node's own, which lead to no pod.
+    pub own_ports: Vec<HostPort>,
     /// Written as `kubeletVersion`, e.g. `v1.36.2`.
     pub version: String,
     /// More labels of the node.
@@ -141,6 +142,7 @@ pub(crate) struct Shared {
     /// Bytes of memory of the node.
     pub memory: u64,
     pub starts: Starts,
+    pub lookups: Arc<Lookups>,
     pub known: Arc<Known>,
     pub admission: Arc<Admission>,
     dirty: Arc<Mutex<BTreeSet<String>>>,
@@ -236,6 +238,7 @@ impl Agent {
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
             starts: Starts::new(capacity.cpus as usize),
+            lookups: Arc::new(Lookups::new(Names::MOST)),
             admission,
             client,
             dirty,

@@ -124,7 +124,12 @@ impl Machine {
             pod_pids_limit: None,
             address: [0, 0, 0, 0].into(),
             port: 10250,
-            own_ports: vec![6443],
+            own_ports: vec![network::HostPort {
+                address: None,
+                protocol: network::Protocol::Tcp,
+                port: 6443,
+                target: 6443,
+            }],
             version: "v1.36.0".into(),
             labels: BTreeMap::new(),
             clock: Arc::new(Wall),
@@ -557,6 +562,62 @@ async fn starts_wait_for_their_turn_and_deletions_do_not() {
     for name in &names {
         m.gone(name).await;
     }
+    m.finish().await;
+}
+
+/// A container that failed a probe and ignored signals kept its pod as long as it had been promised, whatever the deletion said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_takes_its_time_does_not_hold_up_the_end() {
+    use runtime::Runtime;
+    let m = Machine::new().await;
+    let spec = |probe: &str| {
+        let mut c = demo("c", json!(["sh", "-c", "trap '' TERM; while :; do /busybox sleep 1; done"]));
+        c["command"] = json!(["/busybox"]);
+        c["volumeMounts"] = json!([{"name": "tool", "mountPath": "/busybox"}]);
+        c[probe] = json!({"exec": {"command": ["/busybox", "false"]}, "periodSeconds": 1, "failureThreshold": 1});
+        let volumes = json!([{"name": "tool", "hostPath": {"path": "/bin/busybox"}}]);
+        json!({"terminationGracePeriodSeconds": 1_000_000, "containers": [c], "volumes": volumes})
+    };
+    for (name, probe, force) in [("live", "livenessProbe", false), ("starts", "startupProbe", true)] {
+        m.pod(name, spec(probe));
+        let killing = |e: &Value| e["reason"] == "Killing" && e["involvedObject"]["name"] == name;
+        let killed = async {
+            while !m.api.list("api/v1/events").iter().any(killing) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), killed).await.unwrap();
+        if force {
+            let api = m.api.client();
+            let pods = api.api::<k8s_openapi::api::core::v1::Pod>().namespace("default");
+            pods.delete(name, &client::DeleteOptions::default()).await.unwrap();
+        } else {
+            m.api.delete_gracefully(PODS, "default", name, 1);
+        }
+        m.gone(name).await;
+        let removed = async {
+            while !m.embedded.list_pods().await.unwrap().is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), removed).await.unwrap();
+    }
+    m.finish().await;
+}
+
+/// A process that another container of the pod held up on its way to its program held up the deletion too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_without_an_end_does_not_hold_up_the_end() {
+    let mut m = Machine::new().await;
+    m.stop().await;
+    let held = Arc::new(fake::held::Held::stuck(m.embedded.clone()));
+    m.held = Some(held.clone());
+    m.start().await;
+    m.pod("stuck", json!({"containers": [demo("c", json!([]))]}));
+    held.until_stuck(true).await;
+    m.api.delete_gracefully(PODS, "default", "stuck", 1);
+    held.until_stuck(false).await; // it has been killed
+    m.gone("stuck").await;
     m.finish().await;
 }
 

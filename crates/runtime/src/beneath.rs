@@ -15,15 +15,17 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat, renameat};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use crate::shim::sys;
 
 /// Links that one path may follow, as in the kernel.
 const MAX_LINKS: usize = 40;
+/// How often something is looked at anew that others exchange meanwhile.
+const MAX_EXCHANGES: usize = 16;
 
 /// What a symbolic link on the way may do. No mode follows the links of `/proc` that stand for open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +62,24 @@ pub enum Leaf {
 pub struct Directory {
     fd: OwnedFd,
     links: Links,
+    /// What else is refused.
+    also: ResolveFlag,
 }
 
 impl Directory {
     /// Opens a trusted path; links in it are followed as usual.
     pub fn open(path: &Path, links: Links) -> io::Result<Self> {
         let fd = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        Ok(Self { fd, links })
+        Ok(Self::from_fd(fd, links))
     }
 
     pub fn from_fd(fd: OwnedFd, links: Links) -> Self {
-        Self { fd, links }
+        Self { fd, links, also: ResolveFlag::empty() }
+    }
+
+    /// Paths that lead through a mount point are errors too (`EXDEV`).
+    pub fn without_mounts(self) -> Self {
+        Self { also: ResolveFlag::RESOLVE_NO_XDEV, ..self }
     }
 
     /// Opens `path`. `flags` are those of `open(2)`; close-on-exec is always set. Errors are the kernel's: `EXDEV` if the path
@@ -82,7 +91,7 @@ impl Directory {
             Links::Refuse | Links::Inside => path.strip_prefix("/").unwrap_or(path),
         };
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(self.links.flags());
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(self.links.flags() | self.also);
         loop {
             match openat2(&self.fd, path, how) {
                 // The kernel could not tell whether `..` stays inside, because something was renamed meanwhile.
@@ -102,6 +111,90 @@ impl Directory {
         let file =
             File::from(self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?);
         regular(file)
+    }
+
+    /// A directory below, with the same rules.
+    pub fn directory(&self, path: &Path) -> io::Result<Self> {
+        let fd = self.open_at(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?;
+        Ok(Self { fd, links: self.links, also: self.also })
+    }
+
+    /// Makes a directory that must not exist. What is opened is a directory, though another one if somebody has exchanged it meanwhile.
+    pub fn make_directory(&self, name: &OsStr, mode: Mode) -> io::Result<Self> {
+        mkdirat(&self.fd, name, mode)?;
+        let made = self.directory(Path::new(name))?;
+        let opened = made.open_at(Path::new("."), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        fchmod(opened, mode)?; // whatever the umask is
+        Ok(made)
+    }
+
+    /// Makes a regular file that must not exist, for its owner only, and opens it for writing.
+    pub fn create(&self, path: &Path) -> io::Result<File> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+        Ok(self.open_at(path, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
+    }
+
+    /// Where the link of this name leads.
+    pub fn read_link(&self, name: &OsStr) -> io::Result<OsString> {
+        Ok(readlinkat(&self.fd, name)?)
+    }
+
+    /// Makes a symbolic link in the place of whatever has the name, by way of a link of another name. `most` as for
+    /// [`Directory::remove`].
+    pub fn put_link(&self, target: &Path, name: &OsStr, temporary: &OsStr, most: usize) -> io::Result<()> {
+        for _ in 0..MAX_EXCHANGES {
+            self.remove(temporary, most)?;
+            match symlinkat(target, &self.fd, temporary) {
+                Err(Errno::EEXIST) => continue,
+                made => made?,
+            }
+            match renameat(&self.fd, temporary, &self.fd, name) {
+                Err(Errno::EISDIR) => self.remove(name, most)?,
+                // Somebody has taken or replaced the link, or has put something in that stays.
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::EEXIST) => {}
+                moved => return Ok(moved?),
+            }
+        }
+        Err(exchanged())
+    }
+
+    /// Removes what has this name in the directory, of whatever kind, and all that is in it; links are not followed. Nothing happens
+    /// if it is not there. Errors if more than `most` entries would go, and if something is mounted there.
+    pub fn remove(&self, name: &OsStr, most: usize) -> io::Result<()> {
+        for _ in 0..MAX_EXCHANGES {
+            match remove_entry(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir, Parent::OfTree) {
+                Err(Errno::EISDIR) => {}
+                removed => return Ok(removed?),
+            }
+            match remove_at(self.fd.try_clone()?, name, Files::Removed, most) {
+                // No directory any more.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) => {}
+                removed => return removed,
+            }
+        }
+        Err(exchanged())
+    }
+
+    /// The names in the directory and whether they are symbolic links. Errors if there are more than `most`.
+    pub fn entries(&self, most: usize) -> io::Result<Vec<(OsString, bool)>> {
+        let mut found = Vec::new();
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        for entry in Dir::openat(&self.fd, ".", flags, Mode::empty())?.iter() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            if found.len() == most {
+                return Err(too_many(most));
+            }
+            let link = match entry.file_type() {
+                Some(kind) => kind == Type::Symlink,
+                None => readlinkat(&self.fd, name).is_ok(),
+            };
+            found.push((name.to_owned(), link));
+        }
+        Ok(found)
     }
 
     /// A descriptor (`O_PATH`) for `path`. Missing directories on the way are made with `mode`, and `leaf` at the end; so is
@@ -186,6 +279,14 @@ fn make_entry(parent: BorrowedFd, name: &OsStr, leaf: Leaf, mode: Mode) -> nix::
         .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
     openat2(parent, name, how)
+}
+
+fn exchanged() -> io::Error {
+    io::Error::other("somebody else changes the directory all the time")
+}
+
+fn too_many(most: usize) -> io::Error {
+    io::Error::other(format!("more than {most} entries"))
 }
 
 fn regular(file: File) -> io::Result<File> {
@@ -346,24 +447,29 @@ fn remove(path: &Path, files: Files) -> io::Result<()> {
         Err(Errno::ENOENT) => return Ok(()),
         parent => parent?,
     };
-    remove_at(parent, name, files)
+    remove_at(parent, name, files, usize::MAX)
 }
 
 /// Like [`remove_tree`], for an entry of an open directory.
 pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
-    remove_at(parent, name, Files::Removed)
+    remove_at(parent, name, Files::Removed, usize::MAX)
 }
 
-fn remove_at(parent: OwnedFd, name: &OsStr, files: Files) -> io::Result<()> {
+/// Errors if more than `most` entries would go: whoever fills the tree meanwhile keeps nobody here for ever.
+fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Result<()> {
+    let mut left = most;
     let mut walk = Walk::start(parent)?;
     match walk.down(name.to_owned(), &mut Vec::new()) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
         other => other?,
     }
     while !walk.above.is_empty() {
-        let mut below = walk.entries(PENDING, &mut |at, name, directory| match directory {
-            false if files == Files::Removed => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
-            _ => Ok(()),
+        let mut below = walk.entries(PENDING, &mut |at, name, directory| {
+            left = left.checked_sub(1).ok_or(Errno::E2BIG)?;
+            match directory {
+                false if files == Files::Removed => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
+                _ => Ok(()),
+            }
         })?;
         if below.is_empty() {
             let Some(above) = walk.up()? else { break };
@@ -625,6 +731,42 @@ mod tests {
         let directory = Directory::open(root.path(), Links::Refuse).unwrap();
         assert!(directory.read(Path::new("pipe")).is_err(), "and it does not wait for a writer");
         assert_eq!(io::read_to_string(directory.read(Path::new("file")).unwrap()).unwrap(), "text");
+    }
+
+    #[test]
+    fn entries_go_whatever_they_are() {
+        let (outside, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("file"), "x").unwrap();
+        let at = |p: &str| root.path().join(p);
+        let directory = Directory::open(root.path(), Links::Refuse).unwrap().without_mounts();
+        symlink(outside.path(), at("link")).unwrap();
+        nix::unistd::mkfifo(&at("pipe"), MODE).unwrap();
+        std::fs::create_dir_all(at("tree/below")).unwrap();
+        symlink(outside.path(), at("tree/below/link")).unwrap();
+        std::fs::write(at("file"), "x").unwrap();
+        assert_eq!(directory.entries(4).unwrap().iter().filter(|(_, link)| *link).count(), 1);
+        directory.entries(3).unwrap_err();
+        directory.remove(OsStr::new("tree"), 1).unwrap_err();
+        for name in ["link", "pipe", "tree", "file", "none"] {
+            directory.remove(OsStr::new(name), 2).unwrap();
+        }
+        assert_eq!(directory.entries(0).unwrap(), []);
+
+        std::fs::create_dir_all(at("name/below")).unwrap();
+        std::fs::create_dir_all(at("next/below")).unwrap();
+        for target in ["a", "b"] {
+            directory.put_link(Path::new(target), OsStr::new("name"), OsStr::new("next"), 9).unwrap();
+            assert_eq!(directory.read_link(OsStr::new("name")).unwrap(), target);
+            directory.entries(1).unwrap();
+        }
+        symlink(outside.path(), at("out")).unwrap();
+        assert_eq!(code(directory.directory(Path::new("out"))), Some(libc::ENOTDIR));
+        assert_eq!(code(directory.create(Path::new("out/new"))), Some(libc::ELOOP));
+        symlink(outside.path().join("new"), at("new")).unwrap();
+        directory.create(Path::new("new")).unwrap_err();
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
+        let everything = Directory::open(Path::new("/"), Links::Refuse).unwrap().without_mounts();
+        assert_eq!(code(everything.directory(Path::new("proc/self"))), Some(libc::EXDEV));
     }
 
     #[test]

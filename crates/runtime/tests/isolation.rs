@@ -339,6 +339,63 @@ async fn commands_that_are_killed_at_birth_are_answered() {
     host.finish().await;
 }
 
+/// A container that stops every process it sees also stopped those on their way into others of its pod, and whoever started these
+/// waited for ever.
+#[tokio::test]
+async fn starts_that_are_held_up_come_to_an_end() {
+    let mut host = Host::with(|options| options.start_timeout = Duration::from_secs(2)).await;
+    let mut config = host.pod_config("a");
+    config.pid = PidMode::Pod;
+    host.runtime.run_pod(config).await.unwrap();
+    let neighbour = host.start("a", shell("neighbour", FOREVER)).await;
+    let stopper = host.start("a", shell("stopper", "echo ready; while :; do kill -STOP -1; done")).await;
+    host.said(&stopper, "ready").await;
+    let late = "did not run within 2 seconds";
+    let mut held = [0; 3];
+    for number in 0..300 {
+        if held.iter().all(|n| *n > 0) {
+            break;
+        }
+        let id = host.runtime.create_container("a", shell(&format!("c{number}"), "exec sleep 100000")).await.unwrap();
+        match number % 3 {
+            // The limit ends it,
+            0 => {
+                if let Err(e) = host.runtime.start_container(&id).await {
+                    assert!(e.to_string().contains(late), "{e}");
+                    assert_eq!(host.ended(&id).await.pid, None);
+                    held[0] += 1;
+                }
+            }
+            // or whoever wants it no more,
+            1 => {
+                let limit = Duration::from_millis(500);
+                if tokio::time::timeout(limit, host.runtime.start_container(&id)).await.is_err() {
+                    host.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+                    assert_eq!(host.ended(&id).await.pid, None);
+                    held[1] += 1;
+                }
+            }
+            // and commands are no different.
+            _ => {
+                let command = vec!["true".to_owned()];
+                let request = ExecRequest { command, tty: false, stdin: false, stdout: false, stderr: false };
+                match host.runtime.exec(&neighbour, request).await {
+                    Ok(mut session) => session.control.kill().await.unwrap(),
+                    Err(e) => {
+                        assert!(e.to_string().contains(late), "{e}");
+                        held[2] += 1;
+                    }
+                }
+            }
+        }
+        host.runtime.remove_container(&id).await.unwrap();
+    }
+    assert!(held.iter().all(|n| *n > 0), "none was held: {held:?}");
+    host.runtime.stop_pod("a").await.unwrap();
+    host.runtime.remove_pod("a").await.unwrap();
+    host.finish().await;
+}
+
 /// Files that CAP_LINUX_IMMUTABLE lets nobody remove, in a volume and in the container's own layer, kept their pod.
 #[tokio::test]
 async fn immutable_files_keep_no_container() {

@@ -215,3 +215,44 @@ async fn what_would_make_the_hosts_users_is_refused() {
     wrong(host.runtime.create_container("a", config).await.unwrap_err(), "without a user namespace");
     host.finish().await;
 }
+
+/// With CAP_SYS_ADMIN a container made its read-only volumes writable.
+#[tokio::test]
+async fn read_only_mounts_stay_read_only() {
+    let mut host = Host::new().await;
+    let volume = host.directory.path().join("volume");
+    std::fs::create_dir_all(volume.join("shared")).unwrap();
+    std::fs::write(volume.join("file"), "text").unwrap();
+    for (name, range, mode) in [("a", A, PidMode::Container), ("b", B, PidMode::Pod)] {
+        let mut config = host.user_pod_config(name, range);
+        config.pid = mode;
+        host.runtime.run_pod(config).await.unwrap();
+        let script = "for m in /v /r /deep/file /made/deep /h; do
+                mount -o remount,bind,rw $m 2>/dev/null && echo remounted $m
+                mkdir -p /tmp/x; touch /tmp/f; test -d $m && mount --bind $m /tmp/x && mount -o remount,bind,rw /tmp/x 2>/dev/null && echo copied $m
+                umount /tmp/x 2>/dev/null
+                test -d $m && touch $m/new 2>/dev/null && echo written in $m
+                test -f $m && echo x 2>/dev/null > $m && echo written $m
+            done; cat /v/file /r/file /deep/file; echo; touch /w/written && mount -o remount,bind,ro /w && mount -o remount,bind,rw /w && echo w";
+        let read_only = |mount: Mount| Mount { read_only: true, ..mount };
+        let (_, text) = host
+            .script(name, "main", &format!("exec 2>/dev/null; {script}"), |c| {
+                c.security.add_capabilities = vec!["SYS_ADMIN".into()];
+                c.mounts = vec![
+                    read_only(Mount::bind(&volume, "/v")),
+                    Mount { recursive_read_only: true, ..read_only(Mount::bind(&volume, "/r")) },
+                    read_only(Mount::bind(volume.join("file"), "/deep/file")),
+                    read_only(Mount {
+                        source: MountSource::Below { root: volume.clone(), path: "shared".into() },
+                        ..Mount::bind("", "/made/deep")
+                    }),
+                    Mount { propagation: Propagation::HostToContainer, ..read_only(Mount::bind(&volume, "/h")) },
+                    Mount::bind(volume.join("shared"), "/w"),
+                ];
+            })
+            .await;
+        assert_eq!(text, "texttexttext\nw\n", "{mode:?}");
+    }
+    assert_eq!(std::fs::read_to_string(volume.join("file")).unwrap(), "text");
+    host.finish().await;
+}

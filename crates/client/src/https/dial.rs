@@ -4,22 +4,29 @@ use super::connecting::{Step, note};
 use super::trust::Distrust;
 use super::{Reach, words};
 use crate::error::BoxError;
+use crate::lookups::{Lookups, Share};
 use rustls::{AlertDescription, CertificateError, InvalidMessage, OtherError};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::net::TcpStream;
+
+/// Lookups of the whole process. Users choose some of the names: with services of type ExternalName, to which webhooks lead.
+static LOOKUPS: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(32));
+const LOOKUPS_OF_HOST: usize = 4;
 
 /// Connects to the first address of a host that answers, within `limit`; to no special one if `reach` says so. The error is that
 /// of the first address.
 pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Result<TcpStream, BoxError> {
     let begun = tokio::time::Instant::now();
     let deadline = begun + limit;
-    let lookup = tokio::time::timeout_at(deadline, tokio::net::lookup_host((host, port))).await;
+    let share = Share { key: host, most: LOOKUPS_OF_HOST };
+    let lookup = tokio::time::timeout_at(deadline, LOOKUPS.lookup(&[share], host, port)).await;
     let addresses = match lookup {
         Err(_) => return Err(format!("dial tcp: lookup {host}: i/o timeout").into()),
         Ok(Err(e)) => return Err(words::lookup(host, &e)),
-        Ok(Ok(addresses)) => addresses.collect::<Vec<_>>(),
+        Ok(Ok(addresses)) => addresses,
     };
     // What is an address already is not looked up.
     if host.parse::<IpAddr>().is_err() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use runtime::Runtime;
 
-use crate::probe::{Action, Attempt, Target};
+use crate::probe::{Action, Attempt, Names, Target};
 
 /// A hook without an end of its own.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -21,6 +21,7 @@ pub async fn run(
     spec: &Container,
     pod_ip: Option<IpAddr>,
     node_namespace: Option<PathBuf>,
+    names: &Names,
 ) -> Result<(), String> {
     if let Some(s) = &handler.sleep {
         tokio::time::sleep(meta::time::seconds(s.seconds)).await;
@@ -31,7 +32,7 @@ pub async fn run(
         (None, Some(h)) => Action::Http(h),
         (None, None) => return Err("invalid handler: it holds no action".into()),
     };
-    let target = Target { runtime: &**runtime, container_id, spec, pod_ip, node_namespace };
+    let target = Target { runtime: &**runtime, container_id, spec, pod_ip, node_namespace, names };
     match target.attempt(&action, FOREVER).await {
         Attempt::Success => Ok(()),
         Attempt::Failure(why) => Err(why),

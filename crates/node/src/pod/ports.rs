@@ -43,8 +43,8 @@ pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
 }
 
 /// The first of these ports that is the node's own.
-pub fn of_node<'a>(wanted: &'a [HostPort], own: &[u16]) -> Option<&'a HostPort> {
-    wanted.iter().find(|p| p.protocol == Protocol::Tcp && own.contains(&p.port))
+pub fn of_node<'a>(wanted: &'a [HostPort], own: &[HostPort]) -> Option<&'a HostPort> {
+    wanted.iter().find(|p| own.iter().any(|o| o.conflicts(p)))
 }
 
 #[cfg(test)]
@@ -67,8 +67,16 @@ mod tests {
         assert_eq!(found(json!({})), ["0.0.0.0:1/tcp", "0.0.0.0:3/tcp", "192.0.2.1:2/udp"]);
         assert!(found(json!({"hostNetwork": true})).is_empty());
         let all = host_ports(&spec(json!({})));
-        assert_eq!(of_node(&all, &[6443, 3]).map(ToString::to_string), Some("0.0.0.0:3/tcp".into()));
-        assert_eq!(of_node(&all, &[2, 6443]), None, "of another protocol");
+        let own = |last: Option<u8>, protocol, port| {
+            let address = last.map(|n| Ipv4Addr::new(192, 0, 2, n));
+            HostPort { address, protocol, port, target: port }
+        };
+        let taken = |own: &[HostPort]| of_node(&all, own).map(ToString::to_string);
+        assert_eq!(taken(&[own(None, Protocol::Tcp, 6443), own(None, Protocol::Tcp, 3)]), Some("0.0.0.0:3/tcp".into()));
+        let others = [own(None, Protocol::Tcp, 2), own(None, Protocol::Udp, 3), own(Some(9), Protocol::Udp, 2)];
+        assert_eq!(taken(&others), None, "of another protocol or address");
+        assert_eq!(taken(&[own(Some(1), Protocol::Udp, 2)]), Some("192.0.2.1:2/udp".into()));
+        assert_eq!(taken(&[own(Some(9), Protocol::Tcp, 1)]), Some("0.0.0.0:1/tcp".into()));
         let init = |policy: serde_json::Value| json!({"initContainers": [{"name": "i", "restartPolicy": policy, "ports": [port(9, "", "TCP")]}]});
         assert_eq!(found(init(json!("Always"))).len(), 4);
         assert_eq!(found(init(json!(null))).len(), 3);

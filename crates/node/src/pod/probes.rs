@@ -16,7 +16,7 @@ use runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::probe::{Action, Attempt, Target};
+use crate::probe::{Action, Attempt, Names, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -89,6 +89,7 @@ pub struct Context {
     pub node_namespace: Option<std::path::PathBuf>,
     pub clock: Arc<dyn meta::Clock>,
     pub pod_ip: Option<IpAddr>,
+    pub names: Names,
     /// Told when a verdict changes.
     pub wake: Arc<Notify>,
     /// Told of every failure: container name and message.
@@ -252,6 +253,7 @@ impl Run {
             spec: &self.spec,
             pod_ip: self.context.pod_ip,
             node_namespace: self.context.node_namespace.clone(),
+            names: &self.context.names,
         };
         target.attempt(&action, timeout).await
     }

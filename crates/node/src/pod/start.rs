@@ -11,7 +11,7 @@ use runtime::{ContainerState, IdRange, PidMode, PodConfig};
 
 use super::plan::{Plan, Role, ended_at};
 use super::status::Waiting;
-use super::worker::{Hold, Observed, Worker, text};
+use super::worker::{Hold, Observed, Worker, text, unless_ending};
 use super::{container, files, hooks, ports, security};
 use crate::resources;
 use crate::{env, volumes};
@@ -240,7 +240,16 @@ impl Worker {
             Role::App => "container",
             Role::Ephemeral => "ephemeral_container",
         };
-        let started = self.shared.options.runtime.start_container(&id).await;
+        let runtime = self.shared.options.runtime.clone();
+        let Some(started) = unless_ending(self.inbox.clone(), runtime.start_container(&id)).await else {
+            // Other containers of the pod may hold its process up, which then takes no notice of signals either.
+            if self.is_ending()
+                && let Err(error) = runtime.stop_container(&id, Duration::ZERO).await
+            {
+                tracing::warn!(container = id, %error, "ending a start");
+            }
+            return true;
+        };
         self.shared.known.container_started(kind, started.as_ref().err().map(|_| "RunContainerError"));
         match started {
             Ok(()) => self.event(Some(name), Severity::Normal, "Started", "Container started"),
@@ -266,13 +275,10 @@ impl Worker {
     async fn post_start(&mut self, hook: k8s_openapi::api::core::v1::LifecycleHandler, spec: &Spec, id: &str) {
         let options = &self.shared.options;
         let (ip, ns) = (self.probe_ip(), options.node_namespace.clone());
-        // A hook may take for ever; the pod's end does not wait for it.
-        let mut inbox = self.inbox.clone();
-        let ends = inbox.wait_for(|p| p.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some()));
-        let done = tokio::select! {
-            done = hooks::run(&hook, &options.runtime, id, spec, ip, ns) => done,
-            _ = ends => Err("the pod is being deleted".into()),
-        };
+        let names = self.names();
+        let run = hooks::run(&hook, &options.runtime, id, spec, ip, ns, &names);
+        let done = unless_ending(self.inbox.clone(), run).await;
+        let done = done.unwrap_or_else(|| Err("the pod is being deleted".into()));
         if let Err(why) = done {
             let name = &spec.name;
             tracing::debug!(pod = %self.name(), container = name, why, "postStart failed");

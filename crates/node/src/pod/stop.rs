@@ -9,8 +9,9 @@ use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use runtime::ContainerState;
 
 use super::hooks;
-use super::worker::{Worker, text};
+use super::worker::{Worker, text, unless_ending};
 use crate::agent::Shared;
+use crate::probe::Names;
 use crate::resources::is_sidecar;
 
 /// What a container gets after its hook has used up the grace period.
@@ -26,11 +27,20 @@ pub(super) enum Error {
     Volumes(#[from] crate::volumes::Error),
 }
 
+/// How stopping a container of a pod that goes on came to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    Stopped,
+    /// The pod is to be ended, and all its containers with it ([`Worker::stop_everything`]), within the time that it is given.
+    PodEnds,
+}
+
 /// Everything that ending one container needs, without the worker.
 struct Ending {
     shared: Arc<Shared>,
     pod: Arc<Pod>,
     ip: Option<std::net::IpAddr>,
+    names: Names,
 }
 
 impl Ending {
@@ -40,7 +50,8 @@ impl Ending {
         let hook = spec.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
         let mut left = grace;
         if let Some(hook) = hook.filter(|_| !grace.is_zero()) {
-            let run = hooks::run(hook, &options.runtime, id, spec, self.ip, options.node_namespace.clone());
+            let run =
+                hooks::run(hook, &options.runtime, id, spec, self.ip, options.node_namespace.clone(), &self.names);
             match tokio::time::timeout(grace, run).await {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => {
@@ -60,11 +71,16 @@ impl Ending {
 
 impl Worker {
     fn ending(&self) -> Ending {
-        Ending { shared: self.shared.clone(), pod: self.pod.clone(), ip: self.probe_ip() }
+        Ending { shared: self.shared.clone(), pod: self.pod.clone(), ip: self.probe_ip(), names: self.names() }
     }
 
-    pub(super) async fn stop_container(&mut self, id: &str, spec: &Spec, grace: Duration) {
-        self.ending().container(id, spec, grace).await;
+    /// Stops a container of a pod that goes on; the end of the pod does not wait for it.
+    pub(super) async fn stop_container(&mut self, id: &str, spec: &Spec, grace: Duration) -> Stopped {
+        let (ending, inbox) = (self.ending(), self.inbox.clone());
+        match unless_ending(inbox, ending.container(id, spec, grace)).await {
+            Some(()) => Stopped::Stopped,
+            None => Stopped::PodEnds,
+        }
     }
 
     /// Ends all containers and the sandbox, sidecars after the others. A shorter grace period that arrives meanwhile holds.

@@ -17,12 +17,14 @@ use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::start::SANDBOX;
 use super::status::{self, Facts, Waiting};
+use super::stop::Stopped;
 use super::{container, messages, security, starts};
 use crate::admission::{Admitted, PREEMPTING, Rejection};
 use crate::agent::Shared;
 use crate::counts::PodLabels;
 use crate::fields::Place;
 use crate::objects;
+use crate::probe::Names;
 
 /// The pod as the API has it; `None` when it is gone from there.
 pub type Inbox = watch::Receiver<Option<Arc<Pod>>>;
@@ -110,6 +112,20 @@ pub(crate) struct Worker {
     rejected: Option<Rejection>,
     /// How often in a row the work for the pod panicked.
     panics: u32,
+}
+
+/// Whether the pod is to be ended: it is being deleted, or is gone.
+fn is_ending(pod: &Option<Arc<Pod>>) -> bool {
+    pod.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some())
+}
+
+/// Does work that may take as long as a container wants, unless the pod is to be ended before: then `None`, and the work is left where
+/// it is.
+pub(super) async fn unless_ending<T>(mut inbox: Inbox, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        done = work => Some(done),
+        _ = inbox.wait_for(is_ending) => None,
+    }
 }
 
 pub(super) fn text(o: &Option<String>) -> &str {
@@ -305,6 +321,7 @@ impl Worker {
             node_namespace: self.shared.options.node_namespace.clone(),
             clock: self.shared.options.clock.clone(),
             pod_ip: self.probe_ip(),
+            names: self.names(),
             wake: self.wake.clone(),
             unhealthy: Arc::new(move |name, message| {
                 let about = about.clone().field(paths.get(name).map_or("", String::as_str));
@@ -325,6 +342,11 @@ impl Worker {
             let was = |f: fn(&k8s_openapi::api::core::v1::ContainerStatus) -> bool| before.is_some_and(|s| f(s));
             self.probes.watch(&context, c, running, was(|s| s.started == Some(true)), was(|s| s.ready));
         }
+    }
+
+    pub(super) fn names(&self) -> Names {
+        let namespace = text(&self.pod.metadata.namespace).to_owned();
+        Names { lookups: self.shared.lookups.clone(), namespace, uid: self.uid.clone() }
     }
 
     pub(super) fn probe_ip(&self) -> Option<IpAddr> {
@@ -357,6 +379,9 @@ impl Worker {
         self.shared.objects.register(&self.uid, &objects::references(&self.pod));
         self.refresh().await;
         for _ in 0..MAX_STEPS {
+            if self.is_ending() {
+                return Duration::ZERO;
+            }
             let seen = match self.observe().await {
                 Ok(seen) => seen,
                 Err(error) => {
@@ -443,6 +468,11 @@ impl Worker {
         }
     }
 
+    /// Whether the pod is to be ended, of which this round does not know yet.
+    pub(super) fn is_ending(&self) -> bool {
+        is_ending(&self.inbox.borrow())
+    }
+
     fn next_hold(&self) -> Option<Duration> {
         let now = self.now();
         let left = |h: &Hold| meta::time::left(now, h.until);
@@ -527,10 +557,12 @@ impl Worker {
             self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
             let grace = kill.grace.map_or(self.grace(), meta::time::seconds);
             self.probes.stop(&kill.name);
-            if let Some(spec) = self.spec_of(&kill.name) {
-                self.stop_container(&kill.id, &spec, grace).await;
-            }
             acted = true;
+            if let Some(spec) = self.spec_of(&kill.name)
+                && self.stop_container(&kill.id, &spec, grace).await == Stopped::PodEnds
+            {
+                return acted;
+            }
         }
         if plan.finished || !plan.new_sandbox && plan.start.is_empty() {
             return acted;
@@ -548,6 +580,9 @@ impl Worker {
                 break;
             }
             acted |= self.start(&s.name, s.role, seen, &volumes).await;
+            if self.is_ending() {
+                break;
+            }
             // Init containers are one after the other; app containers do not wait for each other's failures.
             if s.role == Role::Init {
                 break;
@@ -564,12 +599,8 @@ impl Worker {
         if self.place.is_none() {
             // Whoever looks at the pod meanwhile sees that it is known here.
             self.report(false).await;
-            let mut inbox = self.inbox.clone();
-            let ends = inbox.wait_for(|p| p.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some()));
-            self.place = tokio::select! {
-                place = self.shared.starts.place(text(&self.pod.metadata.namespace)) => Some(place),
-                _ = ends => None,
-            };
+            let (inbox, shared) = (self.inbox.clone(), self.shared.clone());
+            self.place = unless_ending(inbox, shared.starts.place(text(&self.pod.metadata.namespace))).await;
         }
         self.place.is_some()
     }

@@ -8,8 +8,10 @@ mod http;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use client::lookups::{Lookups, Share};
 use k8s_openapi::api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, TCPSocketAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::Runtime;
@@ -29,6 +31,30 @@ pub enum Action<'a> {
     Grpc(&'a GRPCAction),
 }
 
+/// The lookups of a pod's host names.
+#[derive(Clone)]
+pub struct Names {
+    pub lookups: Arc<Lookups>,
+    pub namespace: String,
+    /// Of the pod.
+    pub uid: String,
+}
+
+impl Names {
+    /// Lookups of all pods, of those of a namespace, and of one, at a time. They may be as slow as a DNS server, which a pod can
+    /// choose by a name of its zone.
+    pub const MOST: usize = 16;
+    const OF_NAMESPACE: usize = 8;
+    const OF_POD: usize = 2;
+
+    async fn lookup(&self, host: &str, port: u16) -> Option<SocketAddr> {
+        let namespace = format!("namespace {}", self.namespace);
+        let pod = Share { key: &self.uid, most: Self::OF_POD };
+        let shares = [pod, Share { key: &namespace, most: Self::OF_NAMESPACE }];
+        self.lookups.lookup(&shares, host, port).await.ok()?.into_iter().next()
+    }
+}
+
 /// On whom.
 pub struct Target<'a> {
     pub runtime: &'a dyn Runtime,
@@ -36,6 +62,7 @@ pub struct Target<'a> {
     pub spec: &'a Container,
     pub pod_ip: Option<IpAddr>,
     pub node_namespace: Option<PathBuf>,
+    pub names: &'a Names,
 }
 
 impl Target<'_> {
@@ -106,14 +133,8 @@ impl Target<'_> {
     }
 
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, String> {
-        let address = match host.parse::<IpAddr>() {
-            Ok(ip) => SocketAddr::new(ip, port),
-            Err(_) => tokio::net::lookup_host((host, port))
-                .await
-                .ok()
-                .and_then(|mut a| a.next())
-                .ok_or_else(|| format!("dial tcp: lookup {host}: no such host"))?,
-        };
+        let address = self.names.lookup(host, port).await;
+        let address = address.ok_or_else(|| format!("dial tcp: lookup {host}: no such host"))?;
         let said = |e: std::io::Error| format!("dial tcp {address}: connect: {}", plain(&e));
         let socket = network::namespace::run_in(self.node_namespace.as_deref(), || match address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),

@@ -6,15 +6,25 @@
 //! VOLUME/key    -> ..data/key
 //! ```
 //! A reader that resolved `..data` sees one state only (kubelet `util/atomic_writer.go`).
+//!
+//! **Invariant.** A container may have made its volume writable and change it at any moment, so nothing of what is in it is
+//! believed: every step goes by descriptors from the volume's directory, no link in it is followed, and nothing outside is read,
+//! written or removed. What is in the way is replaced, whatever it is; what a container keeps changing is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Component, Path};
+
+use nix::sys::stat::Mode;
+use runtime::beneath::{Directory, Leaf, Links};
 
 const DATA: &str = "..data";
 const NEXT: &str = "..data_tmp";
+/// Entries of a volume that are looked at or removed at a time; payloads have fewer.
+const MOST: usize = 100_000;
 
 /// One file: its bytes and its permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,73 +55,106 @@ pub fn check_path(path: &str) -> Result<(), String> {
 /// Brings the volume to `payload`. Nothing is touched if it is there already. `stamp` names the new directory; `group` owns
 /// the files, which are made readable for it.
 pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) -> io::Result<()> {
+    payload.keys().try_for_each(|path| check_path(path).map_err(io::Error::other))?;
     fs::create_dir_all(volume)?;
-    let data = volume.join(DATA);
-    let old = fs::read_link(&data).ok().map(|l| volume.join(l));
-    let current = old.as_deref().is_some_and(|d| same(d, payload));
-    if !current {
-        let name = format!("..{stamp}");
-        let fresh = volume.join(&name);
-        if fresh.exists() {
-            fs::remove_dir_all(&fresh)?;
+    let volume = Directory::open(volume, Links::Refuse)?.without_mounts();
+    let old = current(&volume);
+    let is_current = old.as_ref().is_some_and(|(_, data)| same(data, payload).unwrap_or(false));
+    if !is_current {
+        let name = OsString::from(format!("..{stamp}"));
+        let made = fill(&volume, &name, payload, group)
+            .and_then(|()| volume.put_link(Path::new(&name), OsStr::new(DATA), OsStr::new(NEXT), MOST));
+        if let Err(e) = made {
+            let _ = volume.remove(&name, MOST);
+            return Err(e);
         }
-        fs::create_dir(&fresh)?;
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
-        for (path, file) in payload {
-            let target = fresh.join(path);
-            if let Some(parent) = target.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::write(&target, &file.content)?;
-            let mut mode = file.mode;
-            if let Some(gid) = group {
-                chown(&target, file.user, Some(gid))?;
-                mode |= 0o440;
-            } else if file.user.is_some() {
-                chown(&target, file.user, None)?;
-            }
-            fs::set_permissions(&target, fs::Permissions::from_mode(mode))?;
-        }
-        let next = volume.join(NEXT);
-        let _ = fs::remove_file(&next);
-        symlink(&name, &next)?;
-        fs::rename(&next, &data)?;
     }
     // The links that users see: one per first component.
-    let wanted: BTreeSet<&str> = payload.keys().filter_map(|p| p.split('/').next()).collect();
+    let wanted: BTreeSet<&OsStr> = payload.keys().filter_map(|p| p.split('/').next()).map(OsStr::new).collect();
     for name in &wanted {
-        let link = volume.join(name);
-        if fs::symlink_metadata(&link).is_err() {
-            symlink(Path::new(DATA).join(name), &link)?;
+        let target = Path::new(DATA).join(name);
+        if volume.read_link(name).ok().as_deref() != Some(target.as_os_str()) {
+            volume.put_link(&target, name, OsStr::new(NEXT), MOST)?;
         }
     }
-    for entry in fs::read_dir(volume)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_link = entry.file_type()?.is_symlink();
-        if is_link && name != DATA && !wanted.contains(name.as_ref()) {
-            fs::remove_file(entry.path())?;
+    for (name, is_link) in volume.entries(MOST)? {
+        if is_link && name != DATA && !wanted.contains(name.as_os_str()) {
+            volume.remove(&name, MOST)?;
         }
     }
-    if let Some(old) = old.filter(|_| !current) {
-        let _ = fs::remove_dir_all(old); // who still reads it keeps its files open
+    if let Some((old, _)) = old.filter(|_| !is_current) {
+        let _ = volume.remove(&old, MOST); // who still reads it keeps its files open
     }
     Ok(())
 }
 
-fn same(directory: &Path, payload: &Payload) -> bool {
-    fn count(d: &Path) -> usize {
-        let entries = fs::read_dir(d).into_iter().flatten().flatten();
-        entries.map(|e| if e.path().is_dir() { count(&e.path()) } else { 1 }).sum()
+/// The directory that [`DATA`] leads to, if it is one that [`write`] may have made: in the volume itself, with a name of ours.
+fn current(volume: &Directory) -> Option<(OsString, Directory)> {
+    let name = volume.read_link(OsStr::new(DATA)).ok()?;
+    let mut components = Path::new(&name).components();
+    match (components.next(), components.next()) {
+        (Some(Component::Normal(only)), None) if only == name && only.as_encoded_bytes().starts_with(b"..") => {}
+        _ => return None,
     }
-    count(directory) == payload.len()
-        && payload.iter().all(|(p, f)| fs::read(directory.join(p)).is_ok_and(|c| c == f.content))
+    let directory = volume.directory(Path::new(&name)).ok()?;
+    Some((name, directory))
+}
+
+/// Makes the directory `name` with the files of the payload.
+fn fill(volume: &Directory, name: &OsStr, payload: &Payload, group: Option<u32>) -> io::Result<()> {
+    let mode = Mode::from_bits_truncate(0o755);
+    volume.remove(name, MOST)?;
+    // From here on it is the one that was opened, whatever has its name.
+    let fresh = volume.make_directory(name, mode)?;
+    for (path, file) in payload {
+        let path = Path::new(path);
+        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            fresh.make(parent, Leaf::Directory, mode)?;
+        }
+        let mut target = fresh.create(path)?;
+        target.write_all(&file.content)?;
+        if group.is_some() || file.user.is_some() {
+            fchown(&target, file.user, group)?;
+        }
+        let for_group = if group.is_some() { 0o440 } else { 0 };
+        target.set_permissions(fs::Permissions::from_mode(file.mode | for_group))?;
+    }
+    Ok(())
+}
+
+/// Whether the directory holds the payload and nothing else. Reads no more than the payload has.
+fn same(data: &Directory, payload: &Payload) -> io::Result<bool> {
+    let mut expected: BTreeMap<&Path, BTreeSet<&OsStr>> = [(Path::new(""), BTreeSet::new())].into();
+    for path in payload.keys().flat_map(|p| Path::new(p).ancestors()) {
+        if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+            expected.entry(parent).or_default().insert(name);
+        }
+    }
+    for (directory, names) in expected {
+        let found = data.directory(directory)?.entries(names.len())?;
+        if found.len() != names.len() || found.iter().any(|(name, _)| !names.contains(name.as_os_str())) {
+            return Ok(false);
+        }
+    }
+    for (path, file) in payload {
+        let found = data.read(Path::new(path))?;
+        let length = file.content.len();
+        if found.metadata()?.len() != length as u64 {
+            return Ok(false);
+        }
+        let mut content = Vec::with_capacity(length);
+        found.take(length as u64 + 1).read_to_end(&mut content)?;
+        if content != file.content {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     fn payload(files: &[(&str, &str)]) -> Payload {
         let file = |c: &str| File { content: c.as_bytes().to_vec(), mode: 0o640, user: None };
@@ -141,6 +184,139 @@ mod tests {
         let names: BTreeSet<String> =
             fs::read_dir(v).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
         assert_eq!(names, ["..data", "..three", "a", "new"].map(String::from).into());
+    }
+
+    /// What a container has no business with, and how to see that it is as it was.
+    struct Outside(tempfile::TempDir);
+
+    impl Outside {
+        fn new() -> Self {
+            let outside = Self(tempfile::tempdir().unwrap());
+            fs::create_dir(outside.path().join("sub")).unwrap();
+            fs::write(outside.path().join("sub/a"), "precious").unwrap();
+            fs::write(outside.path().join("a"), "precious").unwrap();
+            fs::set_permissions(outside.path().join("a"), fs::Permissions::from_mode(0o600)).unwrap();
+            outside
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+
+        fn check(&self, case: &str) {
+            assert_eq!(fs::read_dir(self.path()).unwrap().count(), 2, "{case}");
+            assert_eq!(fs::read_dir(self.path().join("sub")).unwrap().count(), 1, "{case}");
+            for file in ["a", "sub/a"] {
+                assert_eq!(fs::read_to_string(self.path().join(file)).unwrap(), "precious", "{case}");
+            }
+            assert_eq!(fs::metadata(self.path().join("a")).unwrap().permissions().mode() & 0o777, 0o600, "{case}");
+        }
+    }
+
+    /// A container that made its volume writable had the agent remove what a link of its choice led to.
+    #[test]
+    fn nothing_in_the_volume_is_believed() {
+        let outside = Outside::new();
+        let (first, second) = (payload(&[("a", "1"), ("d/b", "1")]), payload(&[("a", "2"), ("d/b", "2")]));
+        let remove = |path: &Path| match fs::symlink_metadata(path).unwrap().is_dir() {
+            true => fs::remove_dir_all(path).unwrap(),
+            false => fs::remove_file(path).unwrap(),
+        };
+        let above = format!("../{}", outside.path().file_name().unwrap().to_str().unwrap());
+        // What is replaced, and the way in which it is.
+        let link = |to: &str| {
+            let to = to.to_owned();
+            Box::new(move |at: &Path| symlink(&to, at).unwrap()) as Box<dyn Fn(&Path)>
+        };
+        let out = outside.path().to_str().unwrap();
+        let kinds: Vec<(&str, Box<dyn Fn(&Path)>)> = vec![
+            ("link to a directory outside", link(out)),
+            ("link to a file outside", link(&format!("{out}/a"))),
+            ("link out of the volume", link(&above)),
+            ("link to what is above", link("..")),
+            ("link to the volume", link(".")),
+            ("link with several components", link(&format!("..one/../{above}"))),
+            ("link with a slash", link("..one/")),
+            ("link to itself", link("..data")),
+            ("link to endless bytes", link("/dev/zero")),
+            ("link to nothing", link("..none")),
+            ("pipe", Box::new(|at| nix::unistd::mkfifo(at, Mode::S_IRWXU).unwrap())),
+            ("file", Box::new(|at| fs::write(at, "x").unwrap())),
+            (
+                "directory",
+                Box::new(move |at| {
+                    fs::create_dir_all(at.join("deep/er")).unwrap();
+                    symlink("/", at.join("deep/link")).unwrap();
+                }),
+            ),
+            ("socket", Box::new(|at| drop(std::os::unix::net::UnixListener::bind(at).unwrap()))),
+        ];
+        for place in ["..data", "..data_tmp", "..two", "a", "d", "..one/a", "..one/d", "..one/d/b", "..one"] {
+            for (kind, put) in &kinds {
+                for next in [&first, &second] {
+                    let case = format!("{kind} as {place}");
+                    let dir = tempfile::tempdir_in(outside.path().parent().unwrap()).unwrap();
+                    let v = dir.path();
+                    write(v, &first, "one", None).unwrap();
+                    let at = v.join(place);
+                    if at.symlink_metadata().is_ok() {
+                        remove(&at);
+                    }
+                    put(&at);
+                    write(v, next, "two", None).unwrap_or_else(|e| panic!("{case}: {e}"));
+                    outside.check(&case);
+                    for (path, file) in next {
+                        assert_eq!(fs::read(v.join(path)).unwrap(), file.content, "{case}");
+                        let data = fs::read_link(v.join(DATA)).unwrap();
+                        assert!(fs::symlink_metadata(v.join(data).join(path)).unwrap().is_file(), "{case}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Files were written wherever a link led that took the place of the new directory.
+    #[test]
+    fn the_new_directory_may_be_exchanged() {
+        use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+        let outside = Outside::new();
+        let dir = tempfile::tempdir().unwrap();
+        let v = dir.path();
+        symlink(outside.path(), v.join("moved")).unwrap();
+        let (over, exchanged) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let names: Vec<String> = (0..200).map(|n| format!("sub/{n}")).chain(["a".into()]).collect();
+        let state = |content: &str| {
+            let files: Vec<(&str, &str)> = names.iter().map(|n| (n.as_str(), content)).collect();
+            payload(&files)
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = symlink(outside.path(), v.join("moved"));
+                    for name in fs::read_dir(v).unwrap().flatten().map(|e| e.file_name()) {
+                        if name.as_encoded_bytes().starts_with(b"..") {
+                            let flags = RenameFlags::RENAME_EXCHANGE;
+                            let done = renameat2(AT_FDCWD, &v.join("moved"), AT_FDCWD, &v.join(name), flags);
+                            exchanged.fetch_add(usize::from(done.is_ok()), Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+            let limit = tokio::time::Instant::now() + std::time::Duration::from_secs(2);
+            for n in 0.. {
+                let content = n.to_string();
+                let _ = write(v, &state(&content), &format!("2026.{n}"), None); // it may as well be an error
+                if tokio::time::Instant::now() > limit && exchanged.load(Ordering::Relaxed) > 100 {
+                    break;
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        outside.check("exchanged");
+        write(v, &state("last"), "last", None).unwrap();
+        assert!(names.iter().all(|n| fs::read_to_string(v.join(n)).unwrap() == "last"));
+        outside.check("afterwards");
     }
 
     #[test]

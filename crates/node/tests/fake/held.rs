@@ -1,4 +1,4 @@
-//! A runtime whose sandboxes wait until they are let go, and are counted.
+//! A runtime whose sandboxes wait until they are let go, and are counted; or whose containers never come to run their programs.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,25 @@ pub struct Held {
     go: watch::Sender<bool>,
     now: watch::Sender<usize>,
     most: AtomicUsize,
+    /// The container that does not start, if none does, until it is stopped.
+    stuck: Option<watch::Sender<Option<String>>>,
 }
 
 impl Held {
     pub fn new(inner: Embedded) -> Held {
-        Held { inner, go: watch::channel(false).0, now: watch::channel(0).0, most: AtomicUsize::new(0) }
+        Held { inner, go: watch::channel(false).0, now: watch::channel(0).0, most: AtomicUsize::new(0), stuck: None }
+    }
+
+    /// No container starts.
+    pub fn stuck(inner: Embedded) -> Held {
+        Held { go: watch::channel(true).0, stuck: Some(watch::channel(None).0), ..Held::new(inner) }
+    }
+
+    /// Waits until there is a container that does not start, or none any more.
+    pub async fn until_stuck(&self, wanted: bool) {
+        let mut stuck = self.stuck.as_ref().unwrap().subscribe();
+        let wait = stuck.wait_for(|id| id.is_some() == wanted);
+        tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap().unwrap();
     }
 
     /// Waits until so many are being made at a time.
@@ -68,9 +82,16 @@ impl Runtime for Held {
         self.inner.create_container(pod, config).await
     }
     async fn start_container(&self, container: &str) -> Result<()> {
+        if let Some(stuck) = &self.stuck {
+            stuck.send_replace(Some(container.to_owned()));
+            std::future::pending::<()>().await;
+        }
         self.inner.start_container(container).await
     }
     async fn stop_container(&self, container: &str, grace: Duration) -> Result<()> {
+        if let Some(stuck) = &self.stuck {
+            stuck.send_if_modified(|id| id.take_if(|id| id == container).is_some());
+        }
         self.inner.stop_container(container, grace).await
     }
     async fn remove_container(&self, container: &str) -> Result<()> {

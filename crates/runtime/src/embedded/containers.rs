@@ -221,27 +221,31 @@ impl Inner {
         }
         let pod = &entry.record.pod;
         let gone = || Error::ShimGone { pod: pod.clone() };
-        match self.link(pod)?.call(Call::Start { container: id.to_owned() }).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(message)) => {
-                // If a process was made, its end is on the way; afterwards the status tells the whole story.
-                let ended = entry.state.subscribe();
-                let _ = tokio::time::timeout(Duration::from_secs(5), wait_ended(ended)).await;
-                Err(Error::Start { container: entry.record.config.name.clone(), message })
-            }
-            None => Err(gone()),
-        }
+        let limit = self.options.start_timeout;
+        let link = self.link(pod)?;
+        let message = match tokio::time::timeout(limit, link.call(Call::Start { container: id.to_owned() })).await {
+            Ok(Some(Ok(()))) => return Ok(()),
+            Ok(Some(Err(message))) => message,
+            Ok(None) => return Err(gone()),
+            Err(_) => late(limit),
+        };
+        // If a process was made, its end is on the way or comes now; afterwards the status tells the whole story.
+        self.stop_container(id, Duration::ZERO).await?;
+        let ended = entry.state.subscribe();
+        let _ = tokio::time::timeout(Duration::from_secs(5), wait_ended(ended)).await;
+        Err(Error::Start { container: entry.record.config.name.clone(), message })
     }
 
+    /// Stops a container that runs, or that is being started: that one at once, since there is no program yet to take notice.
     pub(super) async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let entry = self.container(id)?;
-        let running = || entry.state.borrow().state == ContainerState::Running;
-        if !running() {
+        let state = entry.state.borrow().state;
+        if !matches!(state, ContainerState::Created | ContainerState::Running) {
             return Ok(());
         }
         let Ok(link) = self.link(&entry.record.pod) else { return Ok(()) };
         let signal = |signal, all| link.call(Call::Signal { container: id.to_owned(), signal, all });
-        if !grace.is_zero() {
+        if state == ContainerState::Running && !grace.is_zero() {
             // One that ended meanwhile is what we want; a shim that does not listen is ended below.
             let _ = tokio::time::timeout(STOP_TIMEOUT, signal(entry.record.stop_signal, false)).await;
             if tokio::time::timeout(grace, wait_ended(entry.state.subscribe())).await.is_ok() {
@@ -249,8 +253,11 @@ impl Inner {
             }
         }
         let killed = async {
-            signal(libc::SIGKILL, true).await;
-            wait_ended(entry.state.subscribe()).await;
+            let signalled = matches!(signal(libc::SIGKILL, true).await, Some(Ok(())));
+            // Else it may not have been started at all.
+            if signalled || entry.state.borrow().state != ContainerState::Created {
+                wait_ended(entry.state.subscribe()).await;
+            }
         };
         if tokio::time::timeout(STOP_TIMEOUT, killed).await.is_err()
             && let Ok(pod) = self.pod(&entry.record.pod)
@@ -299,6 +306,11 @@ impl Inner {
         let record = &entry.record;
         beneath::disk_usage(&self.container_directory(&record.pod, &record.id).join("upper"))
     }
+}
+
+/// Why a start was given up.
+pub(super) fn late(limit: Duration) -> String {
+    format!("its program did not run within {} seconds", limit.as_secs())
 }
 
 async fn wait_ended(mut state: watch::Receiver<StateRecord>) {

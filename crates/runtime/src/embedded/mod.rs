@@ -40,12 +40,21 @@ pub struct Options {
     /// The program that is a shim when its name is [`crate::shim::NAME`].
     pub shim_program: PathBuf,
     pub clock: Clock,
+    /// How long the program of a container or a command may take until it runs: others of its pod can hold its process up. As kubelet's
+    /// `--runtime-request-timeout`.
+    pub start_timeout: Duration,
 }
 
 impl Options {
     /// The running program as shim.
     pub fn new(root: impl Into<PathBuf>, cgroup_prefix: impl Into<String>, clock: Clock) -> Options {
-        Options { root: root.into(), cgroup_prefix: cgroup_prefix.into(), shim_program: "/proc/self/exe".into(), clock }
+        Options {
+            root: root.into(),
+            cgroup_prefix: cgroup_prefix.into(),
+            shim_program: "/proc/self/exe".into(),
+            clock,
+            start_timeout: Duration::from_secs(120),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
 use super::Inner;
+use super::containers::late;
 use super::shim_link::Peer;
 use crate::api::*;
 use crate::shim::set_terminal_size;
@@ -53,7 +54,12 @@ impl Inner {
         }
         let raw: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         let call = Call::Exec { container: id.to_owned(), argv, tty };
-        let answer = peer.ask(call, &raw).await.map_err(fail)?;
+        let limit = self.options.start_timeout;
+        let Ok(answer) = tokio::time::timeout(limit, peer.ask(call, &raw)).await else {
+            // Without the connection the shim ends what there is of it.
+            return Err(Error::Start { container: entry.record.config.name.clone(), message: late(limit) });
+        };
+        let answer = answer.map_err(fail)?;
         drop(theirs);
         let mut terminal = None;
         match answer {

@@ -8,7 +8,7 @@
 //!
 //! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
 //! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
-//! they stay the host's.
+//! they stay the host's. Read-only mounts are locked there: root inside could make them writable again.
 
 use std::ffi::CStr;
 use std::io;
@@ -220,7 +220,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The caller is in a fresh mount namespace, which nobody else ever enters.
+    /// The caller is in a fresh mount namespace, which nobody else ever enters but those who copy it. Its working directory is where
+    /// [`Prepared::enter`] finds what is locked.
     pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd) -> Result<Prepared> {
         let sources = Sources::open(record, Some(users))?;
         detach_from_host()?;
@@ -228,7 +229,7 @@ impl Prepared {
         let here = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         let root = here.map_err(Into::into).and_then(|here| sys::clone_mount(here.as_fd(), false));
         let root = root.map_err(stage("root file system"))?;
-        std::env::set_current_dir("/").map_err(stage("changing to /"))?;
+        lock_read_only(record, &sources, &state.join("rootfs"))?;
         Ok(Prepared { sources, root })
     }
 
@@ -239,8 +240,16 @@ impl Prepared {
 
     /// Enters the root. The caller is root of the container's user namespace, and in a fresh mount namespace of it. About `proc` see
     /// [`enter`].
-    pub fn enter(self, record: &ContainerRecord, proc: Option<&OwnedFd>) -> Result<()> {
+    pub fn enter(mut self, record: &ContainerRecord, proc: Option<&OwnedFd>) -> Result<()> {
         detach_from_host()?;
+        for (number, (request, bind)) in record.mounts.iter().zip(&mut self.sources.mounts).enumerate() {
+            if let Some(bind) = bind.as_mut().filter(|b| is_locked(request, b)) {
+                let fail = |e: io::Error| format!("read-only mount {}: {e}", request.target.display());
+                let locked = open(number.to_string().as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+                let locked = locked.map_err(|e| fail(e.into()))?;
+                bind.tree = sys::clone_mount(locked.as_fd(), true).map_err(fail)?;
+            }
+        }
         // The kernel gives them to a user namespace only as long as it sees those of the host.
         let kernel = |kind: &CStr, attributes| {
             sys::detached_mount(kind, attributes).map_err(stage(format_args!("mounting {}", kind.to_string_lossy())))
@@ -254,6 +263,34 @@ impl Prepared {
         change_root()?;
         fill(record, &self.sources, proc.or(own_proc.as_ref()), Some(&sys))
     }
+}
+
+/// Whether a mount is made such that the container's root cannot take back its options. A mount whose own mounts are seen by the host
+/// would be cut off from it.
+fn is_locked(request: &Mount, bind: &Bind) -> bool {
+    (request.read_only || request.recursive_read_only)
+        && request.propagation != Propagation::Bidirectional
+        && !is_device(bind.kind)
+}
+
+/// Puts read-only mounts where the mount namespace of the container's users copies them: there the kernel locks the options that a mount
+/// has in a namespace of the host's. They lie on a file system in memory over `place`, by number; it becomes the working directory, which
+/// stays the same directory in the copy.
+fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some("mode=755,size=1m"))
+        .map_err(|e| format!("mounting tmpfs for read-only mounts: {e}"))?;
+    std::env::set_current_dir(place).map_err(stage("file system of read-only mounts"))?;
+    let directory = Directory::open(Path::new("."), Links::Refuse).map_err(stage("opening ."))?;
+    for (number, (request, bind)) in record.mounts.iter().zip(&sources.mounts).enumerate() {
+        let Some(bind) = bind.as_ref().filter(|b| is_locked(request, b)) else { continue };
+        set_options(request, bind, false)?;
+        let leaf = if bind.kind == FileKind::Directory { Leaf::Directory } else { Leaf::File };
+        let at = directory.make(Path::new(&number.to_string()), leaf, MODE);
+        at.and_then(|at| sys::move_mount(bind.tree.as_fd(), at.as_fd()))
+            .map_err(stage(format_args!("read-only mount {}", request.target.display())))?;
+    }
+    Ok(())
 }
 
 /// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
@@ -405,6 +442,10 @@ fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bo
         Propagation::Bidirectional => MsFlags::MS_SHARED,
     };
     bind.set(0, propagation, true)?;
+    set_options(request, bind, has_devices)
+}
+
+fn set_options(request: &Mount, bind: &Bind, has_devices: bool) -> Result<()> {
     if !has_devices && !is_device(bind.kind) {
         bind.set(MOUNT_ATTR_NODEV, MsFlags::empty(), true)?;
     }

@@ -29,12 +29,17 @@ fn clock() -> Clock {
 
 impl Host {
     pub async fn new() -> Host {
+        Host::with(|_| ()).await
+    }
+
+    pub async fn with(change: impl FnOnce(&mut Options)) -> Host {
         assert!(nix::unistd::geteuid().is_root(), "these tests start containers: run them as root");
         assert!(Path::new("/bin/busybox").exists(), "these tests need /bin/busybox: install busybox-static");
         let directory = tempfile::Builder::new().prefix("kemudi-test-").tempdir_in(target()).unwrap();
         let prefix = format!("kemudi-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut options = Options::new(directory.path().join("runtime"), prefix, clock());
         options.shim_program = env!("CARGO_BIN_EXE_kemudi-runtime-testbed").into();
+        change(&mut options);
         let runtime = Embedded::open(options.clone()).await.unwrap();
         busybox(&runtime, directory.path());
         let events = runtime.subscribe();
