@@ -27,6 +27,8 @@ type Event = (&'static str, String, Value);
 #[derive(Clone)]
 pub struct Fake {
     state: Arc<Mutex<State>>,
+    /// Held from the reading of an object to the writing of what it becomes.
+    change: Arc<Mutex<()>>,
     events: broadcast::Sender<Event>,
 }
 
@@ -83,7 +85,7 @@ fn merge(into: &mut Value, patch: &Value) {
 
 impl Fake {
     pub fn new() -> Self {
-        Self { state: Arc::default(), events: broadcast::channel(4096).0 }
+        Self { state: Arc::default(), change: Arc::default(), events: broadcast::channel(4096).0 }
     }
 
     pub fn client(&self) -> Client {
@@ -128,6 +130,7 @@ impl Fake {
 
     /// What `kubectl delete` does: a deletion timestamp and a grace period.
     pub fn delete_gracefully(&self, collection: &str, ns: &str, name: &str, grace: i64) {
+        let _change = self.change.lock().unwrap();
         let mut v = self.get(collection, ns, name).unwrap();
         v["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         v["metadata"]["deletionGracePeriodSeconds"] = grace.into();
@@ -224,6 +227,7 @@ impl Transport for Fake {
         let (collection, ns, name, sub) = split(request.uri().path());
         let sent: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         let namespace = ns.clone().unwrap_or_default();
+        let _change = self.change.lock().unwrap();
         let found = name.as_ref().and_then(|n| self.get(&collection, &namespace, n));
         Ok(match (request.method(), name, sub.as_deref()) {
             (&Method::GET, None, _) if query.contains("watch=true") => self.watch(collection, ns, query),
