@@ -332,8 +332,8 @@ mod tests {
             ("{\n", (0, "unexpected EOF")),
             ("{\"a\":", (0, "unexpected EOF")),
             ("{\"a\" 1}", (6, "invalid character '1' after object key")),
-            ("{\"a\":1 \"b\":2}", (8, "invalid character '\"' after object key:value pair")),
-            ("{\"a\":[1 2]}", (9, "invalid character '2' after array element")),
+            ("{\"a\":{} ]}", (9, "invalid character ']' after object key:value pair")),
+            ("{\"a\":[{} 2]}", (10, "invalid character '2' after array element")),
             ("{\"a\":trve}}", (8, "invalid character 'v' in literal true (expecting 'u')")),
         ] {
             for (before, want) in [("", vec![]), (good, vec!["C/".to_owned()])] {
