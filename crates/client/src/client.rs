@@ -328,8 +328,7 @@ pub async fn failure(response: Response<Body>) -> Error {
         Ok(b) => b,
         Err(e) => return e,
     };
-    let sent = serde_json::from_slice(&bytes).ok().and_then(|v| Status::from_value(&v)).filter(|s| s.code != 0);
-    let mut status = sent.unwrap_or_else(|| without_status(code, &bytes));
+    let mut status = status_of(&bytes).unwrap_or_else(|| without_status(code, &bytes));
     if let Some(seconds) = retry_after {
         let d = status.details.get_or_insert_with(Default::default);
         if d.retry_after_seconds == 0 {
@@ -337,6 +336,21 @@ pub async fn failure(response: Response<Body>) -> Error {
         }
     }
     Error::Api(Box::new(status))
+}
+
+/// Reads the answer to an upgrade that the server refused: its `Status`, or its body as it is (client-go, `transport/spdy`).
+pub async fn upgrade_failure(response: Response<Body>) -> Error {
+    let Ok(bytes) = collect(response.into_body()).await else {
+        return Error::UpgradeRefused("unable to read error from server response".into());
+    };
+    match status_of(&bytes) {
+        Some(status) => Error::Api(Box::new(status)),
+        None => Error::UpgradeRefused(String::from_utf8_lossy(&bytes).trim().to_owned()),
+    }
+}
+
+fn status_of(body: &[u8]) -> Option<Status> {
+    serde_json::from_slice(body).ok().and_then(|v| Status::from_value(&v)).filter(|s| s.code != 0)
 }
 
 /// The meaning of an answer that carries no `Status` (client-go `NewGenericServerResponse`).

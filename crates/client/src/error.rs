@@ -36,6 +36,9 @@ pub enum Error {
     /// This transport cannot hand over its byte stream.
     #[error("this transport has no upgraded streams")]
     NoUpgrade,
+    /// The server did not switch protocols, and explained it with something other than a `Status`.
+    #[error("unable to upgrade connection: {0}")]
+    UpgradeRefused(String),
     #[error("credentials: {0}")]
     Credentials(String),
     /// What a kubeconfig and flags say does not go together, or names what is not there.

@@ -145,7 +145,7 @@ impl ControlPlane {
         for (plugin, group, resource) in plugins.needs() {
             let is_it = |k: &kinds::Kind| *k.group == *group && *k.plural == *resource;
             if !registry.rows().iter().any(|r| is_it(&r.kind)) {
-                eprintln!(
+                crate::output::note!(
                     "warning: the admission plugin {plugin} does nothing: it reads {resource}.{group}, which --runtime-config turns on"
                 );
             }
@@ -159,7 +159,7 @@ impl ControlPlane {
         server.readiness.set("informer-sync", !access.by_roles || unserved.is_empty());
         if access.by_roles && !unserved.is_empty() {
             let kinds = unserved.join(", ");
-            eprintln!(
+            crate::output::note!(
                 "warning: RBAC decides who may do what, but --runtime-config turns off its {kinds}: nobody but the group \
                  system:masters has permissions that these give, not even controllers and nodes, and /readyz fails"
             );

@@ -52,6 +52,8 @@ pub struct Place {
 enum Failure {
     #[error("{path}: {source}")]
     File { path: String, source: io::Error },
+    #[error("the standard input is empty; give it an image archive, as from `docker save`")]
+    Empty,
     #[error(transparent)]
     Runtime(#[from] runtime::Error),
     #[error(transparent)]
@@ -91,7 +93,7 @@ pub fn main(command: &Command) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {}", visible(&e.to_string()));
+            crate::output::note!("error: {}", visible(&e.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -121,7 +123,7 @@ fn import(
     for file in files {
         let shown = file.display().to_string();
         let images = match shown.as_str() {
-            "-" => from_stdin(&store, name, limit)?,
+            "-" => from_stdin(&store, io::stdin().lock(), name, limit)?,
             _ => store.import(file, name, limit)?,
         };
         // An image of several names may stand in the archive once for each.
@@ -133,15 +135,22 @@ fn import(
     Ok(())
 }
 
-fn from_stdin(store: &ImageStore, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>, Failure> {
+fn from_stdin(
+    store: &ImageStore,
+    input: impl Read,
+    name: Option<&str>,
+    limit: Option<u64>,
+) -> Result<Vec<Image>, Failure> {
     let failed = |source| Failure::File { path: "the standard input".into(), source };
     // Beside the images: there is room for them.
     let mut copy =
         tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
     // The copy and what is unpacked from it are there at the same time.
     let most = limit.map_or_else(|| store.room(), Ok)?;
-    if io::copy(&mut io::stdin().lock().take(most), &mut copy).map_err(failed)? == most {
-        return Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into());
+    match io::copy(&mut input.take(most), &mut copy).map_err(failed)? {
+        0 => return Err(Failure::Empty),
+        n if n == most => return Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into()),
+        _ => {}
     }
     Ok(store.import(copy.path(), name, limit)?)
 }
@@ -181,5 +190,17 @@ fn size(bytes: u64) -> String {
         1_000..1_000_000 => format!("{:.1}kB", bytes as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1}MB", bytes as f64 / 1e6),
         _ => format!("{:.1}GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_input_is_said_to_be_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Embedded::images_at(&dir.path().join("runtime")).unwrap();
+        assert!(matches!(from_stdin(&store, io::empty(), None, None), Err(Failure::Empty)));
     }
 }

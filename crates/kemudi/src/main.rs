@@ -1,5 +1,7 @@
 //! The binary: it reads the command line, and puts together what the other crates are.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -18,6 +20,7 @@ mod kubelet;
 mod lock;
 mod man;
 mod missing;
+mod output;
 mod pki;
 mod privileges;
 mod reload;
@@ -74,7 +77,7 @@ fn main() -> ExitCode {
     }
     // Whatever the parent of this process left open is not for the programs that it starts.
     if let Err(e) = runtime::descriptors::close_on_exec() {
-        eprintln!("error: marking inherited descriptors close-on-exec: {e}");
+        crate::output::note!("error: marking inherited descriptors close-on-exec: {e}");
         return ExitCode::FAILURE;
     }
     let matches = Cli::command().get_matches();
@@ -93,7 +96,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {}", with_causes(&e));
+            crate::output::note!("error: {}", with_causes(&e));
             ExitCode::FAILURE
         }
     }

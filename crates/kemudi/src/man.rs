@@ -18,7 +18,7 @@ pub fn main(o: &Options, own: clap::Command) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: writing manual pages to {}: {e}", o.directory.display());
+            crate::output::note!("error: writing manual pages to {}: {e}", o.directory.display());
             ExitCode::FAILURE
         }
     }

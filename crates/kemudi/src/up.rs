@@ -121,6 +121,17 @@ pub enum Error {
     Admission(String),
     #[error("{0}")]
     Ranges(&'static str),
+    #[error(
+        "--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}: services and pods need ranges of their own"
+    )]
+    Overlap { services: network::Cidr, pods: network::Cidr },
+    #[error("--node-name: invalid value {name:?}: {}", .errors.join(", "))]
+    NodeName { name: String, errors: Vec<String> },
+    #[error(
+        "the address {0} of the DNS server is in use, perhaps by another cluster with the same --cluster-cidr; give this \
+         one another range"
+    )]
+    DnsAddress(std::net::SocketAddr),
     #[error("--allowed-unsafe-sysctls: {0}")]
     Sysctls(#[from] node::SysctlError),
     #[error("--runtime-config: {0}")]
@@ -156,7 +167,8 @@ const SETTLED: Duration = Duration::from_secs(30);
 
 pub fn up(options: Options) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // It would tell an error of writing the log on the same stream, and panic.
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
     // What has no mode of its own gets the same one, whoever starts the cluster.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     // Pages of 2 MB are zeroed whole for the little that is used of them: writes would be three times slower.
@@ -187,7 +199,7 @@ fn end_in_time(bound: Duration) -> std::io::Result<()> {
             stop.requested().await;
             tokio::time::sleep(bound).await;
         });
-        eprintln!("error: did not stop within {} s; requests were cut off", bound.as_secs());
+        crate::output::note!("error: did not stop within {} s; requests were cut off", bound.as_secs());
         std::process::exit(1);
     })?;
     Ok(())
@@ -205,6 +217,9 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let sysctls = node::Allowlist::new(&options.allowed_unsafe_sysctls, &kernel)?;
     let of_node = if options.disable_agent { None } else { Some(node_range(&ranges)?) };
+    if let Some((services, _)) = of_node {
+        check_node(options.node_name.as_deref(), services, options.cluster_cidr)?;
+    }
     if !options.disable_agent {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
@@ -257,6 +272,9 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     let (stop, shutdown) = watch::channel(false);
     let encryption = options.encryption_provider_config.clone();
     let store = control_plane::open(&options.data_dir, encryption, shutdown.clone()).await?;
+    if let Some(gateway) = options.cluster_cidr.nth(1).filter(|_| node.is_some()) {
+        check_free(std::net::SocketAddr::from((gateway, 53)))?;
+    }
     let network = match &node {
         Some(n) => Some(agent::open_network(n).await?),
         None => None,
@@ -276,9 +294,9 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
     write_kubeconfig(&path, &plane, advertise)?;
-    eprintln!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
-    println!("export KUBECONFIG={}", path.display());
-    eprintln!("{}", crate::missing::table());
+    crate::output::note!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
+    crate::output::say!("export KUBECONFIG={}", path.display());
+    crate::output::note!("{}", crate::missing::table());
     let (trigger, ending) = client::shutdown();
     let parts = Parts {
         server: plane.server.clone(),
@@ -300,7 +318,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         let sockets = Sockets::new(listener, &plane, &node.node_name, gateway, of_agent)?;
         bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
         agent_serving = agent::start(node, network, sockets, &parts, &informers, shutdown.clone()).await?;
-        eprintln!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
+        crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
     tokio::spawn(async {
         tokio::time::sleep(SETTLED).await;
@@ -373,6 +391,28 @@ fn check_ranges(ranges: &[Cidr]) -> Result<(), Error> {
             "--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family",
         )),
         _ => Err(Error::Ranges("--service-cluster-ip-range must not contain more than two entries")),
+    }
+}
+
+/// What no node can be started with.
+fn check_node(name: Option<&str>, services: network::Cidr, pods: network::Cidr) -> Result<(), Error> {
+    if let Some(name) = name {
+        let errors = meta::names::dns_subdomain(name);
+        if !errors.is_empty() {
+            return Err(Error::NodeName { name: name.into(), errors });
+        }
+    }
+    if services.contains(pods.address()) || pods.contains(services.address()) {
+        return Err(Error::Overlap { services, pods });
+    }
+    Ok(())
+}
+
+/// Whether somebody serves at an address of this machine; one that no device has yet is free.
+fn check_free(address: std::net::SocketAddr) -> Result<(), Error> {
+    match std::net::UdpSocket::bind(address) {
+        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err(Error::DnsAddress(address)),
+        _ => Ok(()),
     }
 }
 
@@ -451,6 +491,39 @@ fn stop(pid: i32) -> Result<(), Error> {
         }
         Err(Error::Stuck(pid))
     })
+}
+
+#[cfg(test)]
+mod start_tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_cannot_be_is_refused() {
+        let check = |name: Option<&str>, services: &str, pods: &str| {
+            check_node(name, services.parse().unwrap(), pods.parse().unwrap()).err().map(|e| e.to_string())
+        };
+        assert_eq!(check(Some("a-1.b"), "10.96.0.0/16", "10.244.0.0/24"), None);
+        assert_eq!(check(None, "10.96.0.0/16", "10.97.0.0/16"), None);
+        let name = check(Some("Bad_Name"), "10.96.0.0/16", "10.244.0.0/24").unwrap();
+        assert!(name.starts_with("--node-name: invalid value \"Bad_Name\": a lowercase RFC 1123 subdomain"), "{name}");
+        for (services, pods) in
+            [("10.244.0.0/16", "10.244.0.0/24"), ("10.244.7.0/24", "10.244.0.0/16"), ("10.0.0.0/24", "10.0.0.0/24")]
+        {
+            let overlap = check(None, services, pods).unwrap();
+            let want = format!("--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}");
+            assert!(overlap.starts_with(&want), "{overlap}");
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_is_refused() {
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        assert!(matches!(check_free(address), Err(Error::DnsAddress(a)) if a == address));
+        drop(other);
+        assert!(check_free(address).is_ok());
+        assert!(check_free("192.0.2.1:53".parse().unwrap()).is_ok(), "no device has it");
+    }
 }
 
 #[cfg(test)]

@@ -168,9 +168,12 @@ fn ordered(line: &str) -> String {
 #[async_trait]
 impl Transport for Server {
     async fn upgrade(&self, r: Request<Bytes>) -> Result<Upgrade, Error> {
-        let Some(talk) = self.talk.clone() else { return Err(Error::NoUpgrade) };
         let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         let line = format!("{} {path}", r.method());
+        let Some(talk) = self.talk.clone() else {
+            let prepared = self.answers.lock().unwrap().iter().any(|(l, _)| *l == line);
+            return if prepared { self.send(r).await.map(Upgrade::Refused) } else { Err(Error::NoUpgrade) };
+        };
         self.asked.lock().unwrap().push(Asked { line, content_type: String::new(), body: Value::Null });
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         tokio::spawn(async move {

@@ -73,7 +73,7 @@ pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: &Options) -> R
     if w.tty && !has && !w.quiet {
         k.warn(format!("error: Unable to use a TTY - container {container} did not allocate one"));
     }
-    let raw = has && w.stdin && terminal::is_terminal();
+    let raw = terminal::set_up(k, has && w.stdin, w.quiet);
     if !w.quiet {
         k.warn("All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\nIf you don't see a command prompt, try pressing enter.");
     }
@@ -182,6 +182,14 @@ mod tests {
                 &"GET /api/v1/namespaces/default/pods/a/attach?container=c&stderr=true&stdout=true".to_owned()
             )
         );
+        // The container has a terminal, but the input is none.
+        let mut with_terminal = pod("Running");
+        with_terminal["spec"]["containers"][0]["tty"] = true.into();
+        s.replace("GET /api/v1/namespaces/default/pods/a", 200, with_terminal);
+        let warning = "! Unable to use a TTY - input is not a terminal or the right kind of file\n";
+        assert_eq!(snapshot(&s, "attach -it a", "").await, format!("out\n{warning}{note}"));
+        assert_eq!(snapshot(&s, "attach -it -q a", "").await, "out\n");
+        assert_eq!(snapshot(&s, "attach -t a", "").await, format!("out\n{note}"));
         let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod("Failed"));
         assert_eq!(
             snapshot(&s, "attach a", "").await,

@@ -13,7 +13,7 @@ use crate::printer::{name_of, without_managed_fields};
 use crate::resource::Info;
 use crate::resource::file::{Refusal, documents};
 use crate::resource::select::{Selection, gather};
-use client::{Patch, WriteOptions};
+use client::{FieldValidation, Patch, WriteOptions};
 use editor::{Draft, Form, Reason};
 use meta::{Map, Object, Reason as Why, Value};
 use serde_json::json;
@@ -92,13 +92,19 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
         if wrong.as_deref().is_some_and(|w| editor::stripped(w) == edited) {
             return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
         }
-        if draft.changed(k, &original).is_none() {
-            return Ok(());
-        }
+        // Validation comes first, and a file with nothing in it is not valid; without validation it is an empty one.
+        let validates = options.field_validation != FieldValidation::Ignore;
+        let read = if validates && edited.trim().is_empty() {
+            text("invalid object to validate")
+        } else {
+            if draft.changed(k, &original).is_none() {
+                return Ok(());
+            }
+            let mut read = Vec::new();
+            documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
+            read.into_iter().collect::<Result<Vec<_>>>()
+        };
         reasons.clear();
-        let mut read = Vec::new();
-        documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
-        let read: Result<Vec<_>> = read.into_iter().collect();
         let read = match read {
             Ok(all) => all,
             Err(e) => {
@@ -277,8 +283,15 @@ mod tests {
         let no_changes = (0, String::new(), "Edit cancelled, no changes made.\n".to_owned());
         let (code, out, err, _) = with_editor(&s, "edit cm/a", "echo '# a comment' >> $1").await;
         assert_eq!((code, out, err), no_changes);
-        let (code, out, err, _) = with_editor(&s, "edit cm/a", ": > $1").await;
+        let (code, out, err, _) = with_editor(&s, "edit cm/a --validate=false", ": > $1").await;
         assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, saved file was empty.\n"));
+        // The file comes back with the reason, and is emptied again.
+        let (code, out, err, dir) = with_editor(&s, "edit cm/a", "cp $1 saw; : > $1").await;
+        assert_eq!((code, out.as_str()), (1, ""));
+        assert!(err.starts_with("error: configmaps \"a\" is invalid\nA copy of your changes"), "{err}");
+        assert!(err.ends_with("error: Edit cancelled, no valid changes were saved.\n"), "{err}");
+        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        assert!(saw.contains("# configmaps \"a\" was not valid:\n# * <nil>: Invalid value: "), "{saw}");
         let (code, _, err, _) = with_editor(&s, "edit cm/a -o json", "cp $1 saw; sed -i 's/\"a\"/\"b\"/' $1").await;
         assert!(code == 1 && err.ends_with("error: At least one of apiVersion, kind and name was changed\n"), "{err}");
         let (code, _, err, _) = with_editor(&s, "edit cm/a", "exit 3").await;

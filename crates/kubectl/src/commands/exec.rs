@@ -46,10 +46,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("cannot exec into a container in a completed pod; current phase is {phase}"));
     }
     let container = pods::container(k, &o, &a.session.container, a.session.quiet)?;
-    let tty = a.session.tty && terminal::is_terminal();
-    if a.session.tty && !tty && !a.session.quiet {
-        k.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
-    }
+    let tty = terminal::set_up(k, a.session.tty && a.session.stdin, a.session.quiet);
     let mut q = Query::default();
     for c in &a.command {
         // An empty argument is an argument.
@@ -196,6 +193,25 @@ mod tests {
         }
         let session = format!("{pods}/a/exec?command=ls&container=c&stderr=true&stdout=true");
         assert_eq!(s.asked().iter().filter(|l| **l == session).count(), 2);
+    }
+
+    /// A body that is no `Status` is shown as it is; a `Status` is an error of the server.
+    #[tokio::test]
+    async fn a_refused_upgrade_shows_the_body() {
+        let session = "GET /api/v1/namespaces/default/pods/a/exec?command=ls&container=c&stderr=true&stdout=true";
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "BadRequest", "code": 400, "message": "no"});
+        for (code, body, want) in [
+            (
+                500,
+                "container not found (\"c\")\n",
+                "! error: unable to upgrade connection: container not found (\"c\")\nexit 1\n",
+            ),
+            (404, "gone", "! error: unable to upgrade connection: gone\nexit 1\n"),
+            (400, &status.to_string(), "! Error from server (BadRequest): no\nexit 1\n"),
+        ] {
+            let s = server().on_bytes(session, code, body.into());
+            assert_eq!(snapshot(&s, "exec a -- ls", "").await, want, "{body}");
+        }
     }
 
     #[tokio::test]

@@ -164,10 +164,16 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
         if meta::depth::of_text(bytes) <= meta::depth::READ {
             reader.disable_recursion_limit();
         }
-        for v in reader.into_iter::<Value>() {
-            match v {
-                Ok(v) => object(source, v, refusal, out),
-                Err(e) => return out.push(text(format!("error parsing {source}: {e}"))),
+        let mut values = reader.into_iter::<Value>();
+        loop {
+            let begins = values.byte_offset();
+            match values.next() {
+                None => break,
+                Some(Ok(v)) => object(source, v, refusal, out),
+                Some(Err(e)) => {
+                    let why = syntax_error(bytes, begins).unwrap_or_else(|| e.to_string());
+                    return out.push(text(format!("error parsing {source}: {why}")));
+                }
             }
         }
         return;
@@ -180,6 +186,16 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
             }
         }
     }
+}
+
+/// Why there is no JSON value at `begins`, in the words of upstream's decoder of streams.
+fn syntax_error(text: &[u8], begins: usize) -> Option<String> {
+    let (why, at) = schema::decode::syntax::wrong_at(text.get(begins..)?)?;
+    Some(match begins + at {
+        end if end >= text.len() => "unexpected EOF".into(),
+        // The decoder has read the wrong character.
+        before => format!("json: offset {}: {why}", before + 1),
+    })
 }
 
 /// Whether a text that begins with a brace is YAML and no JSON.
@@ -311,6 +327,24 @@ mod tests {
         assert!(mixed[2].contains("apiVersion not set"));
         assert_eq!(mixed[3], "!unable to decode \"f\": Object 'Kind' is missing in '{\"apiVersion\":\"v1\"}'");
         assert!(read("").is_empty());
+        let good = r#"{"apiVersion":"v1","kind":"C"}"#;
+        for (json, why) in [
+            ("{\n", (0, "unexpected EOF")),
+            ("{\"a\":", (0, "unexpected EOF")),
+            ("{\"a\" 1}", (6, "invalid character '1' after object key")),
+            ("{\"a\":{} ]}", (9, "invalid character ']' after object key:value pair")),
+            ("{\"a\":[{} 2]}", (10, "invalid character '2' after array element")),
+            ("{\"a\":trve}}", (8, "invalid character 'v' in literal true (expecting 'u')")),
+        ] {
+            for (before, want) in [("", vec![]), (good, vec!["C/".to_owned()])] {
+                let why = match why {
+                    (0, why) => why.to_owned(),
+                    (offset, why) => format!("json: offset {}: {why}", offset + before.len()),
+                };
+                let want = [want, vec![format!("!error parsing f: {why}")]].concat();
+                assert_eq!(read(&format!("{before}{json}")), want);
+            }
+        }
         for (metadata, why) in [
             ("{name: y}", "bool into Go struct field ObjectMeta.metadata.name of type string"),
             ("{name: a, labels: {b: 1}}", "number into Go struct field ObjectMeta.metadata.labels of type string"),

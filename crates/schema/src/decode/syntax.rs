@@ -3,8 +3,13 @@
 
 /// Why a text is no JSON; nothing when it is.
 pub fn wrong(text: &[u8]) -> Option<String> {
+    wrong_at(text).map(|(why, _)| why)
+}
+
+/// As [`wrong`], with the number of characters before the one that is wrong.
+pub fn wrong_at(text: &[u8]) -> Option<(String, usize)> {
     let mut s = Scanner { text, at: 0 };
-    s.document().err()
+    s.document().err().map(|why| (why, s.at))
 }
 
 /// Where a value may end: what is looked for next.

@@ -41,34 +41,60 @@ fn object(p: &mut Page, level: usize, m: &meta::Map<String, Value>, path: &str) 
     }
 }
 
-/// `creationTimestamp` as `Creation Timestamp`; names that begin in capitals or have other characters stay.
+/// Words of a title that are in capitals whatever their case was.
+const ACRONYMS: [&str; 4] = ["API", "URL", "UID", "GUID"];
+
+/// `creationTimestamp` as `Creation Timestamp`; names with other characters than letters and dashes stay (upstream
+/// `smartLabelFor`).
 fn title(name: &str) -> String {
-    if !name.chars().all(|c| c.is_ascii_alphanumeric()) {
+    if !name.chars().all(|c| c.is_alphabetic() || c == '-') {
         return name.to_owned();
     }
     let mut words: Vec<String> = Vec::new();
-    let chars: Vec<char> = name.chars().collect();
-    for (i, c) in chars.iter().enumerate() {
-        let before = i.checked_sub(1).map(|b| chars[b]);
-        let after = chars.get(i + 1);
-        let begins = match before {
-            None => true,
-            Some(b) => c.is_uppercase() && (!b.is_uppercase() || after.is_some_and(|a| a.is_lowercase())),
-        };
+    let mut open = false;
+    for word in camel_case(name) {
         match words.last_mut() {
-            Some(w) if !begins => w.push(*c),
+            // `IP` and `Address`, but also what is left of a plural in capitals, are one word.
+            Some(last) if open && word.starts_with(|c: char| c.is_ascii_uppercase()) => {
+                last.push_str(&word);
+                open = false;
+            }
+            _ => {
+                open = word.len() >= 2 && word.chars().all(|c| !c.is_alphabetic() || c.is_uppercase());
+                words.push(word);
+            }
+        }
+    }
+    let label = |w: &String| {
+        let upper = w.to_uppercase();
+        if ACRONYMS.contains(&upper.as_str()) {
+            return upper;
+        }
+        let mut rest = w.chars();
+        let first: String = rest.next().into_iter().flat_map(char::to_uppercase).collect();
+        first + rest.as_str()
+    };
+    words.iter().map(label).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs of small letters, of capitals and of other characters; the last capital before small letters begins their word.
+fn camel_case(name: &str) -> Vec<String> {
+    let class = |c: char| (c.is_lowercase(), c.is_uppercase());
+    let mut words: Vec<String> = Vec::new();
+    for c in name.chars() {
+        match words.last_mut() {
+            Some(w) if w.chars().next_back().map(class) == Some(class(c)) => w.push(c),
+            Some(w) if c.is_lowercase() && w.ends_with(char::is_uppercase) => {
+                let first = w.pop().into_iter();
+                if w.is_empty() {
+                    words.pop();
+                }
+                words.push(first.chain([c]).collect());
+            }
             _ => words.push(c.to_string()),
         }
     }
-    let upper = |w: &String| {
-        let mut c = w.chars();
-        let first: String = c.next().into_iter().flat_map(char::to_uppercase).collect();
-        match w.as_str() {
-            "ip" | "id" | "uid" | "api" | "url" | "cidr" | "ca" => w.to_uppercase(),
-            _ => first + c.as_str(),
-        }
-    };
-    words.iter().map(upper).collect::<Vec<_>>().join(" ")
+    words
 }
 
 #[cfg(test)]
@@ -82,6 +108,18 @@ mod tests {
             ("spec", "Spec"),
             ("apiVersion", "API Version"),
             ("a.b/c", "a.b/c"),
+            ("openAPIV3Schema", "openAPIV3Schema"),
+            ("x-kubernetes-preserve-unknown-fields", "X - Kubernetes - Preserve - Unknown - Fields"),
+            ("clusterIP", "Cluster IP"),
+            ("clusterIPs", "Cluster I Ps"),
+            ("podCIDR", "Pod CIDR"),
+            ("ip", "Ip"),
+            ("id", "Id"),
+            ("podUid", "Pod UID"),
+            ("baseUrl", "Base URL"),
+            ("APIService", "APIService"),
+            ("status_code", "status_code"),
+            ("Kind", "Kind"),
         ] {
             assert_eq!(super::title(name), want);
         }

@@ -84,15 +84,7 @@ pub type Socket = WebSocketStream<client::Upgraded>;
 async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'static str)> {
     let request = std::mem::replace(request, Request::new(Bytes::new()));
     let client = k.client().await?;
-    match socket(&client, &*k.shell.rng, request, &[V5, V4]).await {
-        // What an authority over requests says is its own; the rest is about the connection.
-        Err(Error::Client(client::Error::Api(s)))
-            if !matches!(s.reason, meta::Reason::Forbidden | meta::Reason::Unauthorized | meta::Reason::NotFound) =>
-        {
-            text(format!("unable to upgrade connection: {}", s.message))
-        }
-        done => done,
-    }
+    socket(&client, &*k.shell.rng, request, &[V5, V4]).await
 }
 
 /// Switches to a WebSocket that speaks one of some protocols.
@@ -120,7 +112,7 @@ pub async fn socket(
             };
             Ok((WebSocketStream::from_raw_socket(stream, Role::Client, None).await, protocol))
         }
-        Upgrade::Refused(answer) => Err(client::client::failure(answer).await.into()),
+        Upgrade::Refused(answer) => Err(client::client::upgrade_failure(answer).await.into()),
     }
 }
 

@@ -1,10 +1,17 @@
 //! The terminal of this process: raw while a remote one is shown in it.
 
+use crate::kube::Kube;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{IsTerminal as _, stdin, stdout};
 
-pub fn is_terminal() -> bool {
-    stdin().is_terminal()
+/// Whether a session that asks for a terminal gets one: not where standard input is none, which is a warning (upstream
+/// `StreamOptions.SetupTTY`).
+pub fn set_up(k: &Kube, wanted: bool, quiet: bool) -> bool {
+    let usable = wanted && k.shell.terminal && stdin().is_terminal();
+    if wanted && !usable && !quiet {
+        k.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
+    }
+    usable
 }
 
 /// Columns and rows.
