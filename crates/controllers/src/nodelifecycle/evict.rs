@@ -28,8 +28,9 @@ fn tolerates(t: &Toleration, taint: &Taint) -> bool {
         }
 }
 
-/// How long a pod may stay: as long as the shortest of the tolerations it needs; not at all when a taint has none.
-pub fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Stay {
+/// How long a pod may stay: as long as the shortest of the tolerations it needs; not at all when a taint has none. `begun` is when the
+/// pod was first seen to tolerate taints that do not say since when they are there.
+pub fn stay(taints: &[Taint], tolerations: &[Toleration], begun: Timestamp, now: Timestamp) -> Stay {
     let mut until: Option<Timestamp> = None;
     for taint in taints {
         let used: Vec<&Toleration> = tolerations.iter().filter(|t| tolerates(t, taint)).collect();
@@ -38,7 +39,7 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Sta
         }
         // The shortest of them holds, and no time at all is for ever.
         if let Some(seconds) = used.iter().filter_map(|t| t.toleration_seconds).min() {
-            let end = meta::time::plus(taint.since.unwrap_or(now), seconds.max(0));
+            let end = meta::time::plus(taint.since.unwrap_or(begun), seconds.max(0));
             until = Some(until.map_or(end, |u| u.min(end)));
         }
     }
@@ -66,14 +67,19 @@ mod tests {
             ..Toleration::default()
         };
         let at = |s| Stay::Until(now + SignedDuration::from_secs(s));
-        assert_eq!(stay(&[], &[], now), Stay::Forever);
-        assert_eq!(stay(&[taint("a")], &[], now), Stay::Not);
-        assert_eq!(stay(&[taint("a")], &[t("a", None)], now), Stay::Forever);
-        assert_eq!(stay(&[taint("a")], &[t("a", Some(300)), t("", Some(10))], now), at(10));
-        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now), Stay::Not);
-        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("b", None)], now), at(300));
-        assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now), Stay::Not);
-        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MIN))], now), Stay::Not);
-        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MAX))], now), Stay::Until(Timestamp::MAX));
+        assert_eq!(stay(&[], &[], now, now), Stay::Forever);
+        assert_eq!(stay(&[taint("a")], &[], now, now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", None)], now, now), Stay::Forever);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(300)), t("", Some(10))], now, now), at(10));
+        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now, now), Stay::Not);
+        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("b", None)], now, now), at(300));
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now, now), Stay::Not);
+        // One that does not say since when it is there counts from when it was seen.
+        let silent = Taint { since: None, ..taint("a") };
+        let before = now - SignedDuration::from_secs(60);
+        assert_eq!(stay(std::slice::from_ref(&silent), &[t("a", Some(90))], before, now), at(30));
+        assert_eq!(stay(&[silent], &[t("a", Some(60))], before, now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MIN))], now, now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MAX))], now, now), Stay::Until(Timestamp::MAX));
     }
 }

@@ -17,6 +17,7 @@ use client::{
 };
 use evict::{Stay, Taint};
 use health::{GRACE, Ready, STARTUP_GRACE};
+use jiff::Timestamp;
 use meta::{Object, Value};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -78,6 +79,8 @@ struct Controller {
     zones: Zones,
     queue: Arc<WorkQueue<Key>>,
     evictions: Arc<WorkQueue<Key>>,
+    /// Pods that tolerate taints for a while: their uids, and since when they were seen to.
+    tolerating: Mutex<BTreeMap<Key, (String, Timestamp)>>,
     recorder: Recorder,
 }
 
@@ -97,6 +100,7 @@ pub async fn run(context: Context) {
         zones: Zones::default(),
         queue: Arc::default(),
         evictions: Arc::default(),
+        tolerating: Mutex::default(),
         recorder: context.recorder("node-controller"),
         context,
     });
@@ -269,8 +273,12 @@ impl Controller {
     }
 
     async fn evict(&self, key: Key) -> Result<Outcome, Error> {
-        let Some(pod) = self.pods.get(&key).filter(|p| !p.meta.is_deleting()) else { return Ok(Outcome::Done) };
-        let Some(node) = self.nodes.get(&Key::new("", &*pod.view.spec.node_name)) else { return Ok(Outcome::Done) };
+        let pod = self.pods.get(&key).filter(|p| !p.meta.is_deleting());
+        let node = pod.as_ref().and_then(|p| self.nodes.get(&Key::new("", &*p.view.spec.node_name)));
+        let Some((pod, node)) = pod.zip(node) else {
+            self.tolerating.lock().remove(&key);
+            return Ok(Outcome::Done);
+        };
         let now = self.context.now();
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
         let taints: Vec<Taint> = node
@@ -285,7 +293,15 @@ impl Controller {
                 since: t["timeAdded"].as_str().and_then(meta::time::parse),
             })
             .collect();
-        match evict::stay(&taints, &pod.view.spec.tolerations, now) {
+        let uid = &*pod.meta.uid;
+        let seen = self.tolerating.lock().get(&key).filter(|(of, _)| of == uid).map(|(_, begun)| *begun);
+        let begun = seen.unwrap_or(now);
+        let stay = evict::stay(&taints, &pod.view.spec.tolerations, begun, now);
+        match stay {
+            Stay::Until(_) => drop(self.tolerating.lock().insert(key.clone(), (uid.to_owned(), begun))),
+            _ => drop(self.tolerating.lock().remove(&key)),
+        }
+        match stay {
             Stay::Forever => Ok(Outcome::Done),
             Stay::Until(at) => {
                 let wait = at.duration_since(now);
