@@ -1,7 +1,7 @@
 //! Numbers, times and quantities as far out as they can be said, in every field that the schema has for them.
 
 use super::harness::Plane;
-use meta::{Clock, Value};
+use meta::Value;
 use serde_json::json;
 use std::cell::Cell;
 use std::collections::BTreeSet;
