@@ -153,12 +153,14 @@ impl Stream {
 
     /// Piece by piece, since many large objects may have to be decoded.
     async fn all_events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), Left>, Status> {
-        for piece in pieces_by(events, |e| e.entry.value.len()) {
+        for (number, piece) in pieces_by(events, |e| e.entry.value.len()).enumerate() {
+            if number > 0 {
+                tokio::task::yield_now().await;
+            }
             let sent = self.events(piece).await?;
             if sent.is_err() {
                 return Ok(sent);
             }
-            tokio::task::yield_now().await;
         }
         Ok(Ok(()))
     }
