@@ -164,7 +164,8 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     }
     let mut size = call.body.len() + stored().unwrap_or_default();
     if call.verb == "deletecollection" {
-        size += collection(server, row, &t.namespace).map_or(0, |(count, bytes)| bytes.max(count << 10));
+        // One object after the other is decoded.
+        size += collection(server, row, &t.namespace).map_or(0, |(count, bytes)| bytes.max(count << 10)).min(SLOW);
     }
     if row.strategy.slow_from().is_some_and(|from| size >= from) {
         return Some((size + parts(call)).max(SLOW));

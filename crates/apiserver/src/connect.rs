@@ -98,7 +98,7 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     Ok(response)
 }
 
-/// What upstream checks before it looks for the pod's node (`ValidatePodLogOptions`). What is no number is told by the agent.
+/// What upstream checks before it looks for the pod's node (`ValidatePodLogOptions`). The agent refuses what is not a number.
 fn check_log_options(query: &Query, pod: &str) -> Result<(), Status> {
     let number = |name: &str| Some(query.get(name)).filter(|t| !t.is_empty())?.parse::<i64>().ok();
     let mut errors = Vec::new();

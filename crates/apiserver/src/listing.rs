@@ -103,10 +103,8 @@ impl<'a> Listing<'a> {
 /// What is around the objects, found by a word in their place that is nowhere else.
 fn text(wanted: &Wanted, list: &mut Value, field: &'static str) -> Form {
     let (media, empty) = content::write(wanted, list);
-    let mut word = "here".to_owned();
-    while memchr::memmem::find(&empty, word.as_bytes()).is_some() {
-        word.push('x');
-    }
+    let longest = empty.split(|b| *b != b'x').map(<[u8]>::len).max().unwrap_or_default();
+    let word = format!("here{}", "x".repeat(longest + 1));
     list[field] = Value::Array(vec![word.clone().into()]);
     let (_, with) = content::write(wanted, list);
     list[field] = Value::Array(Vec::new());
@@ -168,6 +166,12 @@ mod tests {
             (
                 json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
                 "columnDefinitions": [{"name": "herexx", "description": "- here\n"}]}),
+                "rows",
+            ),
+            // Authors of definitions choose what describes a column.
+            (
+                json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
+                "columnDefinitions": [{"name": "a", "description": format!("here{}", "x".repeat(200_000))}]}),
                 "rows",
             ),
         ];

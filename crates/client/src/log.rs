@@ -151,7 +151,7 @@ impl Logged {
         if self.level >= 9 {
             let mut took = |name, time: Duration| pairs.push((name, Shown::Number(time.as_millis())));
             if seen.steps.is_empty() {
-                // One that was there is had at once.
+                // An open connection was used again.
                 took("getConnectionMilliseconds", Duration::ZERO);
             } else {
                 took("dnsLookupMilliseconds", seen.lookup);

@@ -2,7 +2,7 @@
 //!
 //! The system's resolver blocks a thread for as long as it waits for a DNS server, which may be mute, and whoever wanted the address cannot
 //! end that. **Invariant.** No more threads than [`Lookups::new`] says wait for it, and of each [`Share`] no more than its limit: a lookup
-//! keeps its place until its thread has ended, not only until nobody wants the address any more. So those of one tenant keep
+//! keeps its place until its thread has ended, even if its caller has stopped waiting. So those of one tenant keep
 //! no others waiting for long, and never take the threads that the rest of the process works with.
 
 use std::collections::HashMap;

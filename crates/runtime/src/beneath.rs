@@ -1,26 +1,29 @@
 //! Paths below a directory in which a container may write, walked by descriptors and never checked as text.
 //!
 //! [`Directory`] resolves a path with `openat2`, so the kernel refuses what leads out at the moment of the walk. What it
-//! returns is a descriptor: whatever is renamed or linked afterwards, the descriptor stays what was found. [`remove_tree`] and
-//! [`disk_usage`] walk a whole tree with one descriptor at a time, however deep it is, and never through a link or a mount.
+//! returns is a descriptor: whatever is renamed or linked afterwards, the descriptor stays what was found. `trees` removes and counts
+//! whole trees, `mounts` knows what is mounted in them.
 //!
 //! The path of the directory itself is trusted: nobody but root may write in its parents.
 
-use std::ffi::{CString, OsStr, OsString};
+mod mounts;
+mod trees;
+
+pub use mounts::{mounts_below, unmount_below};
+pub use trees::{disk_usage, each_directory, remove_directories, remove_tree, remove_tree_at};
+
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat, renameat};
-use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
-
-use crate::shim::sys;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat, renameat};
+use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
+use nix::unistd::symlinkat;
 
 /// Links that one path may follow, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -161,18 +164,7 @@ impl Directory {
     /// Removes what has this name in the directory, of whatever kind, and all that is in it; links are not followed. Nothing happens
     /// if it is not there. Errors if more than `most` entries would go, and if something is mounted there.
     pub fn remove(&self, name: &OsStr, most: usize) -> io::Result<()> {
-        for _ in 0..MAX_EXCHANGES {
-            match remove_entry(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir, Parent::OfTree) {
-                Err(Errno::EISDIR) => {}
-                removed => return Ok(removed?),
-            }
-            match remove_at(self.fd.try_clone()?, name, Files::Removed, most) {
-                // No directory any more.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) => {}
-                removed => return removed,
-            }
-        }
-        Err(exchanged())
+        trees::remove_any(&self.fd, name, most)
     }
 
     /// The names in the directory and whether they are symbolic links. Errors if there are more than `most`.
@@ -320,305 +312,6 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A file system object by device and number.
-fn identity(stat: &FileStat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
-}
-
-/// Subdirectories that are remembered at a time.
-const PENDING: usize = 1024;
-
-/// A walk through a tree that its owner may change meanwhile. One descriptor is open at a time, so depth costs memory only;
-/// on the way up the parent must be the directory it was on the way down.
-struct Walk {
-    at: OwnedFd,
-    identity: (u64, u64),
-    above: Vec<Above>,
-}
-
-struct Above {
-    identity: (u64, u64),
-    /// What the walk went down into.
-    name: OsString,
-    /// The other subdirectories that were seen.
-    pending: Vec<OsString>,
-}
-
-impl Walk {
-    fn start(root: OwnedFd) -> io::Result<Self> {
-        let identity = identity(&fstat(&root)?);
-        Ok(Self { at: root, identity, above: Vec::new() })
-    }
-
-    /// The names of subdirectories of this directory, at most `most`; `visit` gets every entry before the last of them, and
-    /// whether it is a directory.
-    fn entries(
-        &self,
-        most: usize,
-        visit: &mut dyn FnMut(BorrowedFd, &OsStr, bool) -> nix::Result<()>,
-    ) -> io::Result<Vec<OsString>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut found = Vec::new();
-        for entry in Dir::openat(&self.at, ".", flags, Mode::empty())?.iter() {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
-            let directory = match entry.file_type() {
-                Some(kind) => kind == Type::Directory,
-                None => match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                    Ok(stat) => SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR,
-                    Err(Errno::ENOENT) => continue,
-                    Err(e) => return Err(e.into()),
-                },
-            };
-            visit(self.at.as_fd(), name, directory)?;
-            if directory {
-                found.push(name.to_owned());
-                if found.len() == most {
-                    break;
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Goes into a subdirectory and remembers its neighbours. `EXDEV` if it is a mount point; after an error nothing has changed.
-    fn down(&mut self, name: OsString, pending: &mut Vec<OsString>) -> io::Result<()> {
-        let how = OpenHow::new()
-            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
-        let below = openat2(&self.at, name.as_os_str(), how)?;
-        let of_below = identity(&fstat(&below)?);
-        self.at = below;
-        let above = std::mem::replace(&mut self.identity, of_below);
-        self.above.push(Above { identity: above, name, pending: std::mem::take(pending) });
-        Ok(())
-    }
-
-    /// Goes to the next directory of the tree: one of those `below`, or a neighbour that was seen on the way down. False after the last.
-    fn next(&mut self, below: Vec<OsString>) -> io::Result<bool> {
-        let mut pending = below;
-        loop {
-            if let Some(next) = pending.pop() {
-                // Else it is gone, or a mount point: on to its neighbour.
-                if self.down(next, &mut pending).is_ok() {
-                    return Ok(true);
-                }
-            } else {
-                match self.up()? {
-                    Some(above) => pending = above.pending,
-                    None => return Ok(false),
-                }
-            }
-        }
-    }
-
-    /// Goes back up. `None` at the root.
-    fn up(&mut self) -> io::Result<Option<Above>> {
-        let Some(above) = self.above.pop() else { return Ok(None) };
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let parent = openat(&self.at, "..", flags, Mode::empty())?;
-        if identity(&fstat(&parent)?) != above.identity {
-            return Err(io::Error::other("a directory was moved while it was walked through"));
-        }
-        self.at = parent;
-        self.identity = above.identity;
-        Ok(Some(above))
-    }
-}
-
-/// Removes a directory and everything in it, immutable or not; nothing happens if it is not there. A mount point below is an error
-/// (`EXDEV`): what is mounted stays untouched.
-pub fn remove_tree(path: &Path) -> io::Result<()> {
-    remove(path, Files::Removed)
-}
-
-/// Removes a directory and those in it, of a file system whose files go with their directories (control groups). Else as [`remove_tree`].
-pub fn remove_directories(path: &Path) -> io::Result<()> {
-    remove(path, Files::Left)
-}
-
-fn remove(path: &Path, files: Files) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL.into()) };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let parent = match open(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
-        Err(Errno::ENOENT) => return Ok(()),
-        parent => parent?,
-    };
-    remove_at(parent, name, files, usize::MAX)
-}
-
-/// Like [`remove_tree`], for an entry of an open directory.
-pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
-    remove_at(parent, name, Files::Removed, usize::MAX)
-}
-
-/// Errors if more than `most` entries would go: whoever fills the tree meanwhile keeps nobody here for ever.
-fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Result<()> {
-    let mut left = most;
-    let mut walk = Walk::start(parent)?;
-    match walk.down(name.to_owned(), &mut Vec::new()) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
-        other => other?,
-    }
-    while !walk.above.is_empty() {
-        let mut below = walk.entries(PENDING, &mut |at, name, directory| {
-            left = left.checked_sub(1).ok_or(Errno::E2BIG)?;
-            match directory {
-                false if files == Files::Removed => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
-                _ => Ok(()),
-            }
-        })?;
-        if below.is_empty() {
-            let Some(above) = walk.up()? else { break };
-            let parent = if walk.above.is_empty() { Parent::OfTree } else { Parent::InTree };
-            remove_entry(walk.at.as_fd(), &above.name, UnlinkatFlags::RemoveDir, parent)?;
-            below = above.pending;
-        }
-        // Without a neighbour the parent is read again: it may hold more than was remembered.
-        if let Some(next) = below.pop() {
-            walk.down(next, &mut below)?;
-        }
-    }
-    Ok(())
-}
-
-/// What becomes of files when a tree is removed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Files {
-    Removed,
-    Left,
-}
-
-/// Whether a directory is to be removed too.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Parent {
-    InTree,
-    OfTree,
-}
-
-/// Removes an entry; nothing happens if it is not there. Flags that keep it, or its directory, from being changed (which a container with
-/// CAP_LINUX_IMMUTABLE may set) are taken away.
-fn remove_entry(parent: BorrowedFd, name: &OsStr, how: UnlinkatFlags, kind: Parent) -> nix::Result<()> {
-    let gone = |result: nix::Result<()>| match result {
-        Err(Errno::ENOENT) => Ok(()),
-        other => other,
-    };
-    let result = gone(unlinkat(parent, name, how));
-    if result != Err(Errno::EPERM) {
-        return result;
-    }
-    // If it does not help, the next try says so.
-    if kind == Parent::InTree {
-        let _ = allow_changes(parent, OsStr::new("."));
-    }
-    let _ = allow_changes(parent, name);
-    gone(unlinkat(parent, name, how))
-}
-
-fn allow_changes(parent: BorrowedFd, name: &OsStr) -> io::Result<()> {
-    match sys::allow_changes(parent, &CString::new(name.as_bytes())?) {
-        // An older kernel, on which only files and directories have these flags.
-        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => {}
-        result => return result,
-    }
-    let found = openat(parent, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
-    let kind = SFlag::from_bits_truncate(fstat(&found)?.st_mode) & SFlag::S_IFMT;
-    if kind != SFlag::S_IFREG && kind != SFlag::S_IFDIR {
-        return Ok(());
-    }
-    // What was found, whatever has its name by now.
-    let opened = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    sys::change_flags(opened.as_fd(), |flags| flags & !(sys::IMMUTABLE | sys::APPEND_ONLY))
-}
-
-/// Bytes on disk and number of entries below a directory. What vanishes meanwhile is not counted, nor what is mounted there.
-pub fn disk_usage(path: &Path) -> (u64, u64) {
-    let (mut bytes, mut entries) = (0, 0);
-    // An error ends the walk: somebody changes the tree right now, and the next count will be better.
-    let _ = add_usage(path, &mut |stat| {
-        bytes += stat.st_blocks.unsigned_abs() * 512;
-        entries += 1;
-    });
-    (bytes, entries)
-}
-
-fn add_usage(path: &Path, add: &mut dyn FnMut(&FileStat)) -> io::Result<()> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut walk = Walk::start(open(path, flags, Mode::empty())?)?;
-    loop {
-        let below = walk.entries(usize::MAX, &mut |at, name, _| {
-            if let Ok(stat) = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                add(&stat);
-            }
-            Ok(())
-        })?;
-        if !walk.next(below)? {
-            return Ok(());
-        }
-    }
-}
-
-/// Calls `visit` with a directory and with each one below it. What vanishes meanwhile is left out; one that is not there is an error.
-pub fn each_directory(path: &Path, visit: &mut dyn FnMut(BorrowedFd)) -> io::Result<()> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut walk = Walk::start(open(path, flags, Mode::empty())?)?;
-    loop {
-        visit(walk.at.as_fd());
-        // One that is gone has no entries.
-        let below = walk.entries(usize::MAX, &mut |_, _, _| Ok(())).unwrap_or_default();
-        if !walk.next(below)? {
-            return Ok(());
-        }
-    }
-}
-
-/// Mount points below `root`, the last mounted first.
-pub fn mounts_below(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
-    let mut points: Vec<PathBuf> = points.map(unescape).filter(|p| p.starts_with(&root) && *p != root).collect();
-    points.reverse();
-    Ok(points)
-}
-
-/// Takes away everything that is mounted below `root`, however often.
-pub fn unmount_below(root: &Path) -> io::Result<()> {
-    for point in mounts_below(root)? {
-        match umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // It went with the one that it was mounted on.
-            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
-            Err(e) => {
-                return Err(io::Error::new(io::Error::from(e).kind(), format!("unmounting {}: {e}", point.display())));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The kernel writes white space and backslashes of a path as three octal digits.
-fn unescape(text: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, tail)) = rest.split_first() {
-        let number = tail.get(..3).filter(|d| *first == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
-        match number {
-            Some(digits) => {
-                out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -633,7 +326,7 @@ mod tests {
     fn same(fd: &OwnedFd, path: &Path) -> bool {
         use std::os::unix::fs::MetadataExt;
         let (found, expected) = (fstat(fd).unwrap(), std::fs::symlink_metadata(path).unwrap());
-        identity(&found) == (expected.dev(), expected.ino())
+        (found.st_dev, found.st_ino) == (expected.dev(), expected.ino())
     }
 
     #[test]
@@ -694,11 +387,6 @@ mod tests {
         inside.make(Path::new("etc/resolv.conf"), Leaf::File, MODE).unwrap();
         assert!(at("run/resolve/stub.conf").is_file());
         assert_eq!(code(inside.make(Path::new("etc/rooted"), Leaf::File, MODE)), Some(libc::EXDEV));
-    }
-
-    #[test]
-    fn paths_of_mounts_are_read_as_they_are() {
-        assert_eq!(unescape(br"/a\040b\011\134040/c\9"), Path::new("/a b\t\\040/c\\9"));
     }
 
     /// Pods that start at once make the same directory for their logs.
@@ -767,59 +455,5 @@ mod tests {
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
         let everything = Directory::open(Path::new("/"), Links::Refuse).unwrap().without_mounts();
         assert_eq!(code(everything.directory(Path::new("proc/self"))), Some(libc::EXDEV));
-    }
-
-    #[test]
-    fn trees_go_however_deep_and_wide_they_are() {
-        let root = tempfile::tempdir().unwrap();
-        let tree = root.path().join("tree");
-        std::fs::create_dir(&tree).unwrap();
-        // Deeper than a path can be long, and deeper than there may be open files.
-        let mut at = File::open(&tree).unwrap();
-        for _ in 0..30_000 {
-            mkdirat(&at, "d", MODE).unwrap();
-            at = openat(&at, "d", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).unwrap().into();
-        }
-        drop(at);
-        for n in 0..3 * PENDING {
-            std::fs::create_dir_all(tree.join(format!("wide/{n}/below"))).unwrap();
-            std::fs::write(tree.join(format!("wide/{n}/file")), "x").unwrap();
-        }
-        symlink("/", tree.join("link")).unwrap();
-        let (bytes, entries) = disk_usage(&tree);
-        assert_eq!(entries, 30_000 + 1 + 3 * 3 * PENDING as u64 + 1);
-        assert!(bytes > 0);
-        remove_tree(&tree).unwrap();
-        assert!(!tree.exists());
-        remove_tree(&tree).unwrap();
-        remove_tree(Path::new("/nonexistent/tree")).unwrap();
-    }
-
-    /// A container with CAP_LINUX_IMMUTABLE kept its pod from being removed.
-    #[test]
-    fn nothing_in_a_tree_keeps_it() {
-        let root = tempfile::tempdir().unwrap();
-        let tree = root.path().join("tree");
-        std::fs::create_dir_all(tree.join("grows/below")).unwrap();
-        std::fs::create_dir_all(tree.join("fixed/empty")).unwrap();
-        for file in ["file", "grows/below/file", "fixed/log"] {
-            std::fs::write(tree.join(file), "x").unwrap();
-        }
-        symlink("/", tree.join("fixed/link")).unwrap();
-        for (path, flag) in [
-            ("file", sys::IMMUTABLE),
-            ("fixed/log", sys::APPEND_ONLY),
-            ("fixed/empty", sys::IMMUTABLE),
-            ("grows/below", sys::APPEND_ONLY),
-            ("grows", sys::APPEND_ONLY),
-            ("fixed", sys::IMMUTABLE),
-            (".", sys::IMMUTABLE),
-        ] {
-            sys::change_flags(File::open(tree.join(path)).unwrap().as_fd(), |flags| flags | flag).unwrap();
-        }
-        std::fs::remove_file(tree.join("file")).unwrap_err();
-        std::fs::write(tree.join("fixed/new"), "").unwrap_err();
-        remove_tree(&tree).unwrap();
-        assert!(!tree.exists());
     }
 }

@@ -420,7 +420,7 @@ async fn exec_carries_streams_terminals_and_timeouts() {
     assert!(text.contains("/dev/pts/0") && text.contains("33 77"), "{text}");
     assert_eq!(session.control.wait().await.unwrap(), 5);
 
-    // What is said beyond the limit is read, so that the command ends, and not kept.
+    // Output beyond the limit is read, so that the command ends, and not kept.
     let command = words("sh -c").into_iter().chain(["head -c 3000000 /dev/zero; exit 7".into()]).collect();
     let result = host.runtime.exec_sync(&id, command, None, 1000).await.unwrap();
     assert_eq!((result.stdout.len(), result.exit_code), (1000, 7));

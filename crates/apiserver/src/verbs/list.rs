@@ -50,7 +50,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
         }
     }
     let mut listing = Objects::new(server, call, request, list_meta(&page));
-    // Who converts objects elsewhere is asked for all of them together.
+    // A conversion webhook gets all objects in one request.
     let together = row.strategy.converter().is_some();
     let whole = together.then_some(&page.entries[..]).into_iter();
     for piece in whole.chain(pieces(if together { &[] } else { &page.entries })) {

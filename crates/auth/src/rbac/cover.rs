@@ -4,7 +4,7 @@
 use super::PolicyRule;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Texts that are compared for one answer, and combinations that are told of. Lists multiply: a rule of a few kilobytes stands for
+/// Texts that are compared for one answer, and combinations that an answer lists. Lists multiply: a rule of a few kilobytes stands for
 /// billions of combinations.
 const MOST_COMPARED: usize = 10_000_000;
 const MOST_TOLD: usize = 20_000;

@@ -45,7 +45,7 @@ pub async fn observed<T>(work: impl Future<Output = T>) -> (T, Connecting) {
     (done, seen)
 }
 
-/// Writes down what is being done, if anybody wants to know.
+/// Records a step of the connection, if the caller traces it.
 pub(super) fn note(write: impl FnOnce(&mut Connecting)) {
     let _ = OF_THIS_TASK.try_with(|c| write(&mut c.lock()));
 }

@@ -43,7 +43,7 @@ pub struct Names {
 impl Names {
     /// Lookups of all pods, of those of a namespace, and of one, at a time. They may be as slow as a DNS server, which a pod can
     /// choose by a name of its zone.
-    pub const MOST: usize = 16;
+    pub const MOST: usize = 64;
     const OF_NAMESPACE: usize = 8;
     const OF_POD: usize = 2;
 

@@ -127,7 +127,7 @@ async fn both_versions_of_openapi_have_the_same_operations() {
     assert_eq!(have, wanted);
 }
 
-/// Kinds whose name the writer chooses, and which may be put before they are there.
+/// PUT creates an object that does not exist, for the kinds for which upstream allows it.
 #[tokio::test]
 async fn some_kinds_are_created_by_an_update() {
     let c = Cluster::start(1).await;

@@ -38,7 +38,7 @@ fn values(of: Extreme) -> Vec<Value> {
     }
 }
 
-/// The fields below a schema, as paths in which `*` is the first item of a list. Those that are there more than once are told once.
+/// The fields below a schema, as paths in which `*` is the first item of a list. Each path is listed once.
 fn fields(
     schemas: &Value,
     schema: &Value,

@@ -1,0 +1,63 @@
+//! What is mounted below a directory.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+
+/// Mount points below `root`, the last mounted first.
+pub fn mounts_below(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
+    let mut points: Vec<PathBuf> = points.map(unescape).filter(|p| p.starts_with(&root) && *p != root).collect();
+    points.reverse();
+    Ok(points)
+}
+
+/// Takes away everything that is mounted below `root`, however often.
+pub fn unmount_below(root: &Path) -> io::Result<()> {
+    for point in mounts_below(root)? {
+        match umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            // It went with the one that it was mounted on.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(e) => {
+                return Err(io::Error::new(io::Error::from(e).kind(), format!("unmounting {}: {e}", point.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The kernel writes white space and backslashes of a path as three octal digits.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, tail)) = rest.split_first() {
+        let number = tail.get(..3).filter(|d| *first == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        match number {
+            Some(digits) => {
+                out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mounts_are_read_as_they_are() {
+        assert_eq!(unescape(br"/a\040b\011\134040/c\9"), Path::new("/a b\t\\040/c\\9"));
+    }
+}
