@@ -11,10 +11,9 @@ use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{name_of, without_managed_fields};
 use crate::resource::Info;
-use crate::resource::file::{Refusal, documents};
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
-use editor::{Draft, Form, Reason};
+use editor::{Form, Reason, Session};
 use meta::{Map, Object, Reason as Why, Value};
 use serde_json::json;
 
@@ -68,54 +67,24 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     edit(&a, k, found, form, &options).await
 }
 
-fn written(found: &[Info], form: Form, managed: bool) -> String {
+fn shown(found: &[Info], managed: bool) -> Value {
     let mut all: Vec<Object> = found.iter().filter_map(|i| i.object.clone()).collect();
     if !managed {
         all.iter_mut().for_each(without_managed_fields);
     }
-    let v = match all.len() {
+    match all.len() {
         1 => all.remove(0).into_value(),
         _ => json!({"apiVersion": "v1", "items": all, "kind": "List", "metadata": {}}),
-    };
-    form.write(&v)
+    }
 }
 
 async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options: &WriteOptions) -> Result {
-    let mut reasons: Vec<Reason> = Vec::new();
-    // What the editor was left with last, once something was wrong with it.
-    let mut wrong: Option<String> = None;
-    loop {
-        let body = wrong.clone().unwrap_or_else(|| written(&found, form, a.print.show_managed_fields));
-        let original = written(&found, form, a.print.show_managed_fields);
-        let draft = Draft::edit(k, &editor::page(&body, &reasons, form, a.windows_line_endings), form)?;
-        let edited = editor::stripped(draft.text());
-        if wrong.as_deref().is_some_and(|w| editor::stripped(w) == edited) {
-            return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
-        }
-        // Validation comes first, and a file with nothing in it is not valid; without validation it is an empty one.
-        let validates = options.field_validation != FieldValidation::Ignore;
-        let read = if validates && edited.trim().is_empty() {
-            text("invalid object to validate")
-        } else {
-            if draft.changed(k, &original).is_none() {
-                return Ok(());
-            }
-            let mut read = Vec::new();
-            documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
-            read.into_iter().collect::<Result<Vec<_>>>()
-        };
-        reasons.clear();
-        let read = match read {
-            Ok(all) => all,
-            Err(e) => {
-                let what = found.first().map(named).unwrap_or_default();
-                k.warn(format!("error: {what} is invalid"));
-                let cause = format!("<nil>: Invalid value: \"The edited file failed validation\": {e}");
-                reasons.push(Reason { head: format!("{what} was not valid"), causes: vec![cause] });
-                wrong = Some(edited);
-                continue;
-            }
-        };
+    let what = found.first().map(named).unwrap_or_default();
+    let mut session = Session::new(form, &shown(&found, a.print.show_managed_fields), what);
+    session.windows_line_endings = a.windows_line_endings;
+    session.validates = options.field_validation != FieldValidation::Ignore;
+    while let Some((draft, read)) = session.edit(k)? {
+        let mut reasons: Vec<Reason> = Vec::new();
         let (mut retryable, mut missing) = (false, false);
         for d in read {
             let done = match original_of(&found, &d.object) {
@@ -159,8 +128,9 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
         if reasons.is_empty() {
             return Ok(());
         }
-        wrong = Some(edited);
+        session.refused(&draft, reasons);
     }
+    Ok(())
 }
 
 fn original_of<'a>(found: &'a [Info], edited: &Object) -> Option<&'a Info> {
@@ -171,7 +141,7 @@ fn original_of<'a>(found: &'a [Info], edited: &Object) -> Option<&'a Info> {
 }
 
 /// `deployments.apps "web"`.
-fn named(i: &Info) -> String {
+pub fn named(i: &Info) -> String {
     format!("{} {:?}", crate::discovery::dotted(&i.resource.plural, &i.resource.group), i.name)
 }
 
@@ -296,6 +266,30 @@ mod tests {
         assert!(code == 1 && err.ends_with("error: At least one of apiVersion, kind and name was changed\n"), "{err}");
         let (code, _, err, _) = with_editor(&s, "edit cm/a", "exit 3").await;
         assert!(code == 1 && err.contains("there was a problem with the editor"), "{err}");
+    }
+
+    /// An emptied or broken file comes back, whichever command has it edited.
+    #[tokio::test]
+    async fn other_commands_edit_in_the_same_way() {
+        let applied = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n";
+        let live = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "default", "annotations": {crate::commands::create::LAST_APPLIED: applied}}});
+        let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+        std::fs::write(&file, config_map("v").to_string()).unwrap();
+        let create = format!("create --edit -f {}", file.path().display());
+        for line in [create.as_str(), "apply edit-last-applied cm a"] {
+            let s = Server::new().on(&format!("GET {A}"), 200, live.clone());
+            for script in [": > $1", "echo 'a: {' > $1"] {
+                let (code, out, err, dir) = with_editor(&s, line, &format!("cp $1 saw-$$; {script}")).await;
+                assert_eq!((code, out.as_str()), (1, ""), "{line}: {err}");
+                assert!(err.starts_with("error: configmaps \"a\" is invalid\nA copy of your changes"), "{line}: {err}");
+                assert!(err.ends_with("error: Edit cancelled, no valid changes were saved.\n"), "{line}: {err}");
+                let seen = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name());
+                assert_eq!(seen.filter(|f| f.to_string_lossy().starts_with("saw-")).count(), 2, "{line}: {script}");
+            }
+            let (code, out, err, _) = with_editor(&s, &format!("{line} --validate=false"), ": > $1").await;
+            assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, saved file was empty.\n"));
+        }
     }
 
     #[tokio::test]

@@ -195,6 +195,10 @@ mod tests {
                 "{{ .metadata |  index   .metadata }}",
                 "1:16: <index .metadata>: error calling index: value has type map[string]interface {}; should be string",
             ),
+            (
+                "{{index .metadata \"none\" \"x\"}}",
+                "1:2: <index .metadata \"none\" \"x\">: error calling index: index of nil pointer",
+            ),
             ("{{index 3 \"x\"}}", "1:2: <index 3 \"x\">: error calling index: can't index item of type int"),
             (
                 "{{index .metadata nil}}",

@@ -2,14 +2,14 @@
 
 use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
-use super::super::edit::editor::{Draft, Form};
+use super::super::edit::editor::{Explanation, Form, Session};
+use super::super::edit::named;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::name_of;
-use crate::resource::file::{Refusal, documents};
 use crate::resource::select::{Selection, gather};
-use client::{Patch, WriteOptions};
+use client::{FieldValidation, Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
 
@@ -30,11 +30,6 @@ pub struct Arguments {
     #[arg(long, default_value = super::CLIENT_SIDE, hide_default_value = true)]
     pub field_manager: String,
 }
-
-const HEAD: &str = "# Please edit the 'last-applied-configuration' annotations below.
-# Lines beginning with a '#' will be ignored, and an empty file will abort the edit.
-#
-";
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let validation = a.validate.validation()?;
@@ -66,18 +61,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     };
     let form = Form::parse(&a.print.output)?;
-    let body = form.write(&shown);
-    let page = if form == Form::Json { body.clone() } else { format!("{HEAD}{body}") };
-    let page = if a.windows_line_endings { page.replace('\n', "\r\n") } else { page };
-    let draft = Draft::edit(k, &page, form)?;
-    let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
-    let mut read = Vec::new();
-    documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
-    let read: Result<Vec<_>> = read.into_iter().collect();
-    let read = match read {
-        Ok(all) => all,
-        Err(e) => return draft.keep(k, e),
-    };
+    let what = applied.first().map(|(i, _)| named(i)).unwrap_or_default();
+    let mut session = Session::new(form, &shown, what);
+    session.explanation = Explanation::LastApplied;
+    session.windows_line_endings = a.windows_line_endings;
+    session.validates = validation != FieldValidation::Ignore;
+    let Some((draft, read)) = session.edit(k)? else { return Ok(()) };
     for d in read {
         let same = |o: &Object, v: &Value| {
             v["apiVersion"] == o.api_version() && v["kind"] == o.kind() && v["metadata"]["name"] == o.name()

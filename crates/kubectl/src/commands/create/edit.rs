@@ -1,14 +1,16 @@
 //! `kubectl create --edit`: each object of the files goes through an editor before it is made. What is saved unchanged is not made.
 
-use super::super::edit::editor::{Draft, Form, page};
+use super::super::edit::editor::{Form, Session};
+use super::super::edit::named;
 use super::super::recreate;
 use super::{Arguments, annotate};
 use crate::error::{Error, Result};
 use crate::flags::Dry;
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::file::{Refusal, documents};
+use crate::resource::file::Document;
 use crate::resource::{Info, from_files, locate};
+use client::FieldValidation;
 
 pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     let form = Form::parse(&a.write.print.output)?;
@@ -26,11 +28,10 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
 
 async fn one(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Printer) -> Result {
     let v = i.object.clone().unwrap_or_default().into_value();
-    let body = form.write(&v);
-    let draft = Draft::edit(k, &page(&body, &[], form, a.windows_line_endings), form)?;
-    let Some(edited) = draft.changed(k, &body) else { return Ok(()) };
-    let mut read = Vec::new();
-    documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
+    let mut session = Session::new(form, &v, named(i));
+    session.windows_line_endings = a.windows_line_endings;
+    session.validates = a.write.options()?.field_validation != FieldValidation::Ignore;
+    let Some((draft, read)) = session.edit(k)? else { return Ok(()) };
     for d in read {
         match create(a, k, d, printer).await {
             Ok(()) => {}
@@ -40,13 +41,7 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Pr
     Ok(())
 }
 
-async fn create(
-    a: &Arguments,
-    k: &mut Kube,
-    d: Result<crate::resource::file::Document>,
-    printer: &mut Printer,
-) -> Result {
-    let d = d?;
+async fn create(a: &Arguments, k: &mut Kube, d: Document, printer: &mut Printer) -> Result {
     let i = locate(k, &d.source, d.object).await?;
     let mut o = i.object.clone().unwrap_or_default();
     if a.write.save_config {

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::printer::kyaml;
 use crate::printer::shape::{Order, Shape};
+use crate::resource::file::{Document, Refusal, documents};
 use meta::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -46,31 +47,120 @@ pub struct Reason {
     pub causes: Vec<String>,
 }
 
-/// What is edited, below an explanation and the reasons for editing it again.
-pub fn page(body: &str, reasons: &[Reason], form: Form, windows: bool) -> String {
-    let mut out = String::new();
-    if form != Form::Json {
-        out.push_str(
-            "# Please edit the object below. Lines beginning with a '#' will be ignored,
+/// What the file says at its top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explanation {
+    Object,
+    LastApplied,
+}
+
+impl Explanation {
+    fn lines(self) -> &'static str {
+        match self {
+            Self::Object => {
+                "# Please edit the object below. Lines beginning with a '#' will be ignored,
 # and an empty file will abort the edit. If an error occurs while saving this file will be
 # reopened with the relevant failures.
 #
-",
-        );
-        for r in reasons {
-            let comment = |t: &str| t.replace('\n', "\n# ");
-            let end = if r.causes.is_empty() { "" } else { ":" };
-            out.push_str(&format!("# {}{end}\n", comment(&r.head)));
-            r.causes.iter().for_each(|c| out.push_str(&format!("# * {}\n", comment(c))));
-            out.push_str("#\n");
+"
+            }
+            Self::LastApplied => {
+                "# Please edit the 'last-applied-configuration' annotations below.
+# Lines beginning with a '#' will be ignored, and an empty file will abort the edit.
+#
+"
+            }
         }
     }
-    out.push_str(body);
-    if windows { out.replace('\n', "\r\n") } else { out }
+}
+
+/// A text that is edited until it is accepted, or nothing is changed any more.
+pub struct Session {
+    pub form: Form,
+    pub explanation: Explanation,
+    pub windows_line_endings: bool,
+    /// A file that holds nothing is not valid; without validation it ends the session.
+    pub validates: bool,
+    /// What errors of the text are about: `deployments.apps "web"`.
+    pub what: String,
+    /// The text before it was edited.
+    original: String,
+    /// What the editor was left with last, once something was wrong with it.
+    wrong: Option<String>,
+    reasons: Vec<Reason>,
+}
+
+impl Session {
+    pub fn new(form: Form, original: &Value, what: String) -> Self {
+        Self {
+            form,
+            explanation: Explanation::Object,
+            windows_line_endings: false,
+            validates: true,
+            what,
+            original: form.write(original),
+            wrong: None,
+            reasons: Vec::new(),
+        }
+    }
+
+    /// Opens the editor until it leaves a file that can be read: the file and its objects. None if nothing was changed, or nothing
+    /// is left. Errors if the editor fails, and if a wrong file was saved unchanged.
+    pub fn edit(&mut self, k: &Kube) -> Result<Option<(Draft, Vec<Document>)>> {
+        loop {
+            let draft = Draft::edit(k, &self.page(), self.form)?;
+            let edited = stripped(&draft.text);
+            if self.wrong.as_deref().is_some_and(|w| stripped(w) == edited) {
+                return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
+            }
+            // Validation comes first.
+            let read = if self.validates && edited.trim().is_empty() {
+                text("invalid object to validate")
+            } else {
+                if !draft.changed(k, &self.original) {
+                    return Ok(None);
+                }
+                let mut read = Vec::new();
+                documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
+                read.into_iter().collect::<Result<Vec<_>>>()
+            };
+            let e = match read {
+                Ok(all) => return Ok(Some((draft, all))),
+                Err(e) => e,
+            };
+            k.warn(format!("error: {} is invalid", self.what));
+            let cause = format!("<nil>: Invalid value: \"The edited file failed validation\": {e}");
+            let reason = Reason { head: format!("{} was not valid", self.what), causes: vec![cause] };
+            self.refused(&draft, vec![reason]);
+        }
+    }
+
+    /// The next file is this one again, with reasons on top.
+    pub fn refused(&mut self, draft: &Draft, reasons: Vec<Reason>) {
+        self.wrong = Some(stripped(&draft.text));
+        self.reasons = reasons;
+    }
+
+    /// What is edited, below an explanation and the reasons for editing it again.
+    fn page(&self) -> String {
+        let mut out = String::new();
+        if self.form != Form::Json {
+            out.push_str(self.explanation.lines());
+            for r in &self.reasons {
+                let comment = |t: &str| t.replace('\n', "\n# ");
+                let end = if r.causes.is_empty() { "" } else { ":" };
+                out.push_str(&format!("# {}{end}\n", comment(&r.head)));
+                r.causes.iter().for_each(|c| out.push_str(&format!("# * {}\n", comment(c))));
+                out.push_str("#\n");
+            }
+        }
+        out.push_str(self.wrong.as_ref().unwrap_or(&self.original));
+        if self.windows_line_endings { out.replace('\n', "\r\n") } else { out }
+    }
 }
 
 /// A text without its comments, as it counts.
-pub fn stripped(text: &str) -> String {
+fn stripped(text: &str) -> String {
     let lines = text.lines().filter(|l| !l.starts_with('#')).map(|l| l.trim_end_matches('\r'));
     lines.map(|l| format!("{l}\n")).collect()
 }
@@ -107,7 +197,7 @@ impl Drop for Draft {
 
 impl Draft {
     /// Writes a page, has it edited, and reads it again.
-    pub fn edit(k: &Kube, page: &str, form: Form) -> Result<Self> {
+    fn edit(k: &Kube, page: &str, form: Form) -> Result<Self> {
         let ending = if form == Form::Json { "json" } else { "yaml" };
         let (path, mut file) = fresh(k, "kubectl-edit", ending)?;
         let mut draft = Self { path, text: String::new(), kept: false.into() };
@@ -119,22 +209,18 @@ impl Draft {
         Ok(draft)
     }
 
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// What was made of `body`, without comments. None, and somebody was told: nothing, or nothing is left of it.
-    pub fn changed(&self, k: &Kube, body: &str) -> Option<String> {
+    /// Whether something was made of `body`, comments aside. If not, somebody is told.
+    fn changed(&self, k: &Kube, body: &str) -> bool {
         let edited = stripped(&self.text);
         if edited == stripped(body) {
             k.warn("Edit cancelled, no changes made.");
-            return None;
+            return false;
         }
         if edited.trim().is_empty() {
             k.warn("Edit cancelled, saved file was empty.");
-            return None;
+            return false;
         }
-        Some(edited)
+        true
     }
 
     /// Leaves the file where it is.

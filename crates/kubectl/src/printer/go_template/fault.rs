@@ -24,10 +24,13 @@ pub fn index(args: &[Value]) -> Result<Value, TemplateError> {
     let Some((item, indices)) = args.split_first() else {
         return Err(TemplateError::ArgCount { name: "index".into(), expected: 1, got: 0 });
     };
+    if matches!(item, Value::Nil) {
+        return wrong("index of untyped nil".into());
+    }
     let mut at = item.clone();
     for i in indices {
         at = match (&at, i) {
-            (Value::Nil, _) => return wrong("index of untyped nil".into()),
+            (Value::Nil, _) => return wrong("index of nil pointer".into()),
             (Value::Map(m), Value::String(k)) => m.get(k).cloned().unwrap_or(Value::Nil),
             (Value::Map(_), Value::Nil) => return wrong("value is nil; should be of type string".into()),
             (Value::Map(_), other) => return wrong(format!("value has type {}; should be string", kind(other))),
