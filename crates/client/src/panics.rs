@@ -7,6 +7,10 @@ use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
+
+/// How long a loop that panicked rests.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The work panicked; that was logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +31,13 @@ pub async fn caught<T>(name: &str, key: impl Debug, work: impl Future<Output = T
 /// The same for work that does not wait.
 pub fn caught_now<T>(name: &str, key: impl Debug, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|cause| log(name, &key, &*cause))
+}
+
+/// Runs a loop until it ends. One that panics is begun anew, from what it reads then.
+pub async fn restarted<F: Future<Output = ()>>(name: &str, begin: impl Fn() -> F) {
+    while caught(name, Everything, begin()).await.is_err() {
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 fn log(name: &str, key: &dyn Debug, cause: &(dyn std::any::Any + Send)) -> Panicked {
@@ -59,6 +70,13 @@ mod tests {
             none.expect("a value")
         });
         assert_eq!((at_once, later.await), (Err(Panicked), Err(Panicked)));
+        let rounds = std::cell::Cell::new(0);
+        let thrice = restarted("test", async || {
+            rounds.set(rounds.get() + 1);
+            assert_eq!(rounds.get(), 3);
+        });
+        thrice.await;
+        assert_eq!(rounds.get(), 3);
         assert_eq!(caught_now("test", Everything, || -> u8 { panic!("no") }), Err(Panicked));
     }
 }

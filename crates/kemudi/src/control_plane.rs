@@ -6,6 +6,7 @@ use crate::bootstrap::{self, Place};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use apiserver::{Authenticators, Certificates, NodeDialer, Server};
+use client::panics::restarted;
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use registry::{Registry, encode};
@@ -125,8 +126,10 @@ impl ControlPlane {
             Some(threads) => threads.spawn(definitions.run()),
             None => tokio::spawn(definitions.run()),
         };
-        tokio::spawn(registry::expiry::run(registry.clone()));
-        tokio::spawn(access.rbac.clone().run(registry.clone()));
+        let of = registry.clone();
+        tokio::spawn(async move { restarted("expiry", || registry::expiry::run(of.clone())).await });
+        let (rbac, of) = (access.rbac.clone(), registry.clone());
+        tokio::spawn(async move { restarted("RBAC rules", || rbac.clone().run(of.clone())).await });
         let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
         // Pods read the keys too: a loopback address would be their own.
@@ -164,8 +167,10 @@ impl ControlPlane {
                  system:masters has permissions that these give, not even controllers and nodes, and /readyz fails"
             );
         }
-        tokio::spawn(apiserver::flow::run(server.clone()));
-        tokio::spawn(apiserver::aggregate::run(server.clone()));
+        let of = server.clone();
+        tokio::spawn(async move { restarted("priority and fairness", || apiserver::flow::run(of.clone())).await });
+        let of = server.clone();
+        tokio::spawn(async move { restarted("API services", || apiserver::aggregate::run(of.clone())).await });
         let names = [
             "localhost",
             "kubernetes",
@@ -223,7 +228,10 @@ pub async fn open(dir: &Path, file: Option<PathBuf>, shutdown: watch::Receiver<b
     let encryption = Encryption::load(source, Arc::new(SystemRng))?;
     let store = open_store(dir, encryption.clone()).await?;
     encryption.keep()?;
-    tokio::spawn(encryption.run(store.clone(), KEYS_EVERY, shutdown));
+    let of = store.clone();
+    tokio::spawn(async move {
+        restarted("encryption", || encryption.clone().run(of.clone(), KEYS_EVERY, shutdown.clone())).await;
+    });
     Ok(store)
 }
 

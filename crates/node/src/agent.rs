@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use client::panics::{Panicked, caught, caught_now};
+use client::panics::{Panicked, caught, caught_now, restarted};
 use client::{ApiResource, Client, Informer, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use meta::{Clock, Rng};
@@ -259,7 +259,7 @@ impl Agent {
         );
         let work = async {
             tokio::join!(
-                reporter.run(),
+                restarted("node status", || reporter.run()),
                 listen(events, wakes.clone(), &*options.runtime),
                 dispatch(shared, pods, node, wakes.clone())
             )

@@ -194,7 +194,7 @@ impl Reporter {
     }
 
     /// Registers the node and keeps its status and lease fresh, for ever.
-    pub async fn run(self) {
+    pub async fn run(&self) {
         let mut wait = Duration::from_millis(100);
         let mut node = loop {
             match self.register().await {

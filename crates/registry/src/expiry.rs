@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 /// How long to wait before something that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Removes what has outlived its time until the store ends.
+/// Removes what has outlived its time until the store ends. Panics if the work for one kind does, so that a caller sees it.
 pub async fn run(registry: Arc<Registry>) {
     let mut seen = HashSet::new();
     let mut sweepers = Vec::new();
@@ -31,16 +31,14 @@ pub async fn run(registry: Arc<Registry>) {
             sweepers.push(Sweeper { registry, resource, lifetime, due: BTreeSet::new() });
         }
     }
-    // One of them needs no task of its own.
-    let own = sweepers.pop();
-    let mut others = JoinSet::new();
-    for s in sweepers {
-        others.spawn(s.run());
+    let mut running: JoinSet<()> = sweepers.into_iter().map(Sweeper::run).collect();
+    while let Some(ended) = running.join_next().await {
+        if let Err(e) = ended
+            && let Ok(cause) = e.try_into_panic()
+        {
+            std::panic::resume_unwind(cause);
+        }
     }
-    if let Some(own) = own {
-        own.run().await;
-    }
-    while others.join_next().await.is_some() {}
 }
 
 struct Sweeper {

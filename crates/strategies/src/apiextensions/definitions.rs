@@ -6,6 +6,7 @@
 use super::definition::{self, Defined};
 use super::naming::{self, Taken};
 use super::{CLEANUP, is_true};
+use client::panics::caught;
 use meta::{Gvr, Object, Status, time};
 use registry::{
     AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions, encode,
@@ -14,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, Key, Scope, WatchError};
+use store::{Change, Entry, Key, Scope, WatchError};
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// How long to wait before something that failed is tried again.
@@ -80,7 +81,7 @@ impl Definitions {
                 self.forget(name);
             }
             for o in all {
-                self.follow(o).await;
+                self.try_follow(o).await;
             }
             let Ok(mut watch) = self.registry.store.watch(Scope::resource(STORAGE), snapshot.revision()) else {
                 return;
@@ -91,7 +92,7 @@ impl Definitions {
                         for e in batch.events {
                             let o = encode::decode(&e.entry);
                             match e.change {
-                                Change::Put => self.follow(o).await,
+                                Change::Put => self.try_follow(o).await,
                                 Change::Delete => self.gone(&o).await,
                             }
                         }
@@ -124,6 +125,12 @@ impl Definitions {
         let group = o.str_at(&["spec", "group"]).unwrap_or_default();
         let others = self.names.iter().filter(|(name, n)| n.group == group && **name != o.name());
         Taken::of(others.map(|(_, n)| &n.given)).and_built_in(group)
+    }
+
+    /// A definition that makes the work panic keeps no other from being served; it waits for its next change.
+    async fn try_follow(&mut self, o: Object) {
+        let name = o.name().to_owned();
+        let _ = caught("definitions", name, self.follow(o)).await;
     }
 
     /// Brings names, rows and conditions of a definition up to date. What the store says now counts, not the event.
@@ -310,24 +317,30 @@ impl End {
         let revision = self.registry.store.revision();
         let mut watch =
             self.registry.store.watch(Scope::resource(resource), revision).map_err(|e| Status::internal(&e))?;
-        loop {
-            let snapshot = self.registry.store.snapshot();
-            let left: Vec<Object> = snapshot.range(resource, None, None).map(|e| encode::decode(e)).collect();
-            if left.is_empty() {
-                return Ok(());
+        let all: Vec<Arc<Entry>> = self.registry.store.snapshot().range(resource, None, None).cloned().collect();
+        for e in all {
+            self.delete(row, &e).await?;
+        }
+        while self.registry.store.snapshot().count(resource, None) > 0 {
+            let batch = watch.next().await.map_err(|e| Status::internal(&e))?;
+            for e in batch.events.iter().filter(|e| e.change == Change::Put) {
+                self.delete(row, &e.entry).await?;
             }
-            for o in left.iter().filter(|o| !o.is_deleting()) {
-                let request = Request::own(row.clone(), "", o.namespace(), o.name());
-                match self.registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await {
-                    Ok(_) => {}
-                    Err(s) if s.code == 404 => {}
-                    Err(s) => return Err(s),
-                }
-            }
-            if self.registry.store.snapshot().count(resource, None) == 0 {
-                return Ok(());
-            }
-            watch.next().await.map_err(|e| Status::internal(&e))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes one object, unless it is being deleted.
+    async fn delete(&self, row: &Arc<Resource>, entry: &Entry) -> Result<(), Status> {
+        let object = encode::decode(entry);
+        if object.is_deleting() {
+            return Ok(());
+        }
+        let request = Request::own(row.clone(), "", object.namespace(), object.name());
+        match self.registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await {
+            Ok(_) => Ok(()),
+            Err(s) if s.code == 404 => Ok(()),
+            Err(s) => Err(s),
         }
     }
 }
