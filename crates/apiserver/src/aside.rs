@@ -160,6 +160,7 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
             return stored().filter(|size| *size >= LARGE);
         }
         let (count, bytes) = collection(server, row, &t.namespace)?;
+        let bytes = bytes + count * row.strategy.adds_defaults();
         return (count >= MANY || bytes >= LARGE).then_some(bytes.max(count << 10));
     }
     let mut size = call.body.len() + stored().unwrap_or_default();

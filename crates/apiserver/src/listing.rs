@@ -5,6 +5,7 @@
 
 use crate::content::{self, Encoding, PROTOBUF, Wanted};
 use meta::{Status, Value};
+use registry::Resource;
 use std::sync::Arc;
 use store::Entry;
 
@@ -124,8 +125,9 @@ fn text(wanted: &Wanted, list: &mut Value, field: &'static str) -> Form {
 }
 
 /// The objects of a page in pieces that are decoded one after the other.
-pub fn pieces(entries: &[Arc<Entry>]) -> impl Iterator<Item = &[Arc<Entry>]> {
-    pieces_by(entries, |e| e.value.len())
+pub fn pieces<'a>(row: &Resource, entries: &'a [Arc<Entry>]) -> impl Iterator<Item = &'a [Arc<Entry>]> {
+    let defaults = row.strategy.adds_defaults();
+    pieces_by(entries, move |e| e.value.len() + defaults)
 }
 
 /// Parts of a slice, of one element at least, and of as many as are small enough together.

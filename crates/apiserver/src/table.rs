@@ -41,8 +41,7 @@ pub fn rows(row: &Resource, objects: &[Object], how: &Making<'_>) -> Vec<Value> 
     objects
         .iter()
         .map(|o| {
-            let cells: Vec<Value> = columns.iter().map(|c| kinds::columns::cell(c, o, how.now)).collect();
-            let mut r = json!({"cells": cells});
+            let mut r = json!({"cells": kinds::columns::cells(&columns, o, how.now)});
             match how.include {
                 "None" => {}
                 "Object" => r["object"] = o.clone().into_value(),

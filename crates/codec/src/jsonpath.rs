@@ -10,7 +10,9 @@ mod tests;
 
 pub use eval::text;
 
+use eval::Evaluation;
 use meta::Value;
+use std::borrow::Cow;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -104,7 +106,17 @@ impl Template {
 
     /// What each expression finds, in order.
     pub fn find(&self, document: &Value, missing: Missing) -> Result<Vec<Vec<Value>>, Error> {
-        eval::find(&self.nodes, document, missing)
+        let found = Evaluation { missing, work: usize::MAX }.find(&self.nodes, &Cow::Borrowed(document))?;
+        Ok(found.into_iter().map(|all| all.into_iter().map(Cow::into_owned).collect()).collect())
+    }
+
+    /// The first value that is found, for templates and documents of others: it looks at no more values than `work`, and takes away from
+    /// it what it looks at. Errors if that is not enough.
+    pub fn first_within(&self, document: &Value, work: &mut usize) -> Result<Option<Value>, Error> {
+        let mut evaluation = Evaluation { missing: Missing::Allowed, work: *work };
+        let found = evaluation.find(&self.nodes, &Cow::Borrowed(document));
+        *work = evaluation.work;
+        Ok(found?.into_iter().next().and_then(|all| all.into_iter().next()).map(Cow::into_owned))
     }
 
     /// Fills the template.

@@ -1,18 +1,68 @@
 //! Table cells: what each column shows of an object (`k8s.io/kubernetes/pkg/printers/internalversion/printers.go`).
 
 use crate::Column;
-use codec::jsonpath::{Missing, Template};
+use codec::jsonpath::Template;
 use meta::{Object, Value, time};
 
-/// The value of a cell. `now` is the current time as the API writes it.
-pub fn cell(column: &Column, object: &Object, now: &str) -> Value {
+/// The cells of an object, one for each column. `now` is the current time as the API writes it.
+pub fn cells(columns: &[Column], object: &Object, now: &str) -> Vec<Value> {
+    let mut document = Document { value: None, work: 0, bytes: MOST_TEXT };
+    columns.iter().map(|c| cell(c, object, now, &mut document)).collect()
+}
+
+/// Text that the columns of a definition show of one object, in bytes: each may name the same large part.
+const MOST_TEXT: usize = 4 << 20;
+/// Values that the paths of a definition look at beside twenty times those of the object.
+const LEAST_WORK: usize = 10_000;
+
+/// An object for the paths of a definition, whose author may not be trusted with the server's time.
+struct Document {
+    /// Made for the first path that is more than names.
+    value: Option<Value>,
+    /// Values that may still be looked at.
+    work: usize,
+    /// Of [`MOST_TEXT`], what is left.
+    bytes: usize,
+}
+
+impl Document {
+    /// The first value at a path. None if there is none, and if finding it takes too long.
+    fn first(&mut self, path: &str, object: &Object) -> Option<Value> {
+        let work = &mut self.work;
+        let value = self.value.get_or_insert_with(|| {
+            let value = Value::Object(object.0.clone());
+            *work = LEAST_WORK + 20 * count(&value);
+            value
+        });
+        Template::parse(&format!("{{{path}}}")).ok()?.first_within(value, work).ok()?
+    }
+
+    fn text(&mut self, v: &Value) -> Value {
+        let text = codec::jsonpath::text(std::slice::from_ref(v));
+        let left = self.bytes.checked_sub(text.len());
+        self.bytes = left.unwrap_or_default();
+        left.map_or(Value::Null, |_| text.into())
+    }
+}
+
+/// How many values there are in one, itself included.
+fn count(v: &Value) -> usize {
+    let members: usize = match v {
+        Value::Object(m) => m.values().map(count).sum(),
+        Value::Array(a) => a.iter().map(count).sum(),
+        _ => 0,
+    };
+    1 + members
+}
+
+fn cell(column: &Column, object: &Object, now: &str, document: &mut Document) -> Value {
     let (first, arguments) = match column.value.split_first() {
         Some(x) => x,
         None => return Value::Null,
     };
     match first.strip_prefix('@') {
         None => typed(column, follow(object, first)),
-        Some("jsonpath") => defined(column, arguments.first().map_or("", |a| a), object, now),
+        Some("jsonpath") => defined(column, arguments.first().map_or("", |a| a), object, now, document),
         Some(function) => {
             let a: Vec<&str> = arguments.iter().map(|a| &**a).collect();
             compute(function, &a, object, now)
@@ -21,19 +71,13 @@ pub fn cell(column: &Column, object: &Object, now: &str) -> Value {
 }
 
 /// A cell of a column that a definition describes (`k8s.io/apiextensions-apiserver/…/tableconvertor`): nothing where the path
-/// finds nothing, or something of another type.
-fn defined(column: &Column, path: &str, object: &Object, now: &str) -> Value {
-    let simple = path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_');
-    let found = if simple {
-        follow(object, path).cloned()
-    } else {
-        let document = Value::Object(object.0.clone());
-        let template = Template::parse(&format!("{{{path}}}")).and_then(|t| t.find(&document, Missing::Allowed));
-        template.ok().and_then(|r| r.into_iter().next()?.into_iter().next())
-    };
+/// finds nothing, or something of another type, or takes too long.
+fn defined(column: &Column, path: &str, object: &Object, now: &str, document: &mut Document) -> Value {
+    let simple = path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_') && !path.contains("..");
+    let found = if simple { follow(object, path).cloned() } else { document.first(path, object) };
     match (&*column.ty, found) {
         (_, None) => Value::Null,
-        ("string", Some(v)) => codec::jsonpath::text(&[v]).into(),
+        ("string", Some(v)) => document.text(&v),
         ("integer", Some(v)) => v.as_i64().or(v.as_f64().map(|f| f as i64)).map_or(Value::Null, Into::into),
         ("number", Some(v)) if v.is_number() => v,
         ("boolean", Some(v)) if v.is_boolean() => v,

@@ -404,6 +404,11 @@ pub trait Strategy: Send + Sync {
         None
     }
 
+    /// Bytes that defaults may add to each object when it is read.
+    fn adds_defaults(&self) -> usize {
+        0
+    }
+
     /// Whether a definition in the store describes this kind: its schema is [`Strategy::published`].
     fn is_custom(&self) -> bool {
         false

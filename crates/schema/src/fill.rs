@@ -9,9 +9,50 @@ use serde_json::{Map, Value};
 /// A default is only filled into an object that is there (`Presence::Struct` fields always are, after [`crate::typed()`]), as
 /// Go's defaulting functions do.
 pub fn fill(value: &mut Value, schema: &Schema) {
+    fill_within(value, schema, usize::MAX);
+}
+
+/// The same, with at most so many bytes of defaults of a custom resource: its author may have a default of any size filled into each
+/// item of a list. False if that is too few; what does not fit is left out.
+pub fn fill_within(value: &mut Value, schema: &Schema, most: usize) -> bool {
     if schema.custom {
-        return fill_custom(value, schema);
+        let mut room = Room { left: most, suffices: true };
+        if schema.ways().fills {
+            fill_custom(value, schema, &mut room);
+        }
+        return room.suffices;
     }
+    fill_built_in(value, schema);
+    true
+}
+
+/// About the bytes of a value as JSON, and no more than those of its text: none for what is escaped, and for numbers.
+pub fn size(value: &Value) -> usize {
+    match value {
+        Value::String(s) => s.len() + 2,
+        Value::Array(a) => 2 + a.iter().map(|v| 1 + size(v)).sum::<usize>(),
+        Value::Object(m) => 2 + m.iter().map(|(k, v)| k.len() + 4 + size(v)).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// Bytes of defaults that may still be filled in.
+struct Room {
+    left: usize,
+    suffices: bool,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> bool {
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => self.suffices = false,
+        }
+        self.suffices
+    }
+}
+
+fn fill_built_in(value: &mut Value, schema: &Schema) {
     if !schema.ways().fills {
         return;
     }
@@ -19,12 +60,12 @@ pub fn fill(value: &mut Value, schema: &Schema) {
         (Value::Object(m), Type::Struct) => fill_struct(m, schema),
         (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
             Some(s) if s.ty == Type::Quantity => m.values_mut().for_each(round_up),
-            Some(s) => m.values_mut().for_each(|v| fill(v, s)),
+            Some(s) => m.values_mut().for_each(|v| fill_built_in(v, s)),
             None => {}
         },
         (Value::Array(a), Type::Array) => {
             if let Some(s) = schema.items.as_deref() {
-                a.iter_mut().for_each(|v| fill(v, s));
+                a.iter_mut().for_each(|v| fill_built_in(v, s));
             }
         }
         _ => {}
@@ -33,25 +74,30 @@ pub fn fill(value: &mut Value, schema: &Schema) {
 
 /// Defaults of a custom resource (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`): for what is absent, and
 /// for a `null` that is no value.
-fn fill_custom(value: &mut Value, schema: &Schema) {
+fn fill_custom(value: &mut Value, schema: &Schema, room: &mut Room) {
+    // What is within may be a built-in kind's.
+    let below = |v: &mut Value, s: &Schema, room: &mut Room| match s.custom {
+        true => fill_custom(v, s, room),
+        false => fill_built_in(v, s),
+    };
     match value {
         Value::Object(m) => {
             for f in &schema.fields {
                 let Some(d) = &f.fill else { continue };
                 let absent = m.get(&*f.name).is_none_or(|v| v.is_null() && !f.schema.nullable);
-                if absent {
+                if absent && room.take(f.name.len() + 4 + size(&d.value)) {
                     m.insert(f.name.to_string(), d.value.clone());
                 }
             }
             for (k, v) in m.iter_mut() {
                 if let Some(s) = schema.member(k) {
-                    fill(v, s);
+                    below(v, s, room);
                 }
             }
         }
         Value::Array(a) => {
             if let Some(s) = schema.items.as_deref() {
-                a.iter_mut().for_each(|v| fill(v, s));
+                a.iter_mut().for_each(|v| below(v, s, room));
             }
         }
         _ => {}
@@ -112,7 +158,7 @@ fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
     }
     for (f, v) in schema.some_beside(&ways.fills_below, m.iter_mut()) {
         if let Some(v) = v {
-            fill(v, &f.schema);
+            fill_built_in(v, &f.schema);
         }
     }
 }

@@ -14,7 +14,7 @@ pub mod types;
 mod ways;
 
 pub use decode::{DecodeError, Decoded, MOST_REPORTED, decode};
-pub use fill::fill;
+pub use fill::{fill, fill_within, size};
 pub use meta::depth::of_text as depth;
 pub use rules::Rule;
 pub use sent::Empties;

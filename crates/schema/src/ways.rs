@@ -36,6 +36,11 @@ impl Clone for Ways {
 }
 
 impl Schema {
+    /// Whether filling in defaults changes anything.
+    pub fn has_defaults(&self) -> bool {
+        self.ways().fills
+    }
+
     pub(crate) fn ways(&self) -> &Found {
         self.ways.0.get_or_init(|| Box::new(Found::of(self)))
     }

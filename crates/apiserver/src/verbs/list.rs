@@ -28,7 +28,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let page = server.registry.list(request, &options).await?;
     table::check_list(row, &call.wanted)?;
     if shared::wanted(call) {
-        return shared::list(server, row, &page).await;
+        return shared::list(server, row, call.wanted.shape, &page).await;
     }
     if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
         match call.wanted.shape {
@@ -53,7 +53,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     // A conversion webhook gets all objects in one request.
     let together = row.strategy.converter().is_some();
     let whole = together.then_some(&page.entries[..]).into_iter();
-    for piece in whole.chain(pieces(if together { &[] } else { &page.entries })) {
+    for piece in whole.chain(pieces(row, if together { &[] } else { &page.entries })) {
         listing.push(server.registry.all_from_stored(row, piece).await?)?;
         tokio::task::yield_now().await;
     }

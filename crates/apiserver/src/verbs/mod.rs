@@ -306,7 +306,11 @@ fn typed(
             FieldValidation::Ignore => {}
         }
     }
-    schema::fill(&mut value, schema);
+    // More than can be stored is more than defaults may add.
+    if !schema::fill_within(&mut value, schema, store::MAX_VALUE) {
+        let why = format!("Request entity too large: the defaults of {kind} take more than {} bytes", store::MAX_VALUE);
+        return Err(Unread::Other(Status::too_large(why)));
+    }
     let Value::Object(map) = value else {
         return Err(Unread::Other(Status::internal("typed reading lost the object")));
     };

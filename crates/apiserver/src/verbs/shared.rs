@@ -27,8 +27,13 @@ pub fn wanted(call: &Call) -> bool {
     shape && call.parts.extensions.get::<Ask>().is_some()
 }
 
-pub async fn list(server: &Server, row: &Resource, page: &registry::Page) -> Result<Response<Body>, Status> {
-    let objects = all_stored(server, row, &page.entries).await?;
+pub async fn list(
+    server: &Server,
+    row: &Resource,
+    shape: Shape,
+    page: &registry::Page,
+) -> Result<Response<Body>, Status> {
+    let objects = all_stored(server, row, shape, &page.entries).await?;
     let page =
         Page { objects, resource_version: page.revision.to_string(), continue_token: page.continue_token.clone() };
     Ok(hand_over(page))
@@ -40,9 +45,15 @@ fn hand_over<T: Send + 'static>(thing: T) -> Response<Body> {
     response
 }
 
-/// The stored form in the served version.
-async fn all_stored(server: &Server, row: &Resource, entries: &[Arc<Entry>]) -> Result<Vec<Arc<Stored>>, Status> {
-    if entries.iter().all(|e| row.serves_bytes(e)) {
+/// The stored form in the served version. For metadata alone the stored version will do: only a webhook may change it between versions.
+async fn all_stored(
+    server: &Server,
+    row: &Resource,
+    shape: Shape,
+    entries: &[Arc<Entry>],
+) -> Result<Vec<Arc<Stored>>, Status> {
+    let metadata = shape != Shape::Object && row.strategy.converter().is_none();
+    if metadata || entries.iter().all(|e| row.serves_bytes(e)) {
         let kept = |e: &Arc<Entry>| e.memo.get_or_make(|| stored(e, e.value.clone(), e.index().mark as usize));
         return entries.iter().map(kept).collect();
     }
@@ -65,7 +76,7 @@ fn stored(e: &Entry, value: Bytes, mark: usize) -> Result<Stored, Status> {
 pub fn watch(
     server: &Arc<Server>,
     trace: &Arc<Trace>,
-    row: Arc<Resource>,
+    (row, shape): (Arc<Resource>, Shape),
     watch: Result<ObjectWatch, Status>,
     timeout: Duration,
     bookmark: Duration,
@@ -74,7 +85,9 @@ pub fn watch(
     match watch {
         Ok(watch) => {
             let (server, running) = (server.clone(), trace.run_on());
-            tokio::spawn(async move { follow(&server, &row, watch, &sender, timeout, bookmark, running).await });
+            tokio::spawn(
+                async move { follow(&server, (&row, shape), watch, &sender, timeout, bookmark, running).await },
+            );
         }
         Err(s) => drop(sender.try_send(Batch::Failed(s))),
     }
@@ -83,7 +96,7 @@ pub fn watch(
 
 async fn follow(
     server: &Server,
-    row: &Resource,
+    (row, shape): (&Resource, Shape),
     mut watch: ObjectWatch,
     sender: &mpsc::Sender<Batch>,
     timeout: Duration,
@@ -115,7 +128,7 @@ async fn follow(
                     };
                     sent.inc_by(events.len() as u64);
                     let entries: Vec<Arc<Entry>> = events.iter().map(|e| e.entry.clone()).collect();
-                    let objects = all_stored(server, row, &entries).await;
+                    let objects = all_stored(server, row, shape, &entries).await;
                     objects.map_or_else(Batch::Failed, |o| Batch::Events(events.iter().map(kind).zip(o).collect()))
                 }
                 Err(s) => Batch::Failed(s),

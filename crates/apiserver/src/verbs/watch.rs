@@ -41,7 +41,10 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     if shared::wanted(call) {
         return match watch {
             Err(s) if !matches!(s.code, 410 | 504) => Err(s),
-            watch => Ok(shared::watch(server, &call.trace, request.resource.clone(), watch, timeout, BOOKMARK)),
+            watch => {
+                let of = (request.resource.clone(), call.wanted.shape);
+                Ok(shared::watch(server, &call.trace, of, watch, timeout, BOOKMARK))
+            }
         };
     }
     let kind = &request.resource.kind;

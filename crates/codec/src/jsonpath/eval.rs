@@ -3,30 +3,165 @@
 use super::{Comparison, Error, Missing, Node, Step};
 use crate::json::{Html, to_string};
 use meta::Value;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
-pub(super) fn find(nodes: &[Node], here: &Value, missing: Missing) -> Result<Vec<Vec<Value>>, Error> {
-    let mut out = Vec::new();
-    for node in nodes {
-        match node {
-            Node::Text(t) => out.push(vec![Literal::text(t)]),
-            Node::List(steps) => out.push(walk(steps, here, missing)?),
-            Node::Range(steps, body) => {
-                for v in walk(steps, here, missing)? {
-                    out.extend(find(body, &v, missing)?);
+/// A part of the document, or a literal of the template, which is no container.
+pub(super) type Found<'a> = Cow<'a, Value>;
+
+/// How a template is evaluated.
+pub(super) struct Evaluation {
+    pub missing: Missing,
+    /// How many values may still be looked at. `..` after `..` finds the same ones again and again.
+    pub work: usize,
+}
+
+impl Evaluation {
+    fn spend(&mut self, work: usize) -> Result<(), Error> {
+        let left = self.work.checked_sub(work);
+        self.work = left.unwrap_or_default();
+        left.map(drop).ok_or_else(|| wrong("the expression looks at too many values"))
+    }
+
+    /// What each expression finds, in order.
+    pub fn find<'a>(&mut self, nodes: &[Node], here: &Found<'a>) -> Result<Vec<Vec<Found<'a>>>, Error> {
+        let mut out = Vec::new();
+        for node in nodes {
+            match node {
+                Node::Text(t) => out.push(vec![literal(t.as_str())]),
+                Node::List(steps) => out.push(self.walk(steps, here)?),
+                Node::Range(steps, body) => {
+                    for v in self.walk(steps, here)? {
+                        out.extend(self.find(body, &v)?);
+                    }
                 }
             }
         }
+        Ok(out)
     }
-    Ok(out)
+
+    fn walk<'a>(&mut self, steps: &[Step], here: &Found<'a>) -> Result<Vec<Found<'a>>, Error> {
+        let mut current = vec![here.clone()];
+        for step in steps {
+            current = self.step(step, current)?;
+            self.spend(1 + current.len())?;
+        }
+        Ok(current)
+    }
+
+    fn step<'a>(&mut self, step: &Step, input: Vec<Found<'a>>) -> Result<Vec<Found<'a>>, Error> {
+        let mut out = Vec::new();
+        match step {
+            Step::Text(t) => out.push(literal(t.as_str())),
+            Step::Int(i) => out.push(literal(*i)),
+            Step::Float(f) => out.push(literal(*f)),
+            Step::Bool(b) => out.push(literal(*b)),
+            Step::Field(name) => {
+                let fields = input.into_iter().filter_map(borrowed).filter_map(|v| v.as_object()?.get(name));
+                out.extend(fields.map(Cow::Borrowed));
+                if out.is_empty() && self.missing == Missing::Error {
+                    return Err(wrong(format!("{name} is not found")));
+                }
+            }
+            Step::Wildcard => {
+                for v in input.into_iter().filter_map(borrowed) {
+                    self.spend(inside(v).count())?;
+                    out.extend(inside(v).map(Cow::Borrowed));
+                }
+            }
+            Step::Recursive => {
+                for v in input.into_iter().filter_map(borrowed) {
+                    self.recurse(v, &mut out)?;
+                }
+            }
+            Step::Slice { from, to, derived, step } => {
+                for v in input {
+                    match array(&v) {
+                        Some(a) => {
+                            self.spend(a.len())?;
+                            slice(a, *from, *to, *derived, *step, &mut out)?;
+                        }
+                        None if v.is_null() => {}
+                        None => return Err(wrong(format!("{} is not array or slice", go(&v)))),
+                    }
+                }
+            }
+            Step::Filter(left, how, right) => {
+                for v in input {
+                    let items = match array(&v) {
+                        Some(a) => a,
+                        None if v.is_null() => continue,
+                        None => return Err(wrong(format!("{} is not array or slice and cannot be filtered", go(&v)))),
+                    };
+                    self.spend(items.len())?;
+                    for item in items.iter().map(Cow::Borrowed) {
+                        if self.passes(&item, &left.nodes, *how, &right.nodes)? {
+                            out.push(item);
+                        }
+                    }
+                }
+            }
+            Step::Union(parts) => {
+                for v in &input {
+                    for p in parts {
+                        self.spend(1)?;
+                        out.extend(self.find(&p.nodes, v)?.concat());
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Every container that is not empty, before what it contains.
+    fn recurse<'a>(&mut self, v: &'a Value, out: &mut Vec<Found<'a>>) -> Result<(), Error> {
+        self.spend(1)?;
+        if inside(v).next().is_some() {
+            out.push(Cow::Borrowed(v));
+        }
+        inside(v).try_for_each(|below| self.recurse(below, out))
+    }
+
+    fn passes(&mut self, item: &Found, left: &[Node], how: Comparison, right: &[Node]) -> Result<bool, Error> {
+        let missing = std::mem::replace(&mut self.missing, Missing::Allowed);
+        let found = self.find(left, item).and_then(|l| {
+            let r = if how == Comparison::Exists { Vec::new() } else { self.find(right, item)?.concat() };
+            Ok((l.concat(), r))
+        });
+        self.missing = missing;
+        let (l, r) = found?;
+        match (l.as_slice(), r.as_slice()) {
+            (l, _) if how == Comparison::Exists => Ok(!l.is_empty()),
+            ([], _) | (_, []) => Ok(false),
+            ([l], [r]) => {
+                self.spend(l.as_str().map_or(0, str::len) / 64)?;
+                compare(l, how, r)
+            }
+            _ => Err(wrong("can only compare one element at a time")),
+        }
+    }
 }
 
-struct Literal;
+fn literal<'a>(v: impl Into<Value>) -> Found<'a> {
+    Cow::Owned(v.into())
+}
 
-impl Literal {
-    fn text(t: &str) -> Value {
-        Value::String(t.to_owned())
+/// A part of the document.
+fn borrowed(v: Found<'_>) -> Option<&Value> {
+    match v {
+        Cow::Borrowed(v) => Some(v),
+        Cow::Owned(_) => None,
     }
+}
+
+fn array<'a>(v: &Found<'a>) -> Option<&'a Vec<Value>> {
+    borrowed(v.clone())?.as_array()
+}
+
+/// What a container contains.
+fn inside(v: &Value) -> impl Iterator<Item = &Value> {
+    let members = v.as_object().into_iter().flat_map(|m| m.values());
+    members.chain(v.as_array().into_iter().flatten())
 }
 
 /// Values as the template prints them: strings bare, containers as compact JSON, several separated by spaces.
@@ -43,112 +178,13 @@ fn wrong(why: impl Into<String>) -> Error {
     Error::Eval(why.into())
 }
 
-fn walk(steps: &[Step], here: &Value, missing: Missing) -> Result<Vec<Value>, Error> {
-    // Documents are borrowed until the end; literals are made here.
-    let mut current = vec![here.clone()];
-    for step in steps {
-        current = one(step, current, missing)?;
-    }
-    Ok(current)
-}
-
-fn one(step: &Step, input: Vec<Value>, missing: Missing) -> Result<Vec<Value>, Error> {
-    let mut out = Vec::new();
-    match step {
-        Step::Text(t) => out.push(Literal::text(t)),
-        Step::Int(i) => out.push((*i).into()),
-        Step::Float(f) => out.push((*f).into()),
-        Step::Bool(b) => out.push((*b).into()),
-        Step::Field(name) => {
-            for v in input {
-                if let Value::Object(mut m) = v {
-                    out.extend(m.remove(name));
-                }
-            }
-            if out.is_empty() && missing == Missing::Error {
-                return Err(wrong(format!("{name} is not found")));
-            }
-        }
-        Step::Wildcard => {
-            for v in input {
-                match v {
-                    Value::Object(m) => out.extend(m.into_iter().map(|(_, v)| v)),
-                    Value::Array(a) => out.extend(a),
-                    _ => {}
-                }
-            }
-        }
-        Step::Recursive => recurse(input, &mut out),
-        Step::Slice { from, to, derived, step } => {
-            for v in input {
-                match v {
-                    Value::Null => {}
-                    Value::Array(a) => slice(a, *from, *to, *derived, *step, &mut out)?,
-                    other => return Err(wrong(format!("{} is not array or slice", go(&other)))),
-                }
-            }
-        }
-        Step::Filter(left, how, right) => {
-            for v in input {
-                let items = match v {
-                    Value::Null => continue,
-                    Value::Array(a) => a,
-                    other => {
-                        return Err(wrong(format!("{} is not array or slice and cannot be filtered", go(&other))));
-                    }
-                };
-                for item in items {
-                    let l = find(&left.nodes, &item, Missing::Allowed)?.concat();
-                    let pass = match how {
-                        Comparison::Exists => !l.is_empty(),
-                        how => {
-                            let r = find(&right.nodes, &item, Missing::Allowed)?.concat();
-                            match (l.as_slice(), r.as_slice()) {
-                                ([], _) | (_, []) => false,
-                                ([l], [r]) => compare(l, *how, r)?,
-                                _ => return Err(wrong("can only compare one element at a time")),
-                            }
-                        }
-                    };
-                    if pass {
-                        out.push(item);
-                    }
-                }
-            }
-        }
-        Step::Union(parts) => {
-            for v in &input {
-                for p in parts {
-                    out.extend(find(&p.nodes, v, missing)?.concat());
-                }
-            }
-        }
-    }
-    Ok(out)
-}
-
-/// Every container that is not empty, before what it contains.
-fn recurse(input: Vec<Value>, out: &mut Vec<Value>) {
-    for v in input {
-        let inside: Vec<Value> = match &v {
-            Value::Object(m) => m.values().cloned().collect(),
-            Value::Array(a) => a.clone(),
-            _ => continue,
-        };
-        if !inside.is_empty() {
-            out.push(v);
-            recurse(inside, out);
-        }
-    }
-}
-
-fn slice(
-    a: Vec<Value>,
+fn slice<'a>(
+    a: &'a [Value],
     from: Option<i64>,
     to: Option<i64>,
     derived: bool,
     step: Option<i64>,
-    out: &mut Vec<Value>,
+    out: &mut Vec<Found<'a>>,
 ) -> Result<(), Error> {
     let n = a.len() as i64;
     let from = from.unwrap_or(0);
@@ -172,7 +208,7 @@ fn slice(
     if step <= 0 {
         return Err(wrong("step must be > 0"));
     }
-    out.extend(a.into_iter().take(to as usize).skip(from as usize).step_by(step as usize));
+    out.extend(a.iter().take(to as usize).skip(from as usize).step_by(step as usize).map(Cow::Borrowed));
     Ok(())
 }
 

@@ -79,3 +79,24 @@ fn relaxed_expressions_need_no_braces() {
         assert!(Template::relaxed(t).is_err(), "{t}");
     }
 }
+
+/// Authors of definitions choose the paths of columns: `..` after `..` multiplies.
+#[test]
+fn expressions_of_others_have_a_limit() {
+    let mut deep = json!({"name": "deepest"});
+    for _ in 0..100 {
+        deep = json!({"a": deep});
+    }
+    let first = |path: &str, work: &mut usize| Template::parse(path).unwrap().first_within(&deep, work);
+    for path in ["{..*..*..*..*..*}", "{..a..a..a..a..a}", "{..[?(@..x)]}"] {
+        let mut work = 100_000;
+        let found = first(path, &mut work);
+        assert!(found.is_err() || work < 100_000, "{path}");
+    }
+    let mut work = 1000;
+    assert_eq!(first("{..name}", &mut work).unwrap(), Some("deepest".into()));
+    assert!((1..1000).contains(&work), "{work}");
+    first("{..*..*..*..*}", &mut work).unwrap_err();
+    first("{.a}", &mut work).unwrap_err();
+    assert_eq!(work, 0, "what one has taken the next does not have");
+}

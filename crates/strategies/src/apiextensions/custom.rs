@@ -10,6 +10,10 @@ use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// Bytes of defaults that an object that is read gets at most: so many, and so many times its own size.
+const LEAST_ADDED: usize = 32 << 10;
+const ADDED: usize = 8;
+
 pub struct Custom {
     /// The name of the definition.
     pub definition: String,
@@ -167,7 +171,8 @@ impl Strategy for Custom {
         self.webhook.as_ref().map(|w| w as &dyn Converter)
     }
 
-    /// Without a webhook versions differ in their name only. What is read takes the form of the schema as it is now.
+    /// Without a webhook versions differ in their name only. What is read takes the form of the schema as it is now; defaults that would
+    /// make it many times as large are left out.
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         o.set_gvk(to);
         if *to != self.gvk {
@@ -175,8 +180,13 @@ impl Strategy for Custom {
         }
         let mut v = o.into_value();
         schema::typed(&mut v, &self.schema).map_err(Status::internal)?;
-        schema::fill(&mut v, &self.schema);
+        let most = LEAST_ADDED + ADDED * schema::size(&v);
+        schema::fill_within(&mut v, &self.schema, most);
         Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
+    }
+
+    fn adds_defaults(&self) -> usize {
+        if self.schema.has_defaults() { LEAST_ADDED } else { 0 }
     }
 
     fn is_custom(&self) -> bool {

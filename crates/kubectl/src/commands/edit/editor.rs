@@ -230,7 +230,7 @@ impl Draft {
     }
 
     /// Leaves the file where it is, says so, and ends with an error.
-    pub fn keep(&self, k: &Kube, e: Error) -> Result {
+    pub fn keep<T>(&self, k: &Kube, e: Error) -> Result<T> {
         k.warn(format!("A copy of your changes has been stored to {:?}", self.keep_file()));
         Err(e)
     }

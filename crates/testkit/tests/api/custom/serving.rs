@@ -164,3 +164,50 @@ async fn selectable_fields_select() {
     assert_eq!(names(get("metadata.name%3Db").await), ["b"]);
     assert_eq!(get("spec.on%3Dtrue").await.code, 400, "the definition does not name it");
 }
+
+/// Paths of columns that find the same values again and again cost as much as the object allows, and show nothing.
+#[tokio::test(start_paused = true)]
+async fn columns_do_not_multiply() {
+    let c = Cluster::start(3).await;
+    let mut d = crontabs(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+    d["spec"]["versions"][0]["additionalPrinterColumns"] = json!([
+        {"name": "Deepest", "type": "string", "jsonPath": "..deepest"},
+        {"name": "All", "type": "string", "jsonPath": "..*..*..*..*..*"},
+        {"name": "Spec", "type": "string", "jsonPath": ".spec.plain"}]);
+    define(&c, d).await;
+    let mut deep = json!({"deepest": "x"});
+    for _ in 0..90 {
+        deep = json!({"a": deep});
+    }
+    let a = c.call("POST", CRONTABS, crontab("a", json!({"below": deep, "plain": "y"}))).await;
+    assert_eq!(a.code, 201, "{}", a.body);
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let t = c.send("GET", CRONTABS, None, accept, Default::default()).await.body;
+    assert_eq!(t["rows"][0]["cells"], json!(["a", "x", null, "y"]));
+}
+
+/// A default that a definition gets later makes no stored object many times as large; a new object is refused for its size.
+#[tokio::test(start_paused = true)]
+async fn defaults_do_not_multiply() {
+    let c = Cluster::start(3).await;
+    let definition = |text: Value| {
+        let item = json!({"type": "object", "properties": {"s": text, "small": {"type": "integer", "default": 7}}});
+        crontabs(spec(json!({"items": {"type": "array", "items": item}})))
+    };
+    define(&c, definition(json!({"type": "string"}))).await;
+    let many = |name: &str| crontab(name, json!({"items": vec![json!({}); 4000]}));
+    assert_eq!(c.call("POST", CRONTABS, many("before")).await.code, 201);
+    let mut live = c.call("GET", &format!("{DEFINITIONS}/{NAME}"), Value::Null).await.body;
+    live["spec"] = definition(json!({"type": "string", "default": "x".repeat(100_000)}))["spec"].clone();
+    assert_eq!(c.call("PUT", &format!("{DEFINITIONS}/{NAME}"), live).await.code, 200);
+    let one = format!("{CRONTABS}/one");
+    c.call("POST", CRONTABS, crontab("one", json!({"items": [{}]}))).await;
+    until(&c, &one, |a| a.body["spec"]["items"][0]["s"].as_str().is_some_and(|s| s.len() == 100_000)).await;
+    let a = c.call("GET", &format!("{CRONTABS}/before"), Value::Null).await;
+    let size = a.body.to_string().len();
+    assert!(a.code == 200 && (100_000..2_000_000).contains(&size), "{} {size}", a.code);
+    let a = c.call("POST", CRONTABS, many("after")).await;
+    assert_eq!(a.code, 413, "{}", a.body);
+    assert!(a.body["message"].as_str().unwrap().starts_with("Request entity too large: the defaults of"), "{}", a.body);
+    assert_eq!(c.call("DELETE", &format!("{CRONTABS}/before"), Value::Null).await.code, 200);
+}
