@@ -2,6 +2,7 @@
 
 use crate::content::{Shape, Wanted};
 use kinds::Column;
+use kinds::columns::Columns;
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::Resource;
 use serde_json::json;
@@ -38,10 +39,11 @@ pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) 
 /// The rows of a table.
 pub fn rows(row: &Resource, objects: &[Object], how: &Making<'_>) -> Vec<Value> {
     let columns = columns(row);
+    let columns = Columns::new(&columns, how.now);
     objects
         .iter()
         .map(|o| {
-            let mut r = json!({"cells": kinds::columns::cells(&columns, o, how.now)});
+            let mut r = json!({"cells": columns.cells(o)});
             match how.include {
                 "None" => {}
                 "Object" => r["object"] = o.clone().into_value(),

@@ -57,7 +57,8 @@ pub struct Conditions {
 #[serde(default)]
 pub struct SlicePort {
     pub name: Option<String>,
-    pub port: Option<u16>,
+    /// Whoever writes a slice may put any number here.
+    pub port: Option<i64>,
     pub protocol: Option<String>,
 }
 
@@ -202,7 +203,7 @@ impl Zone {
                 let named = |p: &&SlicePort| {
                     same(p.name.as_deref().unwrap_or_default(), p.protocol.as_deref().unwrap_or("TCP"))
                 };
-                let number = slice.ports.iter().flatten().find(named).and_then(|p| p.port);
+                let number = slice.ports.iter().flatten().find(named).and_then(|p| u16::try_from(p.port?).ok());
                 if let Some(number) = number {
                     let hosts = self.backends(ns, service);
                     out.extend(hosts.into_iter().map(|(h, _)| srv(number, format!("{h}.{base}"))));

@@ -4,10 +4,41 @@ use crate::Column;
 use codec::jsonpath::Template;
 use meta::{Object, Value, time};
 
-/// The cells of an object, one for each column. `now` is the current time as the API writes it.
-pub fn cells(columns: &[Column], object: &Object, now: &str) -> Vec<Value> {
-    let mut document = Document { value: None, work: 0, bytes: MOST_TEXT };
-    columns.iter().map(|c| cell(c, object, now, &mut document)).collect()
+/// The columns of a table.
+pub struct Columns<'a> {
+    columns: &'a [Column],
+    /// Of each, the path of a definition that is more than names. None if it is none, or cannot be read.
+    paths: Vec<Option<Template>>,
+    /// The current time as the API writes it.
+    now: &'a str,
+}
+
+impl<'a> Columns<'a> {
+    pub fn new(columns: &'a [Column], now: &'a str) -> Self {
+        let path = |c: &Column| {
+            let path = path_of(c).filter(|p| !is_simple(p))?;
+            Template::parse(&format!("{{{path}}}")).ok()
+        };
+        Self { columns, paths: columns.iter().map(path).collect(), now }
+    }
+
+    /// The cells of an object, one for each column.
+    pub fn cells(&self, object: &Object) -> Vec<Value> {
+        let mut document = Document { value: None, work: 0, bytes: MOST_TEXT };
+        let all = self.columns.iter().zip(&self.paths);
+        all.map(|(c, path)| cell(c, path.as_ref(), object, self.now, &mut document)).collect()
+    }
+}
+
+/// The path of a definition's column.
+fn path_of(column: &Column) -> Option<&str> {
+    let (first, arguments) = column.value.split_first()?;
+    (&**first == "@jsonpath").then(|| arguments.first().map_or("", |a| a))
+}
+
+/// Whether a path has nothing but names.
+fn is_simple(path: &str) -> bool {
+    path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_') && !path.contains("..")
 }
 
 /// Text that the columns of a definition show of one object, in bytes: each may name the same large part.
@@ -27,14 +58,14 @@ struct Document {
 
 impl Document {
     /// The first value at a path. None if there is none, and if finding it takes too long.
-    fn first(&mut self, path: &str, object: &Object) -> Option<Value> {
+    fn first(&mut self, path: &Template, object: &Object) -> Option<Value> {
         let work = &mut self.work;
         let value = self.value.get_or_insert_with(|| {
             let value = Value::Object(object.0.clone());
             *work = LEAST_WORK + 20 * count(&value);
             value
         });
-        Template::parse(&format!("{{{path}}}")).ok()?.first_within(value, work).ok()?
+        path.first_within(value, work).ok()?
     }
 
     fn text(&mut self, v: &Value) -> Value {
@@ -55,14 +86,20 @@ fn count(v: &Value) -> usize {
     1 + members
 }
 
-fn cell(column: &Column, object: &Object, now: &str, document: &mut Document) -> Value {
+fn cell(column: &Column, path: Option<&Template>, object: &Object, now: &str, document: &mut Document) -> Value {
+    if let Some(names) = path_of(column) {
+        let found = match path {
+            _ if is_simple(names) => follow(object, names).cloned(),
+            path => path.and_then(|p| document.first(p, object)),
+        };
+        return defined(column, found, now, document);
+    }
     let (first, arguments) = match column.value.split_first() {
         Some(x) => x,
         None => return Value::Null,
     };
     match first.strip_prefix('@') {
         None => typed(column, follow(object, first)),
-        Some("jsonpath") => defined(column, arguments.first().map_or("", |a| a), object, now, document),
         Some(function) => {
             let a: Vec<&str> = arguments.iter().map(|a| &**a).collect();
             compute(function, &a, object, now)
@@ -72,9 +109,7 @@ fn cell(column: &Column, object: &Object, now: &str, document: &mut Document) ->
 
 /// A cell of a column that a definition describes (`k8s.io/apiextensions-apiserver/…/tableconvertor`): nothing where the path
 /// finds nothing, or something of another type, or takes too long.
-fn defined(column: &Column, path: &str, object: &Object, now: &str, document: &mut Document) -> Value {
-    let simple = path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_') && !path.contains("..");
-    let found = if simple { follow(object, path).cloned() } else { document.first(path, object) };
+fn defined(column: &Column, found: Option<Value>, now: &str, document: &mut Document) -> Value {
     match (&*column.ty, found) {
         (_, None) => Value::Null,
         ("string", Some(v)) => document.text(&v),

@@ -69,7 +69,8 @@ struct Conditions {
 #[serde(default)]
 struct SlicePort {
     name: Option<String>,
-    port: Option<u16>,
+    /// Whoever writes a slice may put any number here.
+    port: Option<i64>,
     protocol: Option<String>,
 }
 
@@ -150,7 +151,8 @@ fn endpoints(slices: &[&Slice], port: &Port, node: &str) -> Vec<Endpoint> {
             p.name.as_deref().unwrap_or_default() == port.name
                 && p.protocol.as_deref().unwrap_or("TCP") == port.protocol
         };
-        let Some(number) = s.ports.iter().flatten().find(same).and_then(|p| p.port) else { continue };
+        let number = s.ports.iter().flatten().find(same).and_then(|p| u16::try_from(p.port?).ok());
+        let Some(number) = number.filter(|n| *n > 0) else { continue };
         for e in s.endpoints.iter().flatten() {
             let Some(address) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
             let endpoint = Endpoint { address, port: number, local: e.node_name.as_deref() == Some(node) };
@@ -185,6 +187,17 @@ mod tests {
         .unwrap();
         let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
         endpoints(&[&slice], &port, "n").iter().map(|e| e.address.to_string()).collect()
+    }
+
+    #[test]
+    fn any_number_may_stand_for_a_port() {
+        let port = Port { name: String::new(), protocol: "TCP".into(), port: 80, node_port: 0 };
+        for (number, reached) in [(json!(8080), 1), (json!(70_000), 0), (json!(-1), 0), (json!(0), 0), (json!(null), 0)]
+        {
+            let slice = json!({"endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": number}]});
+            let slice: Slice = serde_json::from_value(slice).unwrap();
+            assert_eq!(endpoints(&[&slice], &port, "n").len(), reached, "{number}");
+        }
     }
 
     #[test]

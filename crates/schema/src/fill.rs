@@ -44,11 +44,10 @@ struct Room {
 
 impl Room {
     fn take(&mut self, bytes: usize) -> bool {
-        match self.left.checked_sub(bytes) {
-            Some(left) => self.left = left,
-            None => self.suffices = false,
-        }
-        self.suffices
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(self.left);
+        self.suffices &= left.is_some();
+        left.is_some()
     }
 }
 

@@ -135,15 +135,13 @@ impl<V: View> Reflector<V> {
         loop {
             let (revision, continue_token) = match api.list_shared(&options).await? {
                 Listed::Shared(page) => {
-                    for o in page.objects {
-                        entries.push(self.stored(o)?);
-                    }
+                    entries.extend(page.objects.into_iter().filter_map(|o| self.read(o).ok()));
                     (page.resource_version, page.continue_token)
                 }
                 Listed::Encoded(page) => {
                     for b in page.items {
                         // A page is one allocation: an entry that kept a slice would keep it all.
-                        entries.push(self.entry(Bytes::copy_from_slice(&b))?);
+                        entries.extend(self.read(self.whole(Bytes::copy_from_slice(&b))?));
                     }
                     (page.resource_version, page.continue_token)
                 }
@@ -159,16 +157,18 @@ impl<V: View> Reflector<V> {
         }
     }
 
-    fn stored(&self, o: Arc<Stored>) -> Result<Entry<V>, Error> {
-        Entry::stored(o).map_err(|source| self.undecodable(source))
+    /// An object that has no view (a number in it is out of range, for example) is left out, so that its author stops nobody who
+    /// reads the others. It comes back as it was.
+    fn read(&self, o: Arc<Stored>) -> Result<Entry<V>, Arc<Stored>> {
+        Entry::stored(o.clone()).map_err(|error| {
+            tracing::warn!(resource = ?self.api.resource(), object = %o.meta.key(), %error, "the object is left out");
+            o
+        })
     }
 
-    fn undecodable(&self, source: serde_json::Error) -> Error {
-        Error::Decode { what: format!("{:?}", self.api.resource()), source }
-    }
-
-    fn entry(&self, bytes: Bytes) -> Result<Entry<V>, Error> {
-        Entry::new(bytes).map_err(|source| self.undecodable(source))
+    fn whole(&self, bytes: Bytes) -> Result<Arc<Stored>, Error> {
+        let undecodable = |source| Error::Decode { what: format!("{:?}", self.api.resource()), source };
+        Stored::whole(bytes).map(Arc::new).map_err(undecodable)
     }
 
     async fn watch(&self, mut resource_version: String) -> Ended {
@@ -206,8 +206,8 @@ impl<V: View> Reflector<V> {
         while let Some(event) = events.next().await {
             *seen = match event? {
                 WatchEvent::Bookmark { resource_version, .. } => resource_version,
-                WatchEvent::Added(b) | WatchEvent::Modified(b) => self.put(self.entry(b)?),
-                WatchEvent::Deleted(b) => self.remove(self.entry(b)?),
+                WatchEvent::Added(b) | WatchEvent::Modified(b) => self.put(self.whole(b)?),
+                WatchEvent::Deleted(b) => self.remove(self.whole(b)?),
             };
         }
         Ok(())
@@ -220,10 +220,9 @@ impl<V: View> Reflector<V> {
                 Batch::Bookmark(revision) => *seen = revision.to_string(),
                 Batch::Events(events) => {
                     for (kind, o) in events {
-                        let e = self.stored(o)?;
                         *seen = match kind {
-                            Kind::Put => self.put(e),
-                            Kind::Deleted => self.remove(e),
+                            Kind::Put => self.put(o),
+                            Kind::Deleted => self.remove(o),
                         };
                     }
                 }
@@ -232,16 +231,19 @@ impl<V: View> Reflector<V> {
         Ok(())
     }
 
-    /// Gives back the entry's revision, as does [`Self::remove`].
-    fn put(&self, e: Entry<V>) -> String {
-        let at = e.meta.resource_version.clone();
-        self.shared.put(e);
+    /// Gives back the object's revision, as does [`Self::remove`].
+    fn put(&self, o: Arc<Stored>) -> String {
+        let at = o.meta.resource_version.clone();
+        match self.read(o) {
+            Ok(e) => self.shared.put(e),
+            Err(o) => self.shared.remove(&o.meta.key(), None),
+        }
         at
     }
 
-    fn remove(&self, e: Entry<V>) -> String {
-        let at = e.meta.resource_version.clone();
-        self.shared.remove(&e.key(), Some(e));
+    fn remove(&self, o: Arc<Stored>) -> String {
+        let (key, at) = (o.meta.key(), o.meta.resource_version.clone());
+        self.shared.remove(&key, self.read(o).ok());
         at
     }
 }

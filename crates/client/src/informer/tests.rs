@@ -38,7 +38,7 @@ impl Server {
         self.watchers.retain(|w| w.send(Ok(http_body::Frame::data(Bytes::from(line.clone())))).is_ok());
     }
 
-    fn put(&mut self, name: &str, n: u64, owner: &str) {
+    fn put(&mut self, name: &str, n: i64, owner: &str) {
         self.revision += 1;
         let o = json!({
             "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": self.revision.to_string(),
@@ -192,6 +192,31 @@ async fn a_lost_revision_is_listed_again_and_only_differences_are_told() {
         s.compacted = s.revision;
     }
     t.expect(&["d/b 2>-", "d/a 1>7", "d/c ->3"]).await;
+}
+
+/// One that no view can be made of is left out, of a list and of a watch, and hides no other.
+#[tokio::test(start_paused = true)]
+async fn an_object_without_a_view_stops_nobody() {
+    let t = start();
+    t.server.lock().put("c", -1, "x");
+    t.informer.synced().await;
+    t.expect(&["d/a ->1", "d/b ->2"]).await;
+    while t.server.lock().watchers.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    {
+        let mut s = t.server.lock();
+        s.put("a", -1, "x");
+        s.put("b", 3, "x");
+        s.put("c", 4, "x");
+        s.put("a", 5, "x");
+        s.put("e", -1, "x");
+        s.delete("e");
+        s.put("b", 6, "x");
+    }
+    t.expect(&["d/a 1>-", "d/b 2>3", "d/c ->4", "d/a ->5", "d/b 3>6"]).await;
+    let lists = t.server.lock().requests.iter().filter(|q| !q.contains("watch")).count();
+    assert_eq!(lists, 1, "nothing was listed again");
 }
 
 fn stored(name: &str, revision: u64, value: &Bytes) -> Arc<Stored> {

@@ -5,6 +5,8 @@ use super::{Comparison, Error, Node, Step, Template};
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// Ranges, filters and unions around it.
+    depth: usize,
 }
 
 /// What a pair of braces holds.
@@ -15,8 +17,13 @@ enum Action {
 }
 
 pub(super) fn template(text: &str) -> Result<Template, Error> {
-    let mut p = Parser { text, at: 0 };
-    let (nodes, ended) = p.block(0)?;
+    within(text, 0)
+}
+
+/// A template, or a part of one that is so deep in it.
+fn within(text: &str, depth: usize) -> Result<Template, Error> {
+    let mut p = Parser { text, at: 0, depth };
+    let (nodes, ended) = p.block()?;
     if ended {
         return Err(wrong("not in range, nothing to end"));
     }
@@ -27,7 +34,7 @@ fn wrong(why: impl Into<String>) -> Error {
     Error::Parse(why.into())
 }
 
-/// How deep ranges may be nested.
+/// How deep ranges, filters and unions may be nested in each other: those who read and evaluate them go as deep.
 const DEPTH: usize = 64;
 
 impl<'a> Parser<'a> {
@@ -36,9 +43,9 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads to the end of the text, or past an `{end}`.
-    fn block(&mut self, depth: usize) -> Result<(Vec<Node>, bool), Error> {
-        if depth > DEPTH {
-            return Err(wrong("too many nested ranges"));
+    fn block(&mut self) -> Result<(Vec<Node>, bool), Error> {
+        if self.depth > DEPTH {
+            return Err(wrong("too many nested ranges, filters and unions"));
         }
         let mut nodes = Vec::new();
         loop {
@@ -57,7 +64,9 @@ impl<'a> Parser<'a> {
                 Action::Steps(steps) => nodes.push(Node::List(steps)),
                 Action::End => return Ok((nodes, true)),
                 Action::Range(steps) => {
-                    let (body, ended) = self.block(depth + 1)?;
+                    self.depth += 1;
+                    let (body, ended) = self.block()?;
+                    self.depth -= 1;
                     if !ended {
                         return Err(wrong("unterminated range"));
                     }
@@ -192,18 +201,18 @@ impl<'a> Parser<'a> {
         let inside = inside.trim();
         if let Some(f) = inside.strip_prefix("?(") {
             let f = f.strip_suffix(')').ok_or_else(|| wrong("unterminated filter"))?;
-            return filter(f);
+            return filter(f, self.depth + 1);
         }
         if inside == "*" {
             return Ok(Step::Wildcard);
         }
         let parts = split(inside, ',');
         if parts.len() > 1 {
-            let parse = |p: &&str| template(&format!("{{[{}]}}", p.trim()));
+            let parse = |p: &&str| within(&format!("{{[{}]}}", p.trim()), self.depth + 1);
             return parts.iter().map(parse).collect::<Result<_, _>>().map(Step::Union);
         }
         if inside.len() > 1 && inside.starts_with(['\'', '"']) {
-            let mut p = Parser { text: inside, at: 0 };
+            let mut p = Parser { text: inside, at: 0, depth: self.depth };
             let name = p.quoted()?;
             return if p.rest().is_empty() {
                 Ok(Step::Field(name))
@@ -275,7 +284,7 @@ fn split(text: &str, separator: char) -> Vec<&str> {
     out
 }
 
-fn filter(text: &str) -> Result<Step, Error> {
+fn filter(text: &str, depth: usize) -> Result<Step, Error> {
     use Comparison::*;
     let mut quote = None;
     let mut found = None;
@@ -291,7 +300,7 @@ fn filter(text: &str) -> Result<Step, Error> {
             _ => {}
         }
     }
-    let side = |s: &str| template(&format!("{{{}}}", s.trim())).map(Box::new);
+    let side = |s: &str| within(&format!("{{{}}}", s.trim()), depth).map(Box::new);
     let Some(i) = found else {
         return Ok(Step::Filter(side(text)?, Exists, Box::new(Template { nodes: Vec::new() })));
     };

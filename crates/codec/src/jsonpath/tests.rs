@@ -100,3 +100,14 @@ fn expressions_of_others_have_a_limit() {
     first("{.a}", &mut work).unwrap_err();
     assert_eq!(work, 0, "what one has taken the next does not have");
 }
+
+#[test]
+fn expressions_are_nested_only_so_deep() {
+    let filters = |n: usize| format!("{{.{}@.a{}}}", "[?(".repeat(n), ")]".repeat(n));
+    let unions = |n: usize| format!("{{{}0,1{}}}", "[0,".repeat(n), "]".repeat(n));
+    Template::parse(&filters(20)).unwrap();
+    for deep in [filters(100_000), unions(100_000), "{range .a}".repeat(100_000)] {
+        let e = Template::parse(&deep).unwrap_err().to_string();
+        assert!(e.starts_with("too many nested") || e.starts_with("invalid array index"), "{}", &e[..80.min(e.len())]);
+    }
+}
