@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -118,14 +119,14 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
     Ok(PodNetwork::open(config.network()).await?)
 }
 
-/// Starts everything of the node. The agent's sockets serve until `shutdown` turns true; what is returned ends then.
+/// Starts everything of the node, its agent on the threads. The agent's sockets serve until `shutdown` turns true; what is returned ends then.
 pub async fn start(
     config: &Config,
     network: PodNetwork,
     sockets: Sockets,
     parts: &Parts,
     informers: &Informers,
-    shutdown: watch::Receiver<bool>,
+    (threads, shutdown): (&Handle, watch::Receiver<bool>),
 ) -> Result<JoinSet<()>, Error> {
     let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
     if let Err(e) = runtime::terminals::raise(TERMINALS) {
@@ -190,7 +191,7 @@ pub async fn start(
     let serving = sockets.serve(agent.handle(), IpAddr::V4(gateway), shutdown).await;
     let serving = serving.map_err(|(socket, e)| Error::Port(socket, e))?;
     let shutdown = parts.shutdown.clone();
-    tokio::spawn(async move {
+    threads.spawn(async move {
         if let Err(e) = agent.run(shutdown).await {
             tracing::error!("the node agent ended: {e}");
         }

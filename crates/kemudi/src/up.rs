@@ -177,8 +177,11 @@ pub fn up(options: Options) -> Result<(), Error> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let behind = behind::runtime().map_err(Error::Runtime)?;
+    let node = behind::node().map_err(Error::Runtime)?;
     let aside = apiserver::aside::runtime().map_err(Error::Runtime)?;
-    let result = runtime.block_on(run(options, behind.handle(), aside.handle()));
+    let threads = Threads { behind: behind.handle(), node: node.handle(), aside: aside.handle() };
+    let result = runtime.block_on(run(options, threads));
+    node.shutdown_background();
     behind.shutdown_background();
     aside.shutdown_background();
     // Whatever is still computed or blocked, nobody waits for it any more, and all that was answered is stored.
@@ -205,7 +208,14 @@ fn end_in_time(bound: Duration) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Error> {
+/// Threads beside those that answer requests.
+struct Threads<'a> {
+    behind: &'a Handle,
+    node: &'a Handle,
+    aside: &'a Handle,
+}
+
+async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
@@ -229,7 +239,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
     let (max_connections, of_agent) = connections(runtime::open_files::raise(), !options.disable_agent);
     let server_options = apiserver::Options {
         flags: options.shown.clone(),
-        aside: Some(aside.clone()),
+        aside: Some(threads.aside.clone()),
         max_connections,
         node_streams: if options.disable_agent {
             (max_connections / 16).clamp(8, MOST_OF_AGENT)
@@ -309,7 +319,7 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
     };
     let informers = {
-        let _behind = behind.enter();
+        let _behind = threads.behind.enter();
         components::start(&parts)
     };
     let mut agent_serving = JoinSet::new();
@@ -317,7 +327,8 @@ async fn run(options: Options, behind: &Handle, aside: &Handle) -> Result<(), Er
         let gateway = IpAddr::V4(network.gateway());
         let sockets = Sockets::new(listener, &plane, &node.node_name, gateway, of_agent)?;
         bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
-        agent_serving = agent::start(node, network, sockets, &parts, &informers, shutdown.clone()).await?;
+        agent_serving =
+            agent::start(node, network, sockets, &parts, &informers, (threads.node, shutdown.clone())).await?;
         crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
     tokio::spawn(async {

@@ -1,5 +1,6 @@
 //! Time, injected, and how the API writes it.
 
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -42,14 +43,16 @@ pub fn format_micro(t: Timestamp) -> String {
     t.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Reads RFC 3339 with any offset and any fraction.
+/// Reads RFC 3339 with any offset and any fraction. None also for a moment whose year in UTC has not four digits: it could be written, but
+/// not read again.
 pub fn parse(text: &str) -> Option<Timestamp> {
     // RFC 3339 wants a time zone and a `T`; jiff is laxer than Go.
     let bytes = text.as_bytes();
     if bytes.len() < 20 || bytes[10] != b'T' {
         return None;
     }
-    text.parse().ok()
+    let moment: Timestamp = text.parse().ok()?;
+    (0..=9999).contains(&moment.to_zoned(TimeZone::UTC).year()).then_some(moment)
 }
 
 #[cfg(test)]
@@ -82,5 +85,20 @@ mod tests {
         assert_eq!(super::format_micro(t), "2026-11-20T09:00:00.123456Z");
         assert!(super::parse("2026-11-20 10:00:00Z").is_none());
         assert!(super::parse("2026-11-20").is_none());
+    }
+
+    /// A condition of a year before 0 stopped every controller that read it.
+    #[test]
+    fn what_is_read_can_be_written_and_read_again() {
+        for (text, year) in [
+            ("0000-01-01T00:00:00Z", Some("0000-")),
+            ("0000-01-01T00:00:00+00:01", None),
+            ("9999-12-31T22:00:00+00:01", Some("9999-")),
+            ("9999-12-31T23:59:59-00:01", None),
+        ] {
+            let written = parse(text).map(format);
+            assert_eq!(written.as_deref().map(|w| &w[..5]), year, "{text}");
+            assert_eq!(written.as_deref().and_then(parse).map(format), written, "{text}");
+        }
     }
 }

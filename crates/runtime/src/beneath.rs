@@ -27,6 +27,8 @@ use nix::unistd::symlinkat;
 
 /// Links that one path may follow, as in the kernel.
 const MAX_LINKS: usize = 40;
+/// How often a path is walked anew while others rename something on it, as in runc.
+const MAX_TRIES: usize = 128;
 /// How often something is looked at anew that others exchange meanwhile.
 const MAX_EXCHANGES: usize = 16;
 
@@ -95,13 +97,14 @@ impl Directory {
         };
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(self.links.flags() | self.also);
-        loop {
+        for _ in 0..MAX_TRIES {
             match openat2(&self.fd, path, how) {
                 // The kernel could not tell whether `..` stays inside, because something was renamed meanwhile.
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 result => return Ok(result?),
             }
         }
+        Err(exchanged())
     }
 
     /// A descriptor for `path` that gives no access by itself (`O_PATH`).

@@ -373,8 +373,8 @@ impl Worker {
             );
             self.event(Some(&spec.name), Severity::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let mounts =
-            volumes::mounts(&pod, spec, volumes, &environment.variables).map_err(|e| (CONFIG, e.to_string()))?;
+        let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables).await;
+        let mounts = mounts.map_err(|e| (CONFIG, e.to_string()))?;
         let config = container::config(container::Parts {
             pod: &pod,
             container: spec,

@@ -21,6 +21,7 @@ use meta::{Clock, Quantity};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
+use parking_lot::Mutex;
 use runtime::beneath::{self, Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
 
@@ -53,6 +54,10 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::Io { what, source }
 }
+
+/// Bytes that all volumes of a pod take together that are made from objects. Each item may name the same large value, and what is kept in
+/// memory counts for no container.
+const MOST_CONTENT: usize = 64 << 20;
 
 /// Which volume could not be set up, and why.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +95,7 @@ impl Volumes {
         self.pod_directory(uid).join("volumes").join(format!("kubernetes.io~{kind}")).join(name)
     }
 
-    /// Makes or refreshes every volume of the pod. Gives their directories by name.
+    /// Makes or refreshes every volume of the pod, if what is put into them fits into [`MOST_CONTENT`]. Gives their directories by name.
     pub async fn set_up(
         &self,
         pod: &Pod,
@@ -99,9 +104,10 @@ impl Volumes {
         place: &Place,
     ) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
         let mut out = BTreeMap::new();
+        let room = Mutex::new(Room::new(MOST_CONTENT));
         for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
             let path = self
-                .one(pod, v, objects, tokens, place)
+                .one(pod, v, objects, tokens, place, &room)
                 .await
                 .map_err(|source| SetUpError { volume: v.name.clone(), source })?;
             out.insert(v.name.clone(), path);
@@ -116,11 +122,12 @@ impl Volumes {
         objects: &dyn Source,
         tokens: &dyn Tokens,
         place: &Place,
+        room: &Mutex<Room>,
     ) -> Result<PathBuf, Error> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let spec = pod.spec.as_ref();
         let group = spec.and_then(|s| s.security_context.as_ref()?.fs_group).and_then(|g| u32::try_from(g).ok());
-        let sources = Sources { pod, objects, tokens, place, user: one_user(pod), has_group: group.is_some() };
+        let sources = Sources { pod, objects, tokens, place, user: one_user(pod), has_group: group.is_some(), room };
         if let Some(h) = &v.host_path {
             host_path::prepare(h)?;
             return Ok(PathBuf::from(&h.path));
@@ -247,13 +254,32 @@ fn in_memory(path: &Path, size: Option<i64>) -> io::Result<()> {
     mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str())).map_err(io::Error::from)
 }
 
-/// The mounts of a container. `env` is for `subPathExpr`.
-pub fn mounts(
+/// Mounts of a container: each is walked to twice, by a way that containers may have made long.
+const MOST_MOUNTS: usize = 1000;
+
+/// The mounts of a container. `env` is for `subPathExpr`. Where they lead is looked up on a thread of its own.
+pub async fn mounts(
+    pod: &Arc<Pod>,
+    c: &Container,
+    volumes: &BTreeMap<String, PathBuf>,
+    env: &[(String, String)],
+) -> Result<Vec<Mount>, Error> {
+    let (pod, c, volumes, env) = (pod.clone(), c.clone(), volumes.clone(), env.to_owned());
+    let found = tokio::task::spawn_blocking(move || find_mounts(&pod, &c, &volumes, &env)).await;
+    found.map_err(|e| Error::Content(e.to_string()))?
+}
+
+fn find_mounts(
     pod: &Pod,
     c: &Container,
     volumes: &BTreeMap<String, PathBuf>,
     env: &[(String, String)],
 ) -> Result<Vec<Mount>, Error> {
+    let count = c.volume_mounts.as_ref().map_or(0, Vec::len);
+    if count > MOST_MOUNTS {
+        let why = format!("container {:?} has {count} volume mounts: this node makes at most {MOST_MOUNTS}", c.name);
+        return Err(Error::Content(why));
+    }
     let mut out = Vec::new();
     let env: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     for m in c.volume_mounts.iter().flatten() {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, SecretVolumeSource,
 };
+use parking_lot::Mutex;
 
-use super::Error;
 use super::atomic::{File, Payload, check_path};
 use super::token::Tokens;
-use crate::env::Source;
+use super::{Error, MOST_CONTENT};
+use crate::env::{Room, Source};
 use crate::fields::{self, Place};
 use crate::objects::{Data, Kind};
 
@@ -24,41 +25,53 @@ pub struct Sources<'a> {
     /// The user all containers run as, who then owns tokens.
     pub user: Option<u32>,
     pub has_group: bool,
+    /// What the volumes of the pod may still take.
+    pub room: &'a Mutex<Room>,
 }
 
-fn file(content: Vec<u8>, mode: i32) -> File {
-    File { content, mode: mode as u32 & 0o777, user: None }
-}
-
-/// The files that `items` choose from `data`; all of them without items.
-fn select(
-    out: &mut Payload,
-    data: &Data,
-    items: &[KeyToPath],
-    mode: i32,
-    optional: bool,
-    what: &str,
-) -> Result<(), Error> {
-    if items.is_empty() {
-        for (key, value) in data {
-            out.insert(key.clone(), file(value.clone(), mode));
-        }
-        return Ok(());
-    }
-    for item in items {
-        match data.get(&item.key) {
-            Some(value) => {
-                check_path(&item.path).map_err(Error::Content)?;
-                out.insert(item.path.clone(), file(value.clone(), item.mode.unwrap_or(mode)));
-            }
-            None if optional => {}
-            None => return Err(Error::Content(format!("references non-existent {what} key: {}", item.key))),
-        }
-    }
-    Ok(())
-}
+/// What a file takes besides its content.
+const FILE: usize = 512;
 
 impl Sources<'_> {
+    fn file(&self, content: &[u8], mode: i32) -> Result<File, Error> {
+        if self.room.lock().take(FILE + content.len()).is_err() {
+            let most = MOST_CONTENT >> 20;
+            return Err(Error::Content(format!(
+                "the files that the pod's volumes are made of take more than {most} MiB"
+            )));
+        }
+        Ok(File { content: content.to_owned(), mode: mode as u32 & 0o777, user: None })
+    }
+
+    /// The files that `items` choose from `data`; all of them without items.
+    fn select(
+        &self,
+        out: &mut Payload,
+        data: &Data,
+        items: &[KeyToPath],
+        mode: i32,
+        optional: bool,
+        what: &str,
+    ) -> Result<(), Error> {
+        if items.is_empty() {
+            for (key, value) in data {
+                out.insert(key.clone(), self.file(value, mode)?);
+            }
+            return Ok(());
+        }
+        for item in items {
+            match data.get(&item.key) {
+                Some(value) => {
+                    check_path(&item.path).map_err(Error::Content)?;
+                    out.insert(item.path.clone(), self.file(value, item.mode.unwrap_or(mode))?);
+                }
+                None if optional => {}
+                None => return Err(Error::Content(format!("references non-existent {what} key: {}", item.key))),
+            }
+        }
+        Ok(())
+    }
+
     fn namespace(&self) -> &str {
         self.pod.metadata.namespace.as_deref().unwrap_or_default()
     }
@@ -74,7 +87,7 @@ impl Sources<'_> {
     ) -> Result<(), Error> {
         let what = if kind == Kind::ConfigMap { "config" } else { "secret" };
         match self.objects.data(kind, self.namespace(), name).await? {
-            Some(data) => select(out, &data, items.unwrap_or_default(), mode, optional, what),
+            Some(data) => self.select(out, &data, items.unwrap_or_default(), mode, optional, what),
             None if optional => Ok(()),
             None => Err(Error::Content(format!("{} \"{name}\" not found", kind.noun()))),
         }
@@ -106,7 +119,7 @@ impl Sources<'_> {
             } else {
                 continue;
             };
-            out.insert(item.path.clone(), file(value.into_bytes(), item.mode.unwrap_or(mode)));
+            out.insert(item.path.clone(), self.file(value.as_bytes(), item.mode.unwrap_or(mode))?);
         }
         Ok(out)
     }
@@ -132,7 +145,7 @@ impl Sources<'_> {
                     (false, Some(u)) => (0o600, Some(u)),
                     (false, None) => (mode, None),
                 };
-                out.insert(t.path.clone(), File { content: token.into_bytes(), mode: mode as u32 & 0o777, user });
+                out.insert(t.path.clone(), File { user, ..self.file(token.as_bytes(), mode)? });
             } else {
                 return Err(Error::Unsupported("this source of a projected volume"));
             }

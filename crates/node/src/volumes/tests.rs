@@ -18,6 +18,7 @@ impl Source for Objects {
         let data = |p: &[(&str, &str)]| Some(p.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect());
         Ok(match (kind, name) {
             (Kind::ConfigMap, "cm") => data(&[("one", "1"), (".two", "2")]),
+            (Kind::ConfigMap, "big") => data(&[("k", &"x".repeat(1 << 20))]),
             (Kind::Secret, "s") => data(&[("password", "pw")]),
             _ => None,
         })
@@ -55,6 +56,34 @@ fn files(at: &Path) -> BTreeMap<String, String> {
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+/// One large value may stand in the files of many items, of one volume or of many.
+#[tokio::test]
+async fn content_does_not_multiply() {
+    let dir = tempfile::tempdir().unwrap();
+    let items = |n: usize| -> Vec<_> { (0..n).map(|i| json!({"key": "k", "path": format!("{i}")})).collect() };
+    let one = |n| json!({"configMap": {"name": "big", "items": items(n)}});
+    let source = one(1000);
+    for volumes in [
+        json!([{"name": "v", "projected": {"sources": [source, one(1)]}}]),
+        (0..70).map(|i| json!({"name": format!("v{i}"), "configMap": {"name": "big"}})).collect(),
+    ] {
+        let e = set_up(dir.path(), volumes).await.unwrap_err();
+        assert!(e.to_string().contains("take more than 64 MiB"), "{e}");
+    }
+    let mut few = one(10);
+    few["name"] = "v".into();
+    set_up(dir.path(), json!([few])).await.unwrap();
+}
+
+#[test]
+fn a_container_has_only_so_many_mounts() {
+    let many: Vec<_> = (0..1001).map(|i| json!({"name": "v", "mountPath": format!("/{i}")})).collect();
+    let c: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": many})).unwrap();
+    let volumes = BTreeMap::from([("v".to_owned(), PathBuf::from("/"))]);
+    let e = find_mounts(&pod(json!([])), &c, &volumes, &[]).unwrap_err();
+    assert!(e.to_string().contains("1001 volume mounts"), "{e}");
 }
 
 /// Clauses: K06
@@ -128,7 +157,7 @@ fn sub_paths_stay_inside() {
     let env = [("POD".to_owned(), "p1".to_owned())];
     let check = |mount: serde_json::Value| {
         let c: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": [mount]})).unwrap();
-        mounts(&pod, &c, &volumes, &env).map(|m| match &m[0].source {
+        find_mounts(&pod, &c, &volumes, &env).map(|m| match &m[0].source {
             MountSource::Below { root: r, path } if *r == root => path.display().to_string(),
             other => format!("{other:?}"),
         })
