@@ -31,14 +31,26 @@ pub async fn run(registry: Arc<Registry>) {
             sweepers.push(Sweeper { registry, resource, lifetime, due: BTreeSet::new() });
         }
     }
-    let mut running: JoinSet<()> = sweepers.into_iter().map(Sweeper::run).collect();
-    while let Some(ended) = running.join_next().await {
-        if let Err(e) = ended
-            && let Ok(cause) = e.try_into_panic()
-        {
-            std::panic::resume_unwind(cause);
+    // One of them needs no task of its own.
+    let own = sweepers.pop().map(Sweeper::run);
+    let mut others: JoinSet<()> = sweepers.into_iter().map(Sweeper::run).collect();
+    let others = async {
+        while let Some(ended) = others.join_next().await {
+            if let Err(e) = ended
+                && let Ok(cause) = e.try_into_panic()
+            {
+                std::panic::resume_unwind(cause);
+            }
         }
-    }
+    };
+    tokio::join!(
+        async {
+            if let Some(own) = own {
+                own.await
+            }
+        },
+        others
+    );
 }
 
 struct Sweeper {
