@@ -1,7 +1,7 @@
 //! Making and deleting pods for a controller, with the events that tell of it (upstream `RealPodControl`).
 
 use crate::ownership::controller_reference;
-use crate::views::{Pod, is_active};
+use crate::views::Pod;
 use client::{Api, DeleteOptions, Error, Informer, Recorder, Regarding, Tokens, WriteOptions};
 use futures::future::join_all;
 use meta::Object;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// At most this many pods are made or deleted in one go.
 pub const BURST: usize = 500;
 
-/// So many pods of a namespace that do not run yet are made as fast as the server takes them; more of them come at upstream's rate.
+/// So many pods of a namespace that do not run (yet, or because they failed) are made as fast as the server takes them; more of them come at upstream's rate.
 /// What nobody can place or run does not fill the store.
 const AHEAD: usize = 1000;
 /// The rate at which a controller of upstream's makes pods, and how many it makes in one go (`--kube-api-qps`, `--kube-api-burst`).
@@ -70,9 +70,12 @@ impl Drop for Allowance<'_> {
 
 impl Supply {
     pub fn new(pods: &Informer<Pod>) -> Self {
-        pods.index(WAITING, |p| match is_active(p) && &*p.view.status.phase != "Running" {
-            true => vec![p.meta.namespace.to_string()],
-            false => Vec::new(),
+        // Those that failed too: a node may refuse every pod of a set as soon as it comes.
+        pods.index(WAITING, |p| {
+            match !matches!(&*p.view.status.phase, "Running" | "Succeeded") && !p.meta.is_deleting() {
+                true => vec![p.meta.namespace.to_string()],
+                false => Vec::new(),
+            }
         });
         Self { pods: pods.clone(), promised: Promised::default(), tokens: Tokens::new(RATE.0, RATE.1) }
     }

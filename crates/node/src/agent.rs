@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use meta::{Clock, Rng};
 use network::{HostPort, PodNetwork};
 use parking_lot::Mutex;
-use runtime::{Embedded, Resources, Runtime};
+use runtime::{Embedded, Resources, Runtime, beneath};
 use scheduler::cluster::NodeEntry;
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::admission::{Admission, Admitted, Rejection};
 use crate::counts::Known;
+use crate::env::ServiceView;
 use crate::node::{Capacity, Reporter};
 use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
@@ -137,7 +138,7 @@ pub(crate) struct Shared {
     pub tokens: Arc<TokenRequests>,
     pub volumes: Volumes,
     pub users: Users,
-    pub services: Informer<Whole>,
+    pub services: Informer<ServiceView>,
     pub allocatable: BTreeMap<String, String>,
     /// Bytes of memory of the node.
     pub memory: u64,
@@ -234,7 +235,7 @@ impl Agent {
             tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
             volumes: Volumes::new(options.data_dir.join("pods"), options.clock.clone(), Memory::Mounted),
             users: Users::open(options.data_dir.join("pods"))?,
-            services: informers.of::<Service, Whole>(),
+            services: informers.of::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
             starts: Starts::new(capacity.cpus as usize),
@@ -506,5 +507,43 @@ async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
     for uid in orphans.difference(&known) {
         tracing::info!(uid, "removing what is left of a pod that is gone");
         shared.remove_orphan(uid).await;
+    }
+    remove_orphan_logs(&shared.options.log_dir, known).await;
+}
+
+/// Removes the logs of pods that went while the agent was away. Their directories are called `NAMESPACE_NAME_UID`.
+async fn remove_orphan_logs(logs: &Path, known: BTreeSet<String>) {
+    let logs = logs.to_owned();
+    let removed = tokio::task::spawn_blocking(move || {
+        for entry in std::fs::read_dir(&logs)? {
+            let name = entry?.file_name();
+            let parts: Vec<&str> = name.to_str().unwrap_or_default().split('_').collect();
+            if let [_, _, uid] = parts.as_slice()
+                && !known.contains(*uid)
+            {
+                beneath::remove_tree(&logs.join(&name))?;
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    if let Ok(Err(error)) = removed.await {
+        tracing::warn!(%error, "the logs of pods that are gone cannot be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn logs_go_with_their_pods() {
+        let logs = tempfile::tempdir().unwrap();
+        for name in ["ns_gone_uid-1", "ns_there_uid-2", "other"] {
+            std::fs::create_dir_all(logs.path().join(name).join("container")).unwrap();
+        }
+        remove_orphan_logs(logs.path(), ["uid-2".to_owned()].into()).await;
+        let mut left: Vec<_> = std::fs::read_dir(logs.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["ns_there_uid-2", "other"]);
     }
 }

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, Pod, Service};
+use client::informer::or_default;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde::Deserialize;
 
 use crate::fields::{self, Place};
 use crate::objects::{Data, Kind, Objects};
@@ -215,10 +217,34 @@ pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &m
     Ok(out)
 }
 
-/// Variables for the services a pod sees: those of its namespace, which come first and win, and the API's own. No further service is
-/// asked for once there are more variables than a container may have.
-pub fn of_services(
-    services: impl Iterator<Item = Service>,
+/// A service, as variables tell of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceView {
+    spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ServiceSpec {
+    #[serde(rename = "clusterIP", deserialize_with = "or_default")]
+    cluster_ip: String,
+    #[serde(deserialize_with = "or_default")]
+    ports: Vec<ServicePort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ServicePort {
+    name: Option<String>,
+    protocol: Option<String>,
+    port: i32,
+}
+
+/// Variables for the services a pod sees, each with its namespace and name: those of its namespace, which come first and win, and the
+/// API's own. No further service is asked for once there are more variables than a container may have.
+pub fn of_services<'a>(
+    services: impl Iterator<Item = (&'a str, &'a str, &'a ServiceView)>,
     namespace: &str,
     links: bool,
 ) -> Result<BTreeMap<String, String>, TooLong> {
@@ -230,17 +256,13 @@ pub fn of_services(
         Ok(())
     };
     let mut done = BTreeSet::new();
-    for s in services {
-        let (ns, name) =
-            (s.metadata.namespace.as_deref().unwrap_or_default(), s.metadata.name.as_deref().unwrap_or_default());
+    for (ns, name, ServiceView { spec }) in services {
         let own = ns == namespace && links;
         let api = ns == "default" && name == "kubernetes";
         if !(own || api) || !done.insert(name.to_owned()) {
             continue;
         }
-        let Some(spec) = &s.spec else { continue };
-        let ip = spec.cluster_ip.as_deref().unwrap_or_default();
-        let ports = spec.ports.as_deref().unwrap_or_default();
+        let (ip, ports) = (spec.cluster_ip.as_str(), &spec.ports);
         if ip.is_empty() || ip == "None" || ports.is_empty() {
             continue;
         }

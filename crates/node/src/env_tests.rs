@@ -72,18 +72,20 @@ async fn what_is_missing_is_said() {
 /// Clauses: K01
 #[test]
 fn services_are_told_in_variables() {
-    let service = |ns: &str, name: &str, ip: &str, ports: serde_json::Value| -> Service {
-        serde_json::from_value(json!({"metadata": {"namespace": ns, "name": name},
-            "spec": {"clusterIP": ip, "ports": ports}}))
-        .unwrap()
+    let service = |ns: &'static str, name: &'static str, ip: &str, ports: serde_json::Value| {
+        let view = serde_json::from_value(json!({"spec": {"clusterIP": ip, "ports": ports}})).unwrap();
+        (ns, name, view)
     };
+    fn seen<'a>(s: &'a (&str, &str, ServiceView)) -> (&'a str, &'a str, &'a ServiceView) {
+        (s.0, s.1, &s.2)
+    }
     let list = [
         service("default", "kubernetes", "10.96.0.1", json!([{"port": 443, "name": "https"}])),
         service("a", "redis-primary", "10.96.0.2", json!([{"port": 6379, "protocol": "TCP"}])),
         service("a", "headless", "None", json!([{"port": 1}])),
         service("b", "other", "10.96.0.3", json!([{"port": 1}])),
     ];
-    let got = of_services(list.iter().cloned(), "a", true).unwrap();
+    let got = of_services(list.iter().map(seen), "a", true).unwrap();
     let check = |k: &str, v: &str| assert_eq!(got.get(k).map(String::as_str), Some(v), "{k}");
     check("REDIS_PRIMARY_SERVICE_HOST", "10.96.0.2");
     check("REDIS_PRIMARY_SERVICE_PORT", "6379");
@@ -92,12 +94,14 @@ fn services_are_told_in_variables() {
     check("REDIS_PRIMARY_PORT_6379_TCP_ADDR", "10.96.0.2");
     check("KUBERNETES_SERVICE_PORT_HTTPS", "443");
     assert!(!got.keys().any(|k| k.starts_with("HEADLESS") || k.starts_with("OTHER")));
-    let without = of_services(list.iter().cloned(), "a", false).unwrap();
+    let without = of_services(list.iter().map(seen), "a", false).unwrap();
     assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
     // Very many ports are more than a container may have; what comes after them is not asked for.
     let ports: serde_json::Value = (1..20_000).map(|port| json!({"port": port, "name": format!("p{port}")})).collect();
     let mut asked = 0;
-    let many = (0..9).map(|i| service("a", &format!("many-{i}"), "10.96.0.4", ports.clone())).inspect(|_| asked += 1);
+    let names = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
+    let many = names.map(|name| service("a", name, "10.96.0.4", ports.clone()));
+    let many = many.iter().map(seen).inspect(|_| asked += 1);
     assert_eq!(of_services(many, "a", true), Err(TooLong(MOST_BYTES)));
     assert!(asked < 9, "{asked}");
 }

@@ -14,6 +14,10 @@ pub struct Resources {
     pub extended: Vec<(Arc<str>, i64)>,
 }
 
+/// The most that counts of one amount: more than any node has, and sums of the pods of a node do not overflow, so what is added can be
+/// taken away again.
+const MOST: i64 = 1 << 50;
+
 fn quantity(v: &Value) -> Option<Quantity> {
     match v {
         Value::String(s) => Quantity::parse(s).ok(),
@@ -29,11 +33,11 @@ impl Resources {
         for (name, v) in list.into_iter().flatten() {
             let Some(q) = quantity(v) else { continue };
             match name.as_str() {
-                "cpu" => r.cpu = q.milli_value(),
-                "memory" => r.memory = q.value(),
-                "ephemeral-storage" => r.ephemeral = q.value(),
-                "pods" => r.pods = q.value(),
-                other => r.extended.push((other.into(), q.value())),
+                "cpu" => r.cpu = q.milli_value().min(MOST),
+                "memory" => r.memory = q.value().min(MOST),
+                "ephemeral-storage" => r.ephemeral = q.value().min(MOST),
+                "pods" => r.pods = q.value().min(MOST),
+                other => r.extended.push((other.into(), q.value().min(MOST))),
             }
         }
         r.extended.sort();
@@ -58,14 +62,34 @@ impl Resources {
     }
 
     pub fn add(&mut self, other: &Self) {
-        self.combine(other, |a, b| a.saturating_add(b));
+        self.combine(other, i64::saturating_add);
     }
 
     pub fn subtract(&mut self, other: &Self) {
-        self.combine(other, |a, b| a.saturating_sub(b));
+        self.combine(other, i64::saturating_sub);
     }
 
     pub fn at_least(&mut self, other: &Self) {
         self.combine(other, i64::max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A pod with an enormous request made the scheduler forget what else ran on its node.
+    #[test]
+    fn what_was_added_can_be_taken_away() {
+        let read = |v: Value| Resources::read(v.as_object());
+        let mut used = read(json!({"cpu": "1500m", "memory": "1Gi", "example.com/a": "3"}));
+        let before = used.clone();
+        let most = i64::MAX.to_string();
+        let enormous = read(json!({"cpu": most, "memory": most, "pods": most, "ephemeral-storage": most,
+            "example.com/a": most}));
+        (0..1000).for_each(|_| used.add(&enormous));
+        (0..1000).for_each(|_| used.subtract(&enormous));
+        assert_eq!(used, before);
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use client::{Key, Severity};
-use k8s_openapi::api::core::v1::{Container as Spec, Service};
+use k8s_openapi::api::core::v1::Container as Spec;
 use runtime::{ContainerState, IdRange, PidMode, PodConfig};
 
 use super::plan::{Plan, Role, ended_at};
@@ -338,14 +338,14 @@ impl Worker {
         None
     }
 
-    /// The variables for services. Those of other namespaces are not even decoded.
+    /// The variables for services.
     fn service_variables(&self) -> Result<BTreeMap<String, String>, env::TooLong> {
         let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
         let namespace = text(&self.pod.metadata.namespace);
         let known = self.shared.services.cache();
         let own = known.in_namespace(namespace).filter(|_| links);
         let api = known.get(&Key::new("default", "kubernetes"));
-        let services = own.chain(api).filter_map(|e| e.decode::<Service>().ok());
+        let services = own.chain(api).map(|e| (&*e.meta.namespace, &*e.meta.name, &e.view));
         env::of_services(services, namespace, links)
     }
 
