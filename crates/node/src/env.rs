@@ -4,9 +4,11 @@
 //! with `CreateContainerConfigError`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use client::informer::or_default;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use crate::fields::{self, Place};
@@ -64,13 +66,61 @@ pub struct Environment {
 /// Where config maps and secrets come from; the agent's [`Objects`], or a table in tests.
 #[async_trait::async_trait]
 pub trait Source: Send + Sync {
-    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, crate::objects::Error>;
+    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error>;
 }
 
 #[async_trait::async_trait]
 impl Source for Objects {
-    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, crate::objects::Error> {
-        Objects::data(self, kind, namespace, name).await
+    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
+        Ok(Objects::data(self, kind, namespace, name).await?.map(Arc::new))
+    }
+}
+
+/// Bytes of data that are kept for what else refers to them, and those that are read in all.
+const KEPT: usize = 32 << 20;
+const MOST_READ: usize = 256 << 20;
+
+/// A source for one use: what many variables or files refer to is read once, and everything together has a bound.
+pub struct Once<'a> {
+    source: &'a dyn Source,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    data: BTreeMap<(Kind, String), Option<Arc<Data>>>,
+    kept: usize,
+    read: usize,
+}
+
+impl<'a> Once<'a> {
+    pub fn new(source: &'a dyn Source) -> Self {
+        Self { source, seen: Mutex::default() }
+    }
+}
+
+#[async_trait::async_trait]
+impl Source for Once<'_> {
+    /// All of one namespace.
+    async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
+        let key = (kind, name.to_owned());
+        if let Some(known) = self.seen.lock().data.get(&key) {
+            return Ok(known.clone());
+        }
+        let data = self.source.data(kind, namespace, name).await?;
+        // Reading one may take long.
+        tokio::task::yield_now().await;
+        let size = 64 + data.iter().flat_map(|d| d.iter()).map(|(k, v)| 64 + k.len() + v.len()).sum::<usize>();
+        let mut seen = self.seen.lock();
+        seen.read += size;
+        if seen.read > MOST_READ {
+            return Err(crate::objects::Error::TooMuch(MOST_READ >> 20));
+        }
+        if seen.kept + size <= KEPT {
+            seen.kept += size;
+            seen.data.insert(key, data.clone());
+        }
+        Ok(data)
     }
 }
 
@@ -97,6 +147,7 @@ impl Variables {
     }
 }
 
+/// The environment of a container. `source` is asked once for each object.
 pub async fn build(
     pod: &Pod,
     container: &Container,
@@ -105,6 +156,7 @@ pub async fn build(
     place: &Place,
 ) -> Result<Environment, Error> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let source = Once::new(source);
     let mut out = Variables::default();
     let mut room = Room::new(MOST_BYTES);
     let mut skipped = Vec::new();
@@ -122,11 +174,11 @@ pub async fn build(
         };
         let prefix = from.prefix.as_deref().unwrap_or_default();
         let mut bad = Vec::new();
-        for (key, value) in data {
+        for (key, value) in &*data {
             let key = format!("{prefix}{key}");
+            room.take(key.len() + value.len())?;
             if meta::names::env_var_name(&key).is_empty() {
-                room.take(key.len() + value.len())?;
-                out.set(&key, String::from_utf8_lossy(&value).into_owned());
+                out.set(&key, String::from_utf8_lossy(value).into_owned());
             } else {
                 bad.push(key);
             }

@@ -59,6 +59,9 @@ pub enum Error {
     /// No answer: the server is not in reach, or refuses.
     #[error("failed to sync {0} cache: timed out waiting for the condition")]
     NotSynced(&'static str),
+    /// What a pod refers to takes more than so many MiB.
+    #[error("the config maps and secrets that the pod refers to take more than {0} MiB")]
+    TooMuch(usize),
     #[error("{kind} \"{namespace}/{name}\" cannot be read: {source}")]
     Decode { kind: &'static str, namespace: String, name: String, source: client::Error },
 }

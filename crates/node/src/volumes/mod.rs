@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use runtime::beneath::{self, Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
 
-use crate::env::{Room, Source, expand};
+use crate::env::{Once, Room, Source, expand};
 use crate::fields::Place;
 use payload::Sources;
 use token::Tokens;
@@ -105,6 +105,7 @@ impl Volumes {
     ) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
         let mut out = BTreeMap::new();
         let room = Mutex::new(Room::new(MOST_CONTENT));
+        let objects = &Once::new(objects);
         for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
             let path = self
                 .one(pod, v, objects, tokens, place, &room)

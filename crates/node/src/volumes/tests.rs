@@ -14,8 +14,11 @@ struct Objects;
 
 #[async_trait::async_trait]
 impl Source for Objects {
-    async fn data(&self, kind: Kind, _: &str, name: &str) -> Result<Option<Data>, crate::objects::Error> {
-        let data = |p: &[(&str, &str)]| Some(p.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect());
+    async fn data(&self, kind: Kind, _: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
+        let data = |p: &[(&str, &str)]| {
+            let all: Data = p.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
+            Some(Arc::new(all))
+        };
         Ok(match (kind, name) {
             (Kind::ConfigMap, "cm") => data(&[("one", "1"), (".two", "2")]),
             (Kind::ConfigMap, "big") => data(&[("k", &"x".repeat(1 << 20))]),
