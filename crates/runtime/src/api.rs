@@ -44,6 +44,9 @@ pub enum Error {
     /// The container's process could not be started (upstream reason `StartError`, exit code 128).
     #[error("failed to start container {container:?}: {message}")]
     Start { container: String, message: String },
+    /// A program that was to run in a container could not be started.
+    #[error("failed to exec in container {container:?}: {message}")]
+    Exec { container: String, message: String },
     #[error("container {container:?} is {state:?}, not {wanted}")]
     State { container: String, state: ContainerState, wanted: &'static str },
     #[error("command {command:?} timed out after {after:?}")]

@@ -14,7 +14,10 @@ pub const REAL: &[Case] = &[
 ];
 
 /// By both programs.
-pub const TESTS: &[Case] = &[("streams::what_does_not_run_says_so", what_does_not_run_says_so)];
+pub const TESTS: &[Case] = &[
+    ("streams::what_does_not_run_says_so", what_does_not_run_says_so),
+    ("streams::a_program_need_not_read_everything", a_program_need_not_read_everything),
+];
 pub const OWN: &[Case] = &[
     ("streams::pages_lead_through_the_proxy", pages_lead_through_the_proxy),
     ("streams::the_issuer_is_found_from_inside", the_issuer_is_found_from_inside),
@@ -34,6 +37,10 @@ fn exec_over_spdy(s: &Story) {
     let big = "0123456789abcdef\n".repeat(100_000);
     let o = Story::feed(s.spdy(&["exec", "-i", "p", "--", "cat"]), &big);
     assert!(o.status.success() && o.stdout == big.as_bytes(), "{} of {} bytes", o.stdout.len(), big.len());
+    let o = s.spdy(&["exec", "p", "--", "nosuchprogram"]).output().unwrap();
+    let said = String::from_utf8_lossy(&o.stderr);
+    assert_eq!(o.status.code(), Some(1), "{o:?}");
+    assert!(said.contains("Internal error occurred: error executing command in container: "), "{said}");
     let o = s.spdy(&["exec", "p", "-c", "three", "--", "true"]).output().unwrap();
     assert_eq!(o.status.code(), Some(1), "{o:?}");
 }
@@ -109,6 +116,20 @@ fn attach_sees_what_comes(s: &Story) {
         let command = if spdy { s.spdy(&args) } else { s.command(&args) };
         let o = Story::feed(command, "something\n");
         assert!(o.status.success() && String::from_utf8_lossy(&o.stdout).contains("got something"), "{o:?}");
+    }
+}
+
+/// A program that ends while its client still sends: the client learns how it ended, and what it said.
+fn a_program_need_not_read_everything(s: &Story) {
+    s.shell_pod("p", FOREVER, json!({}), json!({}));
+    s.ready("p");
+    let big = "0123456789abcdef\n".repeat(200_000);
+    for _ in 0..5 {
+        let o = Story::feed(s.command(&["exec", "-i", "p", "--", "sh", "-c", "head -c 5 | wc -c; exit 3"]), &big);
+        assert_eq!((o.status.code(), String::from_utf8_lossy(&o.stdout).trim()), (Some(3), "5"), "{o:?}");
+        let o = Story::feed(s.command(&["exec", "-i", "p", "--", "nosuchprogram"]), &big);
+        let said = String::from_utf8_lossy(&o.stderr);
+        assert!(o.status.code() == Some(1) && said.contains("nosuchprogram"), "{said}");
     }
 }
 

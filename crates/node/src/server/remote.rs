@@ -64,6 +64,14 @@ impl Streams {
         }
         Some(all)
     }
+
+    /// The status of what did not begin. Clients wait for the end of each output before they read it.
+    async fn failed(self, status: Value) -> Value {
+        for s in [self.stdout, self.stderr].into_iter().flatten() {
+            s.output.finish().await;
+        }
+        status
+    }
 }
 
 pub(super) fn exec(
@@ -74,7 +82,7 @@ pub(super) fn exec(
 ) -> Result<Response<Body>, Error> {
     let wanted = Wanted { stdin: command.stdin, stdout: command.stdout, stderr: command.stderr, tty: command.tty };
     serve(request, wanted, async move |streams: Streams| match options.runtime.exec(&id, command).await {
-        Err(e) => stream::internal(&e.to_string()),
+        Err(e) => streams.failed(stream::not_executed(&e)).await,
         Ok(mut s) => {
             let resizer = s.control.resizer();
             let (_in, out, err) = join(streams, s.stdin.take(), s.stdout.take(), s.stderr.take(), resizer);
@@ -91,7 +99,7 @@ pub(super) fn attach(
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
     serve(request, wanted, async move |streams: Streams| match options.runtime.attach(&id, wanted.stdin).await {
-        Err(e) => stream::internal(&e.to_string()),
+        Err(e) => streams.failed(stream::not_attached(&e)).await,
         Ok(s) => {
             let (_in, out, err) = join(streams, s.stdin, Some(s.stdout), s.stderr, s.resizer);
             tokio::join!(out, err);
@@ -126,7 +134,7 @@ where
         let said = match (protocol, status["status"].as_str()) {
             ("v4.channel.k8s.io", _) => status.to_string(),
             (_, Some("Success")) => String::new(),
-            _ => format!("error executing command in container: {}", status["message"].as_str().unwrap_or_default()),
+            _ => status["message"].as_str().unwrap_or_default().to_owned(),
         };
         if !said.is_empty() {
             error.output.send(said.as_bytes()).await;

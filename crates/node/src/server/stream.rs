@@ -5,6 +5,7 @@
 //! nothing is said of a success. Versions before v5 begin with an empty message, which says that the connection stands.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use runtime::{ExecRequest, Reader, Resizer, TerminalSize, Writer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
@@ -28,6 +30,9 @@ const STDERR: u8 = 2;
 const STATUS: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
+
+/// How long a client may take to close, once it was told how its command ended.
+const ENDING: Duration = Duration::from_secs(10);
 
 type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
 
@@ -108,8 +113,8 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
         greet(&sink, protocol, first).await;
-        let status = match options.runtime.exec(&id, wanted).await {
-            Err(e) => internal(&e.to_string()),
+        let (status, input) = match options.runtime.exec(&id, wanted).await {
+            Err(e) => (not_executed(&e), tokio::spawn(discard(stream))),
             Ok(mut session) => {
                 let input = Input { stdin: session.stdin.take(), resizer: session.control.resizer(), coding };
                 let input = tokio::spawn(input.run(stream));
@@ -117,11 +122,10 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
                 let err = copy(session.stderr.take(), STDERR, coding, &sink);
                 // Output first: a command that ends has said all it had to say.
                 let ((), (), code) = tokio::join!(out, err, session.control.wait());
-                input.abort();
-                outcome(code)
+                (outcome(code), input)
             }
         };
-        finish(&sink, protocol, &status).await;
+        finish(&sink, protocol, &status, input).await;
     })
 }
 
@@ -141,19 +145,18 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
         greet(&sink, protocol, first_output(stdout, stderr)).await;
-        let status = match options.runtime.attach(&id, stdin).await {
-            Err(e) => internal(&e.to_string()),
+        let (status, input) = match options.runtime.attach(&id, stdin).await {
+            Err(e) => (not_attached(&e), tokio::spawn(discard(stream))),
             Ok(session) => {
                 let input = Input { stdin: session.stdin, resizer: session.resizer, coding };
                 let input = tokio::spawn(input.run(stream));
                 let out = copy(Some(session.stdout).filter(|_| stdout), STDOUT, coding, &sink);
                 let err = copy(session.stderr.filter(|_| stderr), STDERR, coding, &sink);
                 tokio::join!(out, err);
-                input.abort();
-                success()
+                (success(), input)
             }
         };
-        finish(&sink, protocol, &status).await;
+        finish(&sink, protocol, &status, input).await;
     })
 }
 
@@ -166,12 +169,21 @@ pub(super) fn outcome(code: runtime::Result<i32>) -> Value {
     match code {
         Ok(0) => success(),
         Ok(code) => non_zero(code),
-        Err(e) => internal(&e.to_string()),
+        Err(e) => not_executed(&e),
     }
 }
 
-pub(super) fn internal(message: &str) -> Value {
-    json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500,
+pub(super) fn not_executed(why: &runtime::Error) -> Value {
+    internal(&format!("error executing command in container: {why}"))
+}
+
+pub(super) fn not_attached(why: &runtime::Error) -> Value {
+    internal(&format!("error attaching to container: {why}"))
+}
+
+/// As `NewInternalError` of upstream's API has it.
+fn internal(message: &str) -> Value {
+    json!({"metadata": {}, "status": "Failure", "message": format!("Internal error occurred: {message}"), "reason": "InternalError", "code": 500,
         "details": {"causes": [{"message": message}]}})
 }
 
@@ -209,7 +221,9 @@ fn ending(protocol: &str, status: &Value) -> Option<String> {
     }
 }
 
-async fn finish(sink: &Sink, protocol: &str, status: &Value) {
+/// Tells how it ended and closes. What the client still sends is read until it closes too: unread bytes would reset the connection, and
+/// it would lose what it was told.
+async fn finish(sink: &Sink, protocol: &str, status: &Value, mut input: JoinHandle<()>) {
     let mut sink = sink.lock().await;
     if let Some(end) = ending(protocol, status) {
         let _ = sink.send(Coding::of(protocol).write(STATUS, end.as_bytes())).await;
@@ -218,6 +232,18 @@ async fn finish(sink: &Sink, protocol: &str, status: &Value) {
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
     let _ = sink.send(Message::Close(Some(normal))).await;
     let _ = sink.close().await;
+    drop(sink);
+    let _ = tokio::time::timeout(ENDING, &mut input).await;
+    input.abort();
+}
+
+/// Reads until the client closes.
+async fn discard(mut stream: SplitStream<Socket>) {
+    while let Some(Ok(message)) = stream.next().await {
+        if message.is_close() {
+            return;
+        }
+    }
 }
 
 /// Sends everything that comes, until it ends or nobody listens.

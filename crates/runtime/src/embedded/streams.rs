@@ -57,7 +57,7 @@ impl Inner {
         let limit = self.options.start_timeout;
         let Ok(answer) = tokio::time::timeout(limit, peer.ask(call, &raw)).await else {
             // Without the connection the shim ends what there is of it.
-            return Err(Error::Start { container: entry.record.config.name.clone(), message: late(limit) });
+            return Err(Error::Exec { container: entry.record.config.name.clone(), message: late(limit) });
         };
         let answer = answer.map_err(fail)?;
         drop(theirs);
@@ -65,7 +65,7 @@ impl Inner {
         match answer {
             None => return Err(Error::ShimGone { pod: pod.clone() }),
             Some((Err(message), _)) => {
-                return Err(Error::Start { container: entry.record.config.name.clone(), message });
+                return Err(Error::Exec { container: entry.record.config.name.clone(), message });
             }
             Some((Ok(()), fds)) => terminal = fds.into_iter().next().or(terminal),
         }
