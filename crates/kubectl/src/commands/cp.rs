@@ -109,6 +109,8 @@ async fn execute(
     let o = t.pod.object.clone().unwrap_or_default();
     let done = stream(k, &t.pod, &o, "exec", q, wants).await;
     (k.out, k.err) = old;
+    // A command that was refused has not read it; whoever writes to it must learn that nobody will.
+    k.shell.input = Box::new(std::io::empty());
     done
 }
 
@@ -367,6 +369,16 @@ mod tests {
         let mut archive = tar::Archive::new(bytes.as_slice());
         let names: Vec<_> = archive.entries().unwrap().map(|e| e.unwrap().path().unwrap().into_owned()).collect();
         assert_eq!(names, [std::path::PathBuf::from("f")]);
+    }
+
+    /// The program that packs the file waited for ever for somebody to read it.
+    #[tokio::test]
+    async fn a_refused_command_ends_the_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), vec![b'x'; 1 << 20]).unwrap();
+        let f = dir.path().join("f").to_string_lossy().into_owned();
+        let (code, _, err) = run_with(&server(), &["cp", &f, "n/p:/tmp/f"], "").await;
+        assert!(code == 1 && err.starts_with("Error from server"), "{code} {err}");
     }
 
     #[tokio::test]
