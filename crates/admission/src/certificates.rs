@@ -4,6 +4,7 @@
 use crate::{Operation, Plugin, Review};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use client::certificate;
 use meta::{Object, Status};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -82,9 +83,9 @@ fn organizations(request: &str) -> Option<Vec<String>> {
     subject(request, found)
 }
 
-/// The name that a request (PEM in base64) asks for; the last one counts, as in Go.
+/// The name that a request (PEM in base64) asks for.
 pub(crate) fn common_name(request: &str) -> Option<String> {
-    let found = |subject: &X509Name| subject.iter_common_name().last().and_then(|n| n.as_str().ok()).map(str::to_owned);
+    let found = |subject: &X509Name| certificate::common_name(subject).map(str::to_owned);
     subject(request, found).map(Option::unwrap_or_default)
 }
 

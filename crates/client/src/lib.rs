@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod backoff;
+pub mod certificate;
 pub mod client;
 pub mod discovery;
 pub mod error;

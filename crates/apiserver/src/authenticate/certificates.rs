@@ -2,6 +2,7 @@
 //! knows is answered and not cut off, as upstream does.
 
 use auth::User;
+use client::certificate::common_name;
 use meta::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustls::client::danger::HandshakeSignatureValid;
@@ -124,7 +125,7 @@ fn verifier(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, PeerError> {
 pub(crate) fn user_of(certificate: &[u8]) -> Option<User> {
     let (_, c) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = c.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok().filter(|n| !n.is_empty())?.to_owned();
+    let name = common_name(subject).filter(|n| !n.is_empty())?.to_owned();
     let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
     let mut user = User::new(name, &groups);
     let uid = subject.iter_attributes().find(|a| a.attr_type().to_id_string() == UID);

@@ -6,6 +6,7 @@
 //!
 //! **Invariant**: a certificate among the roots signs others only if it says that it is a CA; else it vouches for itself alone.
 
+use crate::certificate::common_name;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
@@ -224,7 +225,7 @@ fn wrong_name(cert: &X509Certificate<'_>, wanted: &ServerName<'_>) -> String {
     let names = cert.subject_alternative_name().ok().flatten();
     let has_names = names.is_some();
     let names = names.map(|n| &n.value.general_names[..]).unwrap_or_default();
-    let common = cert.subject().iter_common_name().last().and_then(|n| n.as_str().ok());
+    let common = common_name(cert.subject());
     if !has_names && common.is_some_and(|n| n.eq_ignore_ascii_case(&host)) {
         return "certificate relies on legacy Common Name field, use SANs instead".into();
     }

@@ -1,6 +1,7 @@
 //! What a certificate signing request asks for (PKCS #10 in PEM), and which of the signers of Kubernetes may give it
 //! (`k8s.io/kubernetes/pkg/apis/certificates/helpers.go`).
 
+use client::certificate::common_name;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
@@ -45,7 +46,7 @@ impl Request {
         let mut r = Self {
             subject: info.subject.as_raw().to_vec(),
             public_key: info.subject_pki.raw.to_vec(),
-            common_name: info.subject.iter_common_name().next().map(text).unwrap_or_default(),
+            common_name: common_name(&info.subject).unwrap_or_default().to_owned(),
             organizations: info.subject.iter_organization().map(text).collect(),
             ..Self::default()
         };

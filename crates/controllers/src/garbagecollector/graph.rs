@@ -1,5 +1,9 @@
 //! Who owns whom, over all kinds, from metadata alone.
+//!
+//! Every API server behind the aggregator tells of objects of its own groups, with uids of its choice. **Invariant.** An object stands for an
+//! owner only if all of the reference fits it: the group and kind, the namespace, the name and the uid.
 
+use client::informer::Owner;
 use client::{ApiResource, Entry, Meta};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,8 +39,31 @@ impl Node {
         self.waits_with(ORPHAN)
     }
 
-    pub fn blocks(&self, owner: &str) -> bool {
-        self.meta().owner_references.iter().any(|o| &*o.uid == owner && o.block_owner_deletion)
+    /// The references of this object to an owner.
+    fn references<'a>(&'a self, owner: &'a Node) -> impl Iterator<Item = &'a Owner> {
+        self.meta().owner_references.iter().filter(|o| self.means(o, owner))
+    }
+
+    /// Whether a reference of this object means that one.
+    pub fn means(&self, reference: &Owner, owner: &Node) -> bool {
+        let (m, r) = (owner.meta(), &owner.resource);
+        let near = !r.namespaced() || m.namespace == self.meta().namespace;
+        let named = reference.uid == m.uid && *m.name == *reference.name && r.kind() == reference.kind;
+        near && named && reference.api_version.split_once('/').map_or("", |(group, _)| group) == r.gvr().group
+    }
+
+    pub fn blocks(&self, owner: &Node) -> bool {
+        self.references(owner).any(|o| o.block_owner_deletion)
+    }
+
+    fn is_at(&self, resource: &ApiResource, meta: &Meta) -> bool {
+        let (own, other) = (self.resource.gvr(), resource.gvr());
+        let same = own.group == other.group && own.resource == other.resource;
+        same && self.meta().namespace == meta.namespace && self.meta().name == meta.name
+    }
+
+    fn owners(&self) -> BTreeSet<Uid> {
+        self.meta().owner_references.iter().map(|o| o.uid.clone()).collect()
     }
 }
 
@@ -52,28 +79,28 @@ pub enum Item {
 #[derive(Default)]
 pub struct Graph {
     nodes: BTreeMap<Uid, Node>,
+    /// Further objects that are said to have the uid of another one.
+    others: BTreeMap<Uid, Vec<Node>>,
     /// Owner → dependents, also of owners that are not known.
     dependents: BTreeMap<Uid, BTreeSet<Uid>>,
 }
 
 impl Graph {
-    pub fn get(&self, uid: &str) -> Option<&Node> {
-        self.nodes.get(uid)
+    /// The objects with a uid: one, unless somebody lies.
+    pub fn all(&self, uid: &str) -> impl Iterator<Item = &Node> {
+        self.nodes.get(uid).into_iter().chain(self.others.get(uid).into_iter().flatten())
     }
 
-    pub fn dependents(&self, owner: &str) -> impl Iterator<Item = &Node> {
-        self.dependents.get(owner).into_iter().flatten().filter_map(|u| self.nodes.get(u))
+    /// What has this object as its owner.
+    pub fn dependents<'a>(&'a self, owner: &'a Node) -> impl Iterator<Item = &'a Node> {
+        let named = self.dependents.get(&owner.meta().uid).into_iter().flatten();
+        named.flat_map(|u| self.all(u)).filter(|d| d.references(owner).next().is_some())
     }
 
     /// Whether every owner is known and stays: then nothing has to be asked of the server.
     pub fn is_held(&self, n: &Node) -> bool {
-        n.meta().owner_references.iter().all(|o| {
-            self.nodes.get(&o.uid).is_some_and(|owner| {
-                let m = owner.meta();
-                let near = !owner.resource.namespaced() || m.namespace == n.meta().namespace;
-                near && *m.name == *o.name && !owner.is_foreground()
-            })
-        })
+        let stays = |o: &Owner| self.all(&o.uid).any(|owner| n.means(o, owner) && !owner.is_foreground());
+        n.meta().owner_references.iter().all(stays)
     }
 
     /// Takes an object as it is now and says what has to be looked at.
@@ -81,10 +108,9 @@ impl Graph {
         let uid = entry.meta.uid.clone();
         let node = Node { resource: resource.clone(), entry };
         let mut items = Vec::new();
-        let old = self.nodes.insert(uid.clone(), node.clone());
-        let owners = |n: &Node| n.meta().owner_references.iter().map(|o| o.uid.clone()).collect::<BTreeSet<_>>();
-        let new_owners = owners(&node);
-        let old_owners = old.as_ref().map(owners).unwrap_or_default();
+        let old = self.replace(&uid, node.clone());
+        let new_owners = node.owners();
+        let old_owners = old.as_ref().map(Node::owners).unwrap_or_default();
         for o in old_owners.difference(&new_owners) {
             self.unlink(o, &uid);
             items.extend(self.waiting(o));
@@ -107,29 +133,148 @@ impl Graph {
         items
     }
 
+    /// Puts an object in the place of what was there.
+    fn replace(&mut self, uid: &Uid, node: Node) -> Option<Node> {
+        let Some(first) = self.nodes.get_mut(uid) else {
+            self.nodes.insert(uid.clone(), node);
+            return None;
+        };
+        if first.is_at(&node.resource, node.meta()) {
+            return Some(std::mem::replace(first, node));
+        }
+        let others = self.others.entry(uid.clone()).or_default();
+        if let Some(same) = others.iter_mut().find(|n| n.is_at(&node.resource, node.meta())) {
+            return Some(std::mem::replace(same, node));
+        }
+        others.push(node);
+        None
+    }
+
+    fn take(&mut self, resource: &ApiResource, meta: &Meta) -> Option<Node> {
+        let others = self.others.get_mut(&meta.uid);
+        if let Some(others) = others
+            && let Some(i) = others.iter().position(|n| n.is_at(resource, meta))
+        {
+            let taken = others.swap_remove(i);
+            if others.is_empty() {
+                self.others.remove(&meta.uid);
+            }
+            return Some(taken);
+        }
+        let taken = self.nodes.get(&meta.uid).filter(|n| n.is_at(resource, meta)).cloned()?;
+        match self.others.get_mut(&meta.uid).and_then(Vec::pop) {
+            Some(next) => drop(self.nodes.insert(meta.uid.clone(), next)),
+            None => drop(self.nodes.remove(&meta.uid)),
+        }
+        if self.others.get(&meta.uid).is_some_and(Vec::is_empty) {
+            self.others.remove(&meta.uid);
+        }
+        Some(taken)
+    }
+
     /// The object is gone.
-    pub fn remove(&mut self, uid: &str) -> Vec<Item> {
-        let Some(node) = self.nodes.remove(uid) else { return Vec::new() };
+    pub fn remove(&mut self, resource: &ApiResource, meta: &Meta) -> Vec<Item> {
+        let Some(node) = self.take(resource, meta) else { return Vec::new() };
         let mut items: Vec<Item> =
-            self.dependents.get(uid).into_iter().flatten().map(|d| Item::Dependent(d.clone())).collect();
-        for o in &node.meta().owner_references {
-            self.unlink(&o.uid, uid);
-            items.extend(self.waiting(&o.uid));
+            self.dependents.get(&meta.uid).into_iter().flatten().map(|d| Item::Dependent(d.clone())).collect();
+        for o in node.owners() {
+            self.unlink(&o, &meta.uid);
+            items.extend(self.waiting(&o));
         }
         items
     }
 
     fn waiting(&self, owner: &str) -> Option<Item> {
-        let n = self.nodes.get(owner).filter(|n| n.is_foreground())?;
+        let n = self.all(owner).find(|n| n.is_foreground())?;
         Some(Item::Owner(n.meta().uid.clone()))
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {
+        // Another object with the same uid may have the same owner.
+        if self.all(dependent).any(|n| n.meta().owner_references.iter().any(|o| &*o.uid == owner)) {
+            return;
+        }
         if let Some(d) = self.dependents.get_mut(owner) {
             d.remove(dependent);
             if d.is_empty() {
                 self.dependents.remove(owner);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn deployments() -> ApiResource {
+        ApiResource::named("apps", "v1", "deployments", "Deployment", true)
+    }
+
+    fn maps() -> ApiResource {
+        ApiResource::named("", "v1", "configmaps", "ConfigMap", true)
+    }
+
+    fn things() -> ApiResource {
+        ApiResource::named("evil.io", "v1", "things", "Thing", true)
+    }
+
+    fn entry(name: &str, uid: &str, more: Value) -> Arc<Entry<()>> {
+        let mut o = json!({"metadata": {"namespace": "victim", "name": name, "uid": uid, "resourceVersion": "1"}});
+        o["metadata"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Arc::new(Entry::new(o.to_string().into()).unwrap())
+    }
+
+    fn ending(finalizer: &str) -> Value {
+        json!({"deletionTimestamp": "2026-11-20T10:00:00Z", "finalizers": [finalizer]})
+    }
+
+    /// An API server of another group told of an object with the uid of somebody's deployment, and what that owned went.
+    #[test]
+    fn an_object_of_another_group_is_nobodys_owner() {
+        let mut g = Graph::default();
+        let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "1",
+            "blockOwnerDeletion": true});
+        g.put(&deployments(), entry("web", "1", json!({})));
+        g.put(&maps(), entry("kept", "2", json!({"ownerReferences": [owner]})));
+        let kept = g.all("2").next().unwrap().clone();
+        for finalizer in [FOREGROUND, ORPHAN] {
+            g.put(&things(), entry("web", "1", ending(finalizer)));
+            assert!(g.is_held(&kept));
+            let lie = g.all("1").find(|n| n.resource == things()).unwrap();
+            assert_eq!((g.all("1").count(), g.dependents(lie).count(), kept.blocks(lie)), (2, 0, false));
+        }
+        g.put(&deployments(), entry("web", "1", ending(FOREGROUND)));
+        assert!(!g.is_held(&kept));
+        let real = g.all("1").find(|n| n.resource == deployments()).unwrap();
+        assert!(g.dependents(real).count() == 1 && kept.blocks(real));
+        // In whatever order they come and go, each is kept apart.
+        let meta = entry("web", "1", json!({}));
+        assert_eq!(g.remove(&deployments(), &meta.meta), [Item::Dependent("2".into())]);
+        assert!(!g.is_held(&kept) && g.all("1").all(|n| n.resource == things()));
+        g.put(&deployments(), entry("web", "1", json!({})));
+        assert!(g.is_held(&kept));
+        g.remove(&things(), &meta.meta);
+        assert!(g.is_held(&kept) && g.all("1").count() == 1);
+        g.remove(&deployments(), &meta.meta);
+        assert!(!g.is_held(&kept) && g.all("1").count() == 0);
+    }
+
+    /// A lie about a dependent changes no owner of the real one.
+    #[test]
+    fn dependents_with_the_same_uid_are_kept_apart() {
+        let mut g = Graph::default();
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "1"}]);
+        g.put(&deployments(), entry("web", "1", json!({})));
+        g.put(&maps(), entry("kept", "2", json!({"ownerReferences": owner})));
+        let gone = json!([{"apiVersion": "evil.io/v1", "kind": "Thing", "name": "none", "uid": "1"}]);
+        g.put(&things(), entry("kept", "2", json!({"ownerReferences": gone})));
+        let held: Vec<bool> = g.all("2").map(|n| g.is_held(n)).collect();
+        assert_eq!(held, [true, false]);
+        let meta = entry("kept", "2", json!({}));
+        g.remove(&things(), &meta.meta);
+        let web = g.all("1").next().unwrap();
+        assert_eq!(g.dependents(web).count(), 1, "the real one still depends on it");
     }
 }

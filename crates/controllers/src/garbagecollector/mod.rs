@@ -53,7 +53,7 @@ struct Collector {
     watched: Mutex<BTreeMap<ApiResource, Informer<()>>>,
     /// Owners that are not there, by the object that names them, while not all of its owners have been asked for. An owner that is not there
     /// never comes: its uid is given to nobody else.
-    absent: Mutex<BTreeMap<Uid, BTreeSet<String>>>,
+    absent: Mutex<BTreeMap<(Uid, ApiResource), BTreeSet<String>>>,
     recorder: Recorder,
 }
 
@@ -149,8 +149,9 @@ impl Collector {
                 let items = match &c.new {
                     Some(e) => this.graph.lock().put(&resource, e.clone()),
                     None => {
-                        this.absent.lock().remove(&c.latest().meta.uid);
-                        this.graph.lock().remove(&c.latest().meta.uid)
+                        let meta = &c.latest().meta;
+                        this.absent.lock().remove(&(meta.uid.clone(), resource.clone()));
+                        this.graph.lock().remove(&resource, meta)
                     }
                 };
                 for i in items {
@@ -166,8 +167,8 @@ impl Collector {
         while let Some(item) = self.queue.get().await {
             let work = async {
                 match &item {
-                    Item::Dependent(uid) => self.dependent(uid).await,
-                    Item::Owner(uid) => self.owner(uid).await,
+                    Item::Dependent(uid) => self.dependents(uid).await,
+                    Item::Owner(uid) => self.owners(uid).await,
                 }
             };
             let r = caught("garbage-collector", &item, work).await;
@@ -195,14 +196,22 @@ impl Collector {
         Ok(live.filter(|o| o.uid() == &*n.meta().uid))
     }
 
-    async fn dependent(&self, uid: &str) -> Result<Outcome, Error> {
-        let node = {
+    async fn dependents(&self, uid: &str) -> Result<Outcome, Error> {
+        let nodes: Vec<Node> = {
             let g = self.graph.lock();
-            match g.get(uid) {
-                Some(n) if !n.meta().is_deleting() && !g.is_held(n) => n.clone(),
-                _ => return Ok(Outcome::Done),
-            }
+            g.all(uid).filter(|n| !n.meta().is_deleting() && !g.is_held(n)).cloned().collect()
         };
+        let mut outcome = Outcome::Done;
+        for node in nodes {
+            if let Outcome::After(d) = self.dependent(node).await? {
+                outcome = Outcome::After(d);
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn dependent(&self, node: Node) -> Result<Outcome, Error> {
+        let uid = &*node.meta().uid;
         let Some(live) = self.live(&node).await? else { return Ok(Outcome::Done) };
         if live.is_deleting() {
             return Ok(Outcome::Done);
@@ -210,10 +219,12 @@ impl Collector {
         // What is not known is found out before anybody is asked for anything.
         let resources = live.owner_references().map(|o| Ok((self.resource_of(o.api_version, o.kind)?, o)));
         let resources = resources.collect::<Result<Vec<_>, Error>>()?;
-        let mut absent = self.absent.lock().remove(uid).unwrap_or_default();
+        let id = (node.meta().uid.clone(), node.resource.clone());
+        let mut absent = self.absent.lock().remove(&id).unwrap_or_default();
         let (mut owners, mut asked) = (Vec::new(), 0);
         for (resource, o) in resources {
-            if absent.contains(o.uid) {
+            let reference = format!("{} {} {} {}", o.api_version, o.kind, o.name, o.uid);
+            if absent.contains(&reference) {
                 owners.push((o.uid.to_owned(), Standing::Dangling));
                 continue;
             }
@@ -222,7 +233,7 @@ impl Collector {
                 // It cannot be judged, so nothing is done.
                 Known::Invalid => return Ok(Outcome::Done),
                 Known::No if asked == ASKED_AT_ONCE => {
-                    self.absent.lock().insert(uid.into(), absent);
+                    self.absent.lock().insert(id, absent);
                     return Ok(Outcome::After(Duration::from_millis(10)));
                 }
                 Known::No => {
@@ -234,13 +245,13 @@ impl Collector {
                 }
             };
             if standing == Standing::Dangling {
-                absent.insert(o.uid.to_owned());
+                absent.insert(reference);
             }
             owners.push((o.uid.to_owned(), standing));
         }
         let (has_dependents, is_ring) = {
             let g = self.graph.lock();
-            (g.dependents(uid).next().is_some(), g.dependents(uid).any(Node::is_foreground))
+            (g.dependents(&node).next().is_some(), g.dependents(&node).any(Node::is_foreground))
         };
         let finalizers: Vec<String> = live.finalizers().map(str::to_owned).collect();
         let api = self.api(&node.resource, &node.meta().namespace);
@@ -278,17 +289,18 @@ impl Collector {
             self.tell_invalid(dependent, kind, name, uid);
             return Known::Invalid;
         }
-        let known = self.graph.lock().get(uid).cloned();
-        if let Some(o) = &known
-            && resource.namespaced()
-            && o.meta().namespace != m.namespace
-        {
-            self.tell_invalid(dependent, kind, name, uid);
-            return Known::Stands(Standing::Dangling);
-        }
-        match known.filter(|o| &*o.meta().name == name) {
+        let is_one = |n: &&Node| {
+            n.resource.gvr().group == resource.gvr().group && n.resource.kind() == kind && &*n.meta().name == name
+        };
+        let known: Vec<Node> = self.graph.lock().all(uid).filter(is_one).cloned().collect();
+        let near = |o: &&Node| !resource.namespaced() || o.meta().namespace == m.namespace;
+        match known.iter().find(near) {
             Some(o) => Known::Stands(if o.is_foreground() { Standing::Waiting } else { Standing::Solid }),
-            None => Known::No,
+            None if known.is_empty() => Known::No,
+            None => {
+                self.tell_invalid(dependent, kind, name, uid);
+                Known::Stands(Standing::Dangling)
+            }
         }
     }
 
@@ -313,13 +325,19 @@ impl Collector {
         self.recorder.warning(about, "OwnerRefInvalidNamespace", text);
     }
 
-    async fn owner(&self, uid: &str) -> Result<Outcome, Error> {
-        let (node, dependents) = {
+    async fn owners(&self, uid: &str) -> Result<Outcome, Error> {
+        let nodes: Vec<(Node, Vec<Node>)> = {
             let g = self.graph.lock();
-            let Some(n) = g.get(uid).cloned() else { return Ok(Outcome::Done) };
-            let d: Vec<Node> = g.dependents(uid).cloned().collect();
-            (n, d)
+            g.all(uid).map(|n| (n.clone(), g.dependents(n).cloned().collect())).collect()
         };
+        for (node, dependents) in nodes {
+            self.owner(node, dependents).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn owner(&self, node: Node, dependents: Vec<Node>) -> Result<(), Error> {
+        let uid = &*node.meta().uid;
         let api = self.api(&node.resource, &node.meta().namespace);
         if node.is_orphaning() {
             for d in &dependents {
@@ -334,7 +352,7 @@ impl Collector {
         } else if node.is_foreground() {
             let mut blocked = false;
             for d in &dependents {
-                blocked |= d.blocks(uid);
+                blocked |= d.blocks(&node);
                 if !d.meta().is_deleting() {
                     self.queue.add(Item::Dependent(d.meta().uid.clone()));
                 }
@@ -343,7 +361,7 @@ impl Collector {
                 drop_finalizer(&api, &live, FOREGROUND).await?;
             }
         }
-        Ok(Outcome::Done)
+        Ok(())
     }
 }
 
