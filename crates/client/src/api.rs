@@ -1,6 +1,6 @@
 //! The verbs on one resource.
 
-use crate::client::{Client, JSON, collect, decode, request};
+use crate::client::{Client, JSON, collect_at_most, decode, request};
 use crate::error::Error;
 use crate::options::{DeleteOptions, ListOptions, Patch, Query, WatchOptions, WriteOptions};
 use crate::resource::ApiResource;
@@ -23,6 +23,9 @@ pub struct Api<T> {
     accept: &'static str,
     of: PhantomData<fn() -> T>,
 }
+
+/// Bytes of a page that an informer lists from a server of another process.
+const MOST_OF_PAGE: usize = 256 << 20;
 
 impl<T> Clone for Api<T> {
     fn clone(&self) -> Self {
@@ -148,7 +151,7 @@ impl<T> Api<T> {
         let response = self.client.checked(r).await?;
         match Handover::take(response.extensions()) {
             Some(page) => Ok(Listed::Shared(page)),
-            None => self.cut(&collect(response.into_body()).await?).map(Listed::Encoded),
+            None => self.cut(&collect_at_most(response.into_body(), MOST_OF_PAGE).await?).map(Listed::Encoded),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::metrics;
 use crate::resource::{ApiResource, encode};
 use crate::transport::{Body, Transport, Upgrade};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -316,15 +316,32 @@ pub async fn collect(body: Body) -> Result<Bytes, Error> {
     Ok(body.collect().await?.to_bytes())
 }
 
+/// The same for at most so many bytes: who answers may be anybody behind the server.
+pub(crate) async fn collect_at_most(body: Body, most: usize) -> Result<Bytes, Error> {
+    let mut out = BytesMut::new();
+    let mut body = body;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if out.len() + data.len() > most {
+            return Err(Error::Unexpected(format!("the answer has more than {} MiB", most >> 20)));
+        }
+        out.extend_from_slice(&data);
+    }
+    Ok(out.freeze())
+}
+
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], what: impl FnOnce() -> String) -> Result<T, Error> {
     meta::depth::from_slice(bytes).map_err(|source| Error::Decode { what: what(), source })
 }
+
+/// Bytes of an answer that is no success.
+const MOST_OF_FAILURE: usize = 16 << 20;
 
 /// Reads an answer that is no success.
 pub async fn failure(response: Response<Body>) -> Error {
     let code = response.status();
     let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
-    let bytes = match collect(response.into_body()).await {
+    let bytes = match collect_at_most(response.into_body(), MOST_OF_FAILURE).await {
         Ok(b) => b,
         Err(e) => return e,
     };

@@ -27,6 +27,9 @@ pub enum WatchEvent<T> {
     },
 }
 
+/// Bytes of one event.
+const MOST_OF_EVENT: usize = 64 << 20;
+
 /// Events whose objects stay encoded: a slice of what arrived.
 pub struct RawEvents {
     body: Body,
@@ -97,6 +100,11 @@ impl Stream for RawEvents {
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.chunk = data;
+                    }
+                    if self.partial.len() > MOST_OF_EVENT {
+                        self.end();
+                        let why = format!("an event of the watch has more than {} MiB", MOST_OF_EVENT >> 20);
+                        return Poll::Ready(Some(Err(Error::Unexpected(why))));
                     }
                 }
             }

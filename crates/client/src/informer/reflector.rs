@@ -21,6 +21,9 @@ const TOO_SHORT: Duration = Duration::from_secs(1);
 /// Objects of one answer of the initial list: large lists neither stop everyone else nor exist twice.
 const PAGE: u32 = 500;
 
+/// Bytes of a list of a server in another process. One whose pages never end is given up.
+const MOST_COPIED: usize = 512 << 20;
+
 /// Where a reflector stands.
 enum State {
     /// List, from any state the server has at hand (`0`) or from its newest (empty).
@@ -131,7 +134,7 @@ impl<V: View> Reflector<V> {
             Some((list, _)) => self.api.clone().accept(list),
             None => self.api.clone(),
         };
-        let mut entries = Vec::new();
+        let (mut entries, mut copied) = (Vec::new(), 0);
         loop {
             let (revision, continue_token) = match api.list_shared(&options).await? {
                 Listed::Shared(page) => {
@@ -140,6 +143,11 @@ impl<V: View> Reflector<V> {
                 }
                 Listed::Encoded(page) => {
                     for b in page.items {
+                        copied += b.len();
+                        if copied > MOST_COPIED {
+                            let why = format!("the list has more than {} MiB", MOST_COPIED >> 20);
+                            return Err(Error::Unexpected(why));
+                        }
                         // A page is one allocation: an entry that kept a slice would keep it all.
                         entries.extend(self.read(self.whole(Bytes::copy_from_slice(&b))?));
                     }
