@@ -1,17 +1,18 @@
 //! The service proxy: Services and EndpointSlices become packet rules.
 //!
 //! [`desired`] is a pure function from what the API says to what the kernel is to do; [`run`] keeps the kernel there, many changes
-//! in one transaction. Left out: session affinity for more than client addresses, IPv6.
+//! in one transaction. What a namespace gets is bounded: what it has in excess is left out, and logged. Left out: session affinity for more than client addresses, IPv6.
 
 mod desired;
 
-pub use desired::{Slice, View, desired};
+pub use desired::{Desired, Excess, Slice, View, desired};
 
 use client::panics::{Everything, caught};
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::ServiceRules;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +51,7 @@ async fn follow(options: Options) {
         return;
     }
     changed.notify_one();
+    let mut excess = BTreeMap::new();
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -58,10 +60,21 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let wanted = {
+            let Desired { ports: wanted, excess: found } = {
                 let (s, e) = (services.cache(), slices.cache());
                 desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
             };
+            for (namespace, excess) in found.iter().filter(|(n, e)| excess.get(*n) != Some(*e)) {
+                let Excess { endpoints, ports, affinities } = excess;
+                tracing::warn!(
+                    namespace,
+                    endpoints,
+                    ports,
+                    affinities,
+                    "too many endpoints, service ports or session affinities: so many are left out"
+                );
+            }
+            excess = found;
             let written = options.rules.apply(&wanted).await;
             written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len())).is_ok()
         };
