@@ -17,11 +17,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Changes that come together are written together.
 const GATHER: Duration = Duration::from_millis(10);
 /// After a failed transaction.
 const AGAIN: Duration = Duration::from_secs(1);
+/// A namespace that has too much is named in the log so often at most.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 pub struct Options {
     /// As `system:kube-proxy`.
@@ -51,7 +54,7 @@ async fn follow(options: Options) {
         return;
     }
     changed.notify_one();
-    let mut excess = BTreeMap::new();
+    let mut warned = BTreeMap::new();
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -60,21 +63,23 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let Desired { ports: wanted, excess: found } = {
+            let Desired { ports: wanted, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
                 desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
             };
-            for (namespace, excess) in found.iter().filter(|(n, e)| excess.get(*n) != Some(*e)) {
-                let Excess { endpoints, ports, affinities } = excess;
-                tracing::warn!(
-                    namespace,
-                    endpoints,
-                    ports,
-                    affinities,
-                    "too many endpoints, service ports or session affinities: so many are left out"
-                );
+            warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
+            for (namespace, Excess { endpoints, ports, affinities }) in &excess {
+                if !warned.contains_key(namespace) {
+                    warned.insert(namespace.clone(), Instant::now());
+                    tracing::warn!(
+                        namespace,
+                        endpoints,
+                        ports,
+                        affinities,
+                        "too many endpoints, service ports or session affinities: so many are left out"
+                    );
+                }
             }
-            excess = found;
             let written = options.rules.apply(&wanted).await;
             written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len())).is_ok()
         };
