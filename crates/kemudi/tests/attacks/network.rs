@@ -16,9 +16,11 @@ use std::time::Duration;
 pub const TESTS: &[Case] = &[
     ("network::pods_are_nobody_else", pods_are_nobody_else),
     ("network::no_pod_fills_the_table_of_connections", no_pod_fills_the_table_of_connections),
-    ("network::no_service_takes_the_api_server", no_service_takes_the_api_server),
     ("network::very_many_endpoints_hold_up_nobody", very_many_endpoints_hold_up_nobody),
 ];
+
+/// Where it succeeds, no other test reaches the API server.
+pub const ALONE: &[Case] = &[("network::no_service_takes_the_api_server", no_service_takes_the_api_server)];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 const PORT: u16 = 5999;
