@@ -4,6 +4,7 @@
 //! outside the cluster's domain, which are refused, so that nothing leaves the machine unasked; IPv6.
 
 pub mod places;
+pub mod questions;
 pub mod server;
 pub mod zone;
 

@@ -1,9 +1,10 @@
 //! Questions over UDP and TCP.
 
 use crate::places::Places;
+use crate::questions::Questions;
 use crate::zone::{Answer, Kind, Record as Rr, ServiceView, SliceView, Zone};
 use client::panics::caught_now;
-use client::{ApiResource, Informer, Informers, Scope, Shutdown};
+use client::{ApiResource, Change, Informer, Informers, Scope, Shutdown};
 use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, CNAME, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
@@ -15,15 +16,20 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::JoinSet;
 
 /// Seconds an answer may be remembered, as CoreDNS's default for the cluster.
 const TTL: u32 = 30;
-/// The largest answer over UDP when the client does not say.
-const UDP_MAX: usize = 512;
+/// The largest answer over UDP when the client does not say, and whatever it says.
+const UDP_DEFAULT: usize = 512;
+const UDP_MAX: usize = 4096;
+/// What a record takes in an answer, at least.
+const RECORD_MIN: usize = 16;
+/// Questions over UDP that are answered at the same time.
+const WORKERS: usize = 4;
 /// How long a TCP client may take for a question to begin, for the rest of it, and for its answer.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long the server waits for a descriptor when there is none for another connection.
@@ -47,12 +53,10 @@ pub struct Error {
 }
 
 struct Server {
-    services: Informer<ServiceView>,
-    slices: Informer<SliceView>,
+    /// What keeps the zone up to date.
+    _informers: (Informer<ServiceView>, Informer<SliceView>),
     domain: String,
-    /// Made anew at the first question after a change.
-    zone: RwLock<Arc<Zone>>,
-    stale: Arc<AtomicBool>,
+    zone: Arc<RwLock<Zone>>,
 }
 
 /// Listens, and then answers until shutdown.
@@ -79,15 +83,25 @@ async fn serve(options: Options) -> Result<(), Error> {
     .map_err(|e| fail(std::io::Error::other(e.to_string())))?;
     let (udp, tcp) = (Arc::new(udp.map_err(fail)?), tcp.map_err(fail)?);
     let server = Server::new(&options);
-    let (s, u) = (server.clone(), udp.clone());
+    let questions = Arc::new(Questions::default());
+    let mut workers = JoinSet::new(); // they end with it
+    for _ in 0..WORKERS {
+        let (server, socket, questions) = (server.clone(), udp.clone(), questions.clone());
+        workers.spawn(async move {
+            loop {
+                let (question, from) = questions.next().await;
+                let answer = caught_now("dns", from, || server.answer(&question, Carrier::Udp));
+                if let Ok(Some(answer)) = answer {
+                    let _ = socket.send_to(&answer, from).await;
+                }
+            }
+        });
+    }
     let datagrams = async move {
         let mut buffer = vec![0; 4096];
         loop {
-            let Ok((n, from)) = u.recv_from(&mut buffer).await else { continue };
-            let answer = caught_now("dns", from, || s.answer(&buffer[..n], Carrier::Udp));
-            if let Ok(Some(answer)) = answer {
-                let _ = u.send_to(&answer, from).await;
-            }
+            let Ok((n, from)) = udp.recv_from(&mut buffer).await else { continue };
+            questions.put((buffer[..n].to_vec(), from));
         }
     };
     let streams = async move {
@@ -123,24 +137,19 @@ enum Carrier {
 
 impl Server {
     fn new(options: &Options) -> Arc<Self> {
-        let stale = Arc::new(AtomicBool::new(true));
+        let zone = Arc::new(RwLock::new(Zone::new(&options.domain)));
         let services = options.informers.informer(&ApiResource::of::<Service>(), &Scope::default());
         let slices = options.informers.informer(&ApiResource::of::<EndpointSlice>(), &Scope::default());
-        let (a, b) = (stale.clone(), stale.clone());
-        services.on_change(move |_| a.store(true, Ordering::Release));
-        slices.on_change(move |_| b.store(true, Ordering::Release));
-        let zone = RwLock::new(Arc::new(Zone::new(&options.domain)));
-        Arc::new(Self { services, slices, domain: options.domain.clone(), zone, stale })
-    }
-
-    fn zone(&self) -> Arc<Zone> {
-        if self.stale.swap(false, Ordering::AcqRel) {
-            let mut z = Zone::new(&self.domain);
-            self.services.cache().all().for_each(|s| z.add_service(&s.meta, &s.view));
-            self.slices.cache().all().for_each(|s| z.add_slice(&s.meta, &s.view));
-            *self.zone.write() = Arc::new(z);
-        }
-        self.zone.read().clone()
+        let (a, b) = (zone.clone(), zone.clone());
+        services.on_change(move |c: &Change<ServiceView>| match &c.new {
+            Some(service) => a.write().put_service(&service.meta, &service.view),
+            None => a.write().remove_service(&c.latest().meta),
+        });
+        slices.on_change(move |c: &Change<SliceView>| match &c.new {
+            Some(slice) => b.write().put_slice(&slice.meta, &slice.view),
+            None => b.write().remove_slice(&c.latest().meta),
+        });
+        Arc::new(Self { _informers: (services, slices), domain: options.domain.clone(), zone })
     }
 
     async fn stream(&self, mut stream: TcpStream) {
@@ -158,6 +167,10 @@ impl Server {
     /// The answer to a message; none to what is no question.
     fn answer(&self, bytes: &[u8], carrier: Carrier) -> Option<Vec<u8>> {
         let question = Message::from_vec(bytes).ok()?;
+        let limit = match carrier {
+            Carrier::Tcp => usize::from(u16::MAX),
+            Carrier::Udp => usize::from(question.max_payload()).clamp(UDP_DEFAULT, UDP_MAX),
+        };
         let id = question.metadata.id;
         let mut m = Message::response(id, question.metadata.op_code);
         m.metadata.recursion_desired = question.metadata.recursion_desired;
@@ -166,17 +179,14 @@ impl Server {
         match (question.metadata.op_code, question.queries.first()) {
             (OpCode::Query, Some(q)) => {
                 let name = q.name().to_ascii();
-                let found = self.zone().answer(name.trim_end_matches('.'), kind_of(q.query_type()));
+                // Of records that do not fit, one is enough to see it.
+                let most = limit / RECORD_MIN + 1;
+                let found = self.zone.read().answer(name.trim_end_matches('.'), kind_of(q.query_type()), most);
                 self.fill(&mut m, found);
             }
             (OpCode::Query, None) => m.metadata.response_code = ResponseCode::FormErr,
             _ => m.metadata.response_code = ResponseCode::NotImp,
         }
-        let limit = if carrier == Carrier::Tcp {
-            usize::from(u16::MAX)
-        } else {
-            usize::from(question.max_payload()).max(UDP_MAX)
-        };
         let out = m.to_vec().ok()?;
         if out.len() > limit { m.truncate().to_vec().ok() } else { Some(out) }
     }

@@ -23,7 +23,7 @@ const DOMAIN: &str = "cluster.local";
 /// Of the cluster's DNS server on the node.
 const DNS_PORT: u16 = 53;
 
-/// A port that leads to no pod.
+/// A port that leads to no pod and no service.
 fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: port }
 }
@@ -90,12 +90,13 @@ impl Config {
         }
     }
 
-    fn services(&self) -> ServiceOptions {
+    fn services(&self, own_ports: Vec<HostPort>) -> ServiceOptions {
         ServiceOptions {
             id: tag(&self.data_dir),
             node_namespace: None,
             cluster_range: self.pod_range,
             service_range: self.service_range,
+            own_ports,
         }
     }
 
@@ -154,6 +155,12 @@ pub async fn start(
     // Logs are written and read without following a link, so no link may be in their own path.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let runtime = Arc::new(embedded.clone());
+    let own_ports = vec![
+        own_port(None, Protocol::Tcp, config.api_port),
+        own_port(None, Protocol::Tcp, listens.port()),
+        own_port(Some(gateway), Protocol::Tcp, DNS_PORT),
+        own_port(Some(gateway), Protocol::Udp, DNS_PORT),
+    ];
     let agent = Agent::new(node::Options {
         client: parts.client(user, "kubelet"),
         node_name: config.node_name.clone(),
@@ -177,12 +184,7 @@ pub async fn start(
         seccomp_default: config.seccomp_default,
         address: listens.ip(),
         port: listens.port(),
-        own_ports: vec![
-            own_port(None, Protocol::Tcp, config.api_port),
-            own_port(None, Protocol::Tcp, listens.port()),
-            own_port(Some(gateway), Protocol::Tcp, DNS_PORT),
-            own_port(Some(gateway), Protocol::Udp, DNS_PORT),
-        ],
+        own_ports: own_ports.clone(),
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
         clock: parts.clock.clone(),
@@ -196,7 +198,7 @@ pub async fn start(
             tracing::error!("the node agent ended: {e}");
         }
     });
-    let rules = ServiceRules::open(config.services())?;
+    let rules = ServiceRules::open(config.services(own_ports))?;
     tokio::spawn(proxy::run(proxy::Options {
         informers: informers.clone(),
         rules,
@@ -241,7 +243,7 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     };
     let clock: runtime::Clock = Arc::new(|| runtime::Timestamp { secs: 0, nanos: 0 });
     Embedded::purge(&config.runtime(clock)).await?;
-    ServiceRules::purge(&config.services()).await?;
+    ServiceRules::purge(&config.services(Vec::new())).await?;
     PodNetwork::purge(&config.network()).await?;
     // Volumes of pods that nobody ended.
     runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;

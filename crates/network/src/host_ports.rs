@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +110,7 @@ impl Table {
     pub fn flows(&self, pods: &BTreeMap<String, Ipv4Addr>) -> Flows {
         let mut flows = Flows::default();
         for (port, pod) in self.entries(pods).filter(|(p, _)| p.protocol == Protocol::Udp) {
-            let target = [(pod, port.target)].into();
+            let target = Arc::new([(pod, port.target)].into());
             match port.address {
                 Some(address) => flows.services.insert((address, port.port), target),
                 None => flows.node_ports.insert(port.port, target),

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use kemudi_network::*;
-use node::{NODE, Node, OUTSIDE, ask, leaked, send, serve};
+use node::{NODE, Node, OUTSIDE, OWN_PORT, ask, leaked, send, serve};
 
 const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 
@@ -126,6 +126,132 @@ async fn policies_external_addresses_and_affinity() {
     rules.apply(&[same, other]).await.unwrap();
     for _ in 0..20 {
         assert_eq!(ask(&client.namespace, WEB, 80).unwrap(), first);
+    }
+    node.finish().await;
+}
+
+/// Who may write services may write any address into their status.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_service_takes_what_the_node_serves() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let a = network.attach("a").await.unwrap();
+    serve(&a.namespace, 8080, "thief");
+    serve(&node.node, OWN_PORT, "node");
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let local = Ipv4Addr::LOCALHOST;
+    let addresses = vec![local, NODE, network.gateway(), Ipv4Addr::UNSPECIFIED];
+    for endpoints in [&[][..], &[(a.address, true)]] {
+        let greedy = |name: &str, port, node_port| ServicePort {
+            name: name.into(),
+            external_ips: addresses.clone(),
+            port,
+            node_port: Some(node_port),
+            ..web(endpoints)
+        };
+        rules.apply(&[greedy("evil/a", OWN_PORT, 30080), greedy("evil/b", 81, OWN_PORT)]).await.unwrap();
+        let places = [
+            (&node.node, local),
+            (&node.node, NODE),
+            (&node.node, network.gateway()),
+            (&node.outside, NODE),
+            (&a.namespace, NODE),
+            (&a.namespace, network.gateway()),
+        ];
+        for (from, to) in places {
+            let answer = ask(from, to, OWN_PORT).unwrap();
+            assert!(answer.starts_with("node "), "{} to {to}: {answer}", from.display());
+        }
+    }
+    // Other ports of its address are the service's, as in Kubernetes.
+    assert!(ask(&node.outside, NODE, 81).unwrap().starts_with("thief "));
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_stay_where_they_are_while_it_is_there_and_they_come() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let client = network.attach("client").await.unwrap();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut pods = Vec::new();
+    for name in names {
+        let pod = network.attach(name).await.unwrap();
+        serve(&pod.namespace, 8080, name);
+        pods.push(pod.address);
+    }
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let sticky = |pods: &[Ipv4Addr], seconds| ServicePort {
+        affinity: Affinity::ClientIp(Duration::from_secs(seconds)),
+        ..web(&pods.iter().map(|p| (*p, true)).collect::<Vec<_>>())
+    };
+    let who = || {
+        let answer = ask(&client.namespace, WEB, 80).unwrap();
+        names.iter().position(|n| answer.starts_with(n)).unwrap()
+    };
+    let stays = |at: usize, why: &str| (0..20).for_each(|_| assert_eq!(who(), at, "{why}"));
+    rules.apply(&[sticky(&pods[1..4], 600)]).await.unwrap();
+    let first = who();
+    stays(first, "at first");
+    rules.apply(&[sticky(&pods, 600)]).await.unwrap();
+    stays(first, "others come");
+    rules.apply(&[sticky(&pods, 700)]).await.unwrap();
+    stays(first, "another time");
+    let rest: Vec<Ipv4Addr> = pods.iter().copied().filter(|p| *p != pods[first]).collect();
+    rules.apply(&[sticky(&rest, 700)]).await.unwrap();
+    let second = who();
+    assert_ne!(second, first);
+    stays(second, "its endpoint has gone");
+    rules.apply(&[sticky(&pods, 700)]).await.unwrap();
+    stays(second, "the former one is back");
+
+    // Who comes again in time is remembered for longer, and who does not is forgotten.
+    let elements = || node.nft(&format!("list table ip kemudi-{}", node.options.id)).matches("expires").count();
+    assert_eq!(elements(), 1);
+    rules.apply(&[web(&[(pods[0], true)])]).await.unwrap();
+    rules.apply(&[sticky(&pods, 2)]).await.unwrap();
+    let third = who();
+    let begun = tokio::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        assert_eq!(who(), third);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let begun = tokio::time::Instant::now();
+    while elements() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "remembered for ever");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    node.finish().await;
+}
+
+/// An object in our table that nobody knows of stands in the way of one service.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_the_way_of_one_service_is_replaced() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let a = network.attach("a").await.unwrap();
+    serve(&a.namespace, 8080, "a");
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let affinity = Affinity::ClientIp(Duration::from_secs(600));
+    let service = ServicePort { affinity, ..web(&[(a.address, true)]) };
+    rules.apply(std::slice::from_ref(&service)).await.unwrap();
+    let dump = rules.dump().await.unwrap();
+    let map = dump.split_whitespace().find(|w| w.starts_with("ends-")).unwrap().to_owned();
+    rules.apply(&[]).await.unwrap();
+    let table = format!("kemudi-{}", node.options.id);
+    node.nft(&format!("add map ip {table} {map} {{ type ipv4_addr : ipv4_addr; }}"));
+    let mut others: Vec<ServicePort> = (1..20)
+        .map(|n| ServicePort {
+            name: format!("other{n}/web:http"),
+            cluster_ip: Ipv4Addr::new(10, 96, 1, n),
+            node_port: None,
+            ..web(&[(a.address, true)])
+        })
+        .collect();
+    others.push(service);
+    rules.apply(&others).await.unwrap();
+    for service in &others {
+        assert!(ask(&node.node, service.cluster_ip, 80).unwrap().starts_with("a "), "{}", service.name);
     }
     node.finish().await;
 }
@@ -249,5 +375,54 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     rules.apply(&services).await.unwrap();
     println!("one of them changed: {:?}", begin.elapsed());
     assert_eq!(ask(&node.node, services[500].cluster_ip, 80).unwrap().split(' ').next(), Some("one"));
+    node.finish().await;
+}
+
+/// The largest share of a namespace, written and changed; others' transactions come between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_with_very_many_endpoints_holds_up_nobody() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let one = network.attach("one").await.unwrap();
+    serve(&one.namespace, 8080, "one");
+    let endpoints: Vec<_> = (0..999u32).map(|n| (Ipv4Addr::from(0xac10_0000 + n), false)).collect();
+    let service = |n: u8, seconds| ServicePort {
+        name: format!("greedy/s{n:02}"),
+        cluster_ip: Ipv4Addr::new(10, 96, 1, n),
+        node_port: None,
+        affinity: Affinity::ClientIp(Duration::from_secs(seconds)),
+        ..web(&endpoints)
+    };
+    let modest = web(&[(one.address, true)]);
+    let all = |seconds| -> Vec<ServicePort> { (0..20).map(|n| service(n, seconds)).chain([modest.clone()]).collect() };
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let longest = std::sync::Mutex::new(Duration::ZERO);
+    for seconds in [600, 700] {
+        let all = all(seconds);
+        let begin = tokio::time::Instant::now();
+        let write = async {
+            rules.apply(&all).await.unwrap();
+            println!("20 services with 999 endpoints each: {:?}", begin.elapsed());
+        };
+        let others = async {
+            loop {
+                let begin = tokio::time::Instant::now();
+                network
+                    .publish("one", &[HostPort { address: None, protocol: Protocol::Tcp, port: 7000, target: 80 }])
+                    .await
+                    .unwrap();
+                network.publish("one", &[]).await.unwrap();
+                let mut longest = longest.lock().unwrap();
+                *longest = begin.elapsed().max(*longest);
+            }
+        };
+        tokio::select! { () = write => {}, () = others => {} }
+        println!("two transactions of others take at most {:?}", longest.lock().unwrap());
+        assert!(ask(&node.node, WEB, 80).unwrap().starts_with("one "));
+    }
+    assert!(*longest.lock().unwrap() < Duration::from_secs(5));
+    let begin = tokio::time::Instant::now();
+    rules.apply(&[modest]).await.unwrap();
+    println!("all of them deleted: {:?}", begin.elapsed());
     node.finish().await;
 }

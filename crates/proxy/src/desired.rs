@@ -4,7 +4,7 @@ use client::Meta;
 use network::{Affinity, Endpoint, Policy, Protocol, ServicePort};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -74,41 +74,107 @@ struct SlicePort {
     protocol: Option<String>,
 }
 
+/// Most endpoints of one port of a service, as many as an Endpoints object of Kubernetes has. Of more, those on this node and then some of
+/// every slice are taken.
+const ENDPOINTS: usize = 1000;
+/// Most endpoints, addresses and ports of all services of one namespace together.
+const PARTS: usize = 20_000;
+/// Most ports of all services of one namespace that remember their clients, for each of which the kernel keeps a table.
+const WITH_AFFINITY: usize = 128;
+
+/// What the kernel is to do, and what is too much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    pub ports: Vec<ServicePort>,
+    /// What was left out, by namespace.
+    pub excess: BTreeMap<String, Excess>,
+}
+
+/// What a namespace has in excess of its share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excess {
+    /// Of ports that have too many.
+    pub endpoints: usize,
+    /// That have no rules.
+    pub ports: usize,
+    /// That do not remember their clients.
+    pub affinities: usize,
+}
+
+/// What a namespace has so far.
+#[derive(Default)]
+struct Taken {
+    parts: usize,
+    with_affinity: usize,
+}
+
 /// The ports of all services with what is behind them. Ready endpoints first; those that are ending but still serve only where no
 /// other is left, as upstream does.
 pub fn desired<'a>(
     services: impl Iterator<Item = (&'a Meta, &'a View)>,
     slices: impl Iterator<Item = (&'a Meta, &'a Slice)>,
     node: &str,
-) -> Vec<ServicePort> {
+) -> Desired {
     let mut by_service: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
     for (meta, slice) in slices {
         if let Some(name) = meta.label(SERVICE_NAME) {
             by_service.entry((&meta.namespace, name)).or_default().push(slice);
         }
     }
-    let mut out = Vec::new();
+    let mut services: Vec<_> = services.collect();
+    services.sort_by_key(|(meta, _)| (&*meta.namespace, &*meta.name));
+    let mut out = Desired::default();
+    let mut taken: BTreeMap<&str, Taken> = BTreeMap::new();
     for (meta, service) in services {
         let spec = &service.spec;
         let Ok(cluster_ip) = spec.cluster_ip.parse::<Ipv4Addr>() else { continue };
-        let own = by_service.get(&(&*meta.namespace, &*meta.name)).map(Vec::as_slice).unwrap_or_default();
+        let own = by_service.get(&(&*meta.namespace, &*meta.name)).into_iter().flatten();
+        let own: Vec<Numbered> = own.map(|slice| Numbered::new(slice)).collect();
+        let external_ips = external(service);
+        let taken = taken.entry(&meta.namespace).or_default();
+        let mut excess = Excess::default();
         for port in &spec.ports {
             let Some(protocol) = protocol(&port.protocol) else { continue };
-            out.push(ServicePort {
+            let parts = taken.parts + 1 + external_ips.len();
+            let found = PARTS.checked_sub(parts).map(|room| (room, endpoints(&own, port, node)));
+            let Some((endpoints, more)) = found.filter(|(room, (e, _))| e.len() <= *room).map(|(_, found)| found)
+            else {
+                // Those that follow are not even looked at.
+                taken.parts = PARTS;
+                excess.ports += 1;
+                continue;
+            };
+            taken.parts += 1 + external_ips.len() + endpoints.len();
+            excess.endpoints += more;
+            let mut affinity = affinity(spec);
+            if affinity != Affinity::None {
+                taken.with_affinity += 1;
+                if taken.with_affinity > WITH_AFFINITY {
+                    excess.affinities += 1;
+                    affinity = Affinity::None;
+                }
+            }
+            out.ports.push(ServicePort {
                 name: format!("{}/{}:{}", meta.namespace, meta.name, port_name(port)),
                 cluster_ip,
                 protocol,
                 port: port.port,
                 node_port: Some(port.node_port).filter(|p| *p > 0),
-                external_ips: external(service),
-                endpoints: endpoints(own, port, node),
-                affinity: affinity(spec),
+                external_ips: external_ips.clone(),
+                endpoints,
+                affinity,
                 internal_policy: policy(&spec.internal_traffic_policy),
                 external_policy: policy(&spec.external_traffic_policy),
             });
         }
+        if excess != Excess::default() {
+            let all = out.excess.entry(meta.namespace.to_string()).or_default();
+            all.endpoints += excess.endpoints;
+            all.ports += excess.ports;
+            all.affinities += excess.affinities;
+        }
     }
-    out.sort_by(|a, b| a.name.cmp(&b.name));
+    out.ports.sort_by(|a, b| a.name.cmp(&b.name));
     out
 }
 
@@ -144,30 +210,60 @@ fn external(service: &View) -> Vec<Ipv4Addr> {
     service.spec.external_ips.iter().map(String::as_str).chain(balancer).filter_map(|ip| ip.parse().ok()).collect()
 }
 
-fn endpoints(slices: &[&Slice], port: &Port, node: &str) -> Vec<Endpoint> {
+/// A slice with the numbers of its ports by name and protocol.
+struct Numbered<'a> {
+    slice: &'a Slice,
+    numbers: HashMap<(&'a str, &'a str), Option<i64>>,
+}
+
+impl<'a> Numbered<'a> {
+    fn new(slice: &'a Slice) -> Self {
+        let mut numbers = HashMap::new();
+        for p in slice.ports.iter().flatten() {
+            let key = (p.name.as_deref().unwrap_or_default(), p.protocol.as_deref().unwrap_or("TCP"));
+            numbers.entry(key).or_insert(p.port); // the first one counts
+        }
+        Self { slice, numbers }
+    }
+}
+
+/// The endpoints of a port, and how many more it has.
+fn endpoints(slices: &[Numbered], port: &Port, node: &str) -> (Vec<Endpoint>, usize) {
     let (mut ready, mut ending) = (Vec::new(), Vec::new());
-    for s in slices {
-        let same = |p: &&SlicePort| {
-            p.name.as_deref().unwrap_or_default() == port.name
-                && p.protocol.as_deref().unwrap_or("TCP") == port.protocol
-        };
-        let number = s.ports.iter().flatten().find(same).and_then(|p| u16::try_from(p.port?).ok());
+    for Numbered { slice, numbers } in slices {
+        let number = numbers.get(&(&*port.name, &*port.protocol)).and_then(|n| u16::try_from((*n)?).ok());
         let Some(number) = number.filter(|n| *n > 0) else { continue };
-        for e in s.endpoints.iter().flatten() {
+        // Each with its place in its slice.
+        for (place, e) in slice.endpoints.iter().flatten().enumerate() {
             let Some(address) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
             let endpoint = Endpoint { address, port: number, local: e.node_name.as_deref() == Some(node) };
             let c = &e.conditions;
             if c.ready.unwrap_or(true) {
-                ready.push(endpoint);
+                ready.push((place, endpoint));
             } else if c.serving.unwrap_or(false) && c.terminating.unwrap_or(false) {
-                ending.push(endpoint);
+                ending.push((place, endpoint));
             }
         }
     }
-    let mut out = if ready.is_empty() { ending } else { ready };
+    let found = if ready.is_empty() { ending } else { ready };
+    let mut out: Vec<Endpoint> = found.iter().map(|(_, e)| *e).collect();
     out.sort();
     out.dedup();
-    out
+    let more = out.len().saturating_sub(ENDPOINTS);
+    if more > 0 {
+        // Those of this node, then the first of every slice, the second of every slice…
+        let mut by_turns: Vec<_> = found.into_iter().map(|(place, e)| (!e.local, place, e)).collect();
+        by_turns.sort();
+        let mut chosen = BTreeSet::new();
+        for (_, _, endpoint) in by_turns {
+            if chosen.len() == ENDPOINTS {
+                break;
+            }
+            chosen.insert(endpoint);
+        }
+        out = chosen.into_iter().collect();
+    }
+    (out, more)
 }
 
 #[cfg(test)]
@@ -186,7 +282,7 @@ mod tests {
         )
         .unwrap();
         let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
-        endpoints(&[&slice], &port, "n").iter().map(|e| e.address.to_string()).collect()
+        endpoints(&[Numbered::new(&slice)], &port, "n").0.iter().map(|e| e.address.to_string()).collect()
     }
 
     #[test]
@@ -196,7 +292,7 @@ mod tests {
         {
             let slice = json!({"endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": number}]});
             let slice: Slice = serde_json::from_value(slice).unwrap();
-            assert_eq!(endpoints(&[&slice], &port, "n").len(), reached, "{number}");
+            assert_eq!(endpoints(&[Numbered::new(&slice)], &port, "n").0.len(), reached, "{number}");
         }
     }
 
@@ -209,5 +305,77 @@ mod tests {
         assert_eq!(addresses(&[down.clone(), ending]), ["10.0.0.1"]);
         assert!(addresses(&[down]).is_empty());
         assert_eq!(addresses(&[json!({})]), ["10.0.0.0"]);
+    }
+
+    /// A slice with `count` endpoints, of which the last is on this node.
+    fn slice_of(number: usize, count: usize) -> Value {
+        let endpoint = |i: usize| json!({"addresses": [format!("172.16.{number}.{i}")]});
+        let mut all: Vec<Value> = (0..count).map(endpoint).collect();
+        all[count - 1]["nodeName"] = "n".into();
+        json!({"endpoints": all, "ports": [{"name": "a", "port": 8080}]})
+    }
+
+    #[test]
+    fn of_very_many_endpoints_some_of_every_slice_are_taken() {
+        let slices: Vec<Slice> = (0..12).map(|n| serde_json::from_value(slice_of(n, 100 + n * 10)).unwrap()).collect();
+        let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
+        let all: Vec<Numbered> = slices.iter().map(Numbered::new).collect();
+        let (taken, more) = endpoints(&all, &port, "n");
+        assert_eq!((taken.len(), more), (ENDPOINTS, 12 * 100 + 660 - ENDPOINTS));
+        assert_eq!(taken.iter().filter(|e| e.local).count(), 12, "those of this node");
+        for n in 0..12 {
+            let own = taken.iter().filter(|e| e.address.octets()[2] == n).count();
+            assert!((80..90).contains(&own), "{own} of slice {n}");
+        }
+        let other_order: Vec<Numbered> = slices.iter().rev().map(Numbered::new).collect();
+        assert_eq!(endpoints(&other_order, &port, "n").0, taken);
+    }
+
+    /// Services `s00`, `s01`… of a namespace, each with a slice of so many endpoints.
+    fn services(
+        namespace: &str,
+        count: usize,
+        spec: &Value,
+        endpoints: usize,
+    ) -> (Vec<(Meta, View)>, Vec<(Meta, Slice)>) {
+        let meta = |name: String, service: Option<String>| {
+            let labels = service.map(|s| [(SERVICE_NAME.into(), s.into())].into_iter().collect());
+            let labels = labels.map(client::informer::Labels::from_sorted).unwrap_or_default();
+            Meta { name: name.into(), namespace: namespace.into(), labels, ..Meta::default() }
+        };
+        let names = (0..count).map(|n| format!("s{n:02}"));
+        let view: View = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let views = names.clone().map(|n| (meta(n, None), view.clone())).collect();
+        let slice: Slice = serde_json::from_value(slice_of(0, endpoints)).unwrap();
+        (views, names.map(|n| (meta(n.clone(), Some(n)), slice.clone())).collect())
+    }
+
+    #[test]
+    fn a_namespace_has_its_share_and_takes_none_of_others() {
+        let port = json!({"name": "a", "protocol": "TCP", "port": 80});
+        let spec = json!({"clusterIP": "10.96.0.9", "sessionAffinity": "ClientIP", "ports": [port]});
+        let (mut views, mut slices) = services("greedy", 200, &spec, 150);
+        let (more_views, more_slices) = services("modest", 2, &spec, 2);
+        views.extend(more_views);
+        slices.extend(more_slices);
+        let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), "n");
+        let of = |namespace: &str| desired.ports.iter().filter(|p| p.name.starts_with(namespace)).collect::<Vec<_>>();
+        assert_eq!(of("greedy").len(), PARTS / 151);
+        assert_eq!(of("greedy").iter().filter(|p| p.affinity != Affinity::None).count(), WITH_AFFINITY);
+        let excess = Excess { endpoints: 0, ports: 200 - PARTS / 151, affinities: PARTS / 151 - WITH_AFFINITY };
+        assert_eq!(desired.excess, [("greedy".to_owned(), excess)].into());
+        assert!(of("modest").len() == 2 && of("modest").iter().all(|p| p.affinity != Affinity::None));
+    }
+
+    #[test]
+    fn addresses_and_ports_without_endpoints_count_too() {
+        let ports: Vec<Value> =
+            (1..=100).map(|p| json!({"name": format!("p{p}"), "protocol": "TCP", "port": p})).collect();
+        let addresses: Vec<String> = (0..399).map(|n| format!("192.0.{}.{}", n / 200, n % 200)).collect();
+        let spec = json!({"clusterIP": "10.96.0.9", "externalIPs": addresses, "ports": ports});
+        let (views, _) = services("x", 1, &spec, 1);
+        let desired = desired(views.iter().map(|(m, v)| (m, v)), std::iter::empty(), "n");
+        assert_eq!(desired.ports.len(), 50);
+        assert_eq!(desired.excess["x"].ports, 50);
     }
 }

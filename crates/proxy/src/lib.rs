@@ -1,26 +1,30 @@
 //! The service proxy: Services and EndpointSlices become packet rules.
 //!
 //! [`desired`] is a pure function from what the API says to what the kernel is to do; [`run`] keeps the kernel there, many changes
-//! in one transaction. Left out: session affinity for more than client addresses, IPv6.
+//! in one transaction. What a namespace gets is bounded: what it has in excess is left out, and logged. Left out: session affinity for more than client addresses, IPv6.
 
 mod desired;
 
-pub use desired::{Slice, View, desired};
+pub use desired::{Desired, Excess, Slice, View, desired};
 
 use client::panics::{Everything, caught};
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::ServiceRules;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Changes that come together are written together.
 const GATHER: Duration = Duration::from_millis(10);
 /// After a failed transaction.
 const AGAIN: Duration = Duration::from_secs(1);
+/// A namespace that has too much is named in the log so often at most.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 pub struct Options {
     /// As `system:kube-proxy`.
@@ -50,6 +54,7 @@ async fn follow(options: Options) {
         return;
     }
     changed.notify_one();
+    let mut warned = BTreeMap::new();
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -58,10 +63,23 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let wanted = {
+            let Desired { ports: wanted, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
                 desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
             };
+            warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
+            for (namespace, Excess { endpoints, ports, affinities }) in &excess {
+                if !warned.contains_key(namespace) {
+                    warned.insert(namespace.clone(), Instant::now());
+                    tracing::warn!(
+                        namespace,
+                        endpoints,
+                        ports,
+                        affinities,
+                        "too many endpoints, service ports or session affinities: so many are left out"
+                    );
+                }
+            }
             let written = options.rules.apply(&wanted).await;
             written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len())).is_ok()
         };

@@ -36,14 +36,15 @@ mod requests;
 mod streams;
 mod users;
 
-use runner::{Test, own};
+use runner::{Test, alone, own};
 use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
     let inside = [containers::TESTS, paths::TESTS, users::TESTS, network::TESTS, kubelet::TESTS];
     let requests = [requests::TESTS, connections::TESTS, http2::TESTS, streams::TESTS, audit::TESTS];
     let outside = [entry::TESTS, backends::TESTS, client::TESTS];
-    inside.into_iter().chain(requests).chain(outside).flat_map(own).collect()
+    let together = inside.into_iter().chain(requests).chain(outside).flat_map(own);
+    together.chain(alone(own(network::ALONE))).collect()
 }
 
 fn main() -> ExitCode {

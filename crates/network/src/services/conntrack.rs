@@ -9,6 +9,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
@@ -20,8 +21,8 @@ pub type Target = (Ipv4Addr, u16);
 /// UDP services by where clients send to, with their endpoints. Node ports have no address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flows {
-    pub services: BTreeMap<Target, BTreeSet<Target>>,
-    pub node_ports: BTreeMap<u16, BTreeSet<Target>>,
+    pub services: BTreeMap<Target, Arc<BTreeSet<Target>>>,
+    pub node_ports: BTreeMap<u16, Arc<BTreeSet<Target>>>,
 }
 
 impl Flows {

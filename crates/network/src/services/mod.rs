@@ -1,22 +1,29 @@
-//! Services by nftables: from the desired state, as plain data, to the smallest transaction that brings it about.
+//! Services by nftables: from the desired state, as plain data, to the smallest transactions that bring it about.
 //!
 //! One table per node. A packet finds its service port by one look into a map, whose verdict leads to a chain that picks an
 //! endpoint; ports without endpoints are in maps of their own, whose verdict refuses. So the cost of a packet does not
 //! depend on how many services there are, and changing one service touches its chain and its map entries only.
+//!
+//! **Invariant**: a service port that the kernel refuses keeps out no other, and no transaction is larger than [`changes`] allows.
 
+mod changes;
 mod conntrack;
 mod render;
 mod ruleset;
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
-use crate::{Result, check_id, nft};
+use crate::host_ports::HostPort;
+use crate::{Error, Result, check_id, nft};
+use changes::{Change, Ports};
 pub(crate) use conntrack::{Flows, forget_pods, forget_stale};
 use ruleset::Ruleset;
 
@@ -75,58 +82,144 @@ pub struct Options {
     pub node_namespace: Option<PathBuf>,
     pub cluster_range: Cidr,
     pub service_range: Cidr,
+    /// What the node itself serves: no service takes these ports of its addresses.
+    pub own_ports: Vec<HostPort>,
 }
 
 /// The packet rules of one node.
 pub struct ServiceRules {
     options: Options,
-    /// What is in force; `None` when not known, and then all of it is replaced.
-    applied: Mutex<Option<(Ruleset, Flows)>>,
+    /// `None` when what is in force is not known, and then all of it is replaced.
+    applied: Mutex<Option<Applied>>,
+}
+
+/// What is in force.
+#[derive(Default)]
+struct Applied {
+    /// The table is ours; otherwise the first transaction replaces it.
+    begun: bool,
+    ports: Ports,
+    rules: Ruleset,
+    flows: Flows,
+    /// What the kernel refused. It is tried again, but is no reason to replace everything.
+    refused: Vec<Change>,
 }
 
 impl ServiceRules {
-    /// Nothing is touched yet: what an earlier process has set up stays in force until the first [`ServiceRules::apply`]
-    /// replaces it in one step.
+    /// Nothing is touched yet: what an earlier process has set up stays in force until the first transaction of
+    /// [`ServiceRules::apply`] replaces it.
     pub fn open(options: Options) -> Result<ServiceRules> {
         check_id(&options.id)?;
         Ok(ServiceRules { options, applied: Mutex::new(None) })
     }
 
-    /// Brings the rules to `desired` in one transaction; nothing is sent if nothing changes. On an error the rules in force
-    /// are the former ones, and the next call replaces everything.
+    /// Brings the rules to `desired`, in one transaction if that is not too large; nothing is sent if nothing changes. On an error what
+    /// could be written is in force, and the next call tries the rest again.
     pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
         let desired = render::without_taken(&self.options, desired);
-        let next = render::render(&self.options, &desired);
-        let flows = render::flows(&desired);
-        let mut applied = self.applied.lock().await;
-        let before = applied.take();
-        let script = match &before {
-            Some((before, _)) => next.difference(before),
-            None => next.replacement(),
+        let desired: Ports = desired.iter().map(|p| (p.name.clone(), Arc::new(p.clone()))).collect();
+        let mut known = self.applied.lock().await;
+        // Nothing is known if this ends before its time.
+        let mut applied = known.take().unwrap_or_default();
+        let replaced = !applied.begun;
+        let first = self.advance(&mut applied, &desired).await;
+        let is_new = |(change, _): &(Change, Error)| !applied.refused.contains(change);
+        let unexpected = match &first {
+            Ok(refused) => refused.iter().find(|r| is_new(r)).map(|(_, e)| e),
+            Err(error) => Some(error).filter(|e| matches!(e, Error::Nft { .. })),
         };
-        if !script.is_empty() {
-            let namespace = self.options.node_namespace.as_deref();
-            if let Err(error) = nft::apply(namespace, &script).await {
-                // Someone else may have changed the table: start over from nothing, once.
-                if before.is_none() {
-                    return Err(error);
-                }
+        let refused = match unexpected.filter(|_| !replaced) {
+            // Someone else may have changed the table: start over from nothing, once.
+            Some(error) => {
                 tracing::warn!(%error, "a change of the service rules was refused; replacing all of them");
-                nft::apply(namespace, &next.replacement()).await?;
+                applied = Applied::default();
+                self.advance(&mut applied, &desired).await?
+            }
+            None => first?,
+        };
+        self.forget_flows(&mut applied).await;
+        let mut result = Ok(());
+        applied.refused.clear();
+        for (change, error) in refused {
+            tracing::warn!(%error, port = change.name, "the kernel refuses the rules of a service port; it is left out");
+            applied.refused.push(change);
+            result = Err(error);
+        }
+        *known = Some(applied);
+        result
+    }
+
+    /// Writes what differs from `desired`; gives what the kernel refused. An error if it takes nothing at all.
+    async fn advance(&self, applied: &mut Applied, desired: &Ports) -> Result<Vec<(Change, Error)>> {
+        let (again, new): (Vec<_>, Vec<_>) =
+            changes::changes(&applied.ports, desired).into_iter().partition(|c| applied.refused.contains(c));
+        let mut work = VecDeque::from(changes::transactions(new));
+        // Each by itself, after all others.
+        work.extend(again.into_iter().map(|change| vec![change]));
+        if work.is_empty() && !applied.begun {
+            self.write(applied, &[]).await?;
+        }
+        let mut refused = Vec::new();
+        while let Some(transaction) = work.pop_front() {
+            let error = match self.write(applied, &transaction).await {
+                Ok(()) => continue,
+                Err(error @ Error::Nft { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            if !applied.begun {
+                // Either this is why, or there will be no rules.
+                self.write(applied, &[]).await?;
+            } else if !self.is_there().await {
+                return Err(error);
+            }
+            match &transaction[..] {
+                [only] => refused.push((only.clone(), error)),
+                _ => changes::divide(transaction).into_iter().rev().for_each(|part| work.push_front(part)),
             }
         }
-        let known = before.is_some_and(|(_, known)| known == flows);
-        if !known && flows != Flows::default() {
-            let (namespace, flows) = (self.options.node_namespace.clone(), flows.clone());
-            let forget = move || forget_stale(namespace.as_deref(), &flows);
-            match tokio::task::spawn_blocking(forget).await {
-                Ok(Ok(0)) | Err(_) => {}
-                Ok(Ok(count)) => tracing::debug!(count, "forgot UDP flows to endpoints that are gone"),
-                Ok(Err(error)) => tracing::warn!(%error, "cannot look for UDP flows to endpoints that are gone"),
-            }
+        Ok(refused)
+    }
+
+    /// Whether the table is there: a command that changes nothing then, and is refused otherwise.
+    async fn is_there(&self) -> bool {
+        let command = format!("add chain ip {} services\n", table(&self.options.id));
+        nft::apply(self.options.node_namespace.as_deref(), &command).await.is_ok()
+    }
+
+    /// Writes some changes in one transaction. On an error nothing has changed.
+    async fn write(&self, applied: &mut Applied, transaction: &[Change]) -> Result<()> {
+        let mut ports = applied.ports.clone();
+        for Change { name, port, .. } in transaction {
+            match port {
+                Some(port) => ports.insert(name.clone(), port.clone()),
+                None => ports.remove(name),
+            };
         }
-        *applied = Some((next, flows));
+        let rules = render::render(&self.options, ports.values().map(|p| &**p));
+        let script = if applied.begun { rules.difference(&applied.rules) } else { rules.replacement() };
+        if !script.is_empty() {
+            nft::apply(self.options.node_namespace.as_deref(), &script).await?;
+        }
+        (applied.begun, applied.ports, applied.rules) = (true, ports, rules);
         Ok(())
+    }
+
+    /// Forgets UDP flows to endpoints that are gone, if endpoints have changed.
+    async fn forget_flows(&self, applied: &mut Applied) {
+        let flows = render::flows(applied.ports.values().map(|p| &**p));
+        if flows == applied.flows {
+            return;
+        }
+        applied.flows = flows.clone();
+        if flows == Flows::default() {
+            return;
+        }
+        let namespace = self.options.node_namespace.clone();
+        match tokio::task::spawn_blocking(move || forget_stale(namespace.as_deref(), &flows)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(count)) => tracing::debug!(count, "forgot UDP flows to endpoints that are gone"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot look for UDP flows to endpoints that are gone"),
+        }
     }
 
     /// The rules in force, as nft prints them.

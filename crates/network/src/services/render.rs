@@ -1,14 +1,17 @@
 //! What the desired services look like as a table.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 use super::conntrack::Flows;
 use super::ruleset::{Chain, Container, Ruleset};
 use super::{Affinity, Endpoint, Options, Policy, Protocol, ServicePort, table};
+use crate::host_ports::HostPort;
 
 /// Packets to be sent on with the node's address, so that the answer comes back through it.
 const MARK: u32 = 0x4000;
@@ -24,19 +27,31 @@ impl Protocol {
     }
 }
 
-/// The services without those external addresses that lie in the ranges of pods and services. A user may write any address into a service;
-/// these belong to pods, to the node on the pod network, and to other services.
+/// Clients that one service port remembers; more are served without being remembered. The kernel allocates the table for all of them
+/// at once: 256 KiB.
+const CLIENTS: u32 = 24_576;
+
+/// The services without those external addresses that no service may have. A user may write any address into a service; these belong to
+/// pods, to the node, to other services, to the links of the machine, or to nobody. (Ports of the node's own: [`exempt`].)
 pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
-    let inside = |ip: &Ipv4Addr| options.cluster_range.contains(*ip) || options.service_range.contains(*ip);
-    if !services.iter().any(|s| s.external_ips.iter().any(inside)) {
+    let taken = |ip: &Ipv4Addr| {
+        options.cluster_range.contains(*ip)
+            || options.service_range.contains(*ip)
+            || ip.is_loopback()
+            || ip.is_link_local()
+            || ip.is_multicast()
+            || ip.is_broadcast()
+            || ip.octets()[0] == 0
+    };
+    if !services.iter().any(|s| s.external_ips.iter().any(taken)) {
         return services.into();
     }
     let mut services = services.to_vec();
-    services.iter_mut().for_each(|s| s.external_ips.retain(|ip| !inside(ip)));
+    services.iter_mut().for_each(|s| s.external_ips.retain(|ip| !taken(ip)));
     services.into()
 }
 
-pub fn render(options: &Options, services: &[ServicePort]) -> Ruleset {
+pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
     let mut out = Ruleset { table: table(&options.id), ..Ruleset::default() };
     frame(&mut out, options);
     for service in services {
@@ -46,10 +61,10 @@ pub fn render(options: &Options, services: &[ServicePort]) -> Ruleset {
 }
 
 /// Where UDP packets may go.
-pub fn flows(services: &[ServicePort]) -> Flows {
+pub fn flows<'a>(services: impl IntoIterator<Item = &'a ServicePort>) -> Flows {
     let mut flows = Flows::default();
-    for service in services.iter().filter(|s| s.protocol == Protocol::Udp) {
-        let endpoints: BTreeSet<_> = service.endpoints.iter().map(|e| (e.address, e.port)).collect();
+    for service in services.into_iter().filter(|s| s.protocol == Protocol::Udp) {
+        let endpoints: Arc<BTreeSet<_>> = Arc::new(service.endpoints.iter().map(|e| (e.address, e.port)).collect());
         for ip in std::iter::once(&service.cluster_ip).chain(&service.external_ips) {
             flows.services.insert((*ip, service.port), endpoints.clone());
         }
@@ -80,20 +95,20 @@ fn frame(out: &mut Ruleset, options: &Options) {
     out.sets.insert("hairpin".into(), hairpin);
 
     let rules = |rules: &[&str]| rules.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
-    let local = "fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport vmap";
-    let services =
-        rules(&["ip daddr . meta l4proto . th dport vmap @service-ips", &format!("{local} @service-nodeports")]);
+    let local = "fib daddr type local meta l4proto . th dport vmap";
+    let mut services = exempt(options);
+    services.push("ip daddr . meta l4proto . th dport vmap @service-ips".to_owned());
+    services.push(format!("{local} @service-nodeports"));
     chain(out, "services", "", services);
     let refuse = rules(&["meta l4proto tcp reject with tcp reset", "reject with icmp type port-unreachable"]);
     chain(out, "refuse", "", refuse);
     chain(out, "discard", "", rules(&["drop"]));
     let service_range = options.service_range;
-    let check = vec![
-        "ip daddr . meta l4proto . th dport vmap @no-endpoint-services".to_owned(),
-        format!("{local} @no-endpoint-nodeports"),
-        // Nothing has translated it: there is no such service port.
-        format!("ip daddr {service_range} goto refuse"),
-    ];
+    let mut check = exempt(options);
+    check.push("ip daddr . meta l4proto . th dport vmap @no-endpoint-services".to_owned());
+    check.push(format!("{local} @no-endpoint-nodeports"));
+    // Nothing has translated it: there is no such service port.
+    check.push(format!("ip daddr {service_range} goto refuse"));
     chain(out, "check", "", check);
     for (hook, name) in [("input", "check-input"), ("forward", "check-forward"), ("output", "check-output")] {
         let declaration = format!("{{ type filter hook {hook} priority filter; policy accept; }}");
@@ -114,11 +129,31 @@ fn frame(out: &mut Ruleset, options: &Options) {
     chain(out, "mark-for-masquerade", "", vec![mark]);
 }
 
+/// Rules that take what the node itself serves past all services, whatever addresses and ports those have: its loopback, and its own
+/// ports on every address that it has at that moment.
+fn exempt(options: &Options) -> Vec<String> {
+    let port = |p: &HostPort| format!("{} . {}", p.protocol.word(), p.port);
+    let (mut everywhere, mut at_address) = (BTreeSet::new(), BTreeSet::new());
+    for own in &options.own_ports {
+        match own.address {
+            None => everywhere.insert(port(own)),
+            Some(address) => at_address.insert(format!("{address} . {}", port(own))),
+        };
+    }
+    let list = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
+    let mut rules = vec!["ip daddr 127.0.0.0/8 return".to_owned()];
+    if !everywhere.is_empty() {
+        rules.push(format!("meta l4proto . th dport {{ {} }} fib daddr type local return", list(everywhere)));
+    }
+    if !at_address.is_empty() {
+        rules.push(format!("ip daddr . meta l4proto . th dport {{ {} }} return", list(at_address)));
+    }
+    rules
+}
+
 /// The chain that picks one of some endpoints, made if it is not there yet.
 fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoint>, kind: &str) -> Option<String> {
-    if endpoints.is_empty() {
-        return None;
-    }
+    let first = endpoints.first()?;
     let name = format!("{kind}-{}", short(&service.name));
     let protocol = service.protocol.word();
     let count = endpoints.len();
@@ -128,43 +163,75 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
             set.elements.insert(pair, String::new());
         }
     }
-    let rules = match service.affinity {
+    let mut rules = match service.affinity {
         Affinity::None => {
             let choices: Vec<String> =
                 endpoints.iter().enumerate().map(|(i, e)| format!("{i} : {} . {}", e.address, e.port)).collect();
             let choices = choices.join(", ");
-            let first = endpoints.iter().next().map(|e| format!("{}:{}", e.address, e.port)).unwrap_or_default();
-            vec![
-                format!("meta l4proto {protocol} dnat ip addr . port to numgen random mod {count} map {{ {choices} }}"),
-                // While the rules change, a packet may still see the former rule and no longer its map.
-                format!("meta l4proto {protocol} dnat to {first}"),
-            ]
+            vec![format!(
+                "meta l4proto {protocol} dnat ip addr . port to numgen random mod {count} map {{ {choices} }}"
+            )]
         }
-        Affinity::ClientIp(timeout) => {
-            let seconds = timeout.as_secs().clamp(1, 86_400);
-            let mut rules = Vec::new();
-            let mut choices = Vec::new();
-            for (index, endpoint) in endpoints.iter().enumerate() {
-                let id = short(&format!("{}/{}:{}", service.name, endpoint.address, endpoint.port));
-                let (chain_name, set) = (format!("ep-{id}"), format!("clients-{id}"));
-                // The time is part of the name, since the declaration of a set cannot be changed.
-                let set = format!("{set}-{seconds}");
-                let declaration =
-                    format!("{{ type ipv4_addr; flags dynamic,timeout; timeout {seconds}s; size 65535; }}");
-                out.sets.insert(set.clone(), Container { declaration, ..Container::default() });
-                let to = format!("meta l4proto {protocol} dnat to {}:{}", endpoint.address, endpoint.port);
-                chain(out, &chain_name, "", vec![format!("update @{set} {{ ip saddr }}"), to]);
-                rules.push(format!("ip saddr @{set} goto {chain_name}"));
-                choices.push(format!("{index} : goto {chain_name}"));
-            }
-            rules.push(format!("numgen random mod {count} vmap {{ {} }}", choices.join(", ")));
-            // As above.
-            rules.extend(choices.first().and_then(|c| c.split_once(" : ")).map(|(_, go)| go.to_owned()));
-            rules
-        }
+        Affinity::ClientIp(timeout) => sticky(out, &name, protocol, endpoints, timeout),
     };
+    // While the rules change, a packet may still see the former rule and no longer its map.
+    rules.push(format!("meta l4proto {protocol} dnat to {}:{}", first.address, first.port));
     chain(out, &name, "", rules);
     Some(name)
+}
+
+/// Rules that lead a client to the endpoint that it was led to before, with one table of clients for the whole port.
+///
+/// A client is remembered with the number of its endpoint; where the number leads is in a second map, so nobody is led to an endpoint that
+/// is gone. Between the two the number stands in the packet's priority, the one field that this neither marks nor routes: packets that are
+/// forwarded get a priority of their own afterwards, and of others only the first of a connection comes here.
+fn sticky(
+    out: &mut Ruleset,
+    name: &str,
+    protocol: &str,
+    endpoints: &BTreeSet<Endpoint>,
+    timeout: Duration,
+) -> Vec<String> {
+    let numbers = numbers(endpoints);
+    let (clients, ends) = (format!("clients-{name}"), format!("ends-{name}"));
+    let declaration = format!("{{ type ipv4_addr : classid; flags dynamic,timeout; size {CLIENTS}; }}");
+    out.maps.insert(clients.clone(), Container { declaration, ..Container::default() });
+    let declaration = "{ type classid : ipv4_addr . inet_service; }".to_owned();
+    let elements = numbers.iter().map(|(n, e)| (class(*n), format!("{} . {}", e.address, e.port))).collect();
+    out.maps.insert(ends.clone(), Container { declaration, elements });
+    let (count, seconds) = (numbers.len(), timeout.as_secs().clamp(1, 86_400));
+    let choices: Vec<String> = numbers.keys().enumerate().map(|(i, n)| format!("{i} : {}", class(*n))).collect();
+    let go = format!("dnat ip addr . port to meta priority map @{ends}");
+    let client = format!("ip saddr timeout {seconds}s : meta priority");
+    vec![
+        // A rule ends at the first map that does not have what is looked up.
+        format!(
+            "meta l4proto {protocol} meta priority set ip saddr map @{clients} update @{clients} {{ {client} }} {go}"
+        ),
+        format!("delete @{clients} {{ ip saddr : meta priority }}"),
+        format!("meta priority set numgen random mod {count} map {{ {} }}", choices.join(", ")),
+        format!("add @{clients} {{ {client} }}"),
+        format!("meta l4proto {protocol} {go}"),
+    ]
+}
+
+/// Endpoints by numbers that stay the same while others come and go.
+fn numbers(endpoints: &BTreeSet<Endpoint>) -> BTreeMap<u32, Endpoint> {
+    let mut numbers = BTreeMap::new();
+    for endpoint in endpoints {
+        let mut number = u32::from(endpoint.address) ^ u32::from(endpoint.port).rotate_left(16);
+        // The lowest and the highest have names of their own.
+        while number == 0 || number == u32::MAX || numbers.contains_key(&number) {
+            number = number.wrapping_add(1);
+        }
+        numbers.insert(number, *endpoint);
+    }
+    numbers
+}
+
+/// A number as `nft` writes it in a priority.
+fn class(number: u32) -> String {
+    format!("{:x}:{:x}", number >> 16, number & 0xffff)
 }
 
 fn render_service(out: &mut Ruleset, service: &ServicePort) {
@@ -232,7 +299,6 @@ fn short(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn options() -> Options {
         Options {
@@ -240,7 +306,12 @@ mod tests {
             node_namespace: None,
             cluster_range: "10.0.0.0/8".parse().unwrap(),
             service_range: "10.96.0.0/12".parse().unwrap(),
+            own_ports: vec![own(None, 6443), own(None, 10250), own(Some(Ipv4Addr::new(10, 1, 0, 1)), 53)],
         }
+    }
+
+    fn own(address: Option<Ipv4Addr>, port: u16) -> HostPort {
+        HostPort { address, protocol: Protocol::Tcp, port, target: port }
     }
 
     fn service(endpoints: &[(u8, bool)]) -> ServicePort {
@@ -275,6 +346,43 @@ mod tests {
     }
 
     #[test]
+    fn nobody_takes_addresses_of_the_machine_or_of_nobody() {
+        for address in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "0.1.2.3",
+            "169.254.169.254",
+            "224.0.0.1",
+            "239.1.2.3",
+            "255.255.255.255",
+            "10.1.0.1",
+        ] {
+            for endpoints in [&[][..], &[(1, true)]] {
+                let greedy = ServicePort { external_ips: vec![address.parse().unwrap()], ..service(endpoints) };
+                let out = render(&options(), &*without_taken(&options(), &[greedy]));
+                let mentions = |(key, _): (&String, &String)| key.starts_with(&format!("{address} "));
+                assert!(!out.maps.values().any(|m| m.elements.iter().any(mentions)), "{address}");
+            }
+        }
+    }
+
+    /// Services may have addresses of the node, which nobody knows when the rules are made; its own ports there are its own.
+    #[test]
+    fn what_the_node_serves_itself_is_looked_up_before_services() {
+        let out = render(&options(), &[]);
+        for name in ["services", "check"] {
+            let expect = [
+                "ip daddr 127.0.0.0/8 return",
+                "meta l4proto . th dport { tcp . 10250, tcp . 6443 } fib daddr type local return",
+                "ip daddr . meta l4proto . th dport { 10.1.0.1 . tcp . 53 } return",
+            ];
+            assert_eq!(out.chains[name].rules[..3], expect, "{name}");
+            assert!(out.chains[name].rules[3].contains("vmap"), "{name}");
+        }
+    }
+
+    #[test]
     fn order_of_services_and_endpoints_does_not_matter() {
         let mut other = service(&[(1, true)]);
         other.name = "default/other:http".into();
@@ -305,17 +413,39 @@ mod tests {
             let out = render(&options(), &[ServicePort { affinity, ..service(&[(1, true), (2, true)]) }]);
             let picker = out.chains.iter().find(|(n, _)| n.starts_with("svc-")).unwrap().1;
             let last = picker.rules.last().unwrap();
-            assert!(last.starts_with("goto ep-") || last.ends_with("dnat to 10.1.0.1:8080"), "{last}");
+            assert!(last.ends_with("dnat to 10.1.0.1:8080"), "{last}");
         }
     }
 
+    /// A set for each of 12,000 endpoints took 23 GB of the kernel's memory.
     #[test]
-    fn affinity_remembers_clients_per_endpoint() {
-        let affinity = Affinity::ClientIp(Duration::from_secs(10));
-        let out = render(&options(), &[ServicePort { affinity, ..service(&[(1, true), (2, true)]) }]);
-        assert_eq!(out.sets.keys().filter(|n| n.starts_with("clients-")).count(), 2);
-        let picker = out.chains.iter().find(|(n, _)| n.starts_with("svc-")).unwrap().1;
-        assert_eq!(picker.rules.len(), 4);
-        assert!(picker.rules[0].starts_with("ip saddr @clients-"));
+    fn affinity_takes_one_table_of_clients_for_all_endpoints() {
+        let render = |count: u8, seconds| {
+            let affinity = Affinity::ClientIp(Duration::from_secs(seconds));
+            let endpoints: Vec<_> = (1..=count).map(|n| (n, true)).collect();
+            render(&options(), &[ServicePort { affinity, ..service(&endpoints) }])
+        };
+        let names = |r: &Ruleset| -> Vec<String> {
+            r.maps.keys().chain(r.sets.keys()).chain(r.chains.keys()).cloned().collect()
+        };
+        let (one, many) = (render(1, 10), render(200, 10));
+        assert_eq!(names(&one), names(&many));
+        let rules = |r: &Ruleset| r.chains.values().map(|c| c.rules.len()).sum::<usize>();
+        assert_eq!(rules(&one), rules(&many));
+        assert_eq!(names(&many), names(&render(200, 20)), "the time replaces no table");
+        let clients = |r: &Ruleset| r.maps.iter().find(|(n, _)| n.starts_with("clients-")).unwrap().1.clone();
+        assert_eq!(clients(&many), clients(&render(200, 20)));
+    }
+
+    #[test]
+    fn endpoints_keep_their_numbers_while_others_come_and_go() {
+        let end = |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port, local: true };
+        let few = numbers(&[end(3, 80), end(5, 80)].into());
+        let more = numbers(&[end(1, 80), end(3, 80), end(4, 80), end(5, 80), end(5, 81)].into());
+        assert_eq!(more.len(), 5);
+        assert!(few.iter().all(|(number, endpoint)| more[number] == *endpoint));
+        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0), port: 80, local: true };
+        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1), port: 81, local: true };
+        assert_eq!(numbers(&[zero, same].into()).into_keys().collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -16,6 +16,9 @@ use kemudi_network::*;
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
 
+/// A port that the node itself serves.
+pub const OWN_PORT: u16 = 6443;
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 pub struct Node {
@@ -80,6 +83,7 @@ impl Node {
             node_namespace: Some(self.node.clone()),
             cluster_range: self.options.cluster_range,
             service_range: self.options.service_range,
+            own_ports: vec![HostPort { address: None, protocol: Protocol::Tcp, port: OWN_PORT, target: OWN_PORT }],
         }
     }
 

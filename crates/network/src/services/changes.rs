@@ -1,0 +1,143 @@
+//! What is to change, in transactions of bounded size.
+//!
+//! The kernel carries out one transaction at a time, and pods that start or end wait for it. So a transaction has so many parts at most, and
+//! namespaces that change little come first.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::ServicePort;
+
+/// Service ports by name.
+pub type Ports = BTreeMap<String, Arc<ServicePort>>;
+
+/// Most parts of one transaction, unless one service port alone has more.
+const PARTS: usize = 2000;
+
+/// A service port that is to be as in `port`, or to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub name: String,
+    pub port: Option<Arc<ServicePort>>,
+    parts: usize,
+}
+
+impl Change {
+    fn namespace(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+}
+
+/// The changes from one state to another.
+pub fn changes(from: &Ports, to: &Ports) -> Vec<Change> {
+    let parts = |port: Option<&Arc<ServicePort>>| port.map_or(0, |p| 1 + p.endpoints.len() + p.external_ips.len());
+    let change = |name: &String| {
+        let (old, new) = (from.get(name), to.get(name));
+        (old != new).then(|| Change { name: name.clone(), port: new.cloned(), parts: parts(old) + parts(new) })
+    };
+    let gone = from.keys().filter(|name| !to.contains_key(*name));
+    to.keys().chain(gone).filter_map(change).collect()
+}
+
+/// Puts the changes of small namespaces first, and as many together as one transaction may have.
+pub fn transactions(mut changes: Vec<Change>) -> Vec<Vec<Change>> {
+    let mut totals: BTreeMap<String, usize> = BTreeMap::new();
+    for change in &changes {
+        *totals.entry(change.namespace().to_owned()).or_default() += change.parts;
+    }
+    let total = |change: &Change| totals.get(change.namespace()).copied().unwrap_or_default();
+    changes.sort_by(|a, b| (total(a), &a.name).cmp(&(total(b), &b.name)));
+    let mut out: Vec<Vec<Change>> = Vec::new();
+    let mut room = 0;
+    for change in changes {
+        match out.last_mut().filter(|_| change.parts <= room) {
+            Some(last) => {
+                room -= change.parts;
+                last.push(change);
+            }
+            None => {
+                room = PARTS.saturating_sub(change.parts);
+                out.push(vec![change]);
+            }
+        }
+    }
+    out
+}
+
+/// Divides a transaction that was refused: by namespaces, or in two where there is only one. Nothing if it cannot be divided.
+pub fn divide(transaction: Vec<Change>) -> Vec<Vec<Change>> {
+    if transaction.len() < 2 {
+        return Vec::new();
+    }
+    let mut by_namespace: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+    for change in transaction {
+        by_namespace.entry(change.namespace().to_owned()).or_default().push(change);
+    }
+    let mut parts: Vec<Vec<Change>> = by_namespace.into_values().collect();
+    if let [only] = &mut parts[..] {
+        let rest = only.split_off(only.len() / 2);
+        parts.push(rest);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Affinity, Endpoint, Policy, Protocol};
+    use std::net::Ipv4Addr;
+
+    fn port(name: &str, endpoints: u16) -> (String, Arc<ServicePort>) {
+        let endpoint =
+            |n: u16| Endpoint { address: Ipv4Addr::new(10, 1, (n >> 8) as u8, n as u8), port: 80, local: true };
+        let port = ServicePort {
+            name: name.into(),
+            cluster_ip: Ipv4Addr::new(10, 96, 0, 10),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+            external_ips: vec![],
+            endpoints: (0..endpoints).map(endpoint).collect(),
+            affinity: Affinity::None,
+            internal_policy: Policy::Cluster,
+            external_policy: Policy::Cluster,
+        };
+        (name.to_owned(), Arc::new(port))
+    }
+
+    fn names(transactions: &[Vec<Change>]) -> Vec<Vec<&str>> {
+        transactions.iter().map(|t| t.iter().map(|c| c.name.as_str()).collect()).collect()
+    }
+
+    #[test]
+    fn only_what_differs_changes() {
+        let from: Ports = [port("a/same", 1), port("a/grows", 1), port("b/goes", 3)].into();
+        let to: Ports = [port("a/same", 1), port("a/grows", 2), port("c/comes", 0)].into();
+        let found: Vec<_> = changes(&from, &to).into_iter().map(|c| (c.name, c.port.is_some(), c.parts)).collect();
+        let expect = [("a/grows", true, 5), ("c/comes", true, 1), ("b/goes", false, 4)];
+        assert_eq!(found, expect.map(|(n, p, parts)| (n.to_owned(), p, parts)));
+        assert!(changes(&from, &from).is_empty());
+    }
+
+    #[test]
+    fn transactions_are_bounded_and_small_namespaces_come_first() {
+        let many: Vec<_> = (0..12).map(|n| port(&format!("a/s{n:02}"), 999)).collect();
+        let all: Ports =
+            many.into_iter().chain([port("b/victim", 2), port("c/other", 3), port("d/huge", 5000)]).collect();
+        let transactions = transactions(changes(&Ports::new(), &all));
+        assert_eq!(names(&transactions)[0], ["b/victim", "c/other"], "the huge one has no room there");
+        assert_eq!(names(&transactions)[1], ["d/huge"]);
+        assert_eq!(names(&transactions)[2], ["a/s00", "a/s01"]);
+        assert_eq!(transactions.len(), 8);
+    }
+
+    #[test]
+    fn what_is_refused_is_divided_by_namespaces_and_then_in_halves() {
+        let all: Ports = ["a/1", "a/2", "a/3", "b/1"].map(|n| port(n, 1)).into();
+        let parts = divide(changes(&Ports::new(), &all));
+        assert_eq!(names(&parts), [vec!["a/1", "a/2", "a/3"], vec!["b/1"]]);
+        let parts = divide(parts[0].clone());
+        assert_eq!(names(&parts), [vec!["a/1"], vec!["a/2", "a/3"]]);
+        assert!(divide(parts[0].clone()).is_empty());
+    }
+}
