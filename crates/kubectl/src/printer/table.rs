@@ -107,7 +107,7 @@ pub fn labels_text(labels: &Value) -> String {
 fn cell(v: &Value) -> String {
     let text = match v {
         Value::String(s) => s.clone(),
-        Value::Null => "<nil>".into(),
+        Value::Null => String::new(),
         other => codec::jsonpath::text(std::slice::from_ref(other)),
     };
     // Only the first line of a cell is shown, and nothing that moves the cursor.
