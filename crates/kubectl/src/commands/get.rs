@@ -285,6 +285,8 @@ mod tests {
             snapshot(&s, "get pods -w", "").await,
             "NAME   STATUS\nweb    Running\nb      New\na-longer-one   Done\n"
         );
+        let sorted = "GET /api/v1/namespaces/default/pods";
+        let s = s.on(sorted, 200, table(&[("web", "Running")]));
         assert_eq!(
             snapshot(&s, "get pods --watch-only --sort-by=.metadata.name", "").await,
             "NAME   STATUS\nb      New\na-longer-one   Done\n! warning: --watch-only requested, --sort-by will be ignored\n"

@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(show(Options::default()), "NAME          READY\na             1/1\nlonger-name   two...\n");
         assert_eq!(
             show(Options { wide: true, no_headers: true, with_kind: Some("pod".into()), ..Options::default() }),
-            "pod/a             1/1      10.0.0.1\npod/longer-name   two...   <nil>\n"
+            "pod/a             1/1      10.0.0.1\npod/longer-name   two...   \n"
         );
         assert_eq!(
             show(Options {
